@@ -1,5 +1,5 @@
-//! No bytes at all, as descriptor and frame, give a header that the kernel would refuse or misread; and every frame
-//! that a kernel sends gets its own header back.
+//! No descriptor and frame, whatever their bytes, lead to a header that the kernel would refuse or misread. Every
+//! frame that a kernel sends gets its own header back.
 
 mod kernel;
 mod packet;
@@ -12,7 +12,7 @@ use kernel::{Verdict, verdict};
 use packet::{Packet, superframes};
 use proptest::prelude::*;
 
-/// Derives and holds the result to the oracle; true where there was a result.
+/// Derives a header and checks it against the oracle. Returns true if there was a header.
 fn hold_to_kernel(descriptor: [u8; 8], frame: &[u8]) -> bool {
     let Ok(header) = derive(descriptor, &frame[..frame.len().min(HEADER_BYTES_MAX)], frame.len()) else {
         return false;
@@ -28,7 +28,7 @@ fn hold_to_kernel(descriptor: [u8; 8], frame: &[u8]) -> bool {
         }
         Verdict::Refused(condition) => panic!("{condition}: {header:?} of {parsed:?}"),
     }
-    // Canonical: the header leads back to the descriptor.
+    // There is only one descriptor for a header: the header leads back to the descriptor.
     assert_eq!(describe(header, frame), Ok(parsed));
     true
 }
@@ -61,7 +61,7 @@ proptest! {
         let mut frame = packet.partial();
         let mut descriptor = packet.descriptor(segment_bytes).to_bytes();
         for (place, byte) in damage {
-            // The first bytes are the descriptor's, which is small.
+            // The first eight places are the descriptor's, which is small.
             match place.checked_sub(8) {
                 None => descriptor[place] ^= byte,
                 Some(place) => frame[(12 + place).min(packet.payload_offset())] ^= byte,
@@ -138,7 +138,7 @@ fn headers_shorter_than_the_frame_s_are_not_enough() {
     assert_eq!(derive([0; 8], &frame, frame.len() - 1), Err(BadFrame::Length));
 }
 
-/// What a liar does to a good superframe and its descriptor.
+/// A change that makes a valid superframe or its descriptor invalid.
 type Change<'a> = &'a dyn Fn(&mut Packet, &mut Vec<u8>, &mut [u8; 8]);
 
 /// Every cause that a peer can bring about, each by one change.
@@ -200,14 +200,14 @@ fn offloads_that_were_never_asked_for_are_refused() {
     assert_eq!(refused(VnetHeader { flags: 0, ..told }), BadFrame::Flags);
     assert_eq!(refused(VnetHeader { checksum_offset: 16, ..told }), BadFrame::Offsets);
     assert_eq!(refused(VnetHeader { checksum_start: 38, ..told }), BadFrame::Offsets);
-    // What the kernel's hints say is not believed, and not needed.
+    // The kernel's hints are neither trusted nor needed.
     let vague = VnetHeader { header_bytes: 9999, flags: 3, ..told };
     assert_eq!(describe(vague, &frame), Ok(packet.descriptor(1000)));
-    // One segment is a plain frame, with no mark for segments either.
+    // A superframe of one segment is a plain frame, also without a congestion mark.
     assert_eq!(describe(VnetHeader { segment_bytes: 3000, ..told }, &frame), Ok(packet.descriptor(0)));
     let marked = Packet { flags: packet::ACK | packet::CWR, ..Packet::tcp(vec![7; 3000]) };
     assert_eq!(describe(marked.vnet(3000), &marked.partial()), Ok(marked.descriptor(0)));
-    // As many datagrams as a kernel takes.
+    // The most datagrams that a kernel accepts.
     let full = Packet::udp(vec![7; 1280]);
     assert!(hold_to_kernel(full.descriptor(10).to_bytes(), &full.partial()));
 }

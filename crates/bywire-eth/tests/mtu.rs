@@ -1,5 +1,5 @@
-//! The MTUs that break things, each by its name: streams whole, datagrams of every length around what fits, within one
-//! process and between two.
+//! The MTUs that break things, each by its name. Streams arrive complete, and so do datagrams of every length around
+//! the packet size, within one process and between two.
 
 mod rooms;
 
@@ -7,17 +7,17 @@ use std::net::{SocketAddr, UdpSocket};
 
 use rooms::{Joined, Link, Room, byte_at, exchange, join, rooms, tcp, udp};
 
-/// Enough for windows to open and superframes to fill.
+/// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 4 << 20;
-/// The same where a frame has room for sixteen bytes.
+/// The stream's length if a frame has room for only sixteen bytes.
 const SLOW_STREAM_BYTES: usize = 1 << 20;
 const IPV4_AND_UDP_BYTES: usize = 28;
 const IPV6_AND_UDP_BYTES: usize = 48;
-/// The least MTU of IPv6.
+/// The minimum MTU of IPv6.
 const IPV6_MTU_BYTES: u32 = 1280;
-/// The longest datagram.
+/// The longest UDP datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// So many lengths on either side of an edge.
+/// The number of tested lengths on either side of an edge.
 const AROUND: usize = 9;
 
 #[test]
@@ -66,7 +66,7 @@ fn mtu_65521_is_the_greatest() {
     crosses(65_521);
 }
 
-/// What `bywire eth status` says of interfaces whose MTUs differ.
+/// `bywire eth status` warns about interfaces whose MTUs differ.
 #[test]
 fn what_is_longer_than_the_target_s_mtu_arrives_all_the_same() {
     for link in [Link::Within, Link::Between] {
@@ -94,7 +94,8 @@ fn crosses(mtu_bytes: u32) {
 fn streams_cross(rooms: &[Room], mtu_bytes: u32, joined: &mut Joined) {
     let is_tiny = mtu_bytes < 128;
     if is_tiny {
-        // The kernel's TCP cuts no finer than 48 bytes: its packets are fragments then, which must be allowed.
+        // The kernel's TCP makes no segments shorter than 48 bytes. At this MTU its packets are fragmented, which
+        // must be allowed.
         for room in rooms {
             room.inside(|| std::fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1")).expect("allowed");
         }
@@ -124,8 +125,8 @@ fn datagrams_cross(rooms: &[Room], mtu_bytes: u32) {
     }
 }
 
-/// The shortest datagrams; those around what fits into one packet, and into two and three with fragments of eights;
-/// those around the least frame, and a long one.
+/// The tested lengths: the shortest datagrams, those around one full packet, those around two and three full
+/// fragments, those around the shortest Ethernet frame, and a long one. Fragments are multiples of eight bytes.
 fn lengths(fits_bytes: usize) -> impl Iterator<Item = usize> {
     let fragment_bytes = (fits_bytes + 8) & !7;
     let edges = [fits_bytes, 2 * fragment_bytes - 8, 3 * fragment_bytes - 8, 18];
@@ -133,7 +134,7 @@ fn lengths(fits_bytes: usize) -> impl Iterator<Item = usize> {
     around.chain([0, 1, 2, 8192.min(40 * fits_bytes)]).filter(|length| *length <= DATAGRAM_BYTES_MAX)
 }
 
-/// One datagram there and back, tried a few times, as a datagram may be lost.
+/// Echoes one datagram. A datagram may be lost, so a few attempts are made.
 fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, length: usize) {
     let bytes: Vec<u8> = (0..length).map(|index| byte_at(length as u64, index)).collect();
     let mut buffer = vec![0; 65_536];

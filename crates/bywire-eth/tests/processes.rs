@@ -1,4 +1,4 @@
-//! Interfaces of different processes see each other through the message layer.
+//! Interfaces of different processes reach each other through the message layer.
 
 mod rooms;
 
@@ -142,14 +142,14 @@ fn a_changed_mtu_is_told_to_the_others() {
     assert!(rooms[1].try_ip(&format!("link show {INTERFACE}")).is_ok());
 }
 
-/// A device that carries no frames.
+/// A queue of a device that carries no frames.
 fn silent_queue() -> std::os::fd::OwnedFd {
     let (end, queue) = bywire_sys::socket::Socket::pair().expect("a pair");
     std::mem::forget(end);
     queue.into()
 }
 
-/// A loop without devices of the kernel, which has so many interfaces and has joined.
+/// A loop that has joined, with `interfaces` interfaces but no devices of the kernel.
 fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
     let (orders, theirs) = Socket::pair().expect("a pair");
     let run = move || bywire_eth::carrier::run(theirs, Confinement::Absent);
@@ -198,12 +198,12 @@ fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
             }
         });
     }
-    // Not before both were asked: whoever has ended is forgotten.
+    // Only after both loops were asked: a process that has ended is forgotten.
     one.shut_down();
     other.shut_down();
 }
 
-/// What the kernel says of the thread of this name: its time on a processor, and how often it had one.
+/// The time that a thread has spent on a processor, and how often it was scheduled, from `/proc`.
 fn processor_of(thread: &str) -> String {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads").flatten();
     let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
@@ -227,7 +227,7 @@ fn two_processes_that_have_nothing_to_carry_use_no_processor() {
             }
         });
     }
-    // Whatever the meeting has left to do is done by then, on a busy machine too.
+    // By then, the work of connecting is done, on a busy machine too.
     let look = || ["loop-idle-a", "loop-idle-bb"].map(processor_of);
     persist(|| {
         let before = look();
@@ -245,7 +245,7 @@ fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
     let Some(rooms) = rooms(1) else { return };
     let mut network = rooms::connect(&rooms, 1500, MANNER);
     rooms[0].ip(&format!("link delete {INTERFACE}"));
-    // Its end is told before the answer to this.
+    // The loop reports the end of the device before it answers.
     persist(|| match network.counts(0) {
         Err(_) => Ok(()),
         Ok(_) => Err(std::io::ErrorKind::WouldBlock.into()),
@@ -253,7 +253,7 @@ fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
     assert!(network.has_news());
     assert_eq!(network.vanished().expect("an answer").len(), 1);
     assert!(!network.has_news());
-    // Whatever has its place next is not held for it.
+    // The next interface in the same place must not be taken for the vanished one.
     network.add(rooms[0].plan(1500)).expect("made anew");
     assert_eq!(network.vanished().expect("an answer").len(), 0);
 }

@@ -1,6 +1,6 @@
-//! What is done to every superframe must not count beside the system calls that move it. The bounds are several times
-//! what a machine of today needs, so that only a change of kind breaks them; the best of many short rounds is taken,
-//! so that a busy machine does not.
+//! The work on each superframe must be negligible beside the system calls that move it. The bounds are several times
+//! what a current machine needs, so that only a change of algorithm exceeds them. The best of many short rounds is
+//! taken, so that a busy machine does not exceed them.
 
 mod packet;
 
@@ -12,7 +12,7 @@ use bywire_eth::frame::HEADER_BYTES_MAX;
 use bywire_eth::offload::{derive, describe};
 use packet::Packet;
 
-/// Nanoseconds of one call, in the best of many rounds.
+/// The duration of one call in nanoseconds, in the best of many rounds.
 fn best_ns(calls: u32, mut call: impl FnMut()) -> f64 {
     let rounds = (0..200).map(|_| {
         let start = Instant::now();
@@ -22,7 +22,7 @@ fn best_ns(calls: u32, mut call: impl FnMut()) -> f64 {
     rounds.fold(f64::MAX, f64::min)
 }
 
-/// True, and said so, where the code is not the one that ships.
+/// True, and reported as such, if this is not an optimised build.
 fn is_slow_build() -> bool {
     if cfg!(debug_assertions) {
         println!("not run: the bounds are of optimised builds: run with --release");

@@ -1,4 +1,4 @@
-//! Processes that do not keep to the rules harm nobody but themselves.
+//! Processes that break the rules harm only themselves.
 
 mod kernel;
 mod stranger;
@@ -20,7 +20,8 @@ use stranger::{DATAGRAM_BYTES_MAX, Stranger, introduction, join};
 const PATIENCE: Duration = Duration::from_secs(20);
 const FAR: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
-/// A loop with two interfaces, of which packet sockets are the kernel's ends; the second one's takes no superframes.
+/// A loop with two interfaces. Packet sockets stand for the kernel's ends of the TAP devices. The second interface
+/// accepts no superframes.
 struct Node {
     orders: Socket,
     ends: [Socket; 2],
@@ -30,7 +31,7 @@ const fn mac(lane: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, lane as u8]
 }
 
-/// A loop that has met a stranger, who sees it as the peer.
+/// A loop that is connected to a stranger. The `Peer` is the loop, as the stranger sees it.
 fn node(directory: &Path) -> (Node, Stranger, Peer) {
     let mut stranger = Stranger::open("stranger", directory);
     let (orders, theirs) = Socket::pair().expect("a pair");
@@ -71,7 +72,7 @@ impl Node {
         }
     }
 
-    /// What is known of the stranger, as soon as that is `what`.
+    /// Waits until the report about the stranger satisfies `what`.
     fn report(&self, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -103,7 +104,7 @@ impl Drop for Node {
     }
 }
 
-/// Numbers that look random and are the same at every run.
+/// A pseudo-random sequence of numbers, the same in every run.
 struct Noise(u64);
 
 impl Noise {
@@ -119,10 +120,10 @@ impl Noise {
     }
 }
 
-/// Where a frame's headers end in [`write_packet`], behind a descriptor.
+/// The end of the headers in [`write_packet`], behind a descriptor.
 const HEADERS_BYTES: usize = 8 + 14 + 20 + 20;
 
-/// Makes of a datagram a TCP or UDP superframe over IPv4 or something near it, as far as its length allows.
+/// Turns a datagram into a TCP or UDP superframe over IPv4, or something close to one, as far as its length allows.
 fn write_packet(datagram: &mut [u8], noise: &mut Noise) {
     let frame_bytes = datagram.len().saturating_sub(8);
     let is_udp = noise.below(3) == 0;
@@ -140,7 +141,7 @@ fn write_packet(datagram: &mut [u8], noise: &mut Noise) {
     bytes[54] = 0x50;
     let length = datagram.len().min(HEADERS_BYTES);
     datagram[..length].copy_from_slice(&bytes[..length]);
-    // Half of them are hostile.
+    // About half of them are made invalid.
     for _ in 0..noise.below(2) * noise.below(6) {
         if length > 0 {
             datagram[noise.below(length)] = noise.next() as u8;
@@ -226,7 +227,7 @@ fn whoever_was_dropped_is_met_again() {
     stranger.introduce(again, FAR);
     let report = node.report(|report| report.interfaces_count == 1);
     assert_eq!(report.node, "stranger");
-    // Who ends is not looked for.
+    // The loop does not seek a peer that has ended.
     drop(stranger);
     std::thread::sleep(Duration::from_millis(50));
     let mut heir = Stranger::open("stranger", directory.path());

@@ -1,4 +1,5 @@
-//! VLAN tags pass, by packet sockets: the kernel's own VLAN devices are tried too, and are not in every kernel.
+//! VLAN tags pass unchanged. Packet sockets show this. The kernel's own VLAN devices are tested too, but not every
+//! kernel has them.
 
 mod rooms;
 
@@ -14,7 +15,7 @@ use rooms::{INTERFACE, Link, MANNER, PATIENCE, Room, connect, exchange, join, ro
 
 const LINKS: [Link; 2] = [Link::Within, Link::Between];
 const MTU_BYTES: u32 = 1500;
-/// Free for experiments (IEEE 802), so no stack answers to it.
+/// An EtherType for experiments (IEEE 802), to which no stack answers.
 const EXPERIMENT: u16 = 0x88B5;
 const VLAN: u16 = 0x8100;
 const SERVICE_VLAN: u16 = 0x88A8;
@@ -22,7 +23,7 @@ const SERVICE_VLAN: u16 = 0x88A8;
 /// A socket that sends and receives whole frames on one interface.
 struct PacketSocket(OwnedFd);
 
-/// For socket options and addresses, which are a few bytes.
+/// The size of a socket option or address, which has a few bytes.
 fn size<T>() -> libc::socklen_t {
     size_of::<T>() as libc::socklen_t
 }
@@ -32,22 +33,22 @@ fn checked(status: libc::ssize_t) -> io::Result<usize> {
 }
 
 impl PacketSocket {
-    /// One on the room's interface that hears everything there.
+    /// Opens a socket that receives everything on the room's interface.
     fn open(room: &Room) -> io::Result<Self> {
         room.inside(|| {
             let index = Links::open()?.find(INTERFACE)?.index;
             let everything = (libc::ETH_P_ALL as u16).to_be();
-            // SAFETY: no pointers.
+            // SAFETY: no pointers are passed.
             let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, everything.into()) };
             checked(raw as libc::ssize_t)?;
-            // SAFETY: it was opened just now, and nobody else has it.
+            // SAFETY: the descriptor was just opened, and nothing else owns it.
             let socket = Self(unsafe { OwnedFd::from_raw_fd(raw) });
-            // SAFETY: plain numbers, for which zeroes are valid.
+            // SAFETY: the structure consists of plain numbers, for which zeroes are valid.
             let mut address: libc::sockaddr_ll = unsafe { zeroed() };
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_protocol = everything;
             address.sll_ifindex = index.cast_signed();
-            // SAFETY: the address lives here and is as long as told.
+            // SAFETY: the address lives in this frame and has the given length.
             let bound = unsafe { libc::bind(raw, (&raw const address).cast(), size::<libc::sockaddr_ll>()) };
             checked(bound as libc::ssize_t)?;
             socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1_i32)?;
@@ -58,7 +59,7 @@ impl PacketSocket {
     }
 
     fn set<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
-        // SAFETY: the value lives here and is as long as told.
+        // SAFETY: the value is borrowed for the call and has the given length.
         let status = unsafe {
             libc::setsockopt(self.0.as_raw_fd(), level, name, (&raw const *value).cast(), size::<T>())
         };
@@ -66,32 +67,32 @@ impl PacketSocket {
     }
 
     fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: the frame lives here and is as long as told.
+        // SAFETY: the frame is borrowed for the call and has the given length.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(checked(sent)?, frame.len());
         Ok(())
     }
 
-    /// The next frame, with its outer tag in its place again, which the kernel tells apart.
+    /// The next frame. The kernel delivers the outer tag separately; it is put back in its place.
     fn receive(&self) -> io::Result<Vec<u8>> {
         let mut frame = vec![0_u8; 65_536];
         let mut control = [0_u64; 32];
         let mut piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
-        // SAFETY: plain numbers and pointers, for which zeroes are valid.
+        // SAFETY: the structure consists of plain numbers and pointers, for which zeroes are valid.
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_iov = &raw mut piece;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of::<[u64; 32]>();
-        // SAFETY: everything that the header points to lives here and is as long as told.
+        // SAFETY: every buffer that the header points to lives in this frame and has the given length.
         let received = checked(unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0) })?;
         frame.truncate(received);
-        // SAFETY: the kernel has filled the header in; the first control message, if there is one, lies in `control`.
+        // SAFETY: the kernel has filled in the header. The first control message, if there is one, lies in `control`.
         let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
         if let Some(first) = first
             && (first.cmsg_level, first.cmsg_type) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
         {
-            // SAFETY: a message of that kind holds one such value, of any alignment.
+            // SAFETY: a message of this kind holds one such value, of any alignment.
             let told = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
             if told.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
                 let tag = [told.tp_vlan_tpid.to_be_bytes(), told.tp_vlan_tci.to_be_bytes()].concat();
@@ -101,7 +102,7 @@ impl PacketSocket {
         Ok(frame)
     }
 
-    /// Does this very frame come?
+    /// True if exactly this frame arrives.
     fn hears(&self, wanted: &[u8]) -> bool {
         self.hears_within(PATIENCE, wanted)
     }
@@ -122,7 +123,7 @@ fn mac(room: &Room) -> [u8; 6] {
     room.plan(MTU_BYTES).mac.0
 }
 
-/// A frame with these tags before its type, each a protocol with what it says.
+/// A frame with these tags before its type. Each tag is a protocol and its control word.
 fn frame(target: [u8; 6], source: [u8; 6], tags: &[(u16, u16)], kind: u16, payload: &[u8]) -> Vec<u8> {
     let words = tags.iter().flat_map(|(protocol, control)| [*protocol, *control]).chain([kind]);
     let words = words.flat_map(u16::to_be_bytes);
@@ -139,7 +140,7 @@ fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
         let Some(rooms) = rooms(2) else { return };
         let _joined = join(&rooms, link, MTU_BYTES);
         let sockets: Vec<_> = rooms.iter().map(|room| PacketSocket::open(room).expect("a socket")).collect();
-        // A tag of VLAN 7, the same with the highest priority and a mark for whom to drop first, and the last VLAN.
+        // VLAN 7, VLAN 7 with the highest priority and the drop-eligible bit, and the last VLAN.
         for control in [7, 7 | 0xF000, 4094] {
             for length in [46, 1499, MTU_BYTES] {
                 for (from, to) in [(0, 1), (1, 0)] {
@@ -150,7 +151,7 @@ fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
                 }
             }
         }
-        // Without a tag it would be too long, says the sender's kernel already.
+        // Without a tag, the frame is too long. The sender's kernel reports that.
         let long = frame(mac(&rooms[1]), mac(&rooms[0]), &[], EXPERIMENT, &payload(MTU_BYTES + 4));
         assert_eq!(sockets[0].send(&long).map_err(|error| error.raw_os_error()), Err(Some(libc::EMSGSIZE)));
     }
@@ -208,7 +209,7 @@ fn what_has_a_tag_of_priority_alone_is_for_everybody() {
     }
 }
 
-/// An IPv4 packet with a datagram without a checksum.
+/// An IPv4 packet that holds a UDP datagram without a checksum.
 fn datagram(source: u8, target: u8, port: u16, payload: &[u8]) -> Vec<u8> {
     let length = (28 + payload.len()) as u16;
     let mut words = vec![0x4500, length, 1, 0, 0x4011, 0, 0x0A4D, source.into(), 0x0A4D, target.into()];

@@ -1,20 +1,23 @@
-//! What Linux 6.18 does with a header and a frame that are written to a TAP, as an oracle: the conditions of
-//! `tun_get_user`, `tun_vnet_hdr_get` and `virtio_net_hdr_to_skb` in `drivers/net` and `include/linux/virtio_net.h`,
-//! and of the segmentation that a superframe meets later (`inet_gso_segment`, `ipv6_gso_segment`, `tcp_gso_segment`,
-//! `__udp_gso_segment`), which drops what the first ones let pass. It shares no code with the crate.
+//! An oracle for what Linux 6.18 does with a header and a frame that are written to a TAP device. It shares no code
+//! with the crate.
+//!
+//! Its conditions are those of `tun_get_user`, `tun_vnet_hdr_get` and `virtio_net_hdr_to_skb` in `drivers/net` and
+//! `include/linux/virtio_net.h`. Superframes are also held to the conditions of segmentation (`inet_gso_segment`,
+//! `ipv6_gso_segment`, `tcp_gso_segment`, `__udp_gso_segment`), which later drops some frames that the first
+//! functions accept.
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Taken as it is; its checksum is not verified where it is partial.
+    /// Accepted as it is. A partial checksum is not verified.
     Plain,
-    /// Taken as a superframe of so many segments.
+    /// Accepted as a superframe of this many segments.
     Superframe(usize),
-    /// `EINVAL`, or dropped later, and by which condition.
+    /// Refused with `EINVAL` or dropped later, with the condition that failed.
     Refused(&'static str),
 }
 
-/// The verdict over ten bytes of header and a frame.
+/// The verdict on a header of ten bytes and a frame.
 pub fn verdict(header: [u8; 10], frame: &[u8]) -> Verdict {
     match judge(header, frame) {
         Ok(None) => Verdict::Plain,
@@ -28,12 +31,12 @@ fn judge(header: [u8; 10], frame: &[u8]) -> Result<Option<usize>, &'static str> 
     let (flags, gso_type) = (header[0], header[1]);
     let (header_bytes, gso_size, start, offset) = (number(2), number(4), number(6), number(8));
     let partial = flags & 1 != 0;
-    // The kernel keeps this one in 16 bits; whoever makes it wrap is up to no good.
+    // The kernel keeps this value in 16 bits. No honest sender makes it wrap.
     let linear = if partial { header_bytes.max(start + offset + 2) } else { header_bytes };
     hold(linear <= 0xFFFF, "header length wraps")?;
     hold(linear <= frame.len(), "header length beyond the frame")?;
     hold(frame.len() >= 14 && (linear == 0 || linear >= 14), "no Ethernet header")?;
-    // Never negotiated: accounts of hardware coalescing, tunnels, accurate ECN, datagrams cut into fragments.
+    // Never negotiated: reports of hardware coalescing, tunnels, accurate ECN, datagrams cut into fragments.
     hold(flags & !3 == 0, "unknown flag")?;
     let ecn = gso_type & 0x80 != 0;
     let kind = gso_type & !0x80;
@@ -53,7 +56,7 @@ fn judge(header: [u8; 10], frame: &[u8]) -> Result<Option<usize>, &'static str> 
     if kind == 0 {
         return Ok(None);
     }
-    // Without a partial checksum the kernel dissects the frame; we never ask it to.
+    // Without a partial checksum, the kernel dissects the frame. The crate never asks for that.
     hold(partial, "superframe with a complete checksum")?;
     hold(offset == if kind == 5 { 6 } else { 16 }, "checksum at another place")?;
     hold(gso_size != 0xFFFF, "reserved segment size")?;
@@ -63,7 +66,8 @@ fn judge(header: [u8; 10], frame: &[u8]) -> Result<Option<usize>, &'static str> 
     segment(kind, gso_size, start, frame)
 }
 
-/// What segmentation demands: the protocols that the kind names, one behind the other, ending where the checksum starts.
+/// The conditions of segmentation: the protocols that the kind names follow each other, and end where the checksum
+/// starts.
 fn segment(kind: u8, gso_size: usize, start: usize, frame: &[u8]) -> Result<Option<usize>, &'static str> {
     let be =
         |at: usize| frame.get(at..at + 2).map_or(0, |pair| usize::from(pair[0]) << 8 | usize::from(pair[1]));
@@ -100,7 +104,8 @@ fn segment(kind: u8, gso_size: usize, start: usize, frame: &[u8]) -> Result<Opti
     } else {
         let words = frame.get(transport + 12).ok_or("short TCP")? >> 4;
         hold(words >= 5, "TCP data offset")?;
-        // Smaller ones are legal in the kernel; nobody's MSS is, and frames would be a storm.
+        // The kernel accepts smaller segments. No MSS is that small, and such a frame would become a storm of
+        // packets.
         hold(gso_size >= 8, "tiny segments")?;
         usize::from(words) * 4
     };

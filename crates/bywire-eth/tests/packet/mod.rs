@@ -1,4 +1,4 @@
-//! Frames made by hand, byte by byte, with a checksum as RFC 1071 writes it: nothing here is the crate's own code.
+//! Frames made by hand, byte by byte, with the checksum of RFC 1071. None of the crate's code is used for this.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use bywire_eth::offload::{
@@ -12,7 +12,7 @@ pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 pub const CWR: u8 = 0x80;
 
-/// Everything about a frame that its bytes follow from.
+/// All the values that determine a frame's bytes.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Tag protocol identifiers, the outer one first.
@@ -25,15 +25,15 @@ pub struct Packet {
     pub hops: u8,
     pub dont_fragment: bool,
     pub identification: u16,
-    /// Words of four bytes behind IPv4's header, or of eight in one IPv6 destination-options header.
+    /// Words of four bytes behind IPv4's header, or words of eight bytes in one IPv6 destination-options header.
     pub extension_words: u8,
     pub sequence: u32,
     pub acknowledgement: u32,
     pub flags: u8,
     pub window: u16,
-    /// Words of four bytes, 10 at most.
+    /// Words of four bytes, at most 10.
     pub option_words: u8,
-    /// What the options are filled with.
+    /// The byte that fills the options.
     pub option: u8,
     pub payload: Vec<u8>,
 }
@@ -83,7 +83,7 @@ impl Packet {
         if self.tcp { 16 } else { 6 }
     }
 
-    /// With a complete checksum.
+    /// The frame with a complete checksum.
     pub fn whole(&self) -> Vec<u8> {
         let mut frame = self.partial();
         let (start, field) = (self.transport_offset(), self.transport_offset() + self.checksum_offset());
@@ -95,7 +95,7 @@ impl Packet {
         frame
     }
 
-    /// With the sum of the pseudo-header in the checksum's place.
+    /// The frame with the sum of the pseudo-header in the checksum field.
     pub fn partial(&self) -> Vec<u8> {
         let mut frame = vec![0x02, 0, 0, 0, 0, 9, 0x02, 0, 0, 0, 0, self.source];
         for (index, tag) in self.tags.iter().enumerate() {
@@ -167,8 +167,8 @@ impl Packet {
         bytes
     }
 
-    /// What the kernel would say of it as a superframe of segments of `segment_bytes`, or of 0 as a plain one whose
-    /// checksum is partial.
+    /// The kernel's header for the frame: as a superframe of segments of `segment_bytes`, or, for 0, as a plain frame
+    /// with a partial checksum.
     pub fn vnet(&self, segment_bytes: u16) -> VnetHeader {
         let kind = match (segment_bytes, self.tcp, self.ipv6) {
             (0, ..) => GSO_NONE,
@@ -203,8 +203,8 @@ impl Packet {
         }
     }
 
-    /// The packets that a superframe of segments of `segment_bytes` stands for, by the rules of RFC 9293 and RFC 768
-    /// for their sender.
+    /// The packets of a superframe of segments of `segment_bytes`, as their sender would send them by RFC 9293 and
+    /// RFC 768.
     pub fn segments(&self, segment_bytes: usize) -> Vec<Packet> {
         let last = self.payload.len().div_ceil(segment_bytes).max(1) - 1;
         let chunks = self.payload.chunks(segment_bytes).enumerate();
@@ -221,7 +221,7 @@ impl Packet {
     }
 }
 
-/// One word at a time, the carry at once, as the definition has it.
+/// The checksum as defined: one word at a time, each carry added at once.
 pub fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -233,7 +233,7 @@ pub fn naive_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Packets of every shape that may be segmented, and with how many bytes each segment.
+/// Packets of every shape that can be segmented, each with the length of its segments.
 pub fn superframes() -> impl Strategy<Value = (Packet, u16)> {
     let shape =
         (prop::collection::vec(prop_oneof![Just(0x8100u16), Just(0x88A8u16)], 0..=2), any::<[bool; 3]>());

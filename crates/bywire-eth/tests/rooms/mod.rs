@@ -1,4 +1,4 @@
-//! Rooms: network namespaces without names, each with one interface of the fabric, gone with the test.
+//! Rooms: unnamed network namespaces, each with one interface of the fabric. They disappear when the test ends.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -14,23 +14,23 @@ use bywire_eth::order::{Manner, PeerReport};
 use bywire_eth::station::Plan;
 use bywire_sys::namespace::{Namespace, Place};
 
-/// What every interface is called.
+/// The name of every interface.
 pub const INTERFACE: &str = "by0";
-/// How long anything may take.
+/// The timeout of every step.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// The ordinary way.
+/// The default settings.
 pub const MANNER: Manner =
     Manner { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000, hold_back_ms: 50 };
 
-/// A namespace of its own.
+/// A network namespace.
 pub struct Room {
-    /// Hold of it.
+    /// The namespace, kept open.
     pub namespace: Namespace,
-    /// Its place among the rooms, from 1.
+    /// Its number among the rooms, from 1.
     pub number: u8,
 }
 
-/// So many rooms, or nothing where this machine cannot, with the reason said.
+/// Makes `count` rooms. Returns `None`, with the reason printed, if this machine cannot.
 pub fn rooms(count: u8) -> Option<Vec<Room>> {
     if let Err(error) = std::fs::metadata("/dev/net/tun") {
         println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
@@ -47,7 +47,7 @@ pub fn rooms(count: u8) -> Option<Vec<Room>> {
     }
 }
 
-/// Interfaces in all rooms, in one process.
+/// Makes interfaces in all rooms, in one process.
 pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
     let mut network = Network::start(&Launch::Thread, 1, manner).expect("a network");
     for room in rooms {
@@ -56,7 +56,7 @@ pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
     network
 }
 
-/// A network with one interface that meets others of its kind.
+/// A network with one interface that connects to the other networks of the same test.
 pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
     let mut network = Network::start(&Launch::Thread, loops_count, MANNER).expect("a network");
     network.add(room.plan(mtu_bytes)).expect("an interface");
@@ -64,7 +64,7 @@ pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -
     network
 }
 
-/// The others, as soon as so many have said who they are to every one of our loops.
+/// The peers, as soon as `count` of them have introduced themselves to every loop of the network.
 pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
     persist(|| {
         let peers = network.peers().expect("an answer");
@@ -75,7 +75,7 @@ pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
     })
 }
 
-/// Who carries between rooms.
+/// The processes that carry frames between rooms.
 #[derive(Clone, Copy, Debug)]
 pub enum Link {
     /// One process.
@@ -84,14 +84,14 @@ pub enum Link {
     Between,
 }
 
-/// Interfaces in all rooms, for as long as this lives.
+/// Interfaces in all rooms. They exist as long as this value.
 pub struct Joined {
-    /// One, or as many as there are rooms.
+    /// One network, or one for each room.
     pub networks: Vec<Network>,
     _directory: tempfile::TempDir,
 }
 
-/// Joins all rooms.
+/// Connects all rooms.
 pub fn join(rooms: &[Room], link: Link, mtu_bytes: u32) -> Joined {
     let directory = tempfile::tempdir().expect("a directory");
     let mut networks = match link {
@@ -107,7 +107,7 @@ pub fn join(rooms: &[Room], link: Link, mtu_bytes: u32) -> Joined {
 }
 
 impl Room {
-    /// Its interface, with an IPv4 address, and an IPv6 one where the MTU allows.
+    /// The plan of its interface, with an IPv4 address, and an IPv6 address if the MTU allows.
     pub fn plan(&self, mtu_bytes: u32) -> Plan {
         let addresses = [format!("10.77.0.{}/24", self.number), format!("fd77::{}/64", self.number)];
         let usable = if mtu_bytes < 1280 { &addresses[..1] } else { &addresses[..] };
@@ -132,19 +132,19 @@ impl Room {
         SocketAddr::from(([0xfd77, 0, 0, 0, 0, 0, 0, self.number.into()], port))
     }
 
-    /// Runs something inside.
+    /// Runs a function in the room.
     pub fn inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(action).expect("a thread inside")
     }
 
-    /// Runs `ip` inside.
+    /// Runs `ip` in the room.
     pub fn ip(&self, arguments: &str) {
         if let Err(said) = self.try_ip(arguments) {
             panic!("ip {arguments}: {said}");
         }
     }
 
-    /// The same, where it may fail; with what it said then.
+    /// Like [`Room::ip`], but returns what `ip` prints when it fails.
     pub fn try_ip(&self, arguments: &str) -> Result<(), String> {
         let output = self.inside(|| Command::new("ip").args(arguments.split(' ')).output());
         let output = output.expect("`ip` of iproute2");
@@ -159,7 +159,7 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
         persist(|| TcpListener::bind(address))
     });
     let near = from.inside(|| persist(|| TcpStream::connect_timeout(&address, Duration::from_secs(5))));
-    // What was given up before is accepted before. An address of one link alone has another number of it at each end.
+    // Connections that were given up are accepted first. A link-local address has another scope number at each end.
     let place = |address: SocketAddr| (address.ip(), address.port());
     let own = place(near.local_addr().expect("an address"));
     let mut all = listener.incoming().map(|far| far.expect("accepted"));
@@ -178,7 +178,7 @@ pub fn udp(room: &Room, address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Tries until it works.
+/// Repeats an action until it succeeds.
 pub fn persist<T>(mut action: impl FnMut() -> std::io::Result<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -190,13 +190,13 @@ pub fn persist<T>(mut action: impl FnMut() -> std::io::Result<T>) -> T {
     }
 }
 
-/// Byte `index` of a stream that is told apart by `seed`.
+/// Byte `index` of the stream of `seed`.
 pub fn byte_at(seed: u64, index: usize) -> u8 {
     let word = (index as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (word >> 56) as u8
 }
 
-/// Sends `length` bytes each way at once, and compares every one.
+/// Sends `length` bytes in both directions at once, and compares every byte.
 pub fn exchange(near: &TcpStream, far: &TcpStream, length: usize) {
     std::thread::scope(|scope| {
         for (seed, from, to) in [(1, near, far), (2, far, near)] {

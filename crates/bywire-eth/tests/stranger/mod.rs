@@ -1,4 +1,4 @@
-//! A process that speaks to carrying loops as one of them would, or not: everything it sends is up to a test.
+//! A process that speaks to carrying loops. The test decides everything that it sends, valid or not.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::path::Path;
@@ -11,12 +11,12 @@ use bywire_sys::socket::Socket;
 
 /// The longest datagram between processes: a descriptor and a frame.
 pub const DATAGRAM_BYTES_MAX: usize = 65_472;
-/// How long anything may take.
+/// The timeout of every step.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A port that stands where those of a network's loops stand.
+/// A port with a name under which loops of the network look for peers.
 pub struct Stranger {
-    /// Its end.
+    /// The stranger's port.
     pub port: Port,
 }
 
@@ -29,7 +29,7 @@ pub fn join(orders: &Socket, node: &str, directory: &Path) {
 }
 
 impl Stranger {
-    /// Opens its port. Loops that join later find it there.
+    /// Opens the port. Loops that join later find it.
     pub fn open(node: &str, directory: &Path) -> Self {
         let hash = MacAddress::of_node(node).to_string().replace(':', "");
         let name: PortName = format!("eth.test.{hash}.0").parse().expect("a name");
@@ -45,7 +45,7 @@ impl Stranger {
         Self { port: port.expect("a port") }
     }
 
-    /// Who connects next.
+    /// Waits for the next peer that connects.
     pub fn meet(&mut self) -> Peer {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -57,7 +57,7 @@ impl Stranger {
         }
     }
 
-    /// What happens next, but for messages and datagrams, whose memory is given back.
+    /// The next event other than messages and datagrams, whose payloads are recycled.
     pub fn poll(&mut self) -> Option<Event> {
         loop {
             match self.port.poll()? {
@@ -86,7 +86,7 @@ impl Stranger {
         }
     }
 
-    /// Tells of one interface, in full.
+    /// Introduces the stranger with one interface.
     pub fn introduce(&mut self, peer: Peer, mac: [u8; 6]) {
         self.port.send(peer, Priority::High, &introduction(mac, 1)).expect("there is room");
     }
@@ -100,7 +100,7 @@ impl Stranger {
     }
 }
 
-/// What a loop says that has one interface of this address, and others without traffic.
+/// The introduction of a loop with an interface of this address and `count - 1` interfaces without traffic.
 pub fn introduction(mac: [u8; 6], count: u8) -> Vec<u8> {
     let interface = |index: u8| {
         let mac = if index == 0 { mac } else { [0xA2, 0, 0, 0, 0, index] };
