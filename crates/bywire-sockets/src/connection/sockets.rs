@@ -293,7 +293,7 @@ fn unmap_now(local: &LocalSocket) {
         }
     }
     // AcqRel: pairs with the release store in `offer::answered`.
-    doorbell::release(local.peer.swap(0, Ordering::AcqRel));
+    doorbell::release_peer(local.peer.swap(0, Ordering::AcqRel));
 }
 
 /// From here on this process, which is about to end, counts nowhere: whatever is closed by then.

@@ -1,5 +1,4 @@
-//! Calls by which a program gives up what it was allowed, after which the service may be out of its reach, and those
-//! that set handlers of signals.
+//! Calls by which a program gives up what it was allowed, after which the service may be out of its reach.
 
 use core::ffi::{c_char, c_int};
 
@@ -8,7 +7,7 @@ use libc::size_t;
 use super::take_over;
 use crate::os::real;
 use crate::pairing::offer;
-use crate::process::{sandbox, signals};
+use crate::process::sandbox;
 
 take_over! {
     /// Becomes another user, or one of other groups.
@@ -93,51 +92,5 @@ take_over! {
         sandbox::before_prctl(option, a, b);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::prctl(option, a, b, c, d) }
-    }
-
-    /// Sets a handler.
-    fn sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-        signals::change(number, new, old)
-    }
-
-    /// Sets a handler.
-    fn __sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-        signals::change(number, new, old)
-    }
-
-    /// Sets a handler.
-    fn signal(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::signal(number, handler) })
-    }
-
-    /// Sets a handler.
-    fn bsd_signal(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::signal(number, handler) })
-    }
-
-    /// Sets a handler.
-    fn ssignal(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::signal(number, handler) })
-    }
-
-    /// Sets a handler.
-    fn sysv_signal(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::sysv_signal(number, handler) })
-    }
-
-    /// Sets a handler.
-    fn __sysv_signal(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::sysv_signal(number, handler) })
-    }
-
-    /// Sets a handler.
-    fn sigset(number: c_int, handler: usize) -> usize {
-        // SAFETY: the program's own arguments, as they came.
-        signals::set(number, || unsafe { real::sigset(number, handler) })
     }
 }

@@ -46,7 +46,7 @@ take_over! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::socket(domain, kind, protocol) };
-        lifecycle::made(fd, domain, kind, protocol);
+        lifecycle::after_socket(fd, domain, kind, protocol);
         fd
     }
 
@@ -54,7 +54,7 @@ take_over! {
     fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept(listener, address, length) };
-        lifecycle::accepted(listener, fd);
+        lifecycle::after_accept(listener, fd);
         fd
     }
 
@@ -62,7 +62,7 @@ take_over! {
     fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
-        lifecycle::accepted(listener, fd);
+        lifecycle::after_accept(listener, fd);
         fd
     }
 
@@ -115,7 +115,7 @@ take_over! {
         }
         // SAFETY: the program's own arguments, as they came.
         let new = unsafe { real::dup(fd) };
-        lifecycle::duplicated(fd, new);
+        lifecycle::after_dup(fd, new);
         new
     }
 
@@ -244,7 +244,7 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
         keep_waiting(fd, argument as c_int & libc::O_NONBLOCK == 0);
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        lifecycle::duplicated(fd, result);
+        lifecycle::after_dup(fd, result);
     }
     result
 }

@@ -13,6 +13,7 @@ mod io_uring;
 mod jumps;
 mod polling;
 mod process;
+mod signals;
 mod stdio;
 
 /// Defines exported functions, which a cancelled thread may be unwound through.

@@ -253,7 +253,7 @@ impl OpenSet {
             self.set.belled.store(1, Ordering::Relaxed);
         }
         // Which of the other kind there are differs from process to process.
-        self.set.belled.load(Ordering::Relaxed) != 0 && doorbell::add_foreign_to(self.set_fd)
+        self.set.belled.load(Ordering::Relaxed) != 0 && doorbell::add_timers_to(self.set_fd)
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {

@@ -216,7 +216,7 @@ impl View {
         drop(held);
         if was_bell {
             nested::taken(self.set);
-            doorbell::taken();
+            doorbell::take_ring();
         }
         (kept as i32, was_bell)
     }

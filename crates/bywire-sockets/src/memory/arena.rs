@@ -351,8 +351,8 @@ pub struct Peer {
     pub references: AtomicU32,
     /// What wakes it.
     pub bell: AtomicI32,
-    /// Another user's: the bell is of the other kind.
-    pub is_foreign: AtomicU32,
+    /// Another user's: its bell is a timer.
+    pub is_other_user: AtomicU32,
     /// Its page, which says whether it sleeps.
     pub page: AtomicPtr<u64>,
     /// What its page said when its bell was last rung.

@@ -125,7 +125,7 @@ impl Notes {
             if place.process.load(Ordering::Relaxed) != from {
                 return None;
             }
-            // Acquire: pairs with the release stores of 0 and `ORPHAN` in `cancel` and `bury`.
+            // Acquire: pairs with the release stores of 0 and `ORPHAN` in `cancel` and `reap`.
             place.process.compare_exchange(from, me, Ordering::Acquire, Ordering::Relaxed).ok()?;
             place.noted.store(0, Ordering::Relaxed);
             Some(index)
@@ -157,7 +157,7 @@ impl Notes {
     /// It is counted.
     pub fn note(&self, index: u32, counted: Counted) {
         if let Some(place) = self.place(index) {
-            // Release: pairs with the acquire load in `bury`: who finds the note finds it counted.
+            // Release: pairs with the acquire load in `reap`: who finds the note finds it counted.
             place.noted.store(counted.encode(), Ordering::Release);
         }
     }
@@ -165,7 +165,7 @@ impl Notes {
     /// Counts it out, unless somebody else has done so, who has taken this process for a killed one.
     pub fn end(&self, index: u32, counted: Counted, count_out: impl FnOnce()) {
         let Some(place) = self.place(index) else { return count_out() };
-        // AcqRel: pairs with the acquire load in `bury`: while it is counted out there is no note of it.
+        // AcqRel: pairs with the acquire load in `reap`: while it is counted out there is no note of it.
         if place.noted.compare_exchange(counted.encode(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             count_out();
             self.cancel(index);
@@ -175,7 +175,7 @@ impl Notes {
     /// Nothing is counted there.
     pub fn cancel(&self, index: u32) {
         if let Some(place) = self.place(index) {
-            // Release: pairs with the acquire exchanges in `begin` and `bury`.
+            // Release: pairs with the acquire exchanges in `begin` and `reap`.
             place.process.store(0, Ordering::Release);
         }
     }
@@ -189,7 +189,7 @@ impl Notes {
         };
         if let Some(place) = self.used().iter().find(is_it) {
             place.noted.store(0, Ordering::Relaxed);
-            // Release: pairs with the acquire exchanges in `begin` and `bury`.
+            // Release: pairs with the acquire exchanges in `begin` and `reap`.
             place.process.store(0, Ordering::Release);
         }
     }
@@ -207,7 +207,7 @@ impl Notes {
         let start = self.from.load(Ordering::Relaxed) as usize % places.len().max(1);
         let (mut known, mut looks) = ((look.me, true), 0);
         for (index, place) in places.iter().enumerate().cycle().skip(start).take(places.len()) {
-            // Relaxed: taken by an exchange in `bury`.
+            // Relaxed: taken by an exchange in `reap`.
             let owner = place.process.load(Ordering::Relaxed);
             if owner != 0 && owner != ORPHAN && owner != known.0 {
                 looks += 1;
@@ -218,19 +218,19 @@ impl Notes {
                 known = (owner, owner == look.me || (look.runs)(owner));
             }
             if owner == ORPHAN || owner == known.0 && !known.1 {
-                bury(place, owner, look);
+                reap(place, owner, look);
             }
         }
     }
 
     /// A new process has the number of one that was killed: what that has noted is not its own.
     pub fn after_fork_in_child(&self, look: &Look) {
-        self.used().iter().for_each(|place| bury(place, look.me, look));
+        self.used().iter().for_each(|place| reap(place, look.me, look));
     }
 }
 
 /// Counts out what a killed process has noted in a place.
-fn bury(place: &NoteSlot, owner: u32, look: &Look) {
+fn reap(place: &NoteSlot, owner: u32, look: &Look) {
     if place.process.load(Ordering::Relaxed) != owner {
         return;
     }

@@ -261,7 +261,7 @@ fn connect() -> bool {
         }
         fd
     };
-    SERVICE.store(doorbell::conceal(fd), Ordering::Relaxed);
+    SERVICE.store(doorbell::hide_high(fd), Ordering::Relaxed);
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
     say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
@@ -395,11 +395,11 @@ fn hear() -> Option<Packet> {
         Some(packet) if packet.kind == Kind::Bell => {
             let [bell, others @ ..] = descriptors;
             others.iter().for_each(|fd| close(*fd));
-            doorbell::also(packet.token, bell);
+            doorbell::add_timer(packet.token, bell);
         }
         Some(packet) if packet.kind == Kind::Withdraw => {
             descriptors.iter().for_each(|fd| close(*fd));
-            doorbell::no_more(packet.token);
+            doorbell::remove_timer(packet.token);
             // Nobody waits for that: the service closes the bell when this program has ended at the latest.
             say(&Packet::new(Kind::Withdrawn, packet.token), &[]);
         }
@@ -444,8 +444,8 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     };
     let reason = match Verdict::of(packet.code) {
         Some(Verdict::Paired) => {
-            let is_foreign = packet.first != 0;
-            if is_foreign && !doorbell::hears(packet.first) {
+            let is_other_user = packet.first != 0;
+            if is_other_user && !doorbell::has_timer(packet.first) {
                 [segment, bell, page].iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::Foreign);
                 // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
@@ -454,7 +454,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             }
             let remote = doorbell::accept(segment, SEGMENT_BYTES);
             close(segment);
-            let peer = doorbell::adopt(packet.number, is_foreign, bell, page);
+            let peer = doorbell::add_peer(packet.number, is_other_user, bell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length just now.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
@@ -465,7 +465,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 socket.shared.stage.store(stage::PAIRED, Ordering::Release);
                 return;
             }
-            peer.into_iter().for_each(doorbell::release);
+            peer.into_iter().for_each(doorbell::release_peer);
             if !remote.is_null() {
                 // SAFETY: mapped with this length just now, and nobody else knows it.
                 unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };

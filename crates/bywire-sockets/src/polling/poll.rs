@@ -218,7 +218,7 @@ fn turn(
     };
     let watch = if is_there { None } else { DoorbellSet::take() };
     if let Some(watch) = &watch {
-        watch.hush();
+        watch.drain();
     }
     let asleep = watch.as_ref().and_then(|_| doorbell::asleep(above));
     let (mut is_ready, mut is_known) = (false, true);

@@ -16,7 +16,7 @@ use crate::process::{closing, fork};
 use crate::wakeup::doorbell;
 
 /// A new socket: TCP ones are followed from here on.
-pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
+pub fn after_socket(fd: i32, domain: i32, kind: i32, protocol: i32) {
     let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & 0xF == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
@@ -26,7 +26,7 @@ pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
 }
 
 /// A connection that a listener has taken.
-pub fn accepted(listener: i32, fd: i32) {
+pub fn after_accept(listener: i32, fd: i32) {
     if fd < 0 || !offer::is_possible() {
         return;
     }
@@ -49,9 +49,9 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
         }
         DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {}
     }
-    let leaving = departing(fd);
+    let leaving = before_close(fd);
     let status = real();
-    errno::keep(|| departed(leaving));
+    errno::keep(|| after_close(leaving));
     status
 }
 
@@ -87,7 +87,7 @@ pub fn close_kept(left: Option<u32>) {
 }
 
 /// Takes `fd` out of the table, and tells the kernel how its end will be.
-pub fn departing(fd: i32) -> Option<Leaving> {
+pub fn before_close(fd: i32) -> Option<Leaving> {
     notice_fork();
     keep_for_waiters(fd);
     let leaving = forget(fd)?;
@@ -110,7 +110,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
 }
 
 /// The kernel has closed it.
-pub fn departed(leaving: Option<Leaving>) {
+pub fn after_close(leaving: Option<Leaving>) {
     let Some(leaving) = leaving else { return };
     if leaving.is_last
         // Acquire: pairs with the release store in `offer::answered`.
@@ -137,9 +137,9 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
             }
             start = number + 1;
         } else {
-            let leaving = departing(fd);
+            let leaving = before_close(fd);
             status |= real(number, number);
-            departed(leaving);
+            after_close(leaving);
         }
     });
     if start <= last {
@@ -149,7 +149,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
 }
 
 /// After `dup` and its like: `new` is what `old` is.
-pub fn duplicated(old: i32, new: i32) {
+pub fn after_dup(old: i32, new: i32) {
     if new >= 0
         && new != old
         && matches!(descriptors::kind(old), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
@@ -172,15 +172,15 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
             if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 || !kernel::may_make(new) {
                 return real();
             }
-            let leaving = departing(new);
+            let leaving = before_close(new);
             let status = real();
-            errno::keep(|| departed(leaving));
-            duplicated(old, status);
+            errno::keep(|| after_close(leaving));
+            after_dup(old, status);
             return status;
         }
     }
     let status = real();
-    duplicated(old, status);
+    after_dup(old, status);
     status
 }
 

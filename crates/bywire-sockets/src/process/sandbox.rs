@@ -82,7 +82,7 @@ pub fn withdraw(reason: Reason) {
         await_threads();
         lifecycle::forget_all();
         offer::unconfigure();
-        doorbell::forget();
+        doorbell::close_all();
         arena::retire();
     }
     own_call::end_for_all();

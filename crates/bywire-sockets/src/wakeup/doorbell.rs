@@ -40,14 +40,14 @@ const MARK: i32 = 63;
 /// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
 const SET_MARK: i32 = 10;
 const SEE_MARK: i32 = 11;
-/// `TFD_IOC_SET_TICKS` of linux/timerfd.h: rings a bell of the other kind.
+/// `TFD_IOC_SET_TICKS` of linux/timerfd.h: rings a timer.
 const SET_COUNT: usize = 0x4008_5400;
-/// Bells of the other kind that a process can have.
-const FOREIGN_MAX: usize = 64;
+/// Timers that a process can have.
+const TIMERS_MAX: usize = 64;
 /// How many there are; and what the service calls each.
-static FOREIGN_COUNT: AtomicUsize = AtomicUsize::new(0);
-static FOREIGN: [AtomicI32; FOREIGN_MAX] = [const { AtomicI32::new(-1) }; FOREIGN_MAX];
-static FOREIGN_NAMES: [AtomicU64; FOREIGN_MAX] = [const { AtomicU64::new(0) }; FOREIGN_MAX];
+static TIMERS_COUNT: AtomicUsize = AtomicUsize::new(0);
+static TIMERS: [AtomicI32; TIMERS_MAX] = [const { AtomicI32::new(-1) }; TIMERS_MAX];
+static TIMER_NAMES: [AtomicU64; TIMERS_MAX] = [const { AtomicU64::new(0) }; TIMERS_MAX];
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -55,12 +55,12 @@ static DEVICE: AtomicU64 = AtomicU64::new(0);
 static SETS: [AtomicU64; POOL] = [const { AtomicU64::new(0) }; POOL];
 /// Counts forks to this process, and withdrawals: a set that is older is the parent's, too, or may hold a bell that was withdrawn.
 static AGE: AtomicU32 = AtomicU32::new(0);
-/// Bells of the other kind that this process has from its parent: a bit for each place.
+/// Timers that this process has from its parent: a bit for each place.
 static INHERITED: AtomicU64 = AtomicU64::new(0);
 
-const _: () = assert!(FOREIGN_MAX <= u64::BITS as usize);
+const _: () = assert!(TIMERS_MAX <= u64::BITS as usize);
 
-/// Held while bells of the other kind are put into sets, or taken out: none comes into one behind its withdrawal.
+/// Held while timers are put into sets, or taken out: none comes into one behind its withdrawal.
 static HEARING: Lock<{ rank::HEARING }> = Lock::new();
 static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 
@@ -91,9 +91,9 @@ pub fn own() -> Option<(i32, i32)> {
     };
     INODE.store(inode, Ordering::Relaxed);
     DEVICE.store(device, Ordering::Relaxed);
-    let bell = conceal(bell);
+    let bell = hide_high(bell);
     let (file, address) = sealed(PAGE_BYTES)?;
-    let file = conceal(file);
+    let file = hide_high(file);
     // Release: pairs with the acquire load in `page`; the page is mapped before.
     PAGE.store(address, Ordering::Release);
     // Release, both: pair with the acquire loads above, and in `ring_own`; what they mean is known before.
@@ -114,7 +114,7 @@ pub fn first_high() -> u64 {
 }
 
 /// Moves a descriptor to there, and out of their sight.
-pub fn conceal(fd: i32) -> i32 {
+pub fn hide_high(fd: i32) -> i32 {
     let high = first_high();
     // SAFETY: a descriptor of ours.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, high as usize) };
@@ -300,7 +300,7 @@ pub fn rise() {
 }
 
 /// This thread has taken a ring out of a set that others may sleep in. It looks at everything after this.
-pub fn taken() {
+pub fn take_ring() {
     if let Some(page) = page() {
         rule::take(&page);
     }
@@ -313,12 +313,12 @@ pub fn ring(index: u32) {
     if base.is_null() {
         return;
     }
-    // SAFETY: `adopt` has mapped so many bytes there, for as long as the peer is referred to.
+    // SAFETY: `add_peer` has mapped so many bytes there, for as long as the peer is referred to.
     let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
     // Relaxed, as below: who reads an older value rings once more for nothing.
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
     let bell = peer.bell.load(Ordering::Relaxed);
-    if peer.is_foreign.load(Ordering::Relaxed) == 0 {
+    if peer.is_other_user.load(Ordering::Relaxed) == 0 {
         ring_eventfd(bell);
     } else {
         set_timer(bell, 1);
@@ -341,7 +341,7 @@ fn ring_eventfd(bell: i32) {
     }
 }
 
-/// Rings a bell of the other kind: the error, 0 for none.
+/// Rings a timer: the error, 0 for none.
 fn set_timer(bell: i32, count: u64) -> i32 {
     let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
@@ -351,36 +351,36 @@ fn set_timer(bell: i32, count: u64) -> i32 {
     })
 }
 
-/// Does this number still mean a bell of the other kind? Only a timer says that nought is no count.
-fn is_foreign_bell(fd: i32) -> bool {
+/// Does this number still mean a timer? Only a timer says that nought is no count.
+fn is_timer(fd: i32) -> bool {
     fd >= 0 && set_timer(fd, 0) == libc::EINVAL
 }
 
 /// A bell of our own for programs of some other user, which is the callee's from here on. Only who holds the lock of the
-/// service's connection is here, as for [`no_more`].
-pub fn also(name: u64, fd: i32) {
+/// service's connection is here, as for [`remove_timer`].
+pub fn add_timer(name: u64, fd: i32) {
     // Relaxed: changed under that lock alone.
-    let count = FOREIGN_COUNT.load(Ordering::Relaxed);
+    let count = TIMERS_COUNT.load(Ordering::Relaxed);
     let is_free = |place: &AtomicI32| place.load(Ordering::Relaxed) < 0;
-    let at = FOREIGN.iter().take(count).position(is_free).unwrap_or(count);
-    let place = FOREIGN.get(at).zip(FOREIGN_NAMES.get(at));
-    let Some((place, known)) = place.filter(|_| is_foreign_bell(fd)) else {
+    let at = TIMERS.iter().take(count).position(is_free).unwrap_or(count);
+    let place = TIMERS.get(at).zip(TIMER_NAMES.get(at));
+    let Some((place, known)) = place.filter(|_| is_timer(fd)) else {
         // SAFETY: received for us alone; closing -1 does nothing.
         unsafe { real::close(fd) };
         return;
     };
     known.store(name, Ordering::Relaxed);
     INHERITED.fetch_and(!(1 << at), Ordering::Relaxed);
-    // Release: pairs with the acquire loads in `hears` and `add_foreign_to`; it has its name before.
-    place.store(conceal(fd), Ordering::Release);
+    // Release: pairs with the acquire loads in `has_timer` and `add_timers_to`; it has its name before.
+    place.store(hide_high(fd), Ordering::Release);
     // Release: pairs with the acquire loads of the count; so many bells are in their places.
-    FOREIGN_COUNT.store(count.max(at + 1), Ordering::Release);
+    TIMERS_COUNT.store(count.max(at + 1), Ordering::Release);
 }
 
 /// The service withdraws a bell: no connection needs it, so nobody has a reason to ring it.
-pub fn no_more(name: u64) {
+pub fn remove_timer(name: u64) {
     // Relaxed: changed under the lock of the service's connection alone.
-    let mut bells = FOREIGN.iter().zip(&FOREIGN_NAMES).take(FOREIGN_COUNT.load(Ordering::Relaxed));
+    let mut bells = TIMERS.iter().zip(&TIMER_NAMES).take(TIMERS_COUNT.load(Ordering::Relaxed));
     let found = bells
         .find(|(bell, known)| bell.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
     if let Some((place, _)) = found {
@@ -394,7 +394,7 @@ pub fn no_more(name: u64) {
 fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
     let held = HEARING.hold();
     let bell = place.swap(-1, Ordering::Relaxed);
-    if !is_foreign_bell(bell) {
+    if !is_timer(bell) {
         return;
     }
     descriptors::each_between(0, u32::MAX, |set, kind| {
@@ -431,14 +431,14 @@ fn renew_sets() {
 fn leave_inherited() {
     let inherited = INHERITED.load(Ordering::Relaxed);
     let Some(own) = arena::private().filter(|_| inherited != 0) else { return };
-    let is_foreign = |peer: &Peer| {
-        peer.references.load(Ordering::Relaxed) > 0 && peer.is_foreign.load(Ordering::Relaxed) != 0
+    let is_other_user = |peer: &Peer| {
+        peer.references.load(Ordering::Relaxed) > 0 && peer.is_other_user.load(Ordering::Relaxed) != 0
     };
-    if own.peers.iter().any(is_foreign) {
+    if own.peers.iter().any(is_other_user) {
         return;
     }
     let inherited = INHERITED.swap(0, Ordering::Relaxed);
-    for (at, place) in FOREIGN.iter().enumerate() {
+    for (at, place) in TIMERS.iter().enumerate() {
         if inherited & 1 << at != 0 {
             // Sets that its parent has, too, hold the bell for both.
             withdraw(place, |set| set.processes.load(Ordering::Relaxed) == 1);
@@ -447,28 +447,28 @@ fn leave_inherited() {
 }
 
 /// Have we this bell?
-pub fn hears(name: u64) -> bool {
-    // Acquire: pairs with the release store in `also`; so many bells are in their places.
-    let count = FOREIGN_COUNT.load(Ordering::Acquire);
-    // Acquire: pairs with the release store in `also`, before which the bell got its name.
+pub fn has_timer(name: u64) -> bool {
+    // Acquire: pairs with the release store in `add_timer`; so many bells are in their places.
+    let count = TIMERS_COUNT.load(Ordering::Acquire);
+    // Acquire: pairs with the release store in `add_timer`, before which the bell got its name.
     let is_it = |(bell, known): (&AtomicI32, &AtomicU64)| {
         bell.load(Ordering::Acquire) >= 0 && known.load(Ordering::Relaxed) == name
     };
-    FOREIGN.iter().zip(&FOREIGN_NAMES).take(count).any(is_it)
+    TIMERS.iter().zip(&TIMER_NAMES).take(count).any(is_it)
 }
 
-/// Puts the bells of the other kind into a set.
-pub fn add_foreign_to(set: i32) -> bool {
-    // Acquire: pairs with the release store in `also`; so many bells are in their places.
-    let count = FOREIGN_COUNT.load(Ordering::Acquire);
+/// Puts the timers into a set.
+pub fn add_timers_to(set: i32) -> bool {
+    // Acquire: pairs with the release store in `add_timer`; so many bells are in their places.
+    let count = TIMERS_COUNT.load(Ordering::Acquire);
     if count == 0 {
         return true;
     }
     let _held = HEARING.hold();
-    FOREIGN.iter().take(count).all(|place| {
-        // Acquire: pairs with the release store in `also`. Nobody withdraws it meanwhile.
+    TIMERS.iter().take(count).all(|place| {
+        // Acquire: pairs with the release store in `add_timer`. Nobody withdraws it meanwhile.
         let bell = place.load(Ordering::Acquire);
-        bell < 0 || is_foreign_bell(bell) && crate::os::errno::keep(|| add(set, bell))
+        bell < 0 || is_timer(bell) && crate::os::errno::keep(|| add(set, bell))
     })
 }
 
@@ -509,9 +509,9 @@ fn add(set: i32, bell: i32) -> bool {
 
 /// Takes all bells out of an epoll set.
 pub fn remove_from(set: i32) {
-    // Acquire: pairs with the release store in `also`; the bells come before.
-    let foreign = FOREIGN.iter().take(FOREIGN_COUNT.load(Ordering::Acquire));
-    for bell in core::iter::once(&BELL).chain(foreign) {
+    // Acquire: pairs with the release store in `add_timer`; the bells come before.
+    let timers = TIMERS.iter().take(TIMERS_COUNT.load(Ordering::Acquire));
+    for bell in core::iter::once(&BELL).chain(timers) {
         // SAFETY: no pointers.
         unsafe {
             real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell.load(Ordering::Relaxed), ptr::null_mut());
@@ -538,7 +538,7 @@ impl DoorbellSet {
             let found = Self::decode(place.swap(0, Ordering::Acquire));
             if let Some(found) = found.filter(|found| found.age == age) {
                 // One that has come since may be missing.
-                return add_foreign_to(found.fd).then_some(found);
+                return add_timers_to(found.fd).then_some(found);
             }
         }
         // SAFETY: no pointers.
@@ -546,8 +546,8 @@ impl DoorbellSet {
         if fd < 0 {
             return None;
         }
-        let fd = conceal(fd);
-        if add_to(fd) && add_foreign_to(fd) {
+        let fd = hide_high(fd);
+        if add_to(fd) && add_timers_to(fd) {
             return Some(Self { fd, age });
         }
         discard(fd);
@@ -564,9 +564,9 @@ impl DoorbellSet {
     }
 
     /// Forgets rings that have been heard.
-    pub fn hush(&self) {
+    pub fn drain(&self) {
         let Some(_own) = own_call::begin() else { return };
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + FOREIGN_MAX];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + TIMERS_MAX];
         // SAFETY: room for so many events.
         unsafe { real::epoll_wait(self.fd, events.as_mut_ptr(), events.len() as i32, 0) };
     }
@@ -600,15 +600,15 @@ pub fn discard(fd: i32) {
 }
 
 /// Closes all that this process has: nothing wakes it but the kernel.
-pub fn forget() {
+pub fn close_all() {
     let [bell, page] = [&BELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
     if is_bell(bell) {
         discard(bell);
     }
-    let foreign = FOREIGN.iter().take(FOREIGN_COUNT.swap(0, Ordering::Relaxed));
-    let foreign = foreign.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_foreign_bell(*bell));
+    let timers = TIMERS.iter().take(TIMERS_COUNT.swap(0, Ordering::Relaxed));
+    let timers = timers.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_timer(*bell));
     renew_sets();
-    for fd in foreign.chain([page]) {
+    for fd in timers.chain([page]) {
         if descriptors::kind(fd) == descriptors::DescriptorKind::Hidden {
             discard(fd);
         }
@@ -624,7 +624,7 @@ pub fn after_fork_in_child() {
     }
     with_look(|family, look| family.notes.after_fork_in_child(look));
     HEARING.reset();
-    let bits = FOREIGN.iter().enumerate().filter(|(_, place)| place.load(Ordering::Relaxed) >= 0);
+    let bits = TIMERS.iter().enumerate().filter(|(_, place)| place.load(Ordering::Relaxed) >= 0);
     INHERITED.store(bits.fold(0, |bits, (at, _)| bits | 1 << at), Ordering::Relaxed);
     renew_sets();
     ADOPTING.reset();
@@ -633,7 +633,7 @@ pub fn after_fork_in_child() {
 
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
-    for place in [&BELL, &PAGE_FILE].into_iter().chain(&FOREIGN) {
+    for place in [&BELL, &PAGE_FILE].into_iter().chain(&TIMERS) {
         let _ = place.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
     }
     for place in &SETS {
@@ -659,7 +659,7 @@ fn peer(index: u32) -> Option<&'static Peer> {
 }
 
 /// Takes a program at the other end into use, with its bell and page, which are the callee's from here on.
-pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32> {
+pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
     let peers = &arena::private()?.peers;
     let known = |peer: &Peer| {
@@ -677,7 +677,7 @@ pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32>
         close_both(bell, page);
         return None;
     };
-    let is_sound = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) && is_eventfd(bell) };
+    let is_sound = if is_other_user { is_timer(bell) } else { is_bell(bell) && is_eventfd(bell) };
     let address = if is_sound { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(bell, page);
@@ -686,8 +686,8 @@ pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32>
     // SAFETY: ours.
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
-    peer.is_foreign.store(is_foreign.into(), Ordering::Relaxed);
-    peer.bell.store(conceal(bell), Ordering::Relaxed);
+    peer.is_other_user.store(is_other_user.into(), Ordering::Relaxed);
+    peer.bell.store(hide_high(bell), Ordering::Relaxed);
     peer.page.store(address.cast(), Ordering::Relaxed);
     peer.rung.store(0, Ordering::Relaxed);
     peer.references.store(1, Ordering::Relaxed);
@@ -703,19 +703,19 @@ fn close_both(bell: i32, page: i32) {
 }
 
 /// One connection to that program is over.
-pub fn release(index: u32) {
+pub fn release_peer(index: u32) {
     let Some(peer) = peer(index) else { return };
     let held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
         let bell = peer.bell.swap(-1, Ordering::Relaxed);
-        let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
-        let is_ours = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) };
+        let is_other_user = peer.is_other_user.load(Ordering::Relaxed) != 0;
+        let is_ours = if is_other_user { is_timer(bell) } else { is_bell(bell) };
         if is_ours && descriptors::kind(bell) == descriptors::DescriptorKind::Hidden {
             discard(bell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
         if !page.is_null() {
-            // SAFETY: mapped by `adopt` with this length; nobody refers to it any more.
+            // SAFETY: mapped by `add_peer` with this length; nobody refers to it any more.
             unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
         }
     }
