@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as
-    /// far as there is room. Whoever has that end next, and does not know this library, has it all.
+    /// far as there is room. The next holder of that end, which may not know this library, has it all.
     pub fn end_before_the_kernels(&self, is_last: bool) {
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
         if !is_in_ring() {

@@ -1,6 +1,6 @@
-//! The way back: what makes a carried connection the kernel's again, for good.
+//! A carried connection returns to the kernel, for good.
 //!
-//! Whoever writes a direction ends its ring where the reader has stopped, and gives the kernel what nobody has taken. What
+//! The writer of a direction ends its ring where the reader has stopped, and gives the kernel what nobody has taken. What
 //! the kernel has no room for is *owed*: it goes there as room comes, in every call and every wait on the connection, and
 //! until then nothing else of that direction does.
 
@@ -117,7 +117,7 @@ impl Connection {
             self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
         };
         if is_back {
-            // Whoever has it next may end as it likes.
+            // Its next holder may end as it likes.
             self.with_sending(|| self.unguard());
         } else {
             self.break_off();

@@ -9,7 +9,7 @@ use crate::os::{errno, own_call, real};
 use crate::wakeup::doorbell;
 
 impl Connection {
-    /// Wakes whoever sleeps at the other end for such news.
+    /// Wakes threads that sleep at the other end for such news.
     #[inline]
     pub fn tell(&self, news: News) {
         let woken = self.shared.woken.load(Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Connection {
     }
 }
 
-/// Wakes whoever sleeps on the word at `address`.
+/// Wakes threads that sleep on the word at `address`.
 fn wake_futex(address: *const u32) {
     let Some(_own) = own_call::begin() else { return };
     // SAFETY: a word of a mapped segment.

@@ -155,7 +155,7 @@ impl Connection {
         // Relaxed, both: ordered by the sending lock, as all that has to do with payments.
         self.shared.paying.store(0, Ordering::Relaxed);
         self.shared.paid_at.store(self.shared.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
-        // Release: pairs with the load in `owes`. Whoever finds the ring ended, by the acquire load of the course that is
+        // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the course that is
         // stored next, finds what is owed.
         self.shared.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
@@ -173,7 +173,7 @@ impl Connection {
     /// Does the kernel not have all of our bytes yet that belong there, or not the end behind them?
     #[inline(always)]
     pub fn owes(&self) -> bool {
-        // Acquire: pairs with the release stores in `owe` and `pay`: whoever finds nothing owed goes into the kernel behind it.
+        // Acquire: pairs with the release stores in `owe` and `pay`: a call that finds nothing owed goes into the kernel behind it.
         self.shared.owed.load(Ordering::Acquire) != 0 || self.shared.shuts.load(Ordering::Relaxed) != 0
     }
 
@@ -222,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Whoever paid last was killed on the way: what it has paid is what the kernel says. `false`: that cannot be.
+    /// The last payer was killed on the way: what it has paid is what the kernel says. `false`: that cannot be.
     fn count_payment(&self) -> bool {
         let owed = self.shared.owed.load(Ordering::Relaxed);
         let given = kernel::byte_counts(self.fd).map(|account| account.given);

@@ -49,7 +49,7 @@ impl Connection {
         }
         let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
         let source = match self.settle() {
-            // Empty for a moment, or for good: whoever took the last of it was killed.
+            // Empty for a moment, or for good: the process that took the last of it was killed.
             Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
                 let _held = self.shared.receiving.hold();
                 match self.source() {
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// Both directions in the rings, nothing to be read, nobody who asks or ends: as long as that is so, a look gives
-    /// nothing for whoever waits for bytes, and asks the kernel for the same.
+    /// nothing for a thread that waits for bytes, and asks the kernel for the same.
     pub fn is_at_rest(&self) -> bool {
         STREAM.is_at_rest(&self.own, &self.remote)
             && self.shared.ended.load(Ordering::Relaxed) == 0

@@ -34,7 +34,7 @@ pub enum Woken {
 impl Connection {
     /// Does a call on it end at once when there is nothing?
     pub fn is_nonblocking(&self) -> bool {
-        // Whoever has got a copy by passing may change that behind our back.
+        // A process that got a copy in a message may change that behind our back.
         if self.shared.never.load(Ordering::Relaxed) != 0 {
             return kernel::is_nonblocking(self.fd);
         }

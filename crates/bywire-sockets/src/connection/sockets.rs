@@ -134,7 +134,7 @@ impl Socket {
 impl Drop for Socket {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a sandbox the mappings stay: whoever closes it has given back the others.
+        // In a sandbox the mappings stay: the thread that closes it has given back the others.
         if rule::leave(&self.local.users, &self.local.descriptors)
             && let Some(_own) = own_call::begin()
         {
@@ -217,7 +217,7 @@ pub fn duplicate(old: i32, new: i32) {
     match descriptors::kind(old) {
         DescriptorKind::Socket(index) => {
             if let Some(local) = own.sockets.get(index as usize) {
-                // SeqCst: pairs with the loads in `hold::leave`; whoever has copied it is a user, or holds
+                // SeqCst: pairs with the loads in `hold::leave`; a thread that has copied it is a user, or holds
                 // the lock of `descriptors::change`.
                 local.descriptors.fetch_add(1, Ordering::SeqCst);
                 descriptors::enter(new, DescriptorKind::Socket(index));
@@ -287,7 +287,7 @@ fn unmap_now(local: &LocalSocket) {
         // AcqRel: pairs with the swap and the release store that have put it there; of two that clear, one gets it.
         let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
         if !address.is_null() {
-            // SAFETY: mapped by `offer` with this length; whoever swapped it out is the only one to unmap it, and
+            // SAFETY: mapped by `offer` with this length; the thread that swapped it out is the only one to unmap it, and
             // nobody uses the hold.
             unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
         }
@@ -385,7 +385,7 @@ impl Leaving {
         // The mappings go first, with the last user, so that the next user of this place finds none.
         drop(self.socket);
         shared.stage.store(stage::PLAIN, Ordering::Relaxed);
-        // Release: pairs with the exchange in `track`; whoever has the place next finds it as it was left.
+        // Release: pairs with the exchange in `track`; the next socket in this place finds it as it was left.
         shared.used.store(0, Ordering::Release);
         FREED.put(index);
     }

@@ -106,7 +106,7 @@ impl Connection {
     pub fn leave_kernel(&self, thread: u32) {
         if self.change_sleeper(thread, 0) || thread == thread::number() {
             STREAM.leave(&self.own);
-            // Whoever has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
+            // A thread that has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
             if STREAM.course(&self.remote) != Ok(Course::Kernel) {
                 self.wake_own();
                 doorbell::ring_own();

@@ -300,7 +300,7 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
 
 /// Calls on it wait from now on, or do not.
 fn keep_waiting(fd: c_int, waits: bool) {
-    // Nobody asks the kernel about one that is not paired; whoever asks later hears it there.
+    // One that is not paired is not asked about here; later questions go to the kernel.
     if !sockets::is_unpaired(fd)
         && let Some(socket) = sockets::socket(fd)
     {

@@ -249,7 +249,7 @@ static BUFFERS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(core::ptr::null_mut
 impl Buffer {
     fn take() -> Option<Self> {
         for place in &BUFFERS {
-            // Acquire: pairs with the release in `drop`; whoever used it before has done so.
+            // Acquire: pairs with the release in `drop`; its last user is done with it.
             let found = place.swap(core::ptr::null_mut(), Ordering::Acquire);
             if !found.is_null() {
                 return Some(Self(found));

@@ -1,6 +1,6 @@
 //! The names that this library takes over from the C library.
 //!
-//! Each hands what it was called with to where it is decided, and the C library's own function along with it.
+//! Each passes its arguments on to the room that decides, with the C library's own function.
 //!
 //! A thread that is cancelled in one is unwound by the C library, through these functions and whatever they hold: so none
 //! catches anything, and nothing of ours may panic.

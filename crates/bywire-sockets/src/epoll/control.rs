@@ -160,7 +160,7 @@ impl OpenSet {
         item.asked.store(asked, Ordering::Relaxed);
         arm(item, &event, 1);
         self.list(&connection, at, item);
-        // Whoever sleeps in this set has not looked at the rings for it.
+        // A thread that sleeps in this set has not looked at the rings for it.
         doorbell::ring_own();
         0
     }

@@ -17,7 +17,7 @@ use crate::wakeup::doorbell;
 pub fn forget(socket: &Socket) {
     for _ in 0..ITEMS {
         let Some((at, item)) = of_socket(socket).next() else { return };
-        // In the list of a set that is gone, too: whoever has its place next empties it.
+        // In the list of a set that is gone, too: the next set in its place empties it.
         let Some(set) = descriptors::set_place(item.set.load(Ordering::Relaxed)) else { return };
         let _held = set.lock.hold();
         unlink_from_socket(socket.shared, at);
@@ -101,7 +101,7 @@ pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
         {
             is_any = true;
             set.is_shared.store(1, Ordering::Relaxed);
-            // Whoever registers something now is done before this, or sees it.
+            // A thread that registers something now is done before this, or sees it.
             drop(set.lock.hold());
         }
     });

@@ -45,7 +45,7 @@ pub struct Look {
 impl Look {
     /// Has anything happened since the last report that the kernel would report again?
     fn is_news(&self, item: &EpollItem) -> bool {
-        // The kernel, too, reports everything that is wanted when bytes come for whoever wants to hear of them, and when
+        // The kernel, too, reports everything that is wanted when bytes come for a registration that wants to hear of them, and when
         // something ends for everybody.
         let is_more = has_more(item, self.wanted, self.tail);
         let is_end = item.seen_ended.load(Ordering::Relaxed) != self.ended;

@@ -1,6 +1,6 @@
 //! Epoll sets within epoll sets.
 //!
-//! The kernel tells the outer set of the inner one's bell, if it is rung: so whoever sleeps in the outer set announces it,
+//! The kernel tells the outer set of the inner one's bell, if it is rung: so a thread that sleeps in the outer set announces it,
 //! and what has come to an inner set before is looked for, and rung for, by the outer set's own wait. That is done once for
 //! what an inner set has: the ring stays in it until somebody takes it there, and the kernel tells those around it of it as
 //! they have asked.
@@ -22,7 +22,7 @@ const DEPTH_MAX: u32 = 6;
 /// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
 pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     let (Some(family), Some(found)) = (arena::shared(), descriptors::set_named(inner)) else { return real() };
-    // Whoever else adds it, or watches it, comes before this or after it: what is undone is this call's alone.
+    // Another thread that adds it, or watches it, comes before this or after it: what is undone is this call's alone.
     let held = family.nesting.hold();
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ pub fn remove(outer_fd: i32, inner: u32) {
     };
     let Some(family) = arena::shared() else { return };
     let _held = family.nesting.hold();
-    // Relaxed: whoever still finds it looks there in vain.
+    // Relaxed: a thread that still finds it looks there in vain.
     let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 

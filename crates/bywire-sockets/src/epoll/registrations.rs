@@ -1,4 +1,4 @@
-//! Registrations of sockets in epoll sets: who has one, in which lists it is, and what the kernel calls it.
+//! Registrations of sockets in epoll sets: their lists, and the names that the kernel reports for them.
 
 use core::sync::atomic::Ordering;
 

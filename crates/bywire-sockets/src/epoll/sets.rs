@@ -1,4 +1,4 @@
-//! Epoll sets of the program's: how they begin and end, and who holds them.
+//! Epoll sets of the program's: their beginning, their end, and the processes that hold them.
 
 use core::sync::atomic::Ordering;
 

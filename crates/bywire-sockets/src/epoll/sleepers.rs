@@ -1,4 +1,4 @@
-//! Who sleeps in an epoll set.
+//! Threads that sleep in an epoll set.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -33,7 +33,7 @@ impl Sleeping {
         let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());
-        // Relaxed: whoever looks after this one, and leaves something, finds it by the set's lock.
+        // Relaxed: a thread that looks after this one, and leaves something, finds it by the set's lock.
         set.sleepers.fetch_add(1, Ordering::Relaxed);
         notes.note(noted, Counted::Asleep(name));
         let argument = (noted as usize) << PLACE | name as usize;
@@ -61,7 +61,7 @@ fn end(noted: u32, counted: Counted) {
 }
 
 /// A thread that sleeps in a set of which peers need not know, until dropped: nothing in it is carried. Once something is, it
-/// is announced by whoever puts that there.
+/// is announced by the thread that puts that there.
 pub struct Unannounced(#[expect(dead_code, reason = "held for its drop")] Noted);
 
 impl Unannounced {

@@ -221,7 +221,7 @@ impl View {
         (kept as i32, was_bell)
     }
 
-    /// What is left wakes the next sleeper, as in the kernel's own sets, and whoever watches this set.
+    /// What is left wakes the next sleeper, as in the kernel's own sets, and threads that watch this set.
     fn pass_on(&self) {
         if self.is_left.get() && self.has_others() {
             doorbell::ring_own();
@@ -252,7 +252,7 @@ impl View {
     /// What there is to report, as far as there is room: how many.
     fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
         let _held = self.set.lock.hold();
-        // Whoever has closed the set meanwhile may have made another one in its place.
+        // A thread that has closed the set meanwhile may have made another one in its place.
         if descriptors::set_named(self.name).is_none() {
             return 0;
         }

@@ -1,4 +1,4 @@
-//! What forked processes share of the sockets that they hold in common, and what each has of its own.
+//! The memory that forked processes share for the sockets that they hold in common, and the memory that each has of its own.
 //!
 //! Two mappings, made once and never moved: one that children share, with a [`SharedSocket`] for each socket and the
 //! epoll sets; one that they copy, with the meaning of each descriptor and the addresses of segments. Both are

@@ -155,7 +155,7 @@ pub fn is_left(fork: u32, forked: &AtomicU32, processes: &AtomicU32) -> bool {
 
 /// When all is in order after a fork.
 pub fn end_fork() {
-    // SAFETY: whoever has forked holds `CHANGING`, or is alone.
+    // SAFETY: the thread that has forked holds `CHANGING`, or is alone.
     drop(unsafe { (*ACROSS.0.get()).take() });
 }
 

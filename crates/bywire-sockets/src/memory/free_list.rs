@@ -6,7 +6,7 @@ const FREED_MAX: usize = 128;
 
 /// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
 ///
-/// What it says is looked at by whoever claims a record, so that its places need not agree with each other.
+/// What it says is checked by the thread that claims a record, so that its places need not agree with each other.
 pub struct FreeList {
     count: AtomicU32,
     places: [AtomicU32; FREED_MAX],

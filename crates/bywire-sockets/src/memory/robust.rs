@@ -1,4 +1,4 @@
-//! What a process has counted in memory that others share, and who counts it out if it is killed.
+//! Counts of killed processes in memory that others share are taken back.
 //!
 //! A thread that counts itself before it sleeps notes that in a place of the family's, with the number of its process, as does
 //! a process that holds a set of which no more holders can be known. Once a second somebody who is about to sleep looks whether
@@ -8,8 +8,8 @@
 //! place taken → counted → noted        note gone → counted out → place free
 //! ```
 //!
-//! So whoever is killed between two of these steps is counted once too often, for good, for which peers ring now and then in
-//! vain, as is whoever finds no place, or has no number that its family knows; nobody is ever counted out who was not counted.
+//! A process that is killed between two of these steps stays counted, so peers ring now and then in vain. The same holds for
+//! one that finds no place, or has no number that its family knows. None is ever counted out that was not counted.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -121,7 +121,7 @@ impl Notes {
         let Some(me) = me else { return NOWHERE };
         let take = |index: u32, from: u32| {
             let place = self.place(index)?;
-            // A look first: an exchange takes the line from whoever sleeps there, to no avail.
+            // A look first: an exchange takes the line from the thread that sleeps there, to no avail.
             if place.process.load(Ordering::Relaxed) != from {
                 return None;
             }
@@ -245,7 +245,7 @@ fn reap(place: &NoteSlot, owner: u32, look: &Look) {
         place.process.store(ORPHAN, Ordering::Release);
         return;
     }
-    // AcqRel: pairs with the acquire load above, by whoever looks if this process is killed meanwhile.
+    // AcqRel: pairs with the acquire load above, by the next look if this process is killed meanwhile.
     place.noted.swap(0, Ordering::AcqRel);
     if let Some(counted) = counted {
         (look.count_out)(counted);

@@ -4,7 +4,7 @@
 //! what lies below the place that they go to. A jump by other means (`__builtin_longjmp`, a language's own) is not: what the
 //! next call of the thread finds at its own depth, or below, was left by one, as a call that is still under way lies further up
 //! there than whatever comes upon it. Threads that change stacks by themselves can mislead both: whatever was given back too
-//! early is taken anew by whoever wakes up, before it is used.
+//! early is taken anew by the call that wakes up, before it is used.
 
 use core::cell::Cell;
 

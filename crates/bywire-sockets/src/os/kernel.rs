@@ -1,4 +1,4 @@
-//! What the kernel itself says of a connection.
+//! Questions to the kernel: limits, byte counts, options and readiness of a socket, and the clock.
 
 use core::mem::MaybeUninit;
 

@@ -50,7 +50,7 @@ macro_rules! real {
             $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Looks all of them up: a later look would wait for whoever loads a library.
+        /// Looks all of them up: a later look would wait for a thread that loads a library.
         pub fn find_all() {
             $(let _ = symbol::$name.address();)*
             let _ = (vfork_address(), dprintf_address(), checked_dprintf_address());

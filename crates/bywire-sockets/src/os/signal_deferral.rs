@@ -1,4 +1,4 @@
-//! What keeps the program's handlers from coming in the middle of a change; see [`crate::process::signals`].
+//! Signal handlers of the program are put off while something is half changed; see [`crate::process::signals`].
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;

@@ -22,7 +22,7 @@ pub fn far_cycles(now_ns: impl Fn() -> u64) -> Option<u64> {
     }
 }
 
-/// Relaxed, all of them: whoever mixes the beginnings of two threads finds a rate that is not far from right.
+/// Relaxed, all of them: a mix of two threads' beginnings gives a rate that is not far from right.
 #[cold]
 fn find(now_ns: u64) -> Option<u64> {
     let now_cycles = distance::cycles();

@@ -156,7 +156,7 @@ fn count_of(fd: i32) -> Option<Socket> {
 
 fn enter(fd: i32) -> bool {
     match descriptors::kind(fd) {
-        // Whoever watches a set hears the bell: what is in it may be carried at any moment.
+        // A thread that watches a set hears the bell: what is in it may be carried at any moment.
         DescriptorKind::EpollSet(_) => {
             let Some((_, set)) = descriptors::set(fd) else { return true };
             nested::watch(set);

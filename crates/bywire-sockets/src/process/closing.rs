@@ -1,4 +1,4 @@
-//! What is done with a socket that the kernel has closed.
+//! The last steps for a socket that the kernel has closed.
 
 use crate::connection::outcome;
 use crate::connection::sockets::Leaving;

@@ -1,4 +1,4 @@
-//! Programs in Go, which call the kernel by themselves: what they do with a socket is seen by nobody.
+//! Programs in Go call the kernel by themselves, past this library.
 
 use core::ffi::{c_int, c_void};
 

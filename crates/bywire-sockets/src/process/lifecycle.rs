@@ -225,7 +225,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         connection.end_before_the_kernels(false);
         let _held = connection.shared.sending.hold();
         let before = connection.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
-        // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
+        // An end that still receives has half a connection; a killed one is then to be a reset, as nothing else
         // would tell its peer, who goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
             STREAM.raise(&connection.own, HALF);
@@ -256,7 +256,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 
 /// Is something owed? Then the kernel is told the end of what we send when it has all of that.
 fn is_shut_when_paid(connection: &Connection) -> bool {
-    // Whoever pays holds it as well: either the last of it is still to be paid, or nothing is.
+    // A payer holds it as well: either the last of it is still to be paid, or nothing is.
     let _held = connection.shared.sending.hold();
     let is_owing = connection.owes();
     if is_owing {
@@ -309,7 +309,7 @@ pub fn forget_all() {
         let DescriptorKind::Socket(_) = kind else { return };
         let Some(leaving) = forget(fd) else { return };
         // A call of another thread may be in the middle of it: then its place is not used again.
-        // SeqCst: pairs with the change of the count by whoever enters and leaves.
+        // SeqCst: pairs with the change of the count by calls that enter and leave.
         if leaving.is_last && leaving.local.users.load(Ordering::SeqCst) == 1 {
             handover::forget(&leaving);
             let shared = leaving.shared;

@@ -1,10 +1,9 @@
 //! Programs that forbid themselves calls of the kernel (`seccomp`), or were started where some are forbidden.
 //!
-//! What a filter lets through is known to whoever made it alone, who has not thought of this library: one call too many
-//! may end the program. So everything is brought back before a filter is installed, and from then on the library does
-//! nothing: each call is the C library's, and as the program has made it. The same goes for children, and for programs
-//! that are started behind such a filter. One that `bywire run` was itself started behind, as by a container or systemd, is
-//! another thing: whoever has made that one has to let through what docs/sockets.md names.
+//! A filter's author did not think of this library: one call too many may end the program. So everything is brought back
+//! before a filter is installed. From then on the library does nothing: each call is the C library's, as the program has made
+//! it. The same holds for children, and for programs that are started behind such a filter. A filter around `bywire run`
+//! itself, as of a container or systemd, is different: it has to allow the calls that docs/sockets.md names.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! What happens when a program loads the library.
+//! The start of the library, when a program loads it.
 
 use core::ffi::{CStr, c_void};
 use core::ptr;

@@ -216,7 +216,7 @@ fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option
     }
 }
 
-/// Whoever owes the kernel something does not sleep there for what it receives: it pays meanwhile.
+/// A call that owes the kernel something does not sleep there for what it receives: it pays meanwhile.
 fn pay_first(connection: &Connection, deadline: &mut Option<Option<u64>>) -> Option<Woken> {
     if connection.in_ring().is_ok_and(|there| there > 0) {
         return None;
@@ -234,7 +234,7 @@ const MOMENT_NS: u64 = 1_000_000;
 
 /// Offers the core to others for as long as a moment lasts that began with the first call; `false`: it lasts longer.
 ///
-/// Whoever makes the moment may wait for this very core. The account of spinning does not cover it, as each direction leaves
+/// The thread that makes the moment may wait for this very core. The account of spinning does not cover it, as each direction leaves
 /// the kernel once and comes back once. It is not slept through: a call that does not wait would report that there is nothing,
 /// and no edge would follow.
 fn is_short(since: &mut Option<u64>) -> bool {

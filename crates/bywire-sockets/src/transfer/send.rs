@@ -255,7 +255,7 @@ fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option
     }
 }
 
-/// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes whoever sleeps there.
+/// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes threads that sleep there.
 fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let left = parts.total().saturating_sub(done);
     if left == 0
@@ -297,7 +297,7 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     let (mut space, count) = parts.rest(done);
     let given = send_now(connection.fd, &mut space, count, flags);
     if given > 0 {
-        // SeqCst: pairs with the loads of whoever looks at the account next, under this lock or with nobody inside.
+        // SeqCst: pairs with the loads of the next look at the counts, under this lock or with nobody inside.
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
         Step::Sent(given as usize)
@@ -406,7 +406,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     }
     drop(held);
     connection.tell(News::Bytes);
-    // Behind the fence of `tell`: whoever has asked for the ring back meanwhile has seen these bytes there, or is seen here.
+    // Behind the fence of `tell`: an end that has asked for the ring back meanwhile has seen these bytes there, or is seen here.
     connection.serve();
     Step::Sent(at)
 }

@@ -14,7 +14,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Whoever closes the last descriptor from here on leaves this call another one.
+    /// A thread that closes the last descriptor from here on leaves this call another one.
     pub fn begin(connection: &Connection) -> Self {
         let (local, argument) = (connection.local, connection.index as usize);
         let noted = jumps::taking(GiveBack { ends: waits_no_more, left: waited, argument }, || {

@@ -1,13 +1,13 @@
-//! What wakes threads that sleep on many descriptors at once.
+//! Doorbells: they wake threads that sleep on many descriptors at once.
 //!
 //! A family of processes has one bell, an eventfd that is never read: epoll sets watch it by edge, so every ring
-//! wakes every set that holds it, whoever looks first. A page says whether anybody sleeps, so that it is rung for
+//! wakes every set that holds it. A page says whether anybody sleeps, so that it is rung for
 //! sleepers only. A bell bears a mark that descriptors of programs do not have, and is looked at before it is written to:
 //! programs close descriptors that they do not know, and numbers are given anew.
 //!
-//! Whoever has a bell can silence it. Programs of one user trust each other so far. Those of another user get one of their
-//! own from the service, a timer that is never set, whose ring nobody can make wait: with it they can disturb their own
-//! connections and no others.
+//! A program that has a bell can silence it. Programs of one user trust each other so far. Those of another user get a bell of
+//! their own from the service: a timer that is never set, whose ring nobody can delay. With it they can disturb only their own
+//! connections.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -34,7 +34,7 @@ const POOL: usize = 64;
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// A bell's open file bears it, whoever has a descriptor of it: the signal that `O_ASYNC`, which is never set, would
+/// A bell's open file bears it, for every descriptor of it: the signal that `O_ASYNC`, which is never set, would
 /// send.
 const MARK: i32 = 63;
 /// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
@@ -274,7 +274,7 @@ pub fn count_out(counted: Counted) {
     }
 }
 
-/// Something is in this set from here on that peers ring for: whoever sleeps in it already is announced.
+/// Something is in this set from here on that peers ring for: threads that sleep in it already are announced.
 pub fn announce_sleepers(set: &EpollSet) {
     // Those of another branch are told by their own page of what they have.
     if set.branch.load(Ordering::Relaxed) != arena::branch() {
@@ -577,7 +577,7 @@ impl Drop for DoorbellSet {
         if descriptors::kind(self.fd) != descriptors::DescriptorKind::Hidden {
             return;
         }
-        // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by whoever takes it.
+        // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by the thread that takes it.
         let is_young = self.age == AGE.load(Ordering::Acquire);
         // Release: pairs with the acquire swaps by which it is taken out: it is whole before.
         let put = |place: &AtomicU64| {

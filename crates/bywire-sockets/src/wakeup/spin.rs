@@ -1,9 +1,9 @@
 //! Looking for a moment before sleeping: on a core of which this thread holds the token, and as long as that pays.
 //!
-//! A token is a time until which somebody looks on that core; whoever is killed with it has lost it soon. While it
+//! A token is a time until which a thread looks on that core. The token of a killed thread expires soon. While it
 //! looks, a thread offers the core to others again and again. If another one has run, it sleeps at once.
 //!
-//! On a core that others want, looking is dear: the scheduler takes whoever offers it the core for one that has had its
+//! On a core that others want, looking is expensive: the scheduler takes a thread that offers the core for one that has had its
 //! turn, and lets all others have theirs, which takes milliseconds. That is found out by trying, and paid for: each thread
 //! has an [`Allowance`].
 
@@ -26,9 +26,9 @@ const LEASE_NS: u64 = 50_000;
 const ROUND: u32 = 24;
 /// From here on the core is offered to others.
 const OFFER_NS: u64 = 2_000;
-/// Whoever was away for so long has been interrupted, or was not alone on its core.
+/// A thread that was away for so long was interrupted, or was not alone on its core.
 const AWAY_NS: u64 = 4_000;
-/// Whoever was away for no longer, and then found what it waited for, has let its partner run on the same core.
+/// A thread that was away for no longer, and then found what it waited for, has let its partner run on the same core.
 const HANDED_NS: u64 = 15_000;
 
 #[repr(C, align(64))]
@@ -67,7 +67,7 @@ pub fn configure(path: &CStr) {
             if address != libc::MAP_FAILED {
                 // Release: pairs with the acquire load in `token`; the tokens are mapped before.
                 TOKENS.store(address.cast(), Ordering::Release);
-                // Relaxed: whoever sees it too early finds no token.
+                // Relaxed: a thread that sees it too early finds no token.
                 IS_ALLOWED.store(true, Ordering::Relaxed);
             }
         }
