@@ -11,7 +11,9 @@ pub enum Cause {
     Short,
     /// Longer than any frame that can be carried.
     Long,
-    /// Its source address is not the interface's, and the interface does not belong to a bridge.
+    /// The sender may not use its source address. The address belongs to another interface or to a group, or the
+    /// sending interface has another address and does not belong to a bridge. Frames of a peer without interfaces count
+    /// here too.
     ForeignSource,
     /// Its target is an address for a single wire (`01-80-C2-00-00-0x`).
     LinkControl,
@@ -27,7 +29,7 @@ pub enum Cause {
     TargetDown,
     /// The target's kernel refused the frame.
     TargetRefused,
-    /// A peer's frame or descriptor is invalid.
+    /// The frame, its header or its descriptor is invalid.
     Illegal,
 }
 

@@ -163,7 +163,7 @@ impl Switch {
         }
     }
 
-    /// One more than the highest lane number.
+    /// An upper bound: every lane has a smaller number.
     pub fn lanes_count(&self) -> usize {
         self.lanes.len()
     }
