@@ -12,8 +12,8 @@ pub enum Cause {
     /// Longer than any frame that can be carried.
     Long,
     /// The sender may not use its source address. The address belongs to another interface or to a group, or the
-    /// sending interface has another address and does not belong to a bridge. Frames of a peer without interfaces count
-    /// here too.
+    /// sending interface has another address and does not belong to a bridge. Frames of a peer without interfaces
+    /// count here too.
     ForeignSource,
     /// Its target is an address for a single wire (`01-80-C2-00-00-0x`).
     LinkControl,
