@@ -103,12 +103,11 @@ fn between(cell: &Cell, told: fn(f64, Unit) -> String) -> String {
 }
 
 fn distribution(cell: &Cell) -> Vec<(String, String)> {
-    let percentiles = cell.percentiles.as_ref();
     let figures = [
         ("mean", cell.mean),
-        ("p90", percentiles.map(|all| all.p90)),
-        ("p99", percentiles.map(|all| all.p99)),
-        ("p99.9", percentiles.map(|all| all.p999)),
+        ("p90", cell.above_median(|all| all.p90)),
+        ("p99", cell.above_median(|all| all.p99)),
+        ("p99.9", cell.above_median(|all| all.p999)),
     ];
     let known = figures.into_iter().filter_map(|(name, value)| Some((name, value?)));
     known.map(|(name, value)| (name.to_owned(), show(value, cell.unit))).collect()

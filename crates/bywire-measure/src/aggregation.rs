@@ -167,7 +167,7 @@ impl Aggregation {
             unit,
             ci95: bootstrap_median_over_pairs(&by_pair, BOOTSTRAP_SEED),
             mean: timed.as_ref().map(|histogram| histogram.mean() / 2.0),
-            percentiles: timed.as_ref().map(|histogram| percentiles(histogram, 0.5)),
+            percentiles: timed.as_ref().map(|_| percentiles(&self.weighed_round_trips(), 0.5)),
             histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
             blocks,
             moments: Vec::new(),
@@ -368,6 +368,25 @@ impl Aggregation {
             }
         }
         (!all.is_empty()).then_some(all)
+    }
+
+    /// The same with every pair weighing the same, as in the median over pairs: a fast pair makes many times the round trips
+    /// of a slow one, and with them the median would lie beyond most of the percentiles.
+    fn weighed_round_trips(&self) -> Histogram<u64> {
+        let of_pair = |pair: &Vec<Outcomes>| -> Vec<(u64, u64)> {
+            pair.iter().flat_map(|outcomes| outcomes.source.round_trips.iter().copied()).collect()
+        };
+        let pairs: Vec<Vec<(u64, u64)>> = self.pairs.iter().map(of_pair).collect();
+        let count = |pair: &Vec<(u64, u64)>| pair.iter().map(|(_, count)| count).sum::<u64>();
+        let most = pairs.iter().map(count).max().unwrap_or(0);
+        let mut all = histogram();
+        for pair in pairs.iter().filter(|pair| count(pair) > 0) {
+            let weight = most as f64 / count(pair) as f64;
+            for &(value, count) in pair {
+                all.saturating_record_n(value, (count as f64 * weight).round() as u64);
+            }
+        }
+        all
     }
 
     fn cpu(&self) -> CpuBothEnds {
@@ -585,6 +604,25 @@ mod tests {
 
     fn is_near(value: Option<f64>, expected: f64) -> bool {
         value.is_some_and(|value| (value - expected).abs() < 1e-9)
+    }
+
+    #[test]
+    fn no_median_lies_above_its_90th_percentile_however_many_samples_a_fast_pair_has() {
+        let pair = |round_trip_ns: u64, count| {
+            let reading = Some(round_trip_ns as f64 / 2.0);
+            let mut outcomes = outcomes(&[false], &[false]);
+            outcomes.source.blocks[0].reading = reading;
+            outcomes.source.round_trips = vec![(round_trip_ns, count)];
+            vec![outcomes]
+        };
+        let mut aggregation = aggregation(Test::Latency, pair(200, 1_000_000));
+        for slow in [pair(200, 1_000_000), pair(2000, 1000), pair(2000, 1000), pair(2000, 1000)] {
+            aggregation.add(slow, None).unwrap();
+        }
+        let cell = aggregation.cell().unwrap();
+        let percentiles = cell.percentiles.unwrap();
+        assert_eq!(cell.value, 1000.0);
+        assert!(percentiles.p90 >= cell.value && percentiles.p5 <= cell.value, "{percentiles:?}");
     }
 
     #[test]

@@ -106,6 +106,12 @@ impl Cell {
         self.cpu_by_arrival().together(|end| end.service_demand_us_per_kb)
     }
 
+    /// A percentile above the median, where it lies there. In cells of earlier versions fast pairs outweigh slow ones among
+    /// the samples, so that the median over pairs may lie beyond the 90th percentile: that one is no figure.
+    pub fn above_median(&self, of: fn(&Percentiles) -> f64) -> Option<f64> {
+        self.percentiles.as_ref().map(of).filter(|percentile| *percentile >= self.value)
+    }
+
     /// How many of its blocks lie outside Tukey's fences.
     pub fn outlier_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| block.outlier).count()
@@ -142,7 +148,7 @@ pub enum Unit {
     TransactionsPerSecond,
 }
 
-/// Percentiles of single samples, in the cell's unit.
+/// Percentiles of single samples, in the cell's unit, every pair weighing the same.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// 5th.
