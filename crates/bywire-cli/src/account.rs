@@ -1,6 +1,6 @@
 //! Where the time of a message goes, as text.
 
-use bywire_results::breakdown::{Account, CoreAccount, Share};
+use bywire_results::breakdown::{Account, CoreAccount, FAILED, Share};
 use bywire_results::quantity;
 
 /// No line is longer, in characters.
@@ -12,18 +12,17 @@ const SPANS: &str =
 
 /// Both accounts below each other, each part with its share of the half-RTT, its interval, and how it was found.
 pub fn text(account: &Account, half_rtt_ns: f64) -> String {
-    let mut text = format!(
-        "\nParts of the half-RTT, by differences between variants\n{}",
-        table(&account.parts, half_rtt_ns)
-    );
-    if !account.beside.is_empty() {
+    let mut text = "\nParts of the half-RTT, by differences between variants\n".to_owned();
+    let differences = if account.adds_up() { [&account.parts[..], &account.beside] } else { [&[][..]; 2] };
+    text += &if account.adds_up() { table(&account.parts, half_rtt_ns) } else { wrapped(FAILED, 0) };
+    if account.adds_up() && !account.beside.is_empty() {
         text += &format!("Beside it, no part of the sum\n{}", table(&account.beside, half_rtt_ns));
     }
     for core in &account.cores {
         text += &of_core(core);
     }
-    let all =
-        account.parts.iter().chain(&account.beside).chain(account.cores.iter().flat_map(|core| &core.parts));
+    let sampled = account.cores.iter().flat_map(|core| &core.parts);
+    let all = differences.into_iter().flatten().chain(sampled);
     text += "\n";
     if all.clone().any(spans_zero) {
         text += &wrapped(SPANS, 0);
@@ -119,6 +118,14 @@ mod tests {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(!text.contains('?'), "no interval includes 0: {text}");
+    }
+
+    #[test]
+    fn a_breakdown_whose_parts_do_not_add_up_is_said_to_have_failed() {
+        let part = |ns: f64| Share { name: "waking".to_owned(), ns, ci95_ns: None, how: "how".to_owned() };
+        let account = Account { parts: vec![part(901_000.0), part(-900_000.0)], ..Account::default() };
+        let text = text(&account, 1000.0);
+        assert!(text.contains("the breakdown failed") && !text.contains('%'), "{text}");
     }
 
     #[test]

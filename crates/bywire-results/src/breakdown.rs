@@ -11,6 +11,13 @@ pub const NAME: &str = "breakdown";
 /// What is not explained by any part.
 pub const REST: &str = "not explained";
 
+/// Parts below nought may come to this share of the half-RTT, or it was not broken down at all.
+const NEGATIVE_SHARE_MAX: f64 = 0.5;
+
+/// What is told of a breakdown that does not [add up](Account::adds_up).
+pub const FAILED: &str = "the breakdown failed: its differences do not add up to the half-RTT, because the machine changed \
+                          between them. Take it again on a quiet machine.";
+
 /// One part of a half-RTT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
@@ -65,6 +72,14 @@ impl Account {
     /// As a cell holds it.
     pub fn of(cell: &Cell) -> Option<Self> {
         serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
+    }
+
+    /// Whether its differences came out as parts of a whole. Where the machine changed between two variants a difference
+    /// is the machine's, and may be many times the half-RTT, in either direction: then the breakdown failed.
+    pub fn adds_up(&self) -> bool {
+        let whole_ns: f64 = self.parts.iter().map(|share| share.ns).sum();
+        let negative_ns: f64 = self.parts.iter().map(|share| share.ns.min(0.0)).sum();
+        whole_ns > 0.0 && -negative_ns <= NEGATIVE_SHARE_MAX * whole_ns
     }
 }
 
