@@ -72,7 +72,7 @@ impl Gate {
         let burden_percent = (KINDS[kind] == "slowed").then_some(self.burden);
         let groups = requests().map(|request| vec![Request { burden_percent, ..request }]).to_vec();
         let preset = Preset { name: "gate", ceilings: Vec::new(), groups, absent: Vec::new() };
-        bench::run(preset, Some(self.rounds), &directory, bywire_report::render, &mut Quiet)?;
+        bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut Quiet)?;
         Ok(())
     }
 }

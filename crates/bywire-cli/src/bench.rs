@@ -73,7 +73,7 @@ impl BenchArgs {
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
         let finished =
-            bench::run(preset, self.rounds, &directory, report::render, &mut lines).map_err(elsewhere)?;
+            bench::run(preset, self.rounds, &directory, report::files, &mut lines).map_err(elsewhere)?;
         lines.progress.clear();
         self.print(&finished)?;
         if !finished.session.complete {
@@ -92,7 +92,8 @@ impl BenchArgs {
             return crate::output::print(&format!("{whole}\n"));
         }
         let summary = report::summary_text(&finished.session);
-        crate::output::print(&format!("\n{}\n\nreport: {}\n", summary.trim_end(), finished.report.display()))
+        let said = crate::report::where_it_is(&finished.report);
+        crate::output::print(&format!("\n{}\n\n{said}", summary.trim_end()))
     }
 }
 

@@ -24,7 +24,8 @@ pub struct ReportArgs {
     /// started again in between), or several are of one preset, each is called by its directory's name.
     #[arg(required = true, value_name = "SESSION")]
     sessions: Vec<PathBuf>,
-    /// Where to write the report [default: report.html in the first session's directory]; with --csv or --json, standard output.
+    /// Where to write the report [default: report.html in the first session's directory], with a picture and a summary in
+    /// Markdown beside it; with --csv or --json, standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write the cells as comma-separated values instead.
@@ -70,9 +71,13 @@ impl ReportArgs {
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
         let presets = by_preset(presets);
-        fs::write(&path, report::render_presets(&presets)).map_err(|error| elsewhere(&path, &error))?;
-        let summary = report::summary_text(&together(&presets));
-        crate::output::print(&format!("{summary}\nreport: {}\n", path.display()))
+        let whole = together(&presets);
+        for (ending, text) in report::files_of_presets(&presets, &whole) {
+            let path = if ending == "html" { path.clone() } else { beside(&path, &ending) };
+            fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
+        }
+        let summary = report::summary_text(&whole);
+        crate::output::print(&format!("{summary}\n{}", where_it_is(&path)))
     }
 
     fn read(&self) -> Result<Vec<(String, Session)>> {
@@ -107,6 +112,20 @@ impl ReportArgs {
         }
         Ok(sessions)
     }
+}
+
+/// A file beside the page, whatever that is called: it never takes the page's own name.
+fn beside(page: &Path, ending: &str) -> PathBuf {
+    match page.extension().is_some_and(|own| own == "html" || own == "htm") {
+        true => page.with_extension(ending),
+        false => PathBuf::from(format!("{}.{ending}", page.display())),
+    }
+}
+
+/// The lines that say where the page is, and what to share of it.
+pub fn where_it_is(page: &Path) -> String {
+    let [picture, summary] = ["svg", "md"].map(|ending| beside(page, ending));
+    format!("report: {}\nto share: {}, {}\n", page.display(), picture.display(), summary.display())
 }
 
 /// Everything that was named as one session.

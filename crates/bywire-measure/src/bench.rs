@@ -23,7 +23,11 @@ const IDLE: Duration = Duration::from_secs(1);
 pub const SESSIONS: &str = "sessions";
 
 /// The report's name inside the session's directory.
-const REPORT_FILE: &str = "report.html";
+/// The name of the report's files, before their endings.
+const REPORT_FILE: &str = "report";
+
+/// Makes the report's files of a session: the ending of each one's name with its text, the page first.
+pub type Report = fn(&Session) -> Vec<(String, String)>;
 
 /// What a session tells while it runs.
 pub trait Progress {
@@ -62,7 +66,7 @@ pub fn run(
     preset: Preset,
     rounds: Option<u32>,
     directory: &Path,
-    report: fn(&Session) -> String,
+    report: Report,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
     let (source, target) = pin::two_cores();
@@ -129,7 +133,7 @@ impl<'a> Bench<'a> {
         preset: Preset,
         rounds: Option<u32>,
         cores: &[u32],
-        report: fn(&Session) -> String,
+        report: Report,
     ) -> Result<Finished> {
         self.idle("idle_before", cores);
         self.take_groups(singly(&preset.ceilings))?;
@@ -279,12 +283,17 @@ impl<'a> Bench<'a> {
         self.progress.advanced(self.done, self.total);
     }
 
-    fn finish(&mut self, render: fn(&Session) -> String) -> Result<Finished> {
+    fn finish(&mut self, render: Report) -> Result<Finished> {
         self.session.complete = !interrupt::requested();
         self.save()?;
-        let report = self.store.directory().join(REPORT_FILE);
-        fs::write(&report, render(&self.session))
-            .with_context(|| format!("cannot write the report {}", report.display()))?;
+        let directory = self.store.directory();
+        let mut written = Vec::new();
+        for (ending, text) in render(&self.session) {
+            let path = directory.join(format!("{REPORT_FILE}.{ending}"));
+            fs::write(&path, text).with_context(|| format!("cannot write the report {}", path.display()))?;
+            written.push(path);
+        }
+        let report = written.into_iter().next().unwrap_or_default();
         Ok(Finished { directory: self.store.directory().to_owned(), session: self.session.clone(), report })
     }
 }

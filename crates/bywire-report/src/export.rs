@@ -3,26 +3,47 @@
 use bywire_results::cell::Session;
 use bywire_results::csv;
 
-use crate::answer::Score;
 use crate::carried;
 use crate::ceiling::Ceilings;
-use crate::drawing;
+use crate::comparison;
 use crate::gain;
-use crate::graph;
 use crate::model;
+use crate::page::render_presets;
 use crate::past::comparisons;
-use crate::plot::{Kind, Plot};
+use crate::picture;
+use crate::plot;
+use crate::plot::data::{Kind, Plot};
+use crate::plot::drawing;
+use crate::score::Score;
 use crate::served;
+use crate::summary;
 use crate::way::ways;
 
 /// A file's name and what it holds.
 pub type File = (String, String);
 
-/// Every plot as SVG, those of the models too, by its place in the page.
+/// The page of a session, and what to share of it, by the ending of the file's name; the page comes first.
+pub fn files(session: &Session) -> Vec<File> {
+    files_of_presets(std::slice::from_ref(session), session)
+}
+
+/// The same of several sessions, of a preset each; `whole` is all of them.
+pub fn files_of_presets(presets: &[Session], whole: &Session) -> Vec<File> {
+    let texts = [render_presets(presets), picture::svg(whole), summary::markdown(whole)];
+    ["html", "svg", "md"].map(str::to_owned).into_iter().zip(texts).collect()
+}
+
+/// Every plot as SVG, those of the source documents too, by its place in the page.
 pub fn drawings(session: &Session) -> Vec<File> {
+    let drawn = all_plots(session).into_iter().filter(Plot::has_marks);
+    drawn.map(|plot| (format!("{}.svg", plot.id), drawing::svg(&plot))).collect()
+}
+
+fn all_plots(session: &Session) -> Vec<Plot> {
     let ways = ways(&session.cells);
-    let plots = [graph::plots(&ways, &Ceilings::of(&session.cells)), model::plots()].concat();
-    plots.iter().map(|plot| (format!("{}.svg", plot.id), drawing::svg(plot))).collect()
+    let ceilings = Ceilings::of(&session.cells);
+    let measured = plot::plots(&ways, &ceilings, &comparison::comparisons(&ways));
+    [measured, plot::then_and_now(&ways, &ceilings), model::plots()].concat()
 }
 
 /// Every table as CSV: what each way delivers, the ceilings, then and now, every cell, and the points of each plot.
@@ -54,8 +75,7 @@ pub fn tables(session: &Session) -> Vec<File> {
             (format!("{name}-{}.csv", number + 1), csv::table(&heading, table.rows.into_iter()))
         }));
     }
-    let plots = [graph::plots(&ways, &ceilings), model::plots()].concat();
-    files.extend(plots.iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
+    files.extend(all_plots(session).iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
     files
 }
 

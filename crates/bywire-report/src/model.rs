@@ -4,12 +4,10 @@ use bywire_history::{Kind, Machine, Pipeline, machines};
 use bywire_results::quantity;
 use maud::{Markup, html};
 
-use crate::plot::{Axis, Look, Plot, Point, Quantity, Series};
-use crate::section;
-
-const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
-const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };
-const HALF_RTT: Axis = Axis { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
+use crate::plot::data::{Axis, Look, Plot, Point, Series};
+use crate::plot::section;
+use crate::table::Column::{Figures, Words};
+use crate::table::scroll;
 
 /// Points of a curve for each doubling of the length.
 const POINTS_PER_DOUBLING: u32 = 4;
@@ -36,7 +34,7 @@ const GRAPHS: [Graph; 6] = [
         title: "GM, 2005, as a model: one-way rate",
         test: "stream",
         to_bytes: 1048576.0,
-        axis: RATE,
+        axis: Axis::RATE,
         value: Pipeline::one_way,
     },
     Graph {
@@ -45,7 +43,7 @@ const GRAPHS: [Graph; 6] = [
         title: "GM, 2005, as a model: two-way rate",
         test: "bidir",
         to_bytes: 1048576.0,
-        axis: RATE,
+        axis: Axis::RATE,
         value: Pipeline::two_way,
     },
     Graph {
@@ -54,7 +52,7 @@ const GRAPHS: [Graph; 6] = [
         title: "GM, 2005, as a model: half-RTT",
         test: "latency",
         to_bytes: 16384.0,
-        axis: HALF_RTT,
+        axis: Axis::HALF_RTT,
         value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
     },
     Graph {
@@ -63,7 +61,7 @@ const GRAPHS: [Graph; 6] = [
         title: "BIP-IP, 1997, as a model: rate of a ping-pong",
         test: "ping-pong",
         to_bytes: 1048576.0,
-        axis: RATE,
+        axis: Axis::RATE,
         value: |pipeline, bytes| bytes / pipeline.half_rtt(bytes),
     },
     Graph {
@@ -72,7 +70,7 @@ const GRAPHS: [Graph; 6] = [
         title: "10-Gigabit TOE, 2005, as a model: half-RTT at MTU 9000",
         test: "latency",
         to_bytes: 16384.0,
-        axis: HALF_RTT,
+        axis: Axis::HALF_RTT,
         value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
     },
     Graph {
@@ -81,7 +79,7 @@ const GRAPHS: [Graph; 6] = [
         title: "Trapeze, 1998, as a model: half-RTT",
         test: "latency",
         to_bytes: 16384.0,
-        axis: HALF_RTT,
+        axis: Axis::HALF_RTT,
         value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
     },
 ];
@@ -114,7 +112,7 @@ impl Graph {
             about: "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
                     Nothing here was measured."
                 .into(),
-            x: SIZE,
+            x: Axis::SIZE,
             y: self.axis,
             series,
             ..Plot::CURVES
@@ -168,28 +166,28 @@ pub fn section(plots: &[Plot]) -> Markup {
 }
 
 fn table() -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Models and printed figures" {
-            table {
-                thead { tr {
-                    th scope="col" { "machine" }
-                    th scope="col" { "figure" }
-                    th.figure scope="col" { "printed" }
-                    th.figure scope="col" { "model" }
-                    th.figure scope="col" { "error" }
-                    th scope="col" { "by" }
-                } }
-                tbody { @for row in rows() { tr {
-                    th scope="row" { (row.machine) }
-                    td { (row.figure) }
-                    td.figure { (row.printed) }
-                    td.figure { (row.modelled) }
-                    td.figure { (row.error) }
-                    td { (row.kind.name()) ": " (row.from) }
-                } } }
-            }
-        }
-    }
+    let columns = [
+        Words("machine"),
+        Words("figure"),
+        Figures("printed"),
+        Figures("model"),
+        Figures("error"),
+        Words("by"),
+    ];
+    scroll(
+        "Models and printed figures",
+        &columns,
+        html! {
+            @for row in rows() { tr {
+                th scope="row" { (row.machine) }
+                td { (row.figure) }
+                td.figure { (row.printed) }
+                td.figure { (row.modelled) }
+                td.figure { (row.error) }
+                td { (row.kind.name()) ": " (row.from) }
+            } }
+        },
+    )
 }
 
 /// A printed figure and what its model says, as text.

@@ -1,6 +1,5 @@
 //! The HTML page.
 
-use Column::{Figures, Words};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_results::cell::DISTURBED;
@@ -13,31 +12,32 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::answer::{Headline, Score, headlines, verdicts};
+use crate::answer;
 use crate::carried;
-use crate::ceiling::{Ceiling, Ceilings};
-use crate::drawing;
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, comparisons};
 use crate::gain;
-use crate::graph;
+use crate::history;
+use crate::machine::machines;
 use crate::merged::together;
-use crate::model;
-use crate::past::{Comparison, Row, comparisons};
-use crate::plot::Plot;
-use crate::section;
+use crate::plot;
+use crate::plot::data::Plot;
+use crate::plot::{drawing, section};
+use crate::quiet;
 use crate::served;
-use crate::way::{Waiting, ways};
+use crate::table::Column::{self, Figures, Words};
+use crate::table::scroll;
+use crate::way::{Way, ways};
 
 const SCRIPT: &str = include_str!("../assets/report.js");
-/// With a larger share of disturbed blocks the page says so at once.
-const DISTURBED_SHARE_MAX: f64 = 0.1;
-
 const STYLE: &str = include_str!("../assets/report.css");
 
 /// The whole report of a session as one HTML file.
 ///
 /// The page loads nothing: its content security policy allows only its own script, by hash.
 pub fn render(session: &Session) -> String {
-    document(session, &[Page::of("", "", session)])
+    let ways = ways(&session.cells);
+    document(session, &[Page::of("", "", session, &ways)])
 }
 
 /// The report of several sessions, of a preset each: the first page answers out of all of them, and each then has a page
@@ -50,10 +50,16 @@ pub fn render_presets(sessions: &[Session]) -> String {
         return render(first);
     }
     let all = together(sessions);
-    let mut pages = vec![Page { is_overview: true, ..Page::of("all", "All presets", &all) }];
+    let ways_of_all = ways(&all.cells);
+    let mut pages = vec![Page { is_overview: true, ..Page::of("all", "All presets", &all, &ways_of_all) }];
     let places: Vec<String> = (1..=sessions.len()).map(|number| format!("p{number}")).collect();
+    let ways: Vec<Vec<Way>> = sessions.iter().map(|session| ways(&session.cells)).collect();
     pages.extend(
-        sessions.iter().zip(&places).map(|(session, place)| Page::of(place, &session.preset, session)),
+        sessions
+            .iter()
+            .zip(&ways)
+            .zip(&places)
+            .map(|((session, ways), place)| Page::of(place, &session.preset, session, ways)),
     );
     document(&all, &pages)
 }
@@ -64,14 +70,19 @@ struct Page<'a> {
     place: &'a str,
     title: &'a str,
     session: &'a Session,
+    ways: &'a [Way<'a>],
+    ceilings: Ceilings<'a>,
+    comparisons: Vec<Comparison<'a>>,
     plots: Vec<Plot>,
     is_overview: bool,
 }
 
 impl<'a> Page<'a> {
-    fn of(place: &'a str, title: &'a str, session: &'a Session) -> Self {
-        let plots = graph::plots(&ways(&session.cells), &Ceilings::of(&session.cells));
-        Self { place, title, session, plots, is_overview: false }
+    fn of(place: &'a str, title: &'a str, session: &'a Session, ways: &'a [Way<'a>]) -> Self {
+        let ceilings = Ceilings::of(&session.cells);
+        let comparisons = comparisons(ways);
+        let plots = plot::plots(ways, &ceilings, &comparisons);
+        Self { place, title, session, ways, ceilings, comparisons, plots, is_overview: false }
     }
 
     /// The name of one of its parts, unique in the file.
@@ -80,23 +91,18 @@ impl<'a> Page<'a> {
     }
 
     fn content(&self) -> Markup {
-        let session = self.session;
-        let ways = ways(&session.cells);
-        let ceilings = Ceilings::of(&session.cells);
-        let scores = Score::of(&ways);
+        let cells = &self.session.cells;
         let (ladder, others): (Vec<&Plot>, Vec<&Plot>) = self.plots.iter().partition(|plot| plot.is_ladder());
+        let name = |part: &str| self.name(part);
         html! {
-            (answer(self, &scores, &ceilings, &ladder))
+            (answer::section(self.session, self.ways, &self.ceilings, &self.comparisons, &ladder, &name))
             @if !self.is_overview {
-                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&self.session.cells)))
-                (tables(self, "gain", "What an unmodified program gains", &gain::tables(&self.session.cells)))
-                (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
+                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(cells)))
+                (tables(self, "gain", "What an unmodified program gains", &gain::tables(cells)))
+                (tables(self, "web", "Web servers", &served::tables(cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (section::of_plot(plot, &self.name(plot.id))) }
-                (ceiling_table(self, &ceilings))
-            }
-            (past(self, &comparisons(&ways, &ceilings)))
-            @if !self.is_overview {
+                (ceiling_table(self, &self.ceilings))
                 (absences(self))
                 (conduct(self))
                 (environment(self))
@@ -104,10 +110,14 @@ impl<'a> Page<'a> {
             }
         }
     }
+
+    /// What was not measured, apart from what was.
+    fn history(&self) -> Markup {
+        history::section(self.ways, &self.ceilings, &|part: &str| self.name(part))
+    }
 }
 
 fn document(session: &Session, pages: &[Page]) -> String {
-    let models = model::plots();
     let html = html! {
         (DOCTYPE)
         html lang="en" {
@@ -124,7 +134,13 @@ fn document(session: &Session, pages: &[Page]) -> String {
                 a.skip href=(format!("#{}", pages[0].name("answer"))) { "Skip to the answer" }
                 (masthead(session))
                 @match pages {
-                    [only] => main { (only.content()) (model::section(&models)) },
+                    [only] => main {
+                        (only.content())
+                        details.history #historic {
+                            summary { "The source documents of 1997 to 2005: printed figures beside today's, and models of their machines" }
+                            (only.history())
+                        }
+                    },
                     several => {
                         nav.pages aria-label="Presets" { @for page in several {
                             a href=(format!("#{}", page.place)) { (page.title) }
@@ -134,7 +150,7 @@ fn document(session: &Session, pages: &[Page]) -> String {
                             @for page in several {
                             div.page id=(page.place) { @if !page.is_overview { (facts(page.session)) } (page.content()) }
                             }
-                            div.page #historic { (model::section(&models)) }
+                            div.page #historic { (several[0].history()) }
                         }
                     }
                 }
@@ -176,146 +192,7 @@ fn facts(session: &Session) -> Markup {
     facts.extend(machines(&session.environment));
     html! {
         p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
-        @if !session.complete {
-            p.warning role="note" { "This session was interrupted: it shows what had been measured by then." }
-        }
     }
-}
-
-/// Processor and kernel of each machine; of several with its session's name.
-fn machines(environment: &Value) -> Vec<String> {
-    let at = |pointer: &str| environment.pointer(pointer).and_then(Value::as_str);
-    let release = at("/kernel/release").map(|release| format!("Linux {release}"));
-    let own: Vec<String> = at("/cpu/model").map(str::to_owned).into_iter().chain(release).collect();
-    if !own.is_empty() {
-        return vec![own.join(" · ")];
-    }
-    let sessions = environment.as_object().into_iter().flatten();
-    let named = sessions.flat_map(|(name, environment)| {
-        let told = machines(environment);
-        told.into_iter().map(move |told| if told.contains(": ") { told } else { format!("{name}: {told}") })
-    });
-    named.collect()
-}
-
-fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) -> Markup {
-    let session = page.session;
-    let unstable: Vec<String> =
-        ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
-    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
-    let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
-    let disturbed = disturbed as f64 / blocks.max(1) as f64;
-    let verdicts = verdicts(scores);
-    html! {
-        section id=(page.name("answer")) {
-            div.headlines {
-                @for Headline { title, figure, about } in headlines(scores, ceilings) {
-                    div.headline {
-                        p.title { (title) }
-                        p.value { (figure) }
-                        p.about { (unbroken(&about)) }
-                    }
-                }
-            }
-            @if session.cells.is_empty() { p.warning { "Nothing was measured in this session." } }
-            @if !unstable.is_empty() {
-                p.warning role="note" {
-                    "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
-                }
-            }
-            @if disturbed > DISTURBED_SHARE_MAX {
-                p.warning role="note" {
-                    (quantity::percent(disturbed)) " of all blocks were disturbed. " (DISTURBED) " Where carriers of frames share the cores with both ends they do it themselves; elsewhere take the figures with care."
-                }
-            }
-            @if !verdicts.is_empty() {
-                h2 { "Who wins, by how much" }
-                ul.verdicts { @for verdict in &verdicts {
-                    @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
-                    @let (winner, others) = answer.split_once("; ").unwrap_or((answer, ""));
-                    li {
-                        b { (question) } ": " (unbroken(winner))
-                        @if !others.is_empty() { span.others { (unbroken(others)) } }
-                    }
-                } }
-                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed, nor where fewer than five pairs give none. CPU is that of all ends together; 1 KB is 1,024 bytes." }
-            }
-            @if !ladder.is_empty() {
-                h2 id=(page.name("ladder")) { "The ladder" }
-                div.ladder { @for plot in ladder { (section::of_plot(plot, &page.name(plot.id))) } }
-            }
-            @if !scores.is_empty() {
-                h2 { "What each level delivers" }
-                (score_table(scores, ceilings))
-                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
-            }
-        }
-    }
-}
-
-fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
-    let floor = |cell: Option<&Cell>| {
-        let cell = cell?;
-        let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
-        Some(format!("{} {name}", quantity::factor(cell.value / floor)))
-    };
-    let cell = |cell: Option<&Cell>, ratio: Option<String>| {
-        html! {
-            td.figure {
-                @match cell {
-                    Some(cell) => {
-                        (quantity::value(cell.value, cell.unit))
-                        @if let Some(size) = cell.size_bytes { small { (quantity::size(size)) } }
-                        @if let Some(ratio) = ratio { small { (ratio) } }
-                    }
-                    None => span.none { "–" },
-                }
-            }
-        }
-    };
-    let time = |microseconds: Option<f64>| {
-        html! {
-            td.figure {
-                @match microseconds {
-                    Some(us) => (quantity::duration(us * 1e3)),
-                    None => span.none { "–" },
-                }
-            }
-        }
-    };
-    scroll(
-        "What each level delivers",
-        &[
-            Words("way"),
-            Figures("half-RTT, short"),
-            Figures("one-way rate"),
-            Figures("N½"),
-            Figures("two-way rate"),
-            Figures("transactions"),
-            Figures("CPU / message"),
-            Figures("CPU / KB"),
-            Figures("CPU / transaction"),
-        ],
-        html! {
-            @for score in scores { tr {
-                th scope="row" { (score.way.label) small { (waiting(score)) } }
-                (cell(score.half_rtt, floor(score.half_rtt)))
-                (cell(score.one_way, share_of(score.one_way, "touched", |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
-                td.figure { @match score.n_half {
-                    Some(n_half) => {
-                        (format!("{:.0} B", n_half.bytes))
-                        small { (if n_half.swept { "by its sweep" } else { "off the curve" }) }
-                    }
-                    None => span.none { "–" },
-                } }
-                (cell(score.two_way, share_of(score.two_way, "readwrite", |_| ceilings.two_way())))
-                (cell(score.transactions, None))
-                (cell(score.overhead, None))
-                (time(score.cpu_us_per_kb()))
-                (time(score.cpu_us_per_transaction()))
-            } }
-        },
-    )
 }
 
 /// Tables whose first columns are names, under one heading.
@@ -345,30 +222,6 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table])
             }
         }
     }
-}
-
-/// A figure and its unit stay on one line.
-fn unbroken(text: &str) -> String {
-    let mut before = ' ';
-    let mut letters = text.chars().peekable();
-    let mut whole = String::new();
-    while let Some(letter) = letters.next() {
-        let unit = letters.peek().is_some_and(|next| next.is_alphabetic() || "%/".contains(*next));
-        whole.push(if letter == ' ' && before.is_ascii_digit() && unit { '\u{a0}' } else { letter });
-        before = letter;
-    }
-    whole
-}
-
-/// How a way waits, unless its name says so already.
-fn waiting(score: &Score) -> &'static str {
-    let name = score.way.waiting.name();
-    if score.way.label.contains(name) { "" } else { name }
-}
-
-fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
-    let cell = cell?;
-    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
 }
 
 const CEILING_COLUMNS: [Column<'static>; 5] =
@@ -404,69 +257,6 @@ fn interval(cell: &Cell) -> String {
     match cell.ci95.map(|bounds| bounds.map(|bound| quantity::value(bound, cell.unit))) {
         Some([low, high]) => format!("{low} – {high}"),
         None => quantity::TOO_FEW_PAIRS.to_owned(),
-    }
-}
-
-fn past(page: &Page, comparisons: &[Comparison]) -> Markup {
-    html! {
-        section.card id=(page.name("past")) {
-            h3 { "Then and now" }
-            p.about { "The figures of the five source documents, as printed, beside the nearest result of this session. The machines are decades apart, and today both ends share one: the table shows what a program gets, then and now." }
-            @for comparison in comparisons {
-                details open[opens(page.session, comparison)] {
-                    summary {
-                        (comparison.document.title) " (" (comparison.document.date) "): "
-                        (comparison.rows.len()) " figures beside today's, " (comparison.without) " without a counterpart in this session"
-                    }
-                    @if !comparison.rows.is_empty() { (past_table(comparison)) }
-                }
-            }
-        }
-    }
-}
-
-/// A preset's own document stands open; of others GM's does.
-fn opens(session: &Session, comparison: &Comparison) -> bool {
-    let documents = bywire_history::documents();
-    let own = documents.iter().find(|document| document.document == session.preset);
-    let shown = own.map_or("gm", |document| &document.document);
-    comparison.document.document == shown && !comparison.rows.is_empty()
-}
-
-fn past_table(comparison: &Comparison) -> Markup {
-    scroll(
-        &comparison.document.title,
-        &[
-            Words("then"),
-            Figures("printed"),
-            Figures("today"),
-            Words("by"),
-            Figures("better by"),
-            Words("note"),
-        ],
-        html! {
-            @for row in &comparison.rows { tr {
-                th scope="row" {
-                    (row.figure.what) ", " (length_told(row))
-                    small { (row.figure.hardware) }
-                }
-                td.figure { (row.figure.printed) " " (row.figure.unit) }
-                td.figure { (row.today) }
-                td { (row.whose) }
-                td.figure { (quantity::factor(row.gain)) }
-                td { @if let Some(note) = &row.figure.note { (note) } }
-            } }
-        },
-    )
-}
-
-/// The length that the document prints, or that it prints none.
-fn length_told(row: &Row) -> String {
-    let figure = row.figure;
-    match figure.size_bytes {
-        Some(size) => quantity::size(size),
-        None if figure.test == "nhalf" => "all lengths".into(),
-        None => "no length printed".into(),
     }
 }
 
@@ -520,7 +310,7 @@ fn conduct(page: &Page) -> Markup {
 fn cell_row(cell: &Cell) -> Markup {
     let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
     html! {
-        tr {
+        tr class=[(quiet::is_disturbed(cell)).then_some("unusable")] {
             th scope="row" {
                 code { (command_of(cell)) }
                 @if let Some(limit) = cell.details.get("limited_by").and_then(Value::as_str) { small { (limit) } }
@@ -528,8 +318,8 @@ fn cell_row(cell: &Cell) -> Markup {
             td.figure { (value(Some(cell.value))) }
             td.figure { (interval(cell)) }
             td.figure { (value(cell.mean)) }
-            td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p99))) }
-            td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p999))) }
+            td.figure { (value(cell.above_median(|all| all.p99))) }
+            td.figure { (value(cell.above_median(|all| all.p999))) }
             td.figure { (cell.pairs()) }
             td.figure { (cell.blocks.len()) }
             td.figure { (cell.disturbed_blocks()) }
@@ -621,29 +411,6 @@ fn commands(page: &Page) -> Markup {
             h3 { "The command" }
             pre tabindex="0" { code { (quoted.join(" ")) } }
             p.about { "The command that takes each single cell again is in the table of every cell." }
-        }
-    }
-}
-
-/// What stands in a column, under its heading.
-enum Column<'a> {
-    /// Text, to the left.
-    Words(&'a str),
-    /// Figures, to the right.
-    Figures(&'a str),
-}
-
-/// A table that scrolls by itself where the page is narrow, by keyboard too.
-fn scroll(label: &str, columns: &[Column], rows: Markup) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label=(label) {
-            table {
-                thead { tr { @for column in columns { @match column {
-                    Words(name) => th scope="col" { (name) },
-                    Figures(name) => th.figure scope="col" { (name) },
-                } } } }
-                tbody { (rows) }
-            }
         }
     }
 }

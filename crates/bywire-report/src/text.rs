@@ -4,28 +4,34 @@ use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cell, Session};
 use bywire_results::quantity;
 
-use crate::answer::{NHalf, Score, verdicts};
 use crate::carried;
 use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, comparisons};
 use crate::gain;
+use crate::score::{NHalf, Score};
 use crate::served;
+use crate::verdict::Verdict;
 use crate::way::ways;
 
-/// The answer of a session in plain text: what each level delivers, who wins, the ceilings, what is absent.
+/// The answer of a session in plain text: the verdict, every way beside the kernel's TCP, what each delivers, the ceilings,
+/// what is absent.
 pub fn summary_text(session: &Session) -> String {
     let ways = ways(&session.cells);
     let ceilings = Ceilings::of(&session.cells);
     let scores = Score::of(&ways);
+    let comparisons = comparisons(&ways);
     let mut text = String::new();
+    if !session.cells.is_empty() {
+        let verdict = Verdict::of(session, &comparisons, &ceilings);
+        text += &head(&verdict);
+        text += &comparisons.iter().map(comparison_table).collect::<String>();
+    }
     if !scores.is_empty() {
         text += &score_table(&scores, &ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
                  One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
                  off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
-    }
-    for verdict in verdicts(&scores) {
-        text += &format!("\n{verdict}\n");
     }
     let carried = carried::tables(&session.cells).into_iter();
     for table in carried.chain(gain::tables(&session.cells)).chain(served::tables(&session.cells)) {
@@ -48,10 +54,34 @@ pub fn summary_text(session: &Session) -> String {
         let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
         text += &format!("\n{disturbed} of {blocks} blocks were disturbed. {DISTURBED}\n");
     }
-    if !session.complete {
-        text += "\nThe session was interrupted: this is what had been measured by then.";
-    }
     text.trim_matches('\n').to_owned() + "\n"
+}
+
+/// What stands above every table.
+fn head(verdict: &Verdict) -> String {
+    let said = verdict.alarms.iter().chain(&verdict.sentences).chain(&verdict.notes);
+    let said = said.map(|line| format!("{line}\n"));
+    let steps = verdict.steps.iter().map(|(what, command)| format!("{what} {command}\n"));
+    said.chain(steps).collect::<String>() + "\n"
+}
+
+/// Way, value, ×, CPU: one row for each way, and below it how it does when it waits otherwise.
+fn comparison_table(comparison: &Comparison) -> String {
+    let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
+    let per = comparison.question.cost.map_or("CPU".to_owned(), |per| format!("CPU/{per}"));
+    let heading = [comparison.title(), "waits".to_owned(), "value".to_owned(), against, per];
+    let rows = comparison.rows.iter().flat_map(|row| {
+        row.entries().enumerate().map(move |(index, entry)| {
+            vec![
+                if index == 0 { entry.way.name.clone() } else { String::new() },
+                entry.way.waiting.name().to_owned(),
+                entry.value(comparison.size_bytes),
+                entry.times.text(),
+                comparison.cpu(entry.cell).unwrap_or_default(),
+            ]
+        })
+    });
+    aligned(&heading, 2, &rows.collect::<Vec<_>>()) + "\n"
 }
 
 fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {

@@ -33,6 +33,8 @@ const SPIN: &str = "spin";
 pub struct Way<'a> {
     /// What the reader is shown: `msg · shm`, `tcp · veth · MTU 9000`.
     pub label: String,
+    /// The same, however it waits.
+    pub name: String,
     /// The level.
     pub level: &'a str,
     /// How its ends wait.
@@ -92,7 +94,8 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
             Some(way) => way.cells.push(cell),
             None => {
                 let label = label(&key, waitings(&cell.level) > 1);
-                ways.push(Way { label, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
+                let name = self::label(&key, false);
+                ways.push(Way { label, name, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
             }
         }
     }
@@ -100,6 +103,17 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 }
 
 impl<'a> Way<'a> {
+    /// Whether both are one way, but for how their ends wait.
+    pub fn is_same_place(&self, other: &Way) -> bool {
+        let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);
+        (a, b, c, d) == (e, f, g, h)
+    }
+
+    /// The machine that it was measured on, where there are several.
+    pub fn machine(&self) -> Option<&'a str> {
+        self.cells.first().and_then(|cell| cell.parameters.text(MACHINE))
+    }
+
     /// Whether its ends speak `protocol`; ways without a choice of one do, whatever it is.
     pub fn speaks(&self, protocol: Option<&str>) -> bool {
         let own = self.cells.first().and_then(|cell| cell.parameters.text("protocol"));
@@ -118,13 +132,6 @@ impl<'a> Way<'a> {
     /// The cell of `test` with the highest value.
     pub fn highest(&self, test: &str) -> Option<&'a Cell> {
         self.by_size(test).into_iter().max_by(|a, b| a.value.total_cmp(&b.value))
-    }
-
-    /// The same among messages of at most `bytes`.
-    pub fn highest_up_to(&self, test: &str, bytes: u64) -> Option<&'a Cell> {
-        let cells = self.by_size(test).into_iter();
-        let short = cells.filter(|cell| cell.size_bytes.is_none_or(|size| size <= bytes));
-        short.max_by(|a, b| a.value.total_cmp(&b.value))
     }
 
     /// The cell of `test` that stands for short messages: 8 bytes, else the shortest up to 64.

@@ -54,6 +54,30 @@ fn each_preset_has_a_page_of_its_own_in_the_one_file() {
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
 }
 
+/// The rows of a comparison in plain text: the way, how it waits, and its figures. A way that waits in several ways is
+/// named once.
+fn compared(text: &str, title: &str) -> Vec<Vec<String>> {
+    let lines = text.lines().skip_while(|line| !line.starts_with(title)).skip(1);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for line in lines.take_while(|line| !line.is_empty()) {
+        let mut row: Vec<String> =
+            line.split("  ").map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
+        if line.starts_with(' ') {
+            row.insert(0, rows.last().expect("a way above")[0].clone());
+        }
+        rows.push(row);
+    }
+    assert!(!rows.is_empty(), "no {title}: {text}");
+    rows
+}
+
+/// The row of a way that waits so, as one line.
+fn row(text: &str, title: &str, way: &str, waits: &str) -> String {
+    let rows = compared(text, title);
+    let found = rows.iter().find(|row| row[0] == way && row[1] == waits);
+    found.unwrap_or_else(|| panic!("no {way}, {waits}: {rows:#?}")).join("  ")
+}
+
 /// A session of one machine, whose half-RTTs take so many ns, as does the kernel's hand-off.
 fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns: f64) -> Session {
     let mut session = Session { preset: preset.into(), cells: Vec::new(), ..generated_session() };
@@ -73,15 +97,13 @@ fn several_machines_are_never_one() {
     let slow = machine("two", "gm", &[("unix", 15_000.0), ("tcp", 60_000.0)], 300.0);
     let presets = by_preset(vec![("fast".into(), fast.clone()), ("slow".into(), slow.clone())]);
     let text = report::summary_text(&together(&presets));
-    let verdict =
-        text.lines().find(|line| line.starts_with("Half-RTT of short messages")).expect("a verdict");
-    for told in [
-        "unix · link · slow with 15.0 µs",
-        "1.33× shorter than tcp · link · fast",
-        "4.00× shorter than tcp · link · slow",
-    ] {
-        assert!(verdict.contains(told), "{told}: {verdict}");
-    }
+    let half_rtt = |way: &str| row(&text, "Half-RTT", way, "sleeping");
+    assert!(
+        half_rtt("unix · link · slow").contains("15.0 µs  4.00×"),
+        "against TCP of its own machine: {text}"
+    );
+    assert!(half_rtt("tcp · link · fast").contains("20.0 µs  1×"), "{text}");
+    assert!(half_rtt("tcp · link · slow").contains("60.0 µs  1×"), "{text}");
     assert!(!text.contains("futex") && text.contains("each machine stand in its own report"), "{text}");
     let page = report::render_presets(&presets);
     assert!(page.contains("fast") && page.contains("Processor one") && page.contains("Processor two"));
@@ -92,13 +114,16 @@ fn several_machines_are_never_one() {
             from.split("<div class=\"page\"").next().unwrap()
         })
         .into();
-    assert!(!parts[0].contains("hand-off floor"), "whose would it be?");
-    assert!(parts[1].contains("333× the hand-off floor") && parts[2].contains("50.0× the hand-off floor"));
+    assert!(!parts[0].contains("× hand-off"), "whose would it be?");
+    assert!(parts[1].contains("333× hand-off") && parts[2].contains("50.0× hand-off"));
 
     let same = machine("one", "gm", &[("unix", 15_000.0)], 60.0);
     let presets = by_preset(vec![("fast".into(), fast), ("again".into(), same)]);
     let text = report::summary_text(&together(&presets));
-    assert!(text.contains("1.33× shorter than tcp · link (") && text.contains("futex"), "{text}");
+    assert!(
+        row(&text, "Half-RTT", "unix · link", "sleeping").contains("1.33×") && text.contains("futex"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -168,9 +193,10 @@ fn the_ladder_stands_in_the_answer() {
     let page = report::render(&generated_session());
     let (ladder, plots) = (page.find("id=\"ladder-half-rtt\"").unwrap(), page.find("id=\"plots\"").unwrap());
     assert!(ladder < plots);
-    let rows =
-        ["memory: a cache line", "msg · shm · polling", "unix · polling", "tcp · loopback", "udp · loopback"];
-    let table = &page[ladder..plots];
+    let rows = ["memory: a cache line", "msg · shm<", "unix<", "tcp · loopback<", "udp · loopback<"];
+    let ladder = page[ladder..plots].split("</section>").next().unwrap();
+    assert!(ladder.contains(">■ 200 ns<") && ladder.contains(">4.00 µs · 2.00×<"), "values at the marks");
+    let table = ladder.split("<tbody>").nth(1).unwrap();
     let places: Vec<usize> =
         rows.iter().map(|row| table.find(row).unwrap_or_else(|| panic!("{row}"))).collect();
     assert!(places.is_sorted(), "{places:?}");
@@ -212,26 +238,31 @@ fn hostile_words_in_a_cell_stay_words() {
 #[test]
 fn the_answer_comes_first_and_compares_like_with_like() {
     let page = report::render(&generated_session());
-    let answer = page.find("What each level delivers").unwrap();
+    let answer = page.find("Every way").unwrap();
     assert!(answer < page.find("id=\"plots\"").unwrap());
-    let text = report::summary_text(&generated_session());
-    let polling = "Half-RTT of short messages, polling: msg · shm · polling with 200 ns at 440 ns of CPU a round trip; \
-                   10.0× shorter than unix · polling (2.00 µs, CPU 4.40 µs)";
-    assert!(text.contains(polling), "{text}");
-    let sleeping = "Half-RTT of short messages, sleeping: msg · shm · sleeping with 4.00 µs at 8.80 µs of CPU a round trip; \
-                    1.50× shorter than unix · sleeping (6.00 µs, CPU 13.2 µs), \
-                    1.90× shorter than udp · loopback (7.60 µs, CPU 16.7 µs), \
-                    2.00× shorter than tcp · loopback (8.00 µs, CPU 17.6 µs).";
-    assert!(text.contains(sleeping), "{text}");
-    assert!(text.contains("Host CPU per short message, polling: msg · shm · polling with 50.0 ns"), "{text}");
-    assert!(!text.contains("polling: tcp"), "a sleeper among the pollers: {text}");
+    let mut session = generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| cell.level == "tcp") {
+        cell.parameters.insert("spin".into(), false.into());
+    }
+    let polling = ("tcp", "loopback", Some(true), 2500.0, 2.2);
+    session.cells.extend(cells_at(polling, 8));
+    let text = report::summary_text(&session);
+    let half_rtt = |way: &str, waits: &str| row(&text, "Half-RTT, 8 bytes", way, waits);
+    assert_eq!(half_rtt("msg · shm", "polling"), "msg · shm  polling  200 ns  12.5×  440 ns");
+    assert_eq!(half_rtt("unix", "polling"), "unix  polling  2.00 µs  1.25×  4.40 µs");
+    assert_eq!(half_rtt("msg · shm", "sleeping"), "msg · shm  sleeping  4.00 µs  2.00×  8.80 µs");
+    assert_eq!(half_rtt("unix", "sleeping"), "unix  sleeping  6.00 µs  1.33×  13.2 µs");
+    assert_eq!(half_rtt("tcp · loopback", "sleeping"), "tcp · loopback  sleeping  8.00 µs  1×  17.6 µs");
+    assert_eq!(half_rtt("udp · loopback", "sleeping"), "udp · loopback  sleeping  7.60 µs  1.05×  16.7 µs");
+    assert!(row(&text, "CPU of a message", "msg · shm", "polling").contains("50.0 ns"), "{text}");
     let cells = generated_session().cells.len();
+    let text = report::summary_text(&generated_session());
     assert!(text.contains(&format!("{cells} of {} blocks were disturbed. {DISTURBED}", 5 * cells)), "{text}");
     assert!(page.contains(DISTURBED));
 }
 
-/// The verdicts of a session in which each level was measured in the ways of waiting that are given.
-fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
+/// The comparisons of a session in which each level was measured in the ways of waiting that are given.
+fn compared_of(measured: &[(&'static str, &[&str])]) -> String {
     let mut session = generated_session();
     session.cells.clear();
     for (level, waits) in measured {
@@ -247,14 +278,15 @@ fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
             session.cells.extend(cells);
         }
     }
-    let text = report::summary_text(&session);
-    let companies = [", polling: ", ", sleeping: ", ", each waiting in its own way: "];
-    let lines = text.lines().filter(|line| companies.iter().any(|company| line.contains(company)));
-    lines.map(str::to_owned).collect()
+    report::summary_text(&session)
 }
 
+/// What is compared, as the tables begin.
+const QUESTIONS: [&str; 5] =
+    ["Half-RTT", "One-way rate", "Two-way rate", "Transactions per second", "CPU of a message"];
+
 #[test]
-fn an_mpi_is_called_by_its_name_and_each_is_a_side_of_its_own() {
+fn an_mpi_is_called_by_its_name_and_each_has_a_row_of_its_own() {
     let mut session = generated_session();
     session.cells.clear();
     for (mpi, start_ns) in [("open-mpi", 1000.0), ("mpich", 3000.0)] {
@@ -266,29 +298,39 @@ fn an_mpi_is_called_by_its_name_and_each_is_a_side_of_its_own() {
     }
     session.cells.extend(cells_at(("unix", "unix", None, 9000.0, 1.0), 8));
     let text = report::summary_text(&session);
-    let verdict = text.lines().find(|line| line.starts_with("Half-RTT of short messages, polling")).unwrap();
-    assert!(verdict.contains("mpi · shm · open-mpi with 1.00 µs"), "{verdict}");
-    assert!(verdict.contains("3.00× shorter than mpi · shm · mpich"), "{verdict}");
-    let alone = text.lines().find(|line| line.starts_with("Half-RTT of short messages, sleeping")).unwrap();
-    assert!(alone.ends_with("; no other level slept here."), "{alone}");
+    for (mpi, value) in [("open-mpi", "1.00 µs"), ("mpich", "3.00 µs")] {
+        let row = row(&text, "Half-RTT", &format!("mpi · shm · {mpi}"), "polling");
+        assert!(row.contains(value) && row.contains("–"), "nobody else polls: {row}");
+    }
+    assert!(
+        row(&text, "Half-RTT", "unix", "sleeping").contains("1×"),
+        "without TCP the next of the kernel's: {text}"
+    );
 }
 
-/// A rate grows with the size of a message: what only one of two was measured at is no advantage over the other.
+/// A rate grows with the size of a message: ways are compared at one length, and whoever has none there says so.
 #[test]
-fn rates_are_compared_at_sizes_that_both_were_measured_at() {
+fn rates_are_compared_at_one_length() {
     let mut session = generated_session();
     session.cells.clear();
     let formula = |level| (level, "link", None, 10_000.0, 10.0);
-    session
-        .cells
-        .extend([1024, 65_536, 1 << 20].into_iter().flat_map(|size| cells_at(formula("unix"), size)));
+    for level in ["unix", "tcp"] {
+        session
+            .cells
+            .extend([1024, 65_536, 1 << 20].into_iter().flat_map(|size| cells_at(formula(level), size)));
+    }
     session.cells.extend([1024, 65_507].into_iter().flat_map(|size| cells_at(formula("udp"), size)));
+    session.cells.extend(cells_at(formula("mpi"), 4096));
     let text = report::summary_text(&session);
-    let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate")).expect("a verdict");
-    // One formula for both, so that at one size nobody wins.
-    assert!(verdict.contains(" at 1 MiB ") && verdict.contains(" at 65507 B"), "{verdict}");
-    assert!(verdict.contains("no measurable difference from udp"), "{verdict}");
-    assert!(verdict.contains(", against ") && verdict.contains(" at 64 KiB)"), "{verdict}");
+    // One formula for all, so that at one size nobody wins.
+    assert!(row(&text, "One-way rate, 64 KiB", "unix · link", "sleeping").contains("1.00×"), "{text}");
+    // The longest datagram stands for 64 KiB.
+    let udp = row(&text, "One-way rate, 64 KiB", "udp · link", "sleeping");
+    assert!(udp.contains("at 65507 B  1.00×"), "{udp}");
+    let mpi = row(&text, "One-way rate, 64 KiB", "mpi · link", "sleeping");
+    assert!(mpi.contains("at 4 KiB  other length") && !mpi.contains('×'), "{mpi}");
+    let verdict = text.lines().find(|line| line.contains("stream at")).expect("a verdict");
+    assert!(verdict.contains("64 KiB") && verdict.matches("iB").count() == 1, "one length: {verdict}");
 }
 
 #[test]
@@ -302,20 +344,16 @@ fn every_level_that_was_measured_stands_in_an_answer_to_each_question() {
         &["adaptive", "sleeping"],
         &["polling", "adaptive", "sleeping"],
     ];
-    let questions = [
-        "Half-RTT of short messages",
-        "Highest one-way rate",
-        "Highest two-way rate",
-        "Short transactions per second",
-        "Host CPU per short message",
-    ];
     for msg in WAITS {
         for others in WAITS.iter().filter(|waits| !waits.contains(&"adaptive")) {
-            let verdicts = verdicts_of(&[("msg", msg), ("unix", others), ("tcp", &["sleeping"])]);
-            for question in questions {
-                for level in ["msg · ", "unix · ", "tcp · "] {
-                    let told = verdicts.iter().any(|line| line.starts_with(question) && line.contains(level));
-                    assert!(told, "{msg:?} {others:?}: {question} without {level}: {verdicts:#?}");
+            let text = compared_of(&[("msg", msg), ("unix", others), ("tcp", &["sleeping"])]);
+            for question in QUESTIONS {
+                for (level, waits) in [("msg", msg), ("unix", *others), ("tcp", &["sleeping"][..])] {
+                    for wait in waits {
+                        let row = row(&text, question, &format!("{level} · link"), wait);
+                        // Polling has nothing to be compared with here, but for other polling.
+                        assert_eq!(row.contains('×'), *wait != "polling", "{row}");
+                    }
                 }
             }
         }
@@ -324,16 +362,17 @@ fn every_level_that_was_measured_stands_in_an_answer_to_each_question() {
 
 #[test]
 fn the_message_layers_default_is_compared_with_the_default_of_sockets() {
-    let verdicts = verdicts_of(&[("msg", &["adaptive"]), ("unix", &["sleeping"]), ("tcp", &["sleeping"])]);
-    assert_eq!(verdicts.len(), 5, "{verdicts:#?}");
-    assert!(verdicts.iter().all(|line| line.contains(", each waiting in its own way: ")), "{verdicts:#?}");
-    let costs = verdicts.iter().filter(|line| line.contains(" of CPU ") && line.contains(", CPU ")).count();
-    assert_eq!(costs, 4, "all but the one about CPU itself: {verdicts:#?}");
-    let both = verdicts_of(&[("msg", &["adaptive", "sleeping"]), ("unix", &["sleeping"])]);
-    assert!(
-        both.iter().any(|line| line.contains(", sleeping: ") && line.contains("msg · link · sleeping")),
-        "{both:#?}"
-    );
+    let text = compared_of(&[("msg", &["adaptive"]), ("unix", &["sleeping"]), ("tcp", &["sleeping"])]);
+    for question in QUESTIONS {
+        let told = row(&text, question, "msg · link", "adaptive");
+        assert!(told.contains("1.00×"), "{told}");
+        let has_cpu = told.split("  ").count() == 5;
+        assert_eq!(has_cpu, question != "CPU of a message", "all but the one about CPU itself: {told}");
+    }
+    let both = compared_of(&[("msg", &["adaptive", "sleeping"]), ("tcp", &["sleeping"])]);
+    assert!(row(&both, "Half-RTT", "msg · link", "sleeping").contains("1.00×"), "{both}");
+    let rows = compared(&both, "Half-RTT");
+    assert_eq!(rows[0][1], "adaptive", "the default stands first: {rows:?}");
 }
 
 #[test]
@@ -389,9 +428,9 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
         !veth.contains("125 %") && text.find("veth, the kernel's own") > text.find("Ethernet, two processes"),
         "{veth}"
     );
-    let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate, sleeping")).unwrap();
     for link in ["eth · veth", "eth · one-process", "eth · two-processes"] {
-        assert!(verdict.contains(link), "{verdict}");
+        let row = row(&text, "One-way rate", link, "sleeping");
+        assert!(row.contains('×'), "beside the kernel's own cable: {row}");
     }
     let page = report::render(&session);
     assert!(page.contains("id=\"ethernet\"") && page.contains("µs/KB carriers"));
@@ -399,14 +438,18 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
 }
 
 #[test]
-fn no_difference_is_claimed_where_intervals_overlap() {
+fn a_wide_interval_is_shown_as_what_it_is() {
     let mut session = generated_session();
-    for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency") {
-        cell.ci95 = Some([0.0, 1e9]);
+    for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level == "msg") {
+        cell.ci95 = Some([100.0, 100_000.0]);
     }
     let text = report::summary_text(&session);
-    assert!(text.contains("no measurable difference from unix · polling"), "{text}");
-    assert!(!text.contains("shorter than"), "{text}");
+    let told = row(&text, "Half-RTT", "msg · shm", "sleeping");
+    assert!(told.contains("2.00×, 0.0776 to 82.4"), "{told}");
+    let verdict = text.lines().find(|line| line.starts_with("A message of 8 bytes")).expect("a verdict");
+    assert!(verdict.contains("2.00×, 0.0776 to 82.4, which may be no difference"), "{verdict}");
+    assert!(!verdict.contains("sooner"), "{verdict}");
+    assert!(report::render(&session).contains("<small>0.0776 to 82.4</small>"));
 }
 
 #[test]
@@ -422,9 +465,11 @@ fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
     let unix = session.cells.iter().find(|cell| cell.level == "unix" && cell.test == "latency").unwrap();
     assert_eq!(unix.ci95, None);
     let text = report::summary_text(&session);
-    assert!(text.contains("; too few pairs for a verdict on unix · polling (2.00 µs"), "{text}");
-    assert!(!text.contains("shorter than"), "{text}");
-    assert!(text.contains("as many as"), "other questions have their verdicts: {text}");
+    let told = row(&text, "Half-RTT", "unix", "sleeping");
+    assert!(told.contains("6.00 µs  too few pairs"), "{told}");
+    assert!(!text.contains("sooner"), "{text}");
+    let told = row(&text, "Transactions", "unix", "sleeping");
+    assert!(told.contains("1.33×"), "other questions have their answers: {told}");
     assert!(report::render(&session).contains("<td class=\"figure\">too few pairs</td>"));
     let line = csv::from_cells(std::slice::from_ref(unix));
     assert!(line.contains(",ns,,,"), "no interval in its fields: {line}");
@@ -453,7 +498,7 @@ fn every_plotted_point_stands_in_a_table() {
     assert!(!named("interleave"), "a plot of a test that was not run");
     for (id, section) in plots {
         let section = section.split("</section>").next().unwrap();
-        assert!(section.contains(&format!("data-download=\"{id}\"")));
+        assert!(section.contains(&format!("data-download=\"{id}\"")), "{id}");
         let (drawn, table) = section.split_once("<details>").unwrap();
         let wide = drawn.split("<svg ").find(|svg| svg.contains("class=\"wide usual\"")).unwrap();
         // What a pointer is told of each: the series, where it is, and how much.
@@ -555,6 +600,190 @@ fn an_empty_session_is_a_page_too() {
     let session = Session { cells: Vec::new(), absent: Vec::new(), ..generated_session() };
     assert!(report::render(&session).contains("Nothing was measured"));
     assert_eq!(report::summary_text(&session), "\n");
+}
+
+/// Every block of such cells disturbed.
+fn disturbed(session: &mut Session, is: impl Fn(&Cell) -> bool) {
+    for cell in session.cells.iter_mut().filter(|cell| is(cell)) {
+        cell.blocks.iter_mut().for_each(|block| block.disturbed = vec!["waited-for-core".into()]);
+    }
+}
+
+#[test]
+fn a_disturbed_session_says_so_claims_nothing_and_says_what_to_do() {
+    let mut session = generated_session();
+    session.command = ["/usr/bin/bywire", "bench", "quick", "--output", "taken"].map(str::to_owned).to_vec();
+    disturbed(&mut session, |_| true);
+    let page = report::render(&session);
+    let (alarm, ladder) =
+        (page.find("class=\"alarm\"").expect("an alarm"), page.find("id=\"ladder\"").unwrap());
+    assert!(alarm < ladder, "before anything else");
+    assert!(
+        page.contains("100 % of all blocks were disturbed") && page.contains("This session cannot be used")
+    );
+    assert!(page.contains("Stop other programs, then take the session again: <kbd>bywire bench quick</kbd>"));
+    let answer = &page[page.find("id=\"ways\"").unwrap()..page.find("id=\"plots\"").unwrap()];
+    let rows = answer.split("<table>").nth(1).unwrap().split("</table>").next().unwrap();
+    assert_eq!(
+        rows.matches("<tr class=\"unusable\">").count(),
+        rows.matches("scope=\"row\"").count(),
+        "all grey"
+    );
+    for claim in ["sooner", "faster than", "×<", "× <"] {
+        assert!(!rows.contains(claim), "a gain is claimed: {claim}");
+    }
+    let text = report::summary_text(&session);
+    assert!(text.starts_with("The machine was not quiet: 100 %") && !text.contains("sooner"), "{text}");
+    let (picture, summary) = (report::picture(&session), report::markdown(&session));
+    assert!(picture.contains("The machine was not quiet") && summary.contains("**The machine was not quiet"));
+}
+
+#[test]
+fn what_was_disturbed_is_grey_and_nothing_is_compared_with_it() {
+    let mut session = generated_session();
+    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    let is_short = |cell: &Cell| cell.test == "latency" && cell.size_bytes == Some(8);
+    disturbed(&mut session, |cell| cell.level == "unix" && is_short(cell));
+    let page = report::render(&session);
+    assert!(!page.contains("class=\"alarm\"") && page.contains("cells cannot be used and are grey"));
+    assert!(page.contains("disturbed: do not use"), "its points say so");
+    let text = report::summary_text(&session);
+    assert!(row(&text, "Half-RTT", "unix", "sleeping").contains("6.00 µs  disturbed"), "{text}");
+    assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("2.00×"), "{text}");
+    disturbed(&mut session, |cell| cell.level == "tcp" && is_short(cell));
+    let text = report::summary_text(&session);
+    assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("rival disturbed"), "{text}");
+    // Two of five pairs leave the median among those that were quiet.
+    let mut session = generated_session();
+    for block in session.cells.iter_mut().flat_map(|cell| &mut cell.blocks) {
+        block.disturbed = if block.pair < 2 { vec!["steal".into()] } else { Vec::new() };
+    }
+    let page = report::render(&session);
+    assert!(page.contains("class=\"alarm\"") && page.contains("No cell had half of its pairs disturbed"));
+    assert!(!page.contains("class=\"unusable\""));
+}
+
+#[test]
+fn processes_that_share_cores_by_themselves_are_no_disturbance() {
+    let mut session = generated_session();
+    session.cells.retain(|cell| cell.level == "tcp");
+    for cell in &mut session.cells {
+        cell.parameters.insert("connections".into(), 16.into());
+    }
+    disturbed(&mut session, |_| true);
+    let page = report::render(&session);
+    assert!(!page.contains("class=\"alarm\"") && !page.contains("class=\"unusable\""));
+}
+
+#[test]
+fn nothing_that_was_not_measured_stands_between_measurements() {
+    let page = report::render(&generated_session());
+    let (measured, historic) =
+        page.split_once("<details class=\"history\" id=\"historic\">").expect("folded");
+    for name in ["Myrinet", "GM 2", "Trapeze", "as a model", "Then and now", "then and now"] {
+        assert!(!measured.contains(name), "{name} stands among what was measured");
+    }
+    assert!(historic.contains("Then and now") && historic.contains("as a model"));
+    assert!(historic.contains("id=\"then-half-rtt\"") && historic.contains("GM 2.1"));
+}
+
+#[test]
+fn one_length_makes_bars_with_their_values() {
+    let mut session = generated_session();
+    session.cells.retain(|cell| cell.size_bytes == Some(8) || cell.level == "memory");
+    let files = report::drawings(&session);
+    let (_, drawing) = files.iter().find(|(name, _)| name == "half-rtt.svg").expect("a plot");
+    // A bar is a closed path as high as bars are.
+    assert!(drawing.matches("v18h-").count() >= 6, "{drawing}");
+    for value in ["200 ns", "4.00 µs", "8.00 µs"] {
+        assert!(drawing.contains(&format!(">{value}</text>")), "{value}");
+    }
+}
+
+#[test]
+fn short_bars_are_seen_beside_a_very_long_one() {
+    let mut session = generated_session();
+    let slow = session.cells.iter_mut().filter(|cell| cell.level == "udp" && cell.test == "rr");
+    for cell in slow {
+        cell.cpu.source.service_demand_us_per_transaction = Some(2500.0);
+    }
+    let files = report::drawings(&session);
+    let (_, drawing) = files.iter().find(|(name, _)| name == "cpu-per-transaction.svg").expect("a plot");
+    let bars =
+        drawing.split("v18h-").skip(1).map(|bar| bar.split('z').next().unwrap().parse::<f64>().unwrap());
+    let widths: Vec<f64> = bars.collect();
+    assert_eq!(widths.len(), 6, "{widths:?}");
+    assert!(widths.iter().all(|width| *width >= 10.0), "a bar cannot be seen: {widths:?}");
+    assert!(report::render(&session).contains("the table tells the parts of each bar"));
+}
+
+#[test]
+fn a_legend_of_many_entries_starts_with_five() {
+    let mut session = generated_session();
+    let once = session.cells.clone();
+    for mtu in [576, 1500, 9000u64] {
+        session.cells.extend(once.iter().filter(|cell| cell.level != "memory").cloned().map(|mut cell| {
+            cell.parameters.insert("mtu".to_owned(), mtu.into());
+            cell
+        }));
+    }
+    let page = report::render(&session);
+    let plot = page.split("<section class=\"card\" id=\"half-rtt\">").nth(1).unwrap();
+    let legend = plot.split("</div>").next().unwrap();
+    assert!(legend.matches("data-shows").count() > 19, "{legend}");
+    assert_eq!(legend.matches("aria-pressed=\"true\"").count(), 5, "{legend}");
+    for level in ["msg · ", "unix · ", "tcp · ", "udp · "] {
+        let shown =
+            legend.split("<button").any(|button| button.contains("\"true\"") && button.contains(level));
+        assert!(shown, "{level} is not among the first: {legend}");
+    }
+    assert!(legend.contains("Show all"));
+}
+
+#[test]
+fn a_breakdown_that_failed_is_told_and_not_drawn() {
+    let mut session = generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| cell.test == "breakdown") {
+        let value = cell.value;
+        let account = cell.details.get_mut("breakdown").unwrap();
+        let parts = account["parts"].as_array_mut().unwrap();
+        parts[0]["ns"] = (900.0 * value).into();
+        parts[1]["ns"] = (-900.0 * value).into();
+    }
+    let page = report::render(&session);
+    assert!(page.contains("the breakdown failed") && page.contains("Where a half-RTT goes, by differences"));
+    assert!(!page.contains("90000 %") && !page.contains("-180 µs"), "its parts are no figures");
+    assert!(!report::drawings(&session).iter().any(|(name, _)| name == "breakdown.svg"));
+}
+
+#[test]
+fn no_percentile_below_its_median_is_shown() {
+    let mut session = generated_session();
+    session.cells.retain(|cell| cell.level == "tcp" && cell.test == "latency" && cell.size_bytes == Some(8));
+    let percentiles = session.cells[0].percentiles.as_mut().unwrap();
+    (percentiles.p99, percentiles.p999) = (7777.0, 8888.0);
+    let page = report::render(&session);
+    assert!(!page.contains("7.78 µs") && page.contains("8.89 µs"));
+}
+
+#[test]
+fn a_picture_and_a_summary_are_written_beside_the_page() {
+    let session = generated_session();
+    let files = report::files(&session);
+    let endings: Vec<&str> = files.iter().map(|(ending, _)| &**ending).collect();
+    assert_eq!(endings, ["html", "svg", "md"]);
+    let (picture, summary) = (&files[1].1, &files[2].1);
+    assert!(picture.starts_with("<svg xmlns") && picture.contains("width=\"1200\" height=\"630\""));
+    assert!(!picture.contains("var(") && picture.contains(">4.00 µs · 2.00×</text>"));
+    for line in ["## What this machine delivers", "| msg · shm · sleeping | 4.00 µs | 2.00× | 8.80 µs |"]
+    {
+        assert!(summary.contains(line), "{line}: {summary}");
+    }
+    let mut hostile = session;
+    hostile.cells.iter_mut().for_each(|cell| cell.link = Some("a|b<img src=x>\n# `c`".into()));
+    let summary = report::markdown(&hostile);
+    assert!(!summary.contains("<img") && !summary.contains("\n# ") && !summary.contains("a|b"), "{summary}");
+    assert!(!report::picture(&hostile).contains("<img"));
 }
 
 #[test]

@@ -121,6 +121,49 @@ fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
 
+/// Tables that go on beyond the page and do not say so, and how many do.
+const CUT: &str = "(() => { const cut = [...document.querySelectorAll('.scroll')].filter(table => table.checkVisibility() && \
+     table.scrollWidth > table.clientWidth + 1); return [cut.length, \
+     cut.filter(table => !table.nextElementSibling.checkVisibility()).length]; })()";
+
+#[test]
+fn a_table_that_goes_on_beyond_a_narrow_page_says_so() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let (page, _) = page();
+    browser.show(&page, 390, "light");
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)");
+    let cut = awaited(&mut browser, CUT, |cut| cut[0].as_u64() > Some(2) && cut[1] == 0);
+    assert!(cut[0].as_u64() > Some(2) && cut[1] == 0, "{cut}");
+    browser.show(&page, 1280, "light");
+    let hint =
+        "[...document.querySelectorAll('#answer > .sideways')].filter(hint => hint.checkVisibility()).length";
+    assert_eq!(awaited(&mut browser, hint, |shown| shown == 0), 0, "it fits here");
+}
+
+#[test]
+fn the_picture_is_saved_as_png_and_hidden_series_are_shown_on_demand() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let (page, _) = page();
+    browser.show(&page, 1280, "light");
+    let png = "(async () => { const blob = await asPng('picture'); const map = await createImageBitmap(blob); \
+               return [blob.type, map.width, map.height]; })()";
+    assert_eq!(browser.evaluate(png), serde_json::json!(["image/png", 1200, 630]));
+    let shown = "[...document.querySelectorAll('[data-plot=\"half-rtt\"] svg.wide.usual [data-series]')] \
+                 .filter(series => getComputedStyle(series).display !== 'none').length";
+    let before = browser.evaluate(shown);
+    browser.evaluate("document.querySelector('[data-all=\"half-rtt\"]').click()");
+    let after = awaited(&mut browser, shown, |after| after.as_u64() > before.as_u64());
+    assert_eq!(before, 5);
+    assert!(after.as_u64() > Some(5), "{after}");
+    assert_eq!(complaints(&browser.events), Vec::<String>::new());
+}
+
 /// How many plots can be seen and have something in them.
 const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
      .filter(box => box.checkVisibility() && box.querySelector('svg [data-series] path')).length";
@@ -142,9 +185,9 @@ fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
         browser.press(ENTER.0, ENTER.1);
         browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
         assert_eq!(awaited(&mut browser, visible, |visible| visible == place), place);
-        // The models have a page of their own.
-        let models = report::drawings(&bywire_results::cell::Session::default()).len();
-        let due = report::drawings(&session).len() - models;
+        // The source documents have a page of their own.
+        let is_measured = |name: &str| !name.starts_with("then-") && !name.starts_with("model-");
+        let due = report::drawings(&session).iter().filter(|(name, _)| is_measured(name)).count();
         assert_eq!(awaited(&mut browser, DRAWN, |drawn| *drawn == due), due);
     }
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
@@ -166,6 +209,8 @@ fn written(name: &str, text: &str) -> PathBuf {
 }
 
 fn drawn(browser: &mut Browser, count: usize, what: &str) {
+    // What is folded is drawn too.
+    browser.evaluate("document.querySelectorAll('details.history').forEach(part => part.open = true)");
     // Two frames later everything that was put in place has been drawn.
     browser.evaluate("new Promise(done => setTimeout(() => done(1), 300))");
     // On a busy machine frames take their time.

@@ -1,10 +1,10 @@
 //! Where the time of a message goes, as bars: by differences between variants, and by samples of both cores.
 
-use bywire_results::breakdown::{Account, KINDS, REST, Share};
+use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// Both plots; empty where nothing was broken down.
@@ -25,8 +25,16 @@ fn row_name(way: &Way, cell: &Cell) -> String {
 }
 
 fn by_differences(accounts: &[(String, Account)]) -> Plot {
-    let bars = accounts.iter().map(|(name, account)| (name.clone(), &account.parts[..])).collect();
-    let beside = accounts.iter().flat_map(|(name, account)| {
+    let bars = accounts
+        .iter()
+        .map(|(name, account)| match account.adds_up() {
+            true => (name.clone(), &account.parts[..]),
+            false => (format!("{name} – failed"), &[][..]),
+        })
+        .collect();
+    let failed = accounts.iter().filter(|(_, account)| !account.adds_up());
+    let failed: Vec<String> = failed.map(|(name, _)| format!("{name}: {FAILED}")).collect();
+    let beside = accounts.iter().filter(|(_, account)| account.adds_up()).flat_map(|(name, account)| {
         let told = |share: &Share| {
             let (ns, interval) = (quantity::duration(share.ns), share.interval());
             format!("{name}: {} {ns} ({interval}), {}.", share.name, share.how)
@@ -37,7 +45,7 @@ fn by_differences(accounts: &[(String, Account)]) -> Plot {
     notes.sort();
     notes.dedup();
     Plot {
-        remarks: beside.chain(notes).collect(),
+        remarks: failed.into_iter().chain(beside).chain(notes).collect(),
         ..stacked(
             "breakdown",
             "Where a half-RTT goes, by differences",

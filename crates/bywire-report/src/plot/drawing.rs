@@ -5,7 +5,7 @@
 
 use maud::{Markup, html};
 
-use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 
 /// Room for the title above the plot, which the page leaves out.
 const TITLE: f64 = 40.0;
@@ -37,6 +37,12 @@ const WIDE: Frame =
     Frame { name: "wide", width: 960.0, left: 84.0, names: 210.0, body: 380.0, legend_columns: 3 };
 const NARROW: Frame =
     Frame { name: "narrow", width: 400.0, left: 70.0, names: 130.0, body: 280.0, legend_columns: 1 };
+
+/// The longest bar has this room at least.
+const BARS_MIN: f64 = 110.0;
+
+/// Room for the names of bars in a part of another drawing.
+const PANEL_NAMES: f64 = 176.0;
 
 /// The colours by name, on white and in the dark. The first eight are Okabe and Ito's, told apart without colour vision,
 /// with a lighter row for the dark.
@@ -78,15 +84,28 @@ pub fn palette() -> String {
 /// The whole plot as a file, on white.
 pub fn svg(plot: &Plot) -> String {
     let drawing = Drawing { plot, frame: &WIDE, place: None, is_linear: false };
-    let mut text = drawing.markup().into_string();
-    for (name, light, _) in INKS {
-        text = text.replace(&format!("var(--plot-{name})"), light);
-    }
-    text
+    on_white(drawing.markup().into_string())
 }
 
-/// The plot in the page, at `place`: wide and narrow, and where it has a logarithmic axis with a linear one too. Only the
-/// first two tell of each point, which keeps the page small.
+/// A drawing with its colours as they are on white.
+pub fn on_white(mut drawing: String) -> String {
+    for (name, light, _) in INKS {
+        drawing = drawing.replace(&format!("var(--plot-{name})"), light);
+    }
+    drawing
+}
+
+/// The bars of a plot as a part of another drawing, from its left upper corner, and how high they are.
+pub fn panel(plot: &Plot, width: f64) -> (Markup, f64) {
+    let frame = Frame { width, names: PANEL_NAMES, name: "panel", left: 0.0, body: 0.0, legend_columns: 1 };
+    let drawing = Drawing { plot, frame: &frame, place: None, is_linear: false };
+    let body = drawing.body();
+    let markup = html! { g transform=(format!("translate(0 {})", -drawing.top())) { (drawing.bars(body)) } };
+    (markup, body + BELOW)
+}
+
+/// The plot in the page, at `place`: wide and narrow, and where it has a logarithmic axis with a linear one too. Of curves
+/// only the wide one tells of each point, as a phone has no pointer to ask with: that keeps the page small.
 pub fn in_page(plot: &Plot, place: &str) -> Markup {
     html! {
         @for frame in [&WIDE, &NARROW] { @for is_linear in [false, true] {
@@ -100,7 +119,7 @@ pub fn in_page(plot: &Plot, place: &str) -> Markup {
 /// A series as the page's legend shows it.
 pub fn sample(plot: &Plot, series: &Series) -> Markup {
     let style = Style::of(series);
-    let is_bar = plot.kind == Kind::Bars && !plot.y.logarithmic;
+    let is_bar = plot.kind == Kind::Bars && series.look.is_bar();
     html! {
         svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" {
             @if is_bar {
@@ -127,10 +146,7 @@ struct Drawing<'a> {
 impl Drawing<'_> {
     fn markup(&self) -> Markup {
         let (plot, width) = (self.plot, self.frame.width);
-        let body = match plot.kind {
-            Kind::Curves => self.frame.body,
-            Kind::Bars => self.rows().last().map_or(0.0, |row| row.bottom) - self.top(),
-        };
+        let body = self.body();
         let rows = plot.series.len().div_ceil(self.frame.legend_columns) as f64;
         let drawn = self.top() + body + BELOW;
         let height = drawn + LEGEND_ROW * rows + 12.0;
@@ -154,6 +170,19 @@ impl Drawing<'_> {
                 }
             }
         }
+    }
+
+    /// How high the plot is without its labels.
+    fn body(&self) -> f64 {
+        match self.plot.kind {
+            Kind::Curves => self.frame.body,
+            Kind::Bars => self.rows().last().map_or(0.0, |row| row.bottom) - self.top(),
+        }
+    }
+
+    /// Whether a series of the page waits for its legend's button.
+    fn is_hidden(&self, number: usize) -> bool {
+        self.place.is_some() && !self.plot.starts_with(number)
     }
 
     fn top(&self) -> f64 {
@@ -183,7 +212,7 @@ impl Drawing<'_> {
             path d=(format!("M{left} {}H{right}", top + body)) stroke="var(--plot-label)" {}
             text x=(left) y=(top - 12.0) fill="var(--plot-label)" { (plot.y.name) }
             @for (number, series) in plot.series.iter().enumerate() {
-                g data-series=(number) { (self.curve(series, &x, &y)) }
+                g data-series=(number) hidden[self.is_hidden(number)] { (self.curve(series, &x, &y)) }
             }
         }
     }
@@ -215,65 +244,97 @@ impl Drawing<'_> {
                     title { (series.name) }
                 }
             }
-            @if let Some(shape) = style.shape {
-                g fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {
-                    @if self.is_linear {
-                        path d=(series.points.iter().map(|point| shape.path(place(point))).collect::<String>()) {}
-                    } @else { @for point in &series.points {
+            @if let Some(shape) = style.shape { @for is_disturbed in [false, true] {
+                @let style = Style::of_point(series, is_disturbed);
+                @let points: Vec<&Point> = series.points.iter().filter(|point| point.is_disturbed == is_disturbed).collect();
+                @if !points.is_empty() { g fill=(style.fill) stroke=(style.ink) stroke-width="1.5" opacity=(style.opacity) {
+                    @if self.is_linear || self.frame.name == NARROW.name {
+                        path d=(points.iter().map(|point| shape.path(place(point))).collect::<String>()) {}
+                    } @else { @for point in points {
                         path d=(shape.path(place(point))) { title { (self.plot.told(series, point)) } }
                     } }
-                }
-            }
+                } }
+            } }
         }
     }
 
-    /// The bars' rows: a row is as high as its name, broken into lines, needs.
+    /// The bars' rows: a row is as high as its name, broken into lines, or its labels need.
     fn rows(&self) -> Vec<Row> {
         let mut bottom = self.top();
         let letters = ((self.frame.names - 12.0) / LETTER) as usize;
-        let rows = self.plot.categories.iter().map(|name| {
+        let rows = self.plot.categories.iter().enumerate().map(|(index, name)| {
             let lines = broken(name, letters);
+            let labels = self.pieces(index).filter_map(|piece| piece.point.label.as_deref());
+            let labels: Vec<String> = labels.flat_map(str::lines).map(str::to_owned).collect();
             let top = bottom;
-            bottom += (LINE * lines.len() as f64 + 10.0).max(26.0);
-            Row { middle: (top + bottom) / 2.0, bottom, lines }
+            bottom += (LINE * lines.len().max(labels.len()) as f64 + 10.0).max(26.0);
+            Row { middle: (top + bottom) / 2.0, bottom, lines, labels }
         });
         rows.collect()
     }
 
-    fn bars(&self, body: f64) -> Markup {
-        let (plot, top) = (self.plot, self.top());
-        let parts = |index: usize| {
-            plot.series.iter().enumerate().filter_map(move |(number, series)| {
-                let point = series.points.iter().find(|point| point.x as usize == index)?;
-                Some(Piece { number, series, point })
-            })
-        };
-        let dots = plot.y.logarithmic;
-        let longest = (0..plot.categories.len()).flat_map(|index| {
-            let values: Vec<f64> = parts(index).map(|piece| piece.point.y).collect();
+    /// What stands in a row.
+    fn pieces(&self, row: usize) -> impl Iterator<Item = Piece<'_>> {
+        self.plot.series.iter().enumerate().filter_map(move |(number, series)| {
+            let point = series.points.iter().find(|point| point.x as usize == row)?;
+            Some(Piece { number, series, point })
+        })
+    }
+
+    /// From the start of the bars to where the longest may end, which leaves room for the labels beside them.
+    fn bar_scale(&self, rows: &[Row]) -> Scale {
+        let plot = self.plot;
+        let longest = rows.iter().enumerate().flat_map(|(index, _)| {
+            let values: Vec<f64> = self.pieces(index).map(|piece| piece.point.y).collect();
             let beyond = |wanted: fn(&&f64) -> bool| values.iter().filter(wanted).sum();
-            if dots { values } else { vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)] }
+            // On a logarithmic axis the shortest bar has some length too.
+            let seen = values.iter().map(|value| value / 2.0);
+            if plot.y.logarithmic {
+                values.iter().copied().chain(seen).collect()
+            } else {
+                vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)]
+            }
         });
-        let x = Scale::of(&plot.y, longest, [self.frame.names, self.right()]);
+        let letters = rows.iter().flat_map(|row| &row.labels).map(|label| label.chars().count()).max();
+        let labels = letters.map_or(0.0, |letters| letters as f64 * LETTER + 4.0);
+        let end = (self.frame.width - labels - 12.0).min(self.right()).max(self.frame.names + BARS_MIN);
+        Scale::of(&plot.y, longest, [self.frame.names, end])
+    }
+
+    fn bars(&self, body: f64) -> Markup {
+        let (plot, top, rows) = (self.plot, self.top(), self.rows());
+        let x = self.bar_scale(&rows);
         html! {
-            @if plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
+            @if !plot.y.logarithmic && plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
             @for tick in x.ticks(plot.y.quantity) {
                 path d=(format!("M{} {top}V{}", x.at(tick), top + body)) stroke="var(--plot-grid)" {}
             }
             (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
-            @for (index, row) in self.rows().iter().enumerate() {
-                @for (line, text) in row.lines.iter().enumerate() {
-                    @let below = LINE * (line as f64 - (row.lines.len() - 1) as f64 / 2.0);
-                    text x=(self.frame.names - 8.0) y=(row.middle + below + 4.0) text-anchor="end" fill="var(--plot-text)" { (text) }
-                }
-                @if dots {
-                    @for piece in parts(index) { @let style = Style::of(piece.series); @if let Some(shape) = style.shape {
-                        g data-series=(piece.number) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {
-                            path d=(shape.path((x.at(piece.point.y), row.middle))) { title { (plot.told(piece.series, piece.point)) } }
-                        }
-                    } }
-                } @else {
-                    (self.stacked(parts(index), &x, row.middle))
+            @for (index, row) in rows.iter().enumerate() {
+                (lines(&row.lines, (self.frame.names - 8.0, row.middle), "end", "var(--plot-text)"))
+                @if plot.y.logarithmic { (self.laid(index, &x, row.middle)) } @else { (self.stacked(self.pieces(index), &x, row.middle)) }
+                @let ends = self.pieces(index).filter(|_| plot.y.logarithmic).map(|piece| x.at(piece.point.y));
+                @let sum = self.pieces(index).map(|piece| piece.point.y.max(0.0)).sum::<f64>();
+                @let end = ends.fold(if plot.y.logarithmic { 0.0 } else { x.at(sum) }, f64::max);
+                (lines(&row.labels, (end + 9.0, row.middle), "start", "var(--plot-label)"))
+            }
+        }
+    }
+
+    /// On a logarithmic axis: a bar from its start, and symbols on it.
+    fn laid(&self, row: usize, x: &Scale, middle: f64) -> Markup {
+        let start = x.ends[0];
+        html! {
+            @for Piece { number, series, point } in self.pieces(row) {
+                @let style = Style::of_point(series, point.is_disturbed);
+                @let symbol = style.shape.filter(|_| !series.look.is_bar());
+                g data-series=(number) {
+                    @if let Some(shape) = symbol {
+                        path d=(shape.path((x.at(point.y), middle))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" opacity=(style.opacity) { title { (self.plot.told(series, point)) } }
+                    } @else if series.look.is_bar() {
+                        @let width = x.at(point.y) - start;
+                        path d=(format!("M{start} {}h{width}v18h-{width}z", middle - 9.0)) fill=(style.ink) opacity=(style.opacity) { title { (self.plot.told(series, point)) } }
+                    }
                 }
             }
         }
@@ -293,7 +354,7 @@ impl Drawing<'_> {
             .collect();
         html! {
             @for (Piece { number, series, point }, from, width) in pieces {
-                @let style = Style::of(series);
+                @let style = Style::of_point(series, point.is_disturbed);
                 @let area = format!("M{from} {}h{width}v18h-{width}z", middle - 9.0);
                 g data-series=(number) {
                     path d=(area) fill=(style.ink) opacity=(style.opacity) stroke="var(--plot-paper)" {
@@ -328,10 +389,15 @@ impl Drawing<'_> {
                 @let left = 16.0 + column * (index % self.frame.legend_columns) as f64;
                 @let middle = top + LEGEND_ROW * (index / self.frame.legend_columns) as f64;
                 @let style = Style::of(series);
-                @if style.is_line {
-                    path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+                @let is_bar = self.plot.kind == Kind::Bars && series.look.is_bar();
+                @if is_bar {
+                    rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
+                } @else {
+                    @if style.is_line && self.plot.kind == Kind::Curves {
+                        path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+                    }
+                    @if let Some(shape) = style.shape { (shape.at(left + 13.0, middle, &style)) }
                 }
-                @if let Some(shape) = style.shape { (shape.at(left + 13.0, middle, &style)) }
                 text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name) }
             }
         }
@@ -344,6 +410,8 @@ struct Row {
     bottom: f64,
     /// Its name.
     lines: Vec<String>,
+    /// What is written beside its bar.
+    labels: Vec<String>,
 }
 
 /// What one series has in one row.
@@ -353,6 +421,16 @@ struct Piece<'a> {
     point: &'a Point,
 }
 
+/// Lines of text about a height.
+fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> Markup {
+    html! {
+        @for (line, text) in lines.iter().enumerate() {
+            @let below = LINE * (line as f64 - (lines.len() - 1) as f64 / 2.0);
+            text x=(x) y=(middle + below + 4.0) text-anchor=(anchor) fill=(ink) { (text) }
+        }
+    }
+}
+
 /// A path through those places.
 fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
     let places: Vec<String> = places.map(|(x, y)| format!("{x} {y}")).collect();
@@ -360,7 +438,7 @@ fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
 }
 
 /// A name in lines of about so many letters each.
-fn broken(name: &str, letters: usize) -> Vec<String> {
+pub fn broken(name: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in name.split(' ') {
         let line = lines.last_mut().expect("one line at least");
@@ -428,7 +506,7 @@ impl Scale {
     fn ticks(&self, quantity: Quantity) -> Vec<f64> {
         // Labels beside each other need more room than labels above each other.
         let [from, to] = self.ends;
-        let room = if from < to { (to - from) / 56.0 } else { (from - to) / 22.0 };
+        let room = if from < to { (to - from) / 66.0 } else { (from - to) / 22.0 };
         let ticks_max = room.floor().clamp(2.0, 24.0);
         let powers = |base: f64| {
             let [first, last] = [self.from.log(base).ceil(), (self.to * 1.001).log(base).floor()];
@@ -464,6 +542,16 @@ struct Style {
 }
 
 impl Style {
+    /// Of a point: what was disturbed is grey and pale.
+    fn of_point(series: &Series, is_disturbed: bool) -> Self {
+        let own = Self::of(series);
+        if !is_disturbed {
+            return own;
+        }
+        let ink = "var(--plot-limit)".to_owned();
+        Self { fill: ink.clone(), ink, opacity: "0.35", ..own }
+    }
+
     fn of(series: &Series) -> Self {
         let slot = series.slot % COLOURS;
         // Where colours come round again, symbol and dash do not.
@@ -491,7 +579,11 @@ impl Style {
             dash: if series.look == Look::Limit { "3 4" } else { DASHES[(slot + 3 * lap) % DASHES.len()] },
             is_line: matches!(series.look, Look::Measured | Look::Limit | Look::Model),
             // Parts differ in brightness too.
-            opacity: if series.look == Look::Part && series.slot % 2 == 1 { "0.45" } else { "1" },
+            opacity: match series.look {
+                Look::Part if series.slot % 2 == 1 => "0.45",
+                Look::Limit => "0.6",
+                _ => "1",
+            },
         }
     }
 }

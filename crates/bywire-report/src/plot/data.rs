@@ -1,6 +1,15 @@
-//! A plot: what is drawn, and said in the table below it.
+//! What a plot holds: what is drawn, and told in the table below it.
 
+use bywire_results::cell::Cell;
 use bywire_results::quantity;
+
+use crate::quiet;
+
+/// A legend starts with so many entries; a reader adds the others.
+const SHOWN_AT_FIRST: usize = 5;
+
+/// What is told of a point that was disturbed.
+pub const DISTURBED: &str = "disturbed: do not use";
 
 /// One plot.
 #[derive(Clone, Debug)]
@@ -43,6 +52,17 @@ pub struct Axis {
     pub quantity: Quantity,
     /// Whether it is logarithmic at first.
     pub logarithmic: bool,
+}
+
+impl Axis {
+    /// Lengths of messages.
+    pub const SIZE: Self = Self { name: "message length", quantity: Quantity::Size, logarithmic: true };
+    /// Half of a round trip.
+    pub const HALF_RTT: Self = Self { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
+    /// Payload per second.
+    pub const RATE: Self = Self { name: "rate", quantity: Quantity::Rate, logarithmic: true };
+    /// Names of bars.
+    pub const NAMES: Self = Self { name: "way", quantity: Quantity::Name, logarithmic: false };
 }
 
 /// What an axis counts.
@@ -94,7 +114,7 @@ pub struct Series {
 pub enum Look {
     /// Measured now: a line with symbols, and its band where there is one.
     Measured,
-    /// A floor or ceiling: a thin dashed line without symbols.
+    /// A floor or ceiling: a thin dashed line without symbols, or a grey bar.
     Limit,
     /// What a model says: a line without symbols.
     Model,
@@ -102,8 +122,15 @@ pub enum Look {
     Historic,
     /// A mark on a curve (N½): a single large symbol.
     Mark,
-    /// A part of a bar.
+    /// A bar, or a part of one.
     Part,
+}
+
+impl Look {
+    /// Whether it is drawn as a bar where a plot has bars; the others are symbols there.
+    pub fn is_bar(self) -> bool {
+        matches!(self, Self::Part | Self::Limit)
+    }
 }
 
 /// One point: (x, y) and the band about y where there is one.
@@ -117,12 +144,21 @@ pub struct Point {
     pub band: Option<[f64; 2]>,
     /// A word on this point (its hardware, what was printed).
     pub note: Option<String>,
+    /// What is written beside it, where it is a bar or a symbol in the row of one.
+    pub label: Option<String>,
+    /// It was disturbed: it is shown, in grey, and not to be used.
+    pub is_disturbed: bool,
 }
 
 impl Point {
     /// A point without a band.
     pub fn new(x: f64, y: f64) -> Self {
-        Self { x, y, band: None, note: None }
+        Self { x, y, band: None, note: None, label: None, is_disturbed: false }
+    }
+
+    /// The value of a cell.
+    pub fn of(x: f64, cell: &Cell) -> Self {
+        Self { is_disturbed: quiet::is_disturbed(cell), ..Self::new(x, cell.value) }
     }
 }
 
@@ -140,11 +176,39 @@ impl Plot {
         remarks: Vec::new(),
     };
 
-    /// Whether there is anything measured to show; limits and history alone make no plot.
+    /// Whether nothing was measured of it, and nothing is to be told about that.
     pub fn is_empty(&self) -> bool {
-        let shown =
-            |series: &Series| !series.points.is_empty() && matches!(series.look, Look::Measured | Look::Part);
-        !self.series.iter().any(shown)
+        !self.has_marks() && self.remarks.is_empty()
+    }
+
+    /// Whether there is anything of its own to draw; limits and printed figures alone make no plot.
+    pub fn has_marks(&self) -> bool {
+        let is_own = |look| matches!(look, Look::Measured | Look::Part | Look::Model);
+        let shown = |series: &Series| !series.points.is_empty() && is_own(series.look);
+        self.series.iter().any(shown)
+    }
+
+    /// Whether a series is shown at first: of many curves the first ways of as many levels, which the page then adds to.
+    pub fn starts_with(&self, number: usize) -> bool {
+        let can_hide = |series: &&Series| !matches!(series.look, Look::Mark);
+        if self.kind == Kind::Bars || self.series.iter().filter(can_hide).count() <= SHOWN_AT_FIRST {
+            return true;
+        }
+        let own = &self.series[number];
+        if own.look == Look::Mark {
+            let on =
+                self.series.iter().position(|other| other.look == Look::Measured && other.slot == own.slot);
+            return on.is_none_or(|curve| self.starts_with(curve));
+        }
+        let level = |series: &Series| series.name.split(" · ").next().unwrap_or_default().to_owned();
+        let is_first_of_level = |index: usize| {
+            !self.series[..index].iter().any(|other| level(other) == level(&self.series[index]))
+        };
+        let mut order: Vec<usize> =
+            (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
+        // Limits are no levels, but no curves either: they come last.
+        order.sort_by_key(|index| (self.series[*index].look == Look::Limit, !is_first_of_level(*index)));
+        order.iter().take(SHOWN_AT_FIRST).any(|shown| *shown == number)
     }
 
     /// Part of the picture that belongs to the answer.
@@ -152,9 +216,16 @@ impl Plot {
         self.id.starts_with("ladder")
     }
 
-    /// Whether its vertical axis may be linear too.
+    /// Its title with what is compared, which begins what is told about it.
+    pub fn heading(&self) -> String {
+        let about = self.about.split(". ").next().unwrap_or_default();
+        if self.is_ladder() { about.to_owned() } else { self.title.to_owned() }
+    }
+
+    /// Whether its vertical axis may be linear too: on none that spans the decades between the documents and today.
     pub fn has_scales(&self) -> bool {
-        self.kind == Kind::Curves && self.y.logarithmic
+        let has_printed = self.series.iter().any(|series| series.look == Look::Historic);
+        self.kind == Kind::Curves && self.y.logarithmic && !has_printed
     }
 
     /// What a reader is told of a point.
@@ -163,6 +234,7 @@ impl Plot {
         let mut lines = vec![series.name.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
         lines.extend(point.band.map(|[low, high]| format!("{} – {}", format(low), format(high))));
         lines.extend(point.note.clone());
+        lines.extend(point.is_disturbed.then(|| DISTURBED.to_owned()));
         lines.join("\n")
     }
 

@@ -1,0 +1,394 @@
+//! Every way beside the kernel's TCP: a question has one length, and a way has one row in it, however it waits.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use bywire_results::cell::{Cell, Unit};
+use bywire_results::level::DATAGRAM_BYTES_MAX;
+use bywire_results::quantity::{self, TOO_FEW_PAIRS};
+
+use crate::quiet::is_disturbed;
+use crate::way::{Waiting, Way};
+
+/// From what is nearest to memory to what is furthest; levels that are not named come last, as they were taken.
+const RUNGS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];
+
+/// Parameters in which a figure and its rival's must agree: they change the question.
+const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
+
+/// With an upper end so many times the lower one an interval is wide: it is told wherever its middle is.
+const WIDE: f64 = 1.5;
+
+/// What is asked of every way.
+#[derive(Debug)]
+pub struct Question {
+    /// Whose cells answer it.
+    pub test: &'static str,
+    /// What it is, before ` of 8 bytes`.
+    title: &'static str,
+    /// What is better, for a heading.
+    pub better: &'static str,
+    /// The length that stands for it, where as many ways were measured at it as at any other.
+    usual_bytes: u64,
+    less_is_better: bool,
+    /// What its CPU is divided by; nothing where the figure is CPU time itself.
+    pub cost: Option<&'static str>,
+}
+
+/// In the order of the tables.
+pub const QUESTIONS: [Question; 5] = [
+    Question {
+        test: "latency",
+        title: "Half-RTT",
+        better: "shorter is better",
+        usual_bytes: 8,
+        less_is_better: true,
+        cost: Some(ROUND_TRIP),
+    },
+    Question {
+        test: "stream",
+        title: "One-way rate",
+        better: "higher is better",
+        usual_bytes: 64 << 10,
+        less_is_better: false,
+        cost: Some(KILOBYTE),
+    },
+    Question {
+        test: "rr",
+        title: "Transactions per second",
+        better: "more is better",
+        usual_bytes: 1,
+        less_is_better: false,
+        cost: Some(ROUND_TRIP),
+    },
+    Question {
+        test: "bidir",
+        title: "Two-way rate",
+        better: "higher is better",
+        usual_bytes: 64 << 10,
+        less_is_better: false,
+        cost: Some(KILOBYTE),
+    },
+    Question {
+        test: "overhead",
+        title: "CPU of a message at both ends",
+        better: "less is better",
+        usual_bytes: 8,
+        less_is_better: true,
+        cost: None,
+    },
+];
+
+const ROUND_TRIP: &str = "round trip";
+const KILOBYTE: &str = "KB";
+
+/// One question, answered by every way that was asked.
+#[derive(Clone, Debug)]
+pub struct Comparison<'a> {
+    /// What was asked.
+    pub question: &'static Question,
+    /// The length at which ways are compared; absent where the cells have none.
+    pub size_bytes: Option<u64>,
+    /// The way that × is against, on each machine.
+    pub rival: Option<String>,
+    /// One for each way, nearest to memory first.
+    pub rows: Vec<Row<'a>>,
+}
+
+/// A way in one comparison.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// The way as programs use it, unless it was only measured otherwise.
+    pub usual: Entry<'a>,
+    /// The same way, waiting otherwise.
+    pub others: Vec<Entry<'a>>,
+}
+
+/// One figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The way that it is of.
+    pub way: &'a Way<'a>,
+    /// Where it comes from.
+    pub cell: &'a Cell,
+    /// What it is to the rival.
+    pub times: Times,
+}
+
+/// How many times better than the rival a figure is, above one, or worse, below it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Times {
+    /// With the ends of an interval.
+    Better(f64, [f64; 2]),
+    /// It is the rival itself.
+    Rival,
+    /// Its machine was not quiet enough.
+    Disturbed,
+    /// The rival's machine was not.
+    RivalDisturbed,
+    /// It was measured at another length than the others.
+    OtherLength,
+    /// One of both has too few pairs for an interval.
+    TooFewPairs,
+    /// Nothing to compare with waits alike.
+    Nobody,
+}
+
+/// Every question that was asked, each at one length.
+pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
+    QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways)).collect()
+}
+
+impl Question {
+    /// What it is, at the length asked.
+    pub fn title(&self, size_bytes: Option<u64>) -> String {
+        let size = size_bytes.map(|bytes| format!(", {}", length(bytes))).unwrap_or_default();
+        format!("{}{size}", self.title)
+    }
+
+    fn beats(&self, value: f64, other: f64) -> bool {
+        if self.less_is_better { value < other } else { value > other }
+    }
+
+    /// How many times better `own` is than `rival`, from the ends of both 95 % intervals: it holds the true ratio in at
+    /// least 90 of 100 cases.
+    fn times(&self, own: &Cell, rival: &Cell) -> Times {
+        let Some(([own_low, own_high], [rival_low, rival_high])) = own.ci95.zip(rival.ci95) else {
+            return Times::TooFewPairs;
+        };
+        match self.less_is_better {
+            true => Times::Better(rival.value / own.value, [rival_low / own_high, rival_high / own_low]),
+            false => Times::Better(own.value / rival.value, [own_low / rival_high, own_high / rival_low]),
+        }
+    }
+}
+
+impl<'a> Comparison<'a> {
+    fn of(question: &'static Question, ways: &'a [Way<'a>]) -> Option<Self> {
+        let cells: Vec<(&Way, Vec<&Cell>)> = ways
+            .iter()
+            .map(|way| (way, way.by_size(question.test)))
+            .filter(|(_, cells)| !cells.is_empty())
+            .collect();
+        let size_bytes = shared_length(question, &cells);
+        let mut rows: Vec<Row> = Vec::new();
+        for (way, cells) in &cells {
+            let Some(cell) = nearest(question, cells, size_bytes) else { continue };
+            let entry = Entry { way, cell, times: Times::Nobody };
+            match rows.iter_mut().find(|row| row.usual.way.is_same_place(way)) {
+                Some(row) => row.add(entry),
+                None => rows.push(Row { usual: entry, others: Vec::new() }),
+            }
+        }
+        let place = |way: &Way| RUNGS.iter().position(|rung| *rung == way.level).unwrap_or(RUNGS.len());
+        rows.sort_by_key(|row| place(row.usual.way));
+        let rival = rival_of(&rows).map(|row| called(row.usual.way).to_owned());
+        let told: Vec<Row> = rows.iter().map(|row| row.compared(question, size_bytes, &rows)).collect();
+        (!told.is_empty()).then_some(Self { question, size_bytes, rival, rows: told })
+    }
+
+    /// What it is about, with its length.
+    pub fn title(&self) -> String {
+        self.question.title(self.size_bytes)
+    }
+
+    /// The best usable way at the length asked.
+    pub fn best(&self) -> Option<&Row<'a>> {
+        let usable = |row: &&Row| !matches!(row.usual.times, Times::Disturbed | Times::OtherLength);
+        let better = |one: &'_ Row<'a>, other: &'_ Row<'a>| {
+            self.question.beats(other.usual.cell.value, one.usual.cell.value)
+        };
+        self.rows.iter().filter(usable).reduce(|one, other| if better(one, other) { other } else { one })
+    }
+
+    /// The CPU of everybody together for one unit of work, with that unit.
+    pub fn cpu(&self, cell: &Cell) -> Option<String> {
+        let us = match self.question.cost? {
+            ROUND_TRIP => cell.cpu.service_demand_us_per_transaction(),
+            _ => cell.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
+        };
+        us.map(|us| quantity::duration(us * 1e3))
+    }
+}
+
+impl<'a> Row<'a> {
+    /// One more way of waiting: what programs do by default is the usual one.
+    fn add(&mut self, entry: Entry<'a>) {
+        let rank = |waiting: Waiting| {
+            [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling]
+                .iter()
+                .position(|known| *known == waiting)
+        };
+        let is_more_usual = rank(entry.way.waiting) < rank(self.usual.way.waiting);
+        let other = if is_more_usual { std::mem::replace(&mut self.usual, entry) } else { entry };
+        self.others.push(other);
+    }
+
+    /// Every way of waiting, the usual one first.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry<'a>> {
+        std::iter::once(&self.usual).chain(&self.others)
+    }
+
+    fn compared(&self, question: &Question, size_bytes: Option<u64>, rows: &[Row<'a>]) -> Self {
+        let asked = |row: &Row<'a>| {
+            let of = |name: &str| row.usual.cell.parameters.get(name).cloned();
+            (row.usual.way.machine(), OF_THE_QUESTION.map(of))
+        };
+        let own: Vec<Row> = rows.iter().filter(|row| asked(row) == asked(self)).cloned().collect();
+        let rival = rival_of(&own);
+        let told = |entry: &Entry<'a>| {
+            let rival = rival.and_then(|rival| rival.waiting_like(entry.way.waiting));
+            Entry { times: times(question, size_bytes, entry, rival), ..*entry }
+        };
+        Self { usual: told(&self.usual), others: self.others.iter().map(told).collect() }
+    }
+
+    /// Like is compared with like: the default of one with the default of another, otherwise the same way of waiting.
+    fn waiting_like(&self, waiting: Waiting) -> Option<&Entry<'a>> {
+        let same = self.entries().find(|entry| entry.way.waiting == waiting);
+        let default = Some(&self.usual).filter(|entry| entry.way.waiting == Waiting::Sleeping);
+        same.or(default.filter(|_| waiting == Waiting::Adaptive))
+    }
+}
+
+fn times(question: &Question, size_bytes: Option<u64>, entry: &Entry, rival: Option<&Entry>) -> Times {
+    let is_asked = |cell: &Cell| cell.size_bytes.map(rounded) == size_bytes;
+    match rival {
+        _ if is_disturbed(entry.cell) => Times::Disturbed,
+        _ if !is_asked(entry.cell) => Times::OtherLength,
+        Some(rival) if std::ptr::eq(rival.cell, entry.cell) => Times::Rival,
+        Some(rival) if !is_asked(rival.cell) => Times::Nobody,
+        Some(rival) if is_disturbed(rival.cell) => Times::RivalDisturbed,
+        Some(rival) => question.times(entry.cell, rival.cell),
+        None => Times::Nobody,
+    }
+}
+
+/// The kernel's TCP on loopback, or what comes nearest to it: other TCP, then the kernel's other ways.
+fn rival_of<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
+    let of = |level: &str, link: Option<&str>| {
+        rows.iter().find(|row| {
+            let own = row.usual.cell.link.as_deref();
+            row.usual.way.level == level && link.is_none_or(|link| own == Some(link))
+        })
+    };
+    let tcp = of("tcp", Some("loopback")).or_else(|| of("tcp", None));
+    tcp.or_else(|| of("eth", Some("veth"))).or_else(|| of("unix", None)).or_else(|| of("udp", None))
+}
+
+/// The length at which most ways were measured.
+fn shared_length(question: &Question, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64> {
+    let mut counts = BTreeMap::<u64, usize>::new();
+    for (_, cells) in ways {
+        cells
+            .iter()
+            .filter_map(|cell| cell.size_bytes)
+            .for_each(|size| *counts.entry(rounded(size)).or_default() += 1);
+    }
+    let (size, _) = counts
+        .into_iter()
+        .min_by_key(|(size, count)| (Reverse(*count), size.abs_diff(question.usual_bytes)))?;
+    Some(size)
+}
+
+/// A way's cell of that length, or its nearest.
+fn nearest<'a>(question: &Question, cells: &[&'a Cell], size_bytes: Option<u64>) -> Option<&'a Cell> {
+    let wanted = size_bytes.unwrap_or(question.usual_bytes);
+    cells.iter().copied().min_by_key(|cell| cell.size_bytes.map_or(0, |size| rounded(size).abs_diff(wanted)))
+}
+
+/// The longest datagram counts as the 64 KiB for which it stands: 29 bytes are its headers.
+fn rounded(size_bytes: u64) -> u64 {
+    if size_bytes == DATAGRAM_BYTES_MAX { 64 << 10 } else { size_bytes }
+}
+
+/// A length in words: `8 bytes`, `64 KiB`.
+pub fn length(bytes: u64) -> String {
+    match quantity::size(bytes).strip_suffix(" B") {
+        Some("1") => "1 byte".to_owned(),
+        Some(count) => format!("{count} bytes"),
+        None => quantity::size(bytes),
+    }
+}
+
+/// Of a test whose ends both send: their own CPU time over what crossed in both directions.
+fn busy_us_per_kb(cell: &Cell) -> Option<f64> {
+    let carriers = cell.cpu.carriers.as_ref().map_or(Some(0.0), |end| end.attributed)?;
+    let busy = cell.cpu.source.attributed? + cell.cpu.target.attributed? + carriers;
+    (cell.unit == Unit::BytesPerSecond).then(|| busy * 1e6 / (cell.value / 1024.0))
+}
+
+impl Entry<'_> {
+    /// Its figure; with its length where that is another one than was asked.
+    pub fn value(&self, size_bytes: Option<u64>) -> String {
+        let other = self.cell.size_bytes.filter(|size| Some(*size) != size_bytes);
+        let at = other.map(|size| format!(" at {}", quantity::size(size))).unwrap_or_default();
+        quantity::value(self.cell.value, self.cell.unit) + &at
+    }
+}
+
+impl Times {
+    /// `276×`; with its interval where that is wide; or why there is none.
+    pub fn text(self) -> String {
+        match self {
+            Self::Better(factor, _) => {
+                let interval = self.wide_interval().map(|interval| format!(", {interval}"));
+                quantity::factor(factor) + &interval.unwrap_or_default()
+            }
+            Self::Rival => "1×".to_owned(),
+            Self::Disturbed => "disturbed".to_owned(),
+            Self::RivalDisturbed => "rival disturbed".to_owned(),
+            Self::OtherLength => "other length".to_owned(),
+            Self::TooFewPairs => TOO_FEW_PAIRS.to_owned(),
+            Self::Nobody => "–".to_owned(),
+        }
+    }
+
+    /// `276×`, or why there is none.
+    pub fn factor(self) -> String {
+        match self {
+            Self::Better(factor, _) => quantity::factor(factor),
+            other => other.text(),
+        }
+    }
+
+    /// The interval in words; none where there is none.
+    pub fn interval(self) -> Option<String> {
+        match self {
+            Self::Better(_, [low, high]) => {
+                Some(format!("{} to {}", quantity::digits(low), quantity::digits(high)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The interval in words where it is wide.
+    pub fn wide_interval(self) -> Option<String> {
+        self.interval().filter(|_| matches!(self, Self::Better(_, [low, high]) if high > low * WIDE))
+    }
+
+    /// The factor alone, for a mark in a picture; empty where there is none.
+    pub fn mark(self) -> String {
+        match self {
+            Self::Better(..) => self.factor(),
+            Self::Disturbed => "disturbed".to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// What people call a way.
+pub fn called<'a>(way: &Way<'a>) -> &'a str {
+    let is_veth = way.cells.first().is_some_and(|cell| cell.link.as_deref() == Some("veth"));
+    match way.level {
+        "eth" if is_veth => "the kernel's veth",
+        "msg" => "Bywire messages",
+        "sock" => "sockets under `bywire run`",
+        "eth" => "Ethernet in user space",
+        "unix" => "Unix sockets",
+        "tcp" => "the kernel's TCP",
+        "udp" => "the kernel's UDP",
+        "mpi" => "MPI",
+        other => other,
+    }
+}

@@ -1,0 +1,77 @@
+//! The source documents beside this session: what they print, and what models say of their machines. Nothing of it was
+//! measured here, so it stands by itself.
+
+use bywire_results::quantity;
+use maud::{Markup, html};
+
+use crate::ceiling::Ceilings;
+use crate::model;
+use crate::past::{Comparison, Row, comparisons};
+use crate::plot::{self, section};
+use crate::table::Column::{Figures, Words};
+use crate::table::scroll;
+use crate::way::Way;
+
+/// Everything, with `name` for the names of its parts.
+pub fn section(ways: &[Way], ceilings: &Ceilings, name: &dyn Fn(&str) -> String) -> Markup {
+    html! {
+        (past(&comparisons(ways, ceilings), &name("past")))
+        @for plot in plot::then_and_now(ways, ceilings) { (section::of_plot(&plot, &name(plot.id))) }
+        (model::section(&model::plots()))
+    }
+}
+
+fn past(comparisons: &[Comparison], place: &str) -> Markup {
+    html! {
+        section.card id=(place) {
+            h3 { "Then and now" }
+            p.about { "The figures of the five source documents, as printed, beside the nearest result of this session. The machines are decades apart, and today both ends share one: the table shows what a program gets, then and now." }
+            @for comparison in comparisons {
+                details {
+                    summary {
+                        (comparison.document.title) " (" (comparison.document.date) "): "
+                        (comparison.rows.len()) " figures beside today's, " (comparison.without) " without a counterpart in this session"
+                    }
+                    @if !comparison.rows.is_empty() { (past_table(comparison)) }
+                }
+            }
+        }
+    }
+}
+
+fn past_table(comparison: &Comparison) -> Markup {
+    scroll(
+        &comparison.document.title,
+        &[
+            Words("then"),
+            Figures("printed"),
+            Figures("today"),
+            Words("by"),
+            Figures("better by"),
+            Words("note"),
+        ],
+        html! {
+            @for row in &comparison.rows { tr {
+                th scope="row" {
+                    (row.figure.what) ", " (length_told(row))
+                    small { (row.figure.hardware) }
+                }
+                td.figure { (row.figure.printed) " " (row.figure.unit) }
+                td.figure { (row.today) }
+                td { (row.whose) }
+                td.figure { (quantity::factor(row.gain)) }
+                td { @if let Some(note) = &row.figure.note { (note) } }
+            } }
+        },
+    )
+}
+
+/// The length that the document prints, or that it prints none.
+fn length_told(row: &Row) -> String {
+    let figure = row.figure;
+    match figure.size_bytes {
+        Some(size) => quantity::size(size),
+        None if figure.test == "nhalf" => "all lengths".into(),
+        None => "no length printed".into(),
+    }
+}

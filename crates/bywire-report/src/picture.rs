@@ -1,0 +1,74 @@
+//! A picture to share: the verdict, and the ladder of every way, 1200 × 630 points.
+
+use bywire_results::cell::Session;
+use maud::{Markup, html};
+
+use crate::ceiling::Ceilings;
+use crate::comparison::comparisons;
+use crate::machine::machines;
+use crate::plot::data::Plot;
+use crate::plot::drawing::{broken, on_white, panel};
+use crate::plot::plots;
+use crate::verdict::Verdict;
+use crate::way::ways;
+
+const WIDTH: f64 = 1200.0;
+const HEIGHT: f64 = 630.0;
+const MARGIN: f64 = 40.0;
+/// Where the plots begin, and where the last line stands.
+const PLOTS_TOP: f64 = 196.0;
+const FOOT: f64 = HEIGHT - 24.0;
+/// Letters of a line of the verdict.
+const LETTERS: usize = 104;
+const VERDICT_LINES_MAX: usize = 4;
+
+/// The picture of a session as an SVG file.
+pub fn svg(session: &Session) -> String {
+    let ways = ways(&session.cells);
+    let ceilings = Ceilings::of(&session.cells);
+    let comparisons = comparisons(&ways);
+    let verdict = Verdict::of(session, &comparisons, &ceilings);
+    let plots = plots(&ways, &ceilings, &comparisons);
+    let ladder: Vec<&Plot> = plots.iter().filter(|plot| plot.is_ladder()).collect();
+    let sentences = if verdict.alarms.is_empty() { &verdict.sentences } else { &verdict.alarms };
+    let ink = if verdict.alarms.is_empty() { "var(--plot-text)" } else { ALARM };
+    let lines = sentences.iter().flat_map(|sentence| broken(sentence, LETTERS)).take(VERDICT_LINES_MAX);
+    let drawing = html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) width=(WIDTH) height=(HEIGHT) role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, DejaVu Sans, sans-serif" font-size="13" {
+            title { "What this machine delivers, measured by bywire bench " (session.preset) }
+            rect width=(WIDTH) height=(HEIGHT) fill="var(--plot-paper)" {}
+            text x=(MARGIN) y="58" font-size="32" font-weight="600" fill="var(--plot-text)" { "What this machine delivers" }
+            @for (line, text) in lines.enumerate() {
+                text x=(MARGIN) y=(94.0 + 24.0 * line as f64) font-size="19" fill=(ink) { (text) }
+            }
+            g opacity=(if verdict.is_unusable { "0.4" } else { "1" }) {
+                @for (column, plot) in ladder.iter().enumerate() { (part(plot, column, ladder.len())) }
+            }
+            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(session)) }
+            text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
+        }
+    };
+    on_white(drawing.into_string())
+}
+
+/// Of what cannot be used.
+const ALARM: &str = "#b3261e";
+
+/// One of the plots, shrunk where it has many rows.
+fn part(plot: &Plot, column: usize, columns: usize) -> Markup {
+    let room = (WIDTH - 2.0 * MARGIN) / columns.max(1) as f64;
+    let (bars, height) = panel(plot, room - 12.0);
+    let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / height).min(1.0);
+    let left = MARGIN + room * column as f64;
+    html! {
+        text x=(left) y=(PLOTS_TOP) font-size="17" font-weight="600" fill="var(--plot-text)" { (plot.heading()) }
+        g transform=(format!("translate({left} {}) scale({scale:.3})", PLOTS_TOP + 14.0)) { (bars) }
+    }
+}
+
+fn foot(session: &Session) -> String {
+    let date = session.started.split('T').next().unwrap_or_default().to_owned();
+    let mut parts = machines(&session.environment);
+    parts.extend([format!("bywire bench {}", session.preset), date]);
+    parts.join(" · ")
+}

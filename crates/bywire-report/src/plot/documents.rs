@@ -1,0 +1,79 @@
+//! The plots that the source documents' printed figures belong on, with both.
+
+use crate::plot::by_size::extent;
+use crate::plot::data::{Look, Plot, Point, Series};
+
+/// Of the measured plots those with figures of a document, which they get: under a name of their own, as what was not
+/// measured stands apart.
+pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
+    let both = measured.iter().filter_map(|plot| {
+        let (id, title, test, unit) = match plot.id {
+            "half-rtt" => ("then-half-rtt", "Half-RTT, then and now", "latency", "ns"),
+            "one-way" => ("then-one-way", "One-way rate, then and now", "stream", "bytes_per_second"),
+            "two-way" => ("then-two-way", "Two-way rate, then and now", "bidir", "bytes_per_second"),
+            "transactions" => {
+                ("then-transactions", "Transactions, then and now", "rr", "transactions_per_second")
+            }
+            _ => return None,
+        };
+        let own: Vec<Series> =
+            plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
+        // Half-RTTs and transactions of long messages stand nowhere: a document says no length.
+        let sizes = extent(&own).filter(|_| unit == "bytes_per_second");
+        let printed = printed(test, unit, sizes);
+        // A document is set beside a way of each level: the others stand in the plot of what was measured.
+        let shown = plot.series.iter().enumerate().filter(|(number, _)| plot.starts_with(*number));
+        let series = shown.map(|(_, series)| series.clone()).chain(printed).collect();
+        let about =
+            format!("{} Hollow grey symbols are printed figures of the source documents.", plot.about);
+        Some(Plot { id, title, about, series, ..plot.clone() })
+    });
+    both.filter(|plot| plot.series.iter().any(|series| series.look == Look::Historic)).collect()
+}
+
+/// Historic figures of one test that have a length; with `sizes`, "large messages" stand at the longest of today's.
+fn printed(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
+    let mut by_document: Vec<Series> = Vec::new();
+    for (document, figure) in bywire_history::figures() {
+        let n_half = test == "stream" && figure.test == "nhalf";
+        let asked = figure.normalised.unit == unit && figure.test == test;
+        if !(n_half || asked) {
+            continue;
+        }
+        let (x, y, printed) = match (figure.size_bytes, sizes) {
+            _ if n_half => {
+                let plateau = bywire_history::figures()
+                    .map(|entry| entry.1)
+                    .find(|other| other.hardware == figure.hardware && other.test == "stream");
+                let Some(plateau) = plateau else { continue };
+                let half = plateau.normalised.value / 2.0;
+                (figure.normalised.value, half, format!("N½ {} {}", figure.printed, figure.unit))
+            }
+            (Some(size), _) => {
+                (size as f64, figure.normalised.value, format!("{} {}", figure.printed, figure.unit))
+            }
+            (None, Some(sizes)) if document.document == "gm" => {
+                let printed = format!("{} {}, large messages", figure.printed, figure.unit);
+                (sizes[1], figure.normalised.value, printed)
+            }
+            _ => continue,
+        };
+        let protocol = match figure.levels.last().map(String::as_str) {
+            Some("tcp") => ", TCP",
+            Some("udp") => ", UDP",
+            _ => "",
+        };
+        let note = Some(format!("{printed}; {}{protocol}", figure.hardware));
+        let point = Point { note, ..Point::new(x, y) };
+        match by_document.iter_mut().find(|series| series.name == document.short) {
+            Some(series) => series.points.push(point),
+            None => by_document.push(Series {
+                name: document.short.clone(),
+                look: Look::Historic,
+                slot: bywire_history::documents().iter().position(|other| other == document).unwrap_or(0),
+                points: vec![point],
+            }),
+        }
+    }
+    by_document
+}

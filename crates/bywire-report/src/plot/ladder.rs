@@ -1,0 +1,109 @@
+//! The ladder: every way of carrying messages below what the machine itself allows, at a glance.
+
+use bywire_results::quantity;
+
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, Entry, Row};
+use crate::plot::data::{Axis, Kind, Look, Plot, Point, Series};
+use crate::way::Waiting;
+
+/// Levels that Bywire carries by itself; of `eth` all links but veth.
+const OURS: [&str; 3] = ["msg", "sock", "eth"];
+
+/// The symbol of what was measured while polling, before its figure.
+const POLLING: &str = "■ ";
+
+/// Latency and rate, one row for each way, with how many times better than the kernel's TCP it is.
+pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
+    let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
+    let half_rtt = asked("latency").map(|latency| {
+        let floors = [
+            ("memory: a cache line", ceilings.half_rtt_floor()),
+            ("memory: a hand-off", ceilings.wake_floor()),
+        ];
+        rungs(latency, &floors, "ladder-half-rtt", "Latency", Axis::HALF_RTT, "Left is better")
+    });
+    let rate = asked("stream").map(|stream| {
+        let bytes = stream.size_bytes.unwrap_or(1 << 20);
+        let ceiling = [("memory: one core writes, copies, sums", ceilings.one_way(bytes))];
+        rungs(stream, &ceiling, "ladder-rate", "Rate", Axis::RATE, "Right is better")
+    });
+    half_rtt.into_iter().chain(rate).collect()
+}
+
+fn rungs(
+    comparison: &Comparison,
+    limits: &[(&str, Option<f64>)],
+    id: &'static str,
+    title: &'static str,
+    y: Axis,
+    better: &str,
+) -> Plot {
+    let limits: Vec<(&str, f64)> =
+        limits.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+    let first = limits.len();
+    let rows = || comparison.rows.iter().enumerate().map(move |(row, told)| ((first + row) as f64, told));
+    let of_limit = |(row, (_, value)): (usize, &(&str, f64))| Point {
+        label: Some(y.quantity.format(*value)),
+        ..Point::new(row as f64, *value)
+    };
+    let ours = |row: &Row| {
+        let link = row.usual.cell.link.as_deref();
+        OURS.contains(&row.usual.way.level) && link != Some("veth")
+    };
+    let usual = |is_ours: bool| -> Vec<Point> {
+        let those = rows().filter(move |(_, row)| ours(row) == is_ours);
+        those.map(|(place, row)| point(comparison, place, &row.usual, "")).collect()
+    };
+    let others = rows().flat_map(|(place, row)| {
+        let polling = row.others.iter().filter(|entry| entry.way.waiting == Waiting::Polling);
+        polling.map(move |entry| (place, entry))
+    });
+    let others = others.map(|(place, entry)| point(comparison, place, entry, POLLING)).collect();
+    let series = |name: &str, look, slot, points| Series { name: name.to_owned(), look, slot, points };
+    let mut series = vec![
+        series("the machine itself", Look::Limit, 0, limits.iter().enumerate().map(of_limit).collect()),
+        series("Bywire", Look::Part, 0, usual(true)),
+        series("others", Look::Part, 6, usual(false)),
+        series("while polling", Look::Measured, 1, others),
+    ];
+    series.retain(|series| !series.points.is_empty());
+    let against = comparison.rival.as_ref().map(|rival| {
+        format!(
+            " × is how many times better than {rival}, default beside default and polling beside polling."
+        )
+    });
+    let names = limits.iter().map(|(name, _)| (*name).to_owned());
+    Plot {
+        id,
+        title,
+        about: format!(
+            "{}. {better}; each line of the grid is ten times the one before.{}",
+            comparison.title(),
+            against.unwrap_or_default()
+        ),
+        kind: Kind::Bars,
+        x: Axis::NAMES,
+        y,
+        categories: names.chain(comparison.rows.iter().map(|row| row.usual.way.name.clone())).collect(),
+        series,
+        remarks: Vec::new(),
+    }
+}
+
+fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> Point {
+    let words = [quantity::value(entry.cell.value, entry.cell.unit), entry.times.mark()];
+    let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" · ");
+    let other = entry.cell.size_bytes.filter(|size| Some(*size) != comparison.size_bytes);
+    let other = other.map(|size| format!("at {}", quantity::size(size)));
+    let below = [other, entry.times.wide_interval()].into_iter().flatten().map(|line| format!("\n{line}"));
+    let label = format!("{waiting}{words}{}", below.collect::<String>());
+    let size = entry.cell.size_bytes.map(|bytes| format!("at {}", quantity::size(bytes)));
+    let told = [size, Some(entry.way.waiting.name().to_owned()), Some(format!("× {}", entry.times.text()))];
+    Point {
+        band: entry.cell.ci95,
+        note: Some(told.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+        label: Some(label),
+        ..Point::of(place, entry.cell)
+    }
+}

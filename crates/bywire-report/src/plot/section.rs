@@ -1,0 +1,89 @@
+//! The section of the page that a plot has: its legend, the drawing, and the table that says the same in figures.
+
+use maud::{Markup, html};
+
+use crate::plot::data::{DISTURBED, Look, Plot, Series};
+use crate::plot::drawing;
+use crate::table::Column::{Figures, Words};
+use crate::table::scroll;
+
+/// The plot's section of the page, at `place`. The script hides series, changes the scale and saves.
+pub fn of_plot(plot: &Plot, place: &str) -> Markup {
+    html! {
+        section.card id=(place) {
+            h3 { (plot.title) }
+            p.about { (plot.about) }
+            @if plot.has_marks() {
+                (legend(plot, place))
+                div.plot data-plot=(place) role="img" aria-label=(format!("{}. {} The table below holds its figures.", plot.title, plot.about)) {
+                    (drawing::in_page(plot, place))
+                }
+            }
+            @for remark in &plot.remarks { p.remark { (remark) } }
+            @if plot.has_marks() {
+                div.tools {
+                    @if plot.has_scales() {
+                        button type="button" data-scale=(place) aria-pressed="false" { "Linear scale" }
+                    }
+                    button type="button" data-download=(place) { "Download SVG" }
+                }
+                details {
+                    summary { "Table: " (plot.title) }
+                    (table(plot))
+                }
+            }
+        }
+    }
+}
+
+/// A button for each series; where there are many, those after the first wait until they are asked for.
+fn legend(plot: &Plot, place: &str) -> Markup {
+    let entries = || plot.series.iter().enumerate().filter(|(_, series)| series.look != Look::Mark);
+    let waiting = entries().filter(|(number, _)| !plot.starts_with(*number)).count();
+    html! {
+        div.legend data-legend=(place) {
+            @for (number, series) in entries() {
+                button type="button" aria-pressed=(plot.starts_with(number).to_string()) data-shows=(with_marks(plot, number)) {
+                    (drawing::sample(plot, series)) (series.name)
+                }
+            }
+            @if waiting > 0 {
+                button.all type="button" data-all=(place) { "Show all " (entries().count()) }
+            }
+        }
+    }
+}
+
+/// The numbers of a series and of the marks on it, which come and go with it.
+fn with_marks(plot: &Plot, number: usize) -> String {
+    let own = &plot.series[number];
+    let is_on_it =
+        |other: &Series| own.look == Look::Measured && other.look == Look::Mark && other.slot == own.slot;
+    let marks = (0..plot.series.len()).filter(|other| is_on_it(&plot.series[*other]));
+    [number].into_iter().chain(marks).map(|number| number.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn table(plot: &Plot) -> Markup {
+    let columns =
+        [Words("series"), Figures(plot.x.name), Figures(plot.y.name), Figures("band"), Words("note")];
+    scroll(
+        &format!("Table of {}", plot.title),
+        &columns,
+        html! {
+            @for series in &plot.series { @for point in &series.points {
+                tr class=[(point.is_disturbed).then_some("unusable")] {
+                    th scope="row" { (series.name) }
+                    td.figure { (plot.x_text(point)) }
+                    td.figure { (plot.y.quantity.format(point.y)) }
+                    td.figure { @if let Some([low, high]) = point.band {
+                        (plot.y.quantity.format(low)) " – " (plot.y.quantity.format(high))
+                    } }
+                    td {
+                        @if let Some(note) = &point.note { (note) }
+                        @if point.is_disturbed { " " (DISTURBED) }
+                    }
+                }
+            } }
+        },
+    )
+}

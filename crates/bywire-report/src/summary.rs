@@ -1,0 +1,61 @@
+//! A session in a page of Markdown, for an issue or a README.
+
+use bywire_results::cell::Session;
+
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, Entry, Row, comparisons};
+use crate::machine::machines;
+use crate::verdict::Verdict;
+use crate::way::ways;
+
+/// The verdict, and every way at one length for each question.
+pub fn markdown(session: &Session) -> String {
+    let ways = ways(&session.cells);
+    let ceilings = Ceilings::of(&session.cells);
+    let comparisons = comparisons(&ways);
+    let verdict = Verdict::of(session, &comparisons, &ceilings);
+    let mut facts = machines(&session.environment);
+    facts.extend([format!("preset {}", session.preset), session.started.clone()]);
+    let mut parts = vec!["## What this machine delivers".to_owned()];
+    parts.extend(verdict.alarms.iter().map(|alarm| format!("**{}**", escaped(alarm))));
+    parts.extend(verdict.sentences.iter().map(|sentence| escaped(sentence)));
+    parts.push(escaped(&facts.join(" · ")));
+    parts.extend(comparisons.iter().map(table));
+    parts.join("\n\n") + "\n"
+}
+
+fn table(comparison: &Comparison) -> String {
+    let against =
+        comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {}", escaped(rival)));
+    let mut lines = vec![
+        format!("| {} | value | {against} | CPU |", escaped(&comparison.title())),
+        "| :--- | ---: | ---: | ---: |".to_owned(),
+    ];
+    lines.extend(comparison.rows.iter().flat_map(Row::entries).map(|entry| line(comparison, entry)));
+    lines.join("\n")
+}
+
+fn line(comparison: &Comparison, entry: &Entry) -> String {
+    let entries = [
+        entry.way.label.clone(),
+        entry.value(comparison.size_bytes),
+        entry.times.text(),
+        comparison.cpu(entry.cell).unwrap_or_else(|| "–".to_owned()),
+    ];
+    format!("| {} |", entries.map(|entry| escaped(&entry)).join(" | "))
+}
+
+/// Words that Markdown takes as words: a session may hold any.
+fn escaped(text: &str) -> String {
+    let mut plain = String::new();
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\r' => plain.push(' '),
+            '<' => plain.push_str("&lt;"),
+            '&' => plain.push_str("&amp;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '!' | '~' => plain.extend(['\\', letter]),
+            other => plain.push(other),
+        }
+    }
+    plain
+}

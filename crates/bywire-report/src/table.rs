@@ -1,0 +1,32 @@
+//! A table of the page, which scrolls by itself where the page is narrow, by keyboard too, and shows that it does.
+
+use maud::{Markup, html};
+
+/// What stands in a column, under its heading.
+pub enum Column<'a> {
+    /// Text, to the left.
+    Words(&'a str),
+    /// Figures, to the right.
+    Figures(&'a str),
+}
+
+/// A table of those rows.
+pub fn scroll(label: &str, columns: &[Column], rows: Markup) -> Markup {
+    scroll_groups(label, columns, html! { tbody { (rows) } })
+}
+
+/// A table of several bodies.
+pub fn scroll_groups(label: &str, columns: &[Column], bodies: Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(label) {
+            table {
+                thead { tr { @for column in columns { @match column {
+                    Column::Words(name) => th scope="col" { (name) },
+                    Column::Figures(name) => th.figure scope="col" { (name) },
+                } } } }
+                (bodies)
+            }
+        }
+        p.sideways aria-hidden="true" { "The table goes on to the right: scroll it sideways →" }
+    }
+}

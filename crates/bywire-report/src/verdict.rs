@@ -1,0 +1,157 @@
+//! What a session says, in a sentence or two of plain words, and what to do next.
+
+use bywire_results::cell::{DISTURBED, Session};
+use bywire_results::quantity;
+use bywire_results::shell;
+
+use crate::ceiling::{Ceiling, Ceilings};
+use crate::comparison::{Comparison, Row, Times, called, length};
+use crate::quiet::Quiet;
+
+/// What stands above everything else.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// One for each of latency and rate, at one length each.
+    pub sentences: Vec<String>,
+    /// Nothing of it can be used.
+    pub is_unusable: bool,
+    /// What was wrong with the session: nothing below it should be trusted before this is read.
+    pub alarms: Vec<String>,
+    /// What to keep in mind with it.
+    pub notes: Vec<String>,
+    /// What to do, each with the command that does it.
+    pub steps: Vec<(String, String)>,
+}
+
+impl Verdict {
+    /// Of a session.
+    pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
+        let quiet = Quiet::of(&session.cells);
+        let mut verdict = Self { is_unusable: quiet.is_unusable(), ..Self::default() };
+        if session.cells.is_empty() {
+            verdict.alarms.push("Nothing was measured in this session.".to_owned());
+        } else if quiet.is_unusable() {
+            verdict
+                .sentences
+                .push("This session cannot be used: the machine was busy with something else.".to_owned());
+        } else {
+            let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
+            verdict.sentences.extend(asked("latency").and_then(|latency| sentence(latency, &LATENCY)));
+            verdict.sentences.extend(asked("stream").and_then(|stream| sentence(stream, &RATE)));
+        }
+        if !session.complete {
+            verdict
+                .alarms
+                .push("This session was interrupted: it shows what had been measured by then.".to_owned());
+        }
+        verdict.alarms.extend(quiet.is_disturbed().then(|| alarm(quiet)));
+        if !quiet.is_disturbed() && quiet.disturbed_cells > 0 {
+            verdict.notes.push(format!("{}. {DISTURBED}", greyed(quiet)));
+        }
+        let unstable: Vec<String> =
+            ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
+        if !unstable.is_empty() {
+            verdict.notes.push(format!(
+                "The machine itself changed by more than 5 % during the session ({}): differences of that order may \
+                 be the machine's.",
+                unstable.join("; ")
+            ));
+        }
+        verdict.steps = steps(session, quiet, comparisons);
+        verdict
+    }
+}
+
+/// How a question is told.
+struct Words {
+    /// Before the length and the figure, and between them.
+    begins: [&'static str; 2],
+    /// What a way does with its figure.
+    verb: &'static str,
+    better: &'static str,
+}
+
+const LATENCY: Words = Words { begins: ["A message of", "arrives in"], verb: "takes", better: "sooner" };
+const RATE: Words = Words { begins: ["Messages of", "stream at"], verb: "carries", better: "faster" };
+
+/// What is said of one question: its best way beside the rival, at the length that both were measured at.
+fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
+    let best = comparison.best()?;
+    let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
+    let value = |row: &Row| row.usual.value(row.usual.cell.size_bytes);
+    let margin = match (best.usual.times, rival) {
+        (Times::Better(factor, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => format!(
+            ", where {} {} {}: {}, {} to {}, which may be no difference",
+            called(rival.usual.way),
+            words.verb,
+            value(rival),
+            quantity::factor(factor),
+            quantity::digits(low),
+            quantity::digits(high)
+        ),
+        (Times::Better(..), Some(rival)) => {
+            let times = best.usual.times.text();
+            let comma = if times.contains(',') { "," } else { "" };
+            format!(", {times}{comma} {} than {}", words.better, called(rival.usual.way))
+        }
+        (Times::Rival, _) if comparison.rows.len() > 1 => {
+            format!(", and by nothing else that was measured here {}", words.better)
+        }
+        _ => String::new(),
+    };
+    let [begins, between] = words.begins;
+    let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
+    Some(format!("{begins} {size} {between} {} by {}{margin}.", value(best), called(best.usual.way)))
+}
+
+fn alarm(quiet: Quiet) -> String {
+    format!(
+        "The machine was not quiet: {} of all blocks were disturbed. {DISTURBED} {}.",
+        quantity::percent(quiet.disturbed_share()),
+        greyed(quiet)
+    )
+}
+
+fn greyed(quiet: Quiet) -> String {
+    match quiet.disturbed_cells {
+        0 => "No cell had half of its pairs disturbed, so every median stands".to_owned(),
+        1 => "One cell cannot be used and is grey".to_owned(),
+        several => format!("{several} of {} cells cannot be used and are grey", quiet.cells),
+    }
+}
+
+fn steps(session: &Session, quiet: Quiet, comparisons: &[Comparison]) -> Vec<(String, String)> {
+    let again = command(session);
+    let step = |what: &str, command: &str| (what.to_owned(), command.to_owned());
+    if quiet.is_disturbed() || session.cells.is_empty() {
+        return vec![step("Stop other programs, then take the session again:", &again)];
+    }
+    if !session.complete {
+        return vec![step("Take the whole session:", &again)];
+    }
+    let mut steps = Vec::new();
+    if comparisons.iter().flat_map(|comparison| &comparison.rows).any(|row| row.usual.way.level == "sock") {
+        steps
+            .push(step("Run a program of your own with its connections in memory:", "bywire run -- PROGRAM"));
+    }
+    let message = ("Take one figure again:", "bywire measure msg latency --size 8");
+    steps.push(step(message.0, message.1));
+    if session.preset == "quick" {
+        steps.push(step("Measure everything, by length:", "bywire bench full"));
+    }
+    steps
+}
+
+/// The command that takes the session again: into a directory of its own, as the first one is taken.
+fn command(session: &Session) -> String {
+    let mut words = session.command.iter().skip(1);
+    let mut kept = vec!["bywire".to_owned()];
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--output" => drop(words.next()),
+            word if word.starts_with("--output=") => {}
+            word => kept.push(shell::quoted(word)),
+        }
+    }
+    kept.join(" ")
+}
