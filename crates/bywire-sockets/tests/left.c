@@ -5,6 +5,10 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <setjmp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
 
 static sigjmp_buf out;
 
@@ -400,8 +404,10 @@ static void faulty(const char *call) {
 }
 
 static char *repaired;
+static int sends_fault;
 
-/* Makes the page usable that is missing, and sends a signal of another kind for each of the first two. */
+/* Makes the page usable that is missing, and sends a signal of another kind for each of the first two. With the first one comes
+   the signal of a fault that is none: nothing ever blocks it. */
 static void repair(int number, siginfo_t *information, void *context) {
     static int pages;
     char *page = (char *)((size_t)information->si_addr & ~(size_t)4095);
@@ -410,11 +416,15 @@ static void repair(int number, siginfo_t *information, void *context) {
     if (pages < 2) {
         raise(pages == 0 ? SIGUSR1 : SIGUSR2);
     }
+    if (pages == 0 && sends_fault) {
+        raise(SIGFPE);
+    }
     pages++;
 }
 
 /* A buffer of which two pages are missing: signals that come while they are repaired are handled, and later faults are. */
-static void faulty_twice(void) {
+static void faulty_twice(const char *way) {
+    sends_fault = strcmp(way, "sent") == 0;
     struct sigaction action = {.sa_sigaction = repair, .sa_flags = SA_SIGINFO};
     sigset_t blocked;
     repaired = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -425,6 +435,7 @@ static void faulty_twice(void) {
     action = (struct sigaction){.sa_handler = note};
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
+    sigaction(SIGFPE, &action, NULL);
     ssize_t found = recv(server, bytes, 10, 0);
     if (found < 0 && errno == EFAULT) {
         bytes[0] = bytes[9] = 0;
@@ -433,6 +444,7 @@ static void faulty_twice(void) {
     sigprocmask(SIG_BLOCK, NULL, &blocked);
     printf("%zd bytes, %d signals\n", found, handled);
     printf("%d %d %d\n", sigismember(&blocked, SIGSEGV), sigismember(&blocked, SIGUSR1), sigismember(&blocked, SIGTERM));
+    printf("%d\n", sigismember(&blocked, SIGFPE));
     bytes[8192] = 1;
     printf("%d\n", bytes[8192]);
     signal_by(start);
@@ -467,6 +479,198 @@ static void faulty_meanwhile(void) {
     join();
 }
 
+static int set;
+
+static void *wait_and_echo(void *argument) {
+    struct epoll_event event = {0};
+    char ten[10];
+    printf("%d event\n", epoll_wait(set, &event, 1, 20000));
+    printf("%zd bytes\n", recv(server, ten, sizeof ten, 0));
+    signal_by(start);
+    return echo_one(argument);
+}
+
+/* A wait for a set has nowhere to put its events: a handler of the fault jumps out of it, and other threads use the set. */
+static void faulty_wait(void) {
+    struct sigaction action = {.sa_handler = leave_fault};
+    struct epoll_event event = {.events = EPOLLIN};
+    void *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_t thread;
+    meet(act_say_and_echo);
+    await_by(told);
+    set = epoll_create1(EPOLL_CLOEXEC);
+    need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+    sigaction(SIGSEGV, &action, NULL);
+    action.sa_handler = note;
+    sigaction(SIGUSR1, &action, NULL);
+    if (sigsetjmp(out, 1) == 0) {
+        int found = epoll_wait(set, none, 4, -1);
+        need(found == -1 && errno == EFAULT, "an error");
+    }
+    raise(SIGUSR1);
+    printf("%d signal\n", handled);
+    need(pthread_create(&thread, NULL, wait_and_echo, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    close(server);
+    signal_by(start);
+    join();
+}
+
+static void *handle_and_raise(void *argument) {
+    struct sigaction action = {.sa_handler = note}, before;
+    need(sigaction(SIGUSR1, &action, &before) == 0 && sigaction(SIGUSR2, NULL, &before) == 0, "sigaction");
+    printf("%d\n", before.sa_handler == note);
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    printf("%d signals\n", handled);
+    return argument;
+}
+
+/* Structures of `sigaction` are nowhere: a handler of the fault jumps out of it, and other threads set handlers. */
+static void faulty_handlers(void) {
+    struct sigaction action = {.sa_handler = leave_fault};
+    void *volatile none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_t thread;
+    meet(act_say_and_echo);
+    await_by(told);
+    sigaction(SIGSEGV, &action, NULL);
+    action.sa_handler = note;
+    if (sigsetjmp(out, 1) == 0) {
+        sigaction(SIGUSR2, none, NULL);
+        need(0, "a structure that is nowhere was read");
+    }
+    if (sigsetjmp(out, 1) == 0) {
+        sigaction(SIGUSR2, &action, none);
+        need(0, "a structure that is nowhere was written");
+    }
+    need(pthread_create(&thread, NULL, handle_and_raise, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    receive_and_echo(NULL);
+    close(server);
+    signal_by(start);
+    join();
+}
+
+/* What the only thread of a process is in the middle of, which stands still: a call of the kernel's that sleeps. */
+static int is_in_sleep(pid_t process) {
+    long number = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, orig_rax), 0);
+    long result = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, rax), 0);
+    int is_receive = number == SYS_recvfrom || number == SYS_futex || number == 449 /* futex_waitv */;
+    /* The kernel's own error numbers of a call that it begins anew. */
+    return is_receive && result <= -512 && result >= -516;
+}
+
+static int next_stop(pid_t process) {
+    int status;
+    need(waitpid(process, &status, __WALL) == process && WIFSTOPPED(status), "a stop");
+    return WSTOPSIG(status);
+}
+
+/* Lets it run, with a signal perhaps, until something stops it: by which signal. */
+static int run_on(pid_t process, int how, int number) {
+    need(ptrace(how, process, 0, number) == 0, "ptrace");
+    return next_stop(process);
+}
+
+/* What it says by stopping. */
+enum { RECEIVES = SIGURG, BEGINS = SIGTRAP, IS_OVER = SIGWINCH };
+
+/* Has it leave a receive that sleeps, and sends it a signal so many instructions behind the beginning of what it does next, a few
+   more in each round, until it does all of that. */
+static void step(pid_t process, int *traced) {
+    need(ptrace(PTRACE_SEIZE, process, 0, 0) == 0, "ptrace");
+    signal_by(traced);
+    for (int count = 0, stopped = next_stop(process);; count += 3) {
+        /* The library has put it aside, and sends it again. */
+        while (stopped == SIGUSR2) {
+            stopped = run_on(process, PTRACE_CONT, SIGUSR2);
+        }
+        if (stopped == IS_OVER) {
+            _exit(ptrace(PTRACE_DETACH, process, 0, 0) != 0);
+        }
+        need(stopped == RECEIVES, "a receive");
+        do {
+            need(ptrace(PTRACE_CONT, process, 0, 0) == 0, "ptrace");
+            usleep(200);
+            need(ptrace(PTRACE_INTERRUPT, process, 0, 0) == 0 && next_stop(process) > 0, "a stop");
+        } while (!is_in_sleep(process));
+        need(syscall(SYS_tgkill, process, process, SIGUSR1) == 0, "a signal");
+        need(run_on(process, PTRACE_CONT, 0) == SIGUSR1 && run_on(process, PTRACE_CONT, SIGUSR1) == BEGINS, "a beginning");
+        stopped = SIGTRAP;
+        for (int at = 0; at < count && stopped == SIGTRAP; at++) {
+            stopped = run_on(process, PTRACE_SINGLESTEP, 0);
+        }
+        stopped = stopped == SIGTRAP ? run_on(process, PTRACE_CONT, SIGUSR2) : stopped;
+    }
+}
+
+static void *unseen[5];
+static jmp_buf back;
+
+/* By a jump of the compiler's, which calls nothing. */
+static void leave_unseen(int number) {
+    (void)number;
+    __builtin_longjmp(unseen, 1);
+}
+
+__attribute__((noinline)) static void leave_receive(void) {
+    char byte;
+    if (__builtin_setjmp(unseen) == 0) {
+        recv(server, &byte, 1, 0);
+        need(0, "a receive of nothing has ended");
+    }
+}
+
+/* A jump gives back what a receive had taken, and a handler that comes in the middle of that jumps further: at whatever
+   instruction, nothing is left. */
+static void stepped(void) {
+    struct sigaction unmasked = {.sa_handler = leave_unseen, .sa_flags = SA_NODEFER}, action = {.sa_handler = leave};
+    static volatile int is_over;
+    pid_t self = getpid();
+    int ready[2], traced[2];
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(sched_getcpu(), &core);
+    /* A step is then a switch, and no message between cores. Only slower without. */
+    sched_setaffinity(0, sizeof core, &core);
+    need(pipe2(ready, O_CLOEXEC) == 0 && pipe2(traced, O_CLOEXEC) == 0, "pipe");
+    /* Before there is a connection. */
+    pid_t tracer = fork();
+    if (tracer == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        await_by(ready);
+        step(self, traced);
+    }
+    prctl(PR_SET_PTRACER, tracer);
+    meet(act_hear_the_end);
+    signal_by(ready);
+    await_by(traced);
+    sigaction(SIGUSR1, &unmasked, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+    /* By its first jump it is bound, and so is a call to it in the library. */
+    if (setjmp(back) == 0) {
+        longjmp(back, 1);
+    }
+    while (!is_over) {
+        raise(RECEIVES);
+        leave_receive();
+        if (sigsetjmp(out, 1) == 0) {
+            if (setjmp(back) == 0) {
+                __asm__ volatile("int3");
+                longjmp(back, 1);
+            }
+            is_over = 1;
+        }
+    }
+    raise(IS_OVER);
+    int status;
+    need(waitpid(tracer, &status, 0) == tracer && status == 0, "the tracer");
+    close(server);
+    signal_by(start);
+    struct pollfd file = {told[0], POLLIN, 0};
+    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    printf("%d mappings\n", count_segments());
+    join();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "", *way = count > 2 ? words[2] : "";
     signal(SIGPIPE, SIG_IGN);
@@ -483,7 +687,13 @@ int main(int count, char **words) {
     } else if (strcmp(name, "faulty_meanwhile") == 0) {
         faulty_meanwhile();
     } else if (strcmp(name, "faulty_twice") == 0) {
-        faulty_twice();
+        faulty_twice(way);
+    } else if (strcmp(name, "faulty_wait") == 0) {
+        faulty_wait();
+    } else if (strcmp(name, "faulty_handlers") == 0) {
+        faulty_handlers();
+    } else if (strcmp(name, "stepped") == 0) {
+        stepped();
     } else if (strcmp(name, "early") == 0) {
         early();
     } else if (strcmp(name, "filtered") == 0) {

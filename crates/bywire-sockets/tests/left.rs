@@ -26,7 +26,22 @@ fn a_fault_handler_that_jumps_leaves_no_lock_behind_whatever_its_thread_does_nex
 
 #[test]
 fn signals_that_come_while_a_fault_is_repaired_in_a_copy_are_handled_and_none_stays_blocked() {
-    same("left.c", &[&["faulty_twice"]]);
+    same("left.c", &[&["faulty_twice"], &["faulty_twice", "sent"]]);
+}
+
+#[test]
+fn a_fault_handler_that_jumps_out_of_a_wait_for_a_set_leaves_the_set_to_others() {
+    same("left.c", &[&["faulty_wait"]]);
+}
+
+#[test]
+fn a_fault_handler_that_jumps_out_of_sigaction_leaves_handlers_to_others() {
+    same("left.c", &[&["faulty_handlers"]]);
+}
+
+#[test]
+fn a_handler_that_comes_while_a_jump_gives_back_what_was_taken_leaves_none_of_it() {
+    same("left.c", &[&["stepped"]]);
 }
 
 #[test]
