@@ -151,11 +151,25 @@ impl Play<'_> {
         }
         let reply = self.both(step.actor, self.order(step, Operation::Duplicate))?;
         if reply.result >= 0 && reply.result != step.fd.into() {
+            let before = self.model.holds(step.actor, reply.result as i32).map(|before| before.what);
             let closes = (step.way == 2 && step.flags == libc::O_CLOEXEC) || step.way == 4;
             self.model.made(step.actor, reply.result, held.what, closes);
             self.model.settle_closed(false);
+            self.is_watched_without(before)?;
         }
         Ok(true)
+    }
+
+    /// A descriptor was closed that a set may have been told of: as long as anybody has the socket the kernel tells of it, and so
+    /// it has gone back there.
+    fn is_watched_without(&mut self, closed: Option<What>) -> Played<()> {
+        if let Some(what @ What::End(connection, side)) = closed
+            && self.model.is_held(what)
+            && self.model.sets.iter().any(|set| set.contains(&(connection, side)))
+        {
+            self.has_left(connection, side)?;
+        }
+        Ok(())
     }
 
     pub(super) fn close(&mut self, step: &Step) -> Played<bool> {
@@ -164,8 +178,9 @@ impl Play<'_> {
         }
         let reply = self.both(step.actor, self.order(step, Operation::Close))?;
         if reply.result == 0 {
-            self.model.process_of(step.actor).fds.remove(&step.fd);
+            let before = self.model.process_of(step.actor).fds.remove(&step.fd);
             self.model.settle_closed(false);
+            self.is_watched_without(before.map(|before| before.what))?;
         }
         Ok(true)
     }
@@ -374,8 +389,14 @@ impl Play<'_> {
 
     pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
-        let found = &self.model.processes[process];
-        if found.is_limited {
+        let is_limited = self.model.processes[process].is_limited;
+        // `system` blocks SIGCHLD in its own thread: the kernel then wakes another one for it, though nobody handles it, and begins
+        // its call anew.
+        let is_disturbed = step.way == 0
+            && self.model.threads(process).any(|other| {
+                other != step.actor && (self.begins_another_call(other) || self.has_part(other))
+            });
+        if is_limited || is_disturbed {
             return Ok(false);
         }
         self.both(step.actor, self.order(step, Operation::Run))?;
@@ -473,10 +494,7 @@ impl Play<'_> {
         let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
         let pending = self.model.actors[step.actor].pending;
         let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
-        // The kernel begins a call anew behind a handler with `SA_RESTART`, and it finds then that it is not to wait any more.
-        if let Some(Sleeps::Receive { connection, side, .. }) = pending.map(|pending| pending.sleeps)
-            && self.model.connections[connection].ends[side].is_nonblocking
-        {
+        if self.begins_another_call(step.actor) {
             return Ok(false);
         }
         for stage in &*self.stages {
@@ -496,7 +514,9 @@ impl Play<'_> {
             Sleeps::Transfer { .. } => false,
             Sleeps::Poll { .. } | Sleeps::Wait { .. } => true,
             Sleeps::Receive { connection, side, .. } => {
-                flags & libc::SA_RESTART == 0 || self.model.connections[connection].ends[side].has_patience
+                flags & libc::SA_RESTART == 0
+                    || self.model.connections[connection].ends[side].has_patience
+                    || self.has_part(step.actor)
             }
         };
         if is_interrupted && !self.wake(step.actor)? {
@@ -507,6 +527,28 @@ impl Play<'_> {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(true)
+    }
+
+    /// Does it sleep in a receive that would be another one now? The kernel begins it anew behind a handler with `SA_RESTART`, and
+    /// finds then that it is not to wait any more, or that its descriptor means something else.
+    fn begins_another_call(&self, actor: usize) -> bool {
+        self.model.actors[actor].pending.is_some_and(|pending| match pending.sleeps {
+            Sleeps::Receive { connection, side, .. } => {
+                self.model.connections[connection].ends[side].is_nonblocking
+                    || self.model.end_of(actor, self.steps[pending.step].fd) != Some((connection, side))
+            }
+            _ => false,
+        })
+    }
+
+    /// Does it sleep in a receive that has some of the bytes that it asks for? Any signal ends that.
+    fn has_part(&self, actor: usize) -> bool {
+        self.model.actors[actor].pending.is_some_and(|pending| match pending.sleeps {
+            Sleeps::Receive { connection, side, takes, .. } => {
+                takes && self.model.under_way(PLAIN, connection, side) > 0
+            }
+            _ => false,
+        })
     }
 
     pub(super) fn limit(&mut self, step: &Step) -> Played<bool> {
