@@ -96,10 +96,15 @@ static void ended(const char *how, const char *way, const char *bytes) {
     join();
 }
 
-/* A sender with a helper: another program, which has no descriptor of its connection. */
+/* A sender with a child that has no descriptor of its connection any more: it becomes another program, or closes it. */
+static int helper_closes;
+
 static void act_helped(void) {
     send_all(client, 1000);
     pid_t child = fork();
+    if (child == 0 && helper_closes) {
+        _exit(close(client) != 0);
+    }
     if (child == 0) {
         execl("/bin/true", "true", NULL);
         _exit(1);
@@ -110,7 +115,8 @@ static void act_helped(void) {
 }
 
 /* What it sent has not been read when its peer hands its end on, and it is killed. */
-static void helped(void) {
+static void helped(const char *way) {
+    helper_closes = strcmp(way, "close") == 0;
     meet(act_helped);
     await_by(told);
     pid_t reader = spawn_reader("reader", server, 1);
@@ -118,6 +124,73 @@ static void helped(void) {
     kill(peer, SIGKILL);
     await_child(reader);
     waitpid(peer, NULL, 0);
+}
+
+static int leash[2];
+
+/* A helper goes on that has no descriptor of the connection, and its parent ends in order. */
+static void act_survived(void) {
+    send_all(client, 1000);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(leash[0], 0);
+        execl("/bin/cat", "cat", NULL);
+        _exit(1);
+    }
+    need(child > 0, "a helper");
+}
+
+static void survived(void) {
+    need(pipe2(leash, O_CLOEXEC) == 0, "pipe");
+    meet(act_survived);
+    join();
+    read_all("behind its end", server);
+    close(server);
+}
+
+/* Becomes another program, which has no descriptor of the connection: of which nothing more was to come, or much is to be read. */
+static void become_another(void) {
+    signal_by(told);
+    dup2(leash[0], 0);
+    execl("/bin/cat", "cat", NULL);
+    _exit(1);
+}
+
+static void act_half(void) {
+    shutdown(client, SHUT_WR);
+    become_another();
+}
+
+static void act_much(void) {
+    send_all(client, 3000000);
+    become_another();
+}
+
+static void become(const char *how) {
+    struct pollfd file = {0};
+    char byte;
+    need(pipe2(leash, O_CLOEXEC) == 0, "pipe");
+    meet(strcmp(how, "half") == 0 ? act_half : act_much);
+    await_by(told);
+    /* Its descriptors are closed by then. */
+    for (char path[64], name[8] = ""; strcmp(name, "cat\n") != 0; usleep(1000)) {
+        snprintf(path, sizeof path, "/proc/%d/comm", peer);
+        FILE *comm = fopen(path, "r");
+        need(comm != NULL && fgets(name, sizeof name, comm) != NULL, "a name");
+        fclose(comm);
+    }
+    if (strcmp(how, "half") == 0) {
+        need(recv(server, &byte, 1, 0) == 0, "an end");
+        need(send(server, "x", 1, MSG_NOSIGNAL) == 1, "a word");
+        file.fd = server;
+        printf("%d: %x\n", poll(&file, 1, 20000), file.revents);
+    } else {
+        pid_t reader = spawn_reader("reader", server, 1);
+        await_child(reader);
+    }
+    close(server);
+    close(leash[0]), close(leash[1]);
+    join();
 }
 
 /* Connections of one program with another, each carried, with a word in each that nobody has read. */
@@ -959,8 +1032,12 @@ int main(int count, char **words) {
         read_all("in the program", 0);
     } else if (strcmp(name, "ended") == 0 && count > 4) {
         ended(words[2], words[3], words[4]);
-    } else if (strcmp(name, "helped") == 0) {
-        helped();
+    } else if (strcmp(name, "helped") == 0 && count > 2) {
+        helped(words[2]);
+    } else if (strcmp(name, "become") == 0 && count > 2) {
+        become(words[2]);
+    } else if (strcmp(name, "survived") == 0) {
+        survived();
     } else if (strcmp(name, "waiting") == 0 && count > 4) {
         wait_and_read(atoi(words[2]), atoi(words[3]), atoi(words[4]));
     } else if (strcmp(name, "owing") == 0 && count > 2) {

@@ -64,6 +64,24 @@ fn programs_end_their_connections_as_they_end() {
 }
 
 #[test]
+fn a_program_that_a_helper_outlives_ends_its_connections_in_order() {
+    same(&[&["survived"]]);
+}
+
+#[test]
+fn a_program_that_becomes_another_one_ends_what_it_had_shut_down() {
+    same(&[&["become", "half"]]);
+}
+
+#[test]
+fn what_a_program_that_becomes_another_one_has_sent_is_had_by_whoever_has_the_other_end_next() {
+    // Only root makes room for it in the kernel.
+    if test_service::is_root() {
+        same(&[&["become", "much"]]);
+    }
+}
+
+#[test]
 fn a_receive_goes_on_whose_socket_is_closed_meanwhile() {
     same(&[&["closed", "close"], &["closed", "dup2"]]);
 }
@@ -134,14 +152,16 @@ fn what_is_lost_never_looks_like_an_end() {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
-/// A helper that the sender starts does not take away what makes a killed sender's end a reset.
+/// A child that becomes another program, or closes its copy, does not take away what makes a killed sender's end a reset.
 #[test]
-fn what_is_lost_with_a_killed_sender_that_has_started_a_helper_is_no_end() {
+fn what_is_lost_with_a_killed_sender_whose_child_has_left_the_connection_is_no_end() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
-    let said = transcript(&pairing, &program, &["helped"], Some(4));
-    let is_whole = said.contains(": 1000 right, then the end");
-    assert!(is_whole || said.contains("right, then Connection reset by peer"), "{said}");
+    for way in ["exec", "close"] {
+        let said = transcript(&pairing, &program, &["helped", way], Some(4));
+        let is_whole = said.contains(": 1000 right, then the end");
+        assert!(is_whole || said.contains("right, then Connection reset by peer"), "{way}: {said}");
+    }
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 

@@ -678,3 +678,167 @@ fn closed_by_a_child(text: &mut String) {
 fn a_child_that_closes_its_copy_takes_nothing_from_its_parents_set() {
     same("a_child_that_closes_its_copy_takes_nothing_from_its_parents_set", closed_by_a_child);
 }
+
+/// A receive of `length` bytes, all of them, that has none yet: what it gives when `meanwhile` has been done.
+fn patient_receive(length: usize, fd: RawFd, meanwhile: impl FnOnce(i32)) -> i64 {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        sender.send(unsafe { libc::gettid() }).expect("heard");
+        let mut bytes = vec![0u8; length];
+        // SAFETY: room for so many bytes.
+        unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), length, libc::MSG_WAITALL) as i64 }
+    });
+    meanwhile(receiver.recv().expect("it has begun"));
+    thread.join().expect("it is over")
+}
+
+extern "C" fn heed(_signal: i32) {}
+
+fn interrupted_with_a_part(text: &mut String) {
+    let (client, server) = pair();
+    let handler: extern "C" fn(i32) = heed;
+    // SAFETY: a live structure; noughts are a valid one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_RESTART);
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
+    }
+    let received = patient_receive(5, server, |thread| {
+        // By `recvfrom`, `futex` and `futex_waitv`.
+        let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok();
+        let sleeps =
+            || call().is_some_and(|call| ["45 ", "202 ", "449 "].iter().any(|known| call.starts_with(known)));
+        test_service::eventually("it sleeps", || sleeps().then_some(()));
+        assert_eq!(test_service::send(client, b"wo", 0), 2);
+        let is_taken = || {
+            // SAFETY: FIONREAD writes one int.
+            let left = unsafe {
+                let mut left = 0i32;
+                libc::ioctl(server, libc::FIONREAD, &raw mut left);
+                left
+            };
+            left == 0 && sleeps()
+        };
+        test_service::eventually("it has them", || is_taken().then_some(()));
+        // What comes in the middle of a look is not what this is about.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        // SAFETY: no pointers.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+        test_service::eventually("it ends", || call().is_none().then_some(()));
+        tell(text, "send", test_service::send(client, b"rds", 0));
+    });
+    tell(text, "receive", received);
+    let (length, bytes) = test_service::receive(server, 3, 0);
+    tell(text, &format!("receive {bytes:?}"), length);
+}
+
+#[test]
+fn a_receive_of_all_bytes_that_has_a_part_ends_with_any_handler() {
+    same("a_receive_of_all_bytes_that_has_a_part_ends_with_any_handler", interrupted_with_a_part);
+}
+
+fn duplicated_over_itself(text: &mut String) {
+    let (client, server) = pair();
+    let set = test_service::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
+    // SAFETY: no pointers, in either.
+    let duplicate = unsafe { libc::dup(server) };
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::dup2(duplicate, server) }, server);
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        assert!(test_service::is_carried_at_last((client, server)), "it is carried still");
+    }
+    tell(text, "send", test_service::send(client, b"words", 0));
+    let (count, events) = test_service::eventually("it hears", || {
+        Some(test_service::wait(set))
+            .filter(|(_, events)| events.iter().any(|found| found & libc::EPOLLIN as u32 != 0))
+    });
+    tell(text, &format!("wait {events:?}"), count);
+    test_service::close(duplicate);
+    talk(text, server, client);
+}
+
+#[test]
+fn a_socket_that_is_duplicated_over_itself_stays_what_it_is() {
+    same("a_socket_that_is_duplicated_over_itself_stays_what_it_is", duplicated_over_itself);
+}
+
+fn room_by_another_number(text: &mut String) {
+    let (_client, server) = pair();
+    // SAFETY: no pointers.
+    let duplicate = unsafe { libc::dup(server) };
+    let set = test_service::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
+    let child = child(|| {
+        test_service::close(server);
+        // By that it is the kernel's.
+        if test_service::pass(duplicate) != 1 {
+            return 100;
+        }
+        told(set, 20_000) as i32
+    });
+    tell(text, "the child hears", i64::from(end_of(child) >> 8));
+}
+
+#[test]
+fn a_child_hears_of_a_connection_that_it_has_by_another_number() {
+    same("a_child_hears_of_a_connection_that_it_has_by_another_number", room_by_another_number);
+}
+
+fn slept_in_while_it_is_replaced(text: &mut String) {
+    let (client, server) = pair();
+    let set = test_service::epoll();
+    let (end, pipe) = std::io::pipe().expect("a pipe");
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), libc::EPOLLIN, 7));
+    let sleeper = std::thread::spawn(move || events_in(set, -1));
+    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
+    test_service::close(set);
+    // In its place, and by its number.
+    let other = test_service::epoll();
+    tell(text, "the same number", i64::from(other == set));
+    tell(text, "add", register(other, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLET, 11));
+    tell(text, "send", test_service::send(client, b"words", 0));
+    // SAFETY: one byte.
+    assert_eq!(unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) }, 1);
+    tell(text, "the sleeper hears", sleeper.join().expect("it is over").into());
+    tell(text, "the other set tells", told(other, 20_000));
+}
+
+#[test]
+fn who_sleeps_in_a_set_that_is_closed_takes_nothing_of_the_one_in_its_place() {
+    same(
+        "who_sleeps_in_a_set_that_is_closed_takes_nothing_of_the_one_in_its_place",
+        slept_in_while_it_is_replaced,
+    );
+}
+
+fn received_from_oneself(text: &mut String) {
+    let (client, server) = pair();
+    let piece = [b'x'; 65536];
+    let mut sent = 0;
+    // SAFETY: so many bytes.
+    let send = || unsafe { libc::send(client, piece.as_ptr().cast(), piece.len(), libc::MSG_DONTWAIT) };
+    while let found @ 1.. = send() {
+        sent += found;
+    }
+    tell(text, "it is full", test_service::errno().into());
+    let channel = on_its_way(server);
+    test_service::close(server);
+    let copy = test_service::take(channel.as_raw_fd());
+    let (mut taken, mut bytes) = (0, vec![0u8; 65536]);
+    while taken < sent {
+        // SAFETY: room for so many bytes.
+        let found = unsafe { libc::recv(copy, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if found <= 0 {
+            break;
+        }
+        taken += found;
+    }
+    tell(text, "all is received", i64::from(taken == sent));
+}
+
+#[test]
+fn who_receives_what_it_owes_itself_has_it() {
+    same("who_receives_what_it_owes_itself_has_it", received_from_oneself);
+}

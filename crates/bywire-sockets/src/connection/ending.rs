@@ -2,9 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, Course, LEAVING};
 
 use crate::connection::sockets::{Connection, STREAM};
+use crate::memory::arena::SHUT_SENDING;
+use crate::memory::holders;
 use crate::os::kernel;
 
 impl Connection {
@@ -38,17 +41,34 @@ impl Connection {
 
     /// This process has it no more, and others count. Either one of them goes on with it, and the bytes that its peer has not
     /// read stay guarded; or none has it, as it was replaced by another program, or killed where nobody knew it: then this is
-    /// the last one after all, and the kernel gets those bytes before it ends it.
-    pub fn leave_to_others(&self) {
+    /// the last one after all, and the kernel gets those bytes before it ends it. `counts`: does this process count as well yet?
+    pub fn leave_to_others(&self, counts: bool) {
         let shared = self.shared;
-        let holders = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        let known = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        let known = known + usize::from(counts && !holders::is_noted(&shared.holders));
         let others_go_on = shared.is_replaced.load(Ordering::Relaxed) == 0
-            && shared.processes.load(Ordering::Relaxed) as usize <= holders;
+            && shared.processes.load(Ordering::Relaxed) as usize <= known;
         if !others_go_on {
             self.serve();
             self.end_before_the_kernels(false);
+            self.end_half();
         }
         self.settle_guard(|unread_by_peer| unread_by_peer == 0 || !others_go_on);
+    }
+
+    /// This process is the last one that has it, and is about to become another program, which has it not: unless that fails.
+    pub fn leave_to_program(&self) {
+        self.end_before_the_kernels(true);
+        self.end_half();
+        self.settle_guard(|_| true);
+    }
+
+    /// The kernel tells nobody of the close of an end that has shut down its sending, and answers what it is sent: so the peer is
+    /// to give it to the kernel.
+    fn end_half(&self) {
+        if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
+            self.begin_back(Reason::Passed);
+        }
     }
 
     /// How the kernel is to end it when a descriptor closes: by a reset where bytes are unread, as TCP does; in order if nothing

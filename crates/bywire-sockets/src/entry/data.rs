@@ -13,7 +13,7 @@ use crate::os::iovec::Buffers;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::exec;
-use crate::transfer::receive::receive;
+use crate::transfer::receive::{paying, receive};
 use crate::transfer::send::send as send_parts;
 
 take_over! {
@@ -153,7 +153,8 @@ pub fn receive_parts(
 ) -> ssize_t {
     match list(fd, parts, count) {
         Some(given) if given.total() > 0 => receive(fd, || given, flags, real),
-        _ => real(),
+        Some(_) => real(),
+        None => paying(fd, flags, real),
     }
 }
 
@@ -189,7 +190,7 @@ fn receive_from(
     // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::recvfrom(fd, buffer, length, flags, address, size) };
     if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
-        return real();
+        return paying(fd, flags, real);
     }
     let received = receive(fd, || Buffers::one(buffer.cast(), length), flags, real);
     if received >= 0 && !address.is_null() && are_readable(size, 1) {
@@ -202,7 +203,7 @@ fn receive_from(
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
-    let DescriptorKind::Socket(_) = descriptors::kind(fd) else { return real() };
+    let DescriptorKind::Socket(_) = descriptors::kind(fd) else { return paying(fd, flags, real) };
     if !is_readable_message(message) {
         return real();
     }

@@ -321,7 +321,10 @@ impl View {
         // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
         // bytes: the kernel, too, looks again before it reports.
         let elsewhere = found.elsewhere(wanted);
-        if elsewhere != 0 && ((bits | heard & elsewhere) != 0 || has_more(item, wanted, tail)) {
+        // By a number that this process has closed the kernel cannot be asked to tell of it.
+        let is_unasked = registrations::number(item).is_none();
+        let is_told = (bits | heard & elsewhere) != 0;
+        if elsewhere != 0 && (is_told || has_more(item, wanted, tail) || is_unasked) {
             let told = kernel::ready(connection.fd, elsewhere as i16 | libc::POLLRDHUP);
             connection.heard(told);
             // What is told now is no news at the next look.

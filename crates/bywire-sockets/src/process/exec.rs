@@ -29,10 +29,9 @@ fn leave_to_kernel(socket: &Socket, fd: i32) {
     if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
         // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
         if socket.shared.processes.load(Ordering::Acquire) == 1 {
-            connection.end_before_the_kernels(false);
-            connection.settle_guard(|_| true);
+            connection.leave_to_program();
         } else {
-            connection.leave_to_others();
+            connection.leave_to_others(true);
             // This process counts from here on, and has it no more.
             socket.shared.is_replaced.store(1, Ordering::Relaxed);
         }

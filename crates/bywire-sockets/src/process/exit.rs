@@ -21,8 +21,12 @@ pub fn end() {
     sets::let_go_of_all();
     sockets::each_held(|socket, fd| {
         let is_last = sockets::is_last_holder(socket.shared);
-        if is_last && let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
-            connection.take_leave();
+        if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
+            match is_last {
+                true => connection.take_leave(),
+                // Those that count may be none: a child that has become another program counts as long as that runs.
+                false => connection.leave_to_others(true),
+            }
             connection.tell(News::Course);
         }
         if is_last {

@@ -99,7 +99,7 @@ pub fn before_close(fd: i32) -> Option<Leaving> {
             connection.take_leave();
         // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
         } else if leaving.local.descriptors.load(Ordering::SeqCst) == 0 {
-            connection.leave_to_others();
+            connection.leave_to_others(false);
         }
     }
     // What was given back by then went through the kernel.
@@ -166,6 +166,12 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
     match descriptors::kind(new) {
         DescriptorKind::Untracked => {}
         DescriptorKind::Hidden => make_way(new),
+        // It stays what it is: to the kernel as well, whose registrations of it go on.
+        same @ (DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
+            if same == descriptors::kind(old) =>
+        {
+            return real();
+        }
         DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {
             // Nothing of `new` is given up for a call that fails.
             // SAFETY: no pointers.

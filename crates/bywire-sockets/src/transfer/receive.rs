@@ -25,16 +25,16 @@ const UNDER_WAY_MS: i32 = 100;
 /// A receive, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
 pub fn receive(fd: i32, parts: impl FnOnce() -> Buffers, flags: i32, real: impl Fn() -> isize) -> isize {
-    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return real() };
+    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return paying(fd, flags, real) };
     if flags & ASIDE == 0
         && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_readers)
     {
-        let received = real();
+        let received = paying(fd, flags, real);
         count(shared, flags, received);
         return received;
     }
     match sockets::socket(fd) {
-        None => real(),
+        None => paying(fd, flags, real),
         Some(socket) => receive_tracked(socket, &parts(), flags, &real),
     }
 }
@@ -61,9 +61,49 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
 /// Through the kernel, counted; `None`: it is carried by now.
 fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = KernelCall::enter(&socket.shared.kernel_readers, socket.shared)?;
-    let received = socket.away(real);
+    let received = socket.away(|| paying(socket.fd, flags, real));
     count(socket.shared, flags, received);
     Some(received)
+}
+
+/// Receives by a call of the kernel's. Whoever owes the kernel something does not sleep in it.
+#[inline(always)]
+pub fn paying(fd: i32, flags: i32, receive: impl Fn() -> isize) -> isize {
+    match if owed::may_owe() { pay_until_input(fd, flags) } else { None } {
+        Some(number) => errno::fail(number),
+        None => receive(),
+    }
+}
+
+/// Waits for input, and pays meanwhile: `Some` error number ends the call. `None`: it does not wait, or nothing is owed.
+#[cold]
+fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
+    if own_call::are_over() || flags & (ASIDE | libc::MSG_DONTWAIT) != 0 || kernel::is_nonblocking(fd) {
+        return None;
+    }
+    signal_deferral::begin_call();
+    errno::keep(|| {
+        let deadline =
+            kernel::timeout_ns(fd, libc::SO_RCVTIMEO).map(|left| kernel::now_ns().saturating_add(left));
+        loop {
+            let now = kernel::now_ns();
+            let left = owed::pay_before_wait(deadline.map(|deadline| deadline.saturating_sub(now)));
+            if !owed::may_owe() {
+                return None;
+            }
+            let is_over = |number| match number {
+                libc::EAGAIN => deadline.is_some_and(|deadline| deadline <= kernel::now_ns()),
+                _ => {
+                    deadline.is_some() || signal_deferral::is_interrupted() || signal_deferral::is_bypassed()
+                }
+            };
+            match kernel::wait_until(fd, libc::POLLIN, left.map(|left| now.saturating_add(left))) {
+                Err(number @ (libc::EAGAIN | libc::EINTR)) if is_over(number) => return Some(number),
+                Err(libc::EAGAIN | libc::EINTR) => {}
+                _ => return None,
+            }
+        }
+    })
 }
 
 #[inline(always)]
@@ -173,6 +213,8 @@ fn receive_carried(
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
         }
         let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
+        // As in the kernel, any handler ends a call that has a part of what it asks for: as one with a time-out.
+        let deadline = if done > 0 { deadline.or(Some(u64::MAX)) } else { deadline };
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
             Step::Real => wait_in_kernel(connection, deadline),
@@ -380,12 +422,16 @@ fn sleep_in_kernel(
     let sleeping = jumps::taking(GiveBack { ends: has_left_kernel, left: was_left_there, argument }, || {
         course = connection.enter_kernel();
     });
-    let step = if course == Ok(Course::Kernel) {
-        let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
-        count(connection.shared, flags, received);
-        of_kernel(received)
-    } else {
-        Step::Again
+    let step = match course {
+        Ok(Course::Kernel) if done > 0 => receive_rest(connection, parts, done, flags),
+        Ok(Course::Kernel) => {
+            let received = paying(connection.fd, flags, || {
+                receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX)
+            });
+            count(connection.shared, flags, received);
+            of_kernel(received)
+        }
+        _ => Step::Again,
     };
     if !sleeping.end(|| connection.leave_kernel(thread::number())) && !connection.is_as_it_was(use_of_place) {
         // A handler has closed it, and what has come went to this call.
@@ -400,6 +446,20 @@ fn sleep_in_kernel(
         Step::Empty => Step::Failed(libc::EAGAIN),
         step => step,
     })
+}
+
+/// The same for a call that has a part already, which any handler ends: the kernel would begin the receive of the rest anew.
+fn receive_rest(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
+    let deadline = if waits { connection.deadline(libc::SO_RCVTIMEO) } else { Some(0) };
+    match kernel::wait_until(connection.fd, libc::POLLIN | libc::POLLRDHUP, deadline) {
+        Err(number) => Step::Failed(number),
+        Ok(_) => match take_from_kernel(connection, parts, done, flags, u64::MAX) {
+            // Another thread was faster.
+            Step::Empty => Step::Again,
+            step => step,
+        },
+    }
 }
 
 /// This thread sleeps in the kernel no more, on the connection of this index.

@@ -575,19 +575,26 @@ pub fn pass(fd: RawFd) -> i64 {
     // SAFETY: room for two descriptors.
     unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) };
     let status = pass_by(ends[0], fd);
-    with_message(-1, |message| {
-        // SAFETY: structures that live until the calls are over, and what the kernel has put there.
-        unsafe {
-            libc::recvmsg(ends[1], message, 0);
-            let header = libc::CMSG_FIRSTHDR(message);
-            if !header.is_null() {
-                libc::close(libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
-            }
-        }
-    });
+    let taken = take(ends[1]);
+    if taken >= 0 {
+        // SAFETY: a descriptor of this function's.
+        unsafe { libc::close(taken) };
+    }
     // SAFETY: descriptors of this function's.
     ends.iter().for_each(|end| assert_eq!(unsafe { libc::close(*end) }, 0));
     status
+}
+
+/// A descriptor that has come through this Unix socket; −1: none.
+pub fn take(channel: RawFd) -> RawFd {
+    with_message(-1, |message| {
+        // SAFETY: structures that live until the calls are over, and what the kernel has put there.
+        unsafe {
+            libc::recvmsg(channel, message, 0);
+            let header = libc::CMSG_FIRSTHDR(message);
+            if header.is_null() { -1 } else { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() }
+        }
+    })
 }
 
 /// Sends a descriptor through this Unix socket.
