@@ -494,7 +494,10 @@ impl Play<'_> {
         let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
         let pending = self.model.actors[step.actor].pending;
         let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
-        if self.begins_another_call(step.actor) {
+        // One that comes between two sleeps of a receive in memory does not end it (docs/sockets.md): nothing else tells then that
+        // it has a part.
+        let is_told = flags & libc::SA_RESTART == 0;
+        if self.begins_another_call(step.actor) || !is_told && self.has_part(step.actor) {
             return Ok(false);
         }
         for stage in &*self.stages {
@@ -514,9 +517,7 @@ impl Play<'_> {
             Sleeps::Transfer { .. } => false,
             Sleeps::Poll { .. } | Sleeps::Wait { .. } => true,
             Sleeps::Receive { connection, side, .. } => {
-                flags & libc::SA_RESTART == 0
-                    || self.model.connections[connection].ends[side].has_patience
-                    || self.has_part(step.actor)
+                flags & libc::SA_RESTART == 0 || self.model.connections[connection].ends[side].has_patience
             }
         };
         if is_interrupted && !self.wake(step.actor)? {
