@@ -57,6 +57,11 @@ fn vfork_waits_for_its_own_child_alone() {
 }
 
 #[test]
+fn a_child_in_its_parents_memory_gives_up_its_files_without_variables_of_a_thread() {
+    lives(&["bare"]);
+}
+
+#[test]
 fn what_dead_children_had_is_let_go_of() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread"]) else { return };

@@ -10,10 +10,24 @@ static NUMBER: AtomicU32 = AtomicU32::new(ELSEWHERE);
 /// This process, or one that it descends from, was born where numbers mean other processes.
 const ELSEWHERE: u32 = 0;
 
+/// The process that was noted last.
+static NOTED: AtomicU32 = AtomicU32::new(0);
+
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// When the library is loaded, and in every child.
-pub fn find_number() {
+pub fn note() {
+    NOTED.store(std::process::id(), Ordering::Relaxed);
+    find_number();
+}
+
+/// Is this the process that was noted last? Asks the kernel alone: a child in its parent's memory may have no variables of a
+/// thread.
+pub fn is_noted() -> bool {
+    NOTED.load(Ordering::Relaxed) == std::process::id()
+}
+
+fn find_number() {
     // A family begins here, or its number is unknown for good; a parent that cannot be seen from here has the number 0.
     // SAFETY: no arguments.
     let is_elsewhere =

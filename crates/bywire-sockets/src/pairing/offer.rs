@@ -15,7 +15,7 @@ use crate::epoll::control;
 use crate::memory::arena::{self, stage};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
-use crate::os::{errno, kernel, own_call, real};
+use crate::os::{errno, kernel, own_call, pid, real};
 use crate::wakeup::doorbell;
 
 /// How long a service that does not answer is left alone.
@@ -603,9 +603,11 @@ pub fn leave([bytes, used]: [u64; 2]) {
     });
 }
 
-/// Before this process gives up what it takes to reach the service.
+/// Before this process gives up what it takes to reach the service. A child that came from a raw system call and runs in its
+/// parent's memory gives up its own alone, as Chromium's, which has no variables of a thread either: nothing here may look for
+/// one before that is known.
 pub fn connect_early() {
-    if !is_configured() {
+    if !is_configured() || !pid::is_noted() {
         return;
     }
     quietly(|| {

@@ -9,11 +9,10 @@ use crate::connection::{guard, log, outcome};
 use crate::epoll::{handover, sets};
 use crate::os::{own_call, pid};
 use crate::pairing::offer;
-use crate::process::fork;
 
 /// The process ends in order: its peers are told to look.
 pub fn end() {
-    if own_call::are_over() || !fork::is_known() {
+    if own_call::are_over() || !pid::is_noted() {
         return;
     }
     guard::end_guards();

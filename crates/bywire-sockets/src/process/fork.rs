@@ -12,7 +12,6 @@ use crate::pairing::offer;
 use crate::process::{closing, signals};
 use crate::wakeup::doorbell;
 
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// A word that a forked child finds wiped; null: there is none.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
@@ -91,7 +90,7 @@ pub fn after_fork_in_child() {
     if own_call::are_over() {
         return;
     }
-    note_process();
+    pid::note();
     set_mark();
     thread::forget();
     signals::after_fork_in_child();
@@ -140,16 +139,5 @@ pub fn is_missed() -> bool {
     {
         return false;
     }
-    !is_known() && offer::is_possible()
-}
-
-/// Is this the process that was noted last?
-pub fn is_known() -> bool {
-    PROCESS.load(Ordering::Relaxed) == std::process::id()
-}
-
-/// When the library is loaded, and in every child.
-pub fn note_process() {
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    pid::find_number();
+    !pid::is_noted() && offer::is_possible()
 }

@@ -7,7 +7,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::log;
 use crate::memory::arena;
-use crate::os::{real, sanitizer};
+use crate::os::{pid, real, sanitizer};
 use crate::pairing::offer;
 use crate::process::{exit, fork, golang, io_uring, lifecycle, sandbox};
 use crate::wakeup::spin;
@@ -70,7 +70,7 @@ pub fn begin() {
             Some(lifecycle::after_fork_in_child),
         );
     }
-    fork::note_process();
+    pid::note();
     if golang::is_program() {
         sandbox::withdraw(Reason::Go);
     }
