@@ -1,6 +1,8 @@
 //! Other people's programs under `bywire run`, unmodified: they start, serve under load, reload, stop and are killed, and
 //! every byte is right. Whether their connections were carried says `bywire status`.
 
+mod chromium;
+mod filters;
 mod groups;
 mod iperf3;
 mod laboratory;
@@ -173,6 +175,11 @@ fn await_listener(port: u16) {
     eventually("somebody listens", || {
         fs::read_to_string("/proc/net/tcp").expect("a list").contains(&line).then_some(())
     });
+}
+
+/// For `benches/suites`, which makes a table of them: so many steps came to the same end plain and carried.
+fn row(version: &str, steps: usize, carried: u64) {
+    println!("row: {}", serde_json::json!({"version": version, "tests": steps, "carried": carried}));
 }
 
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

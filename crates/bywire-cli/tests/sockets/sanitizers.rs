@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use super::packages::have;
-use super::{Fabric, await_listener, ended, port, start};
+use super::{Fabric, await_listener, ended, port, row, start};
 
 /// What gcc links by default is a library that has to be the first one; clang links it into the program.
 const ADDRESS: [&[&str]; 2] = [&["-fsanitize=address"], &["-fsanitize=address", "-static-libasan"]];
@@ -29,16 +29,25 @@ fn built(fabric: &Fabric, options: &[&str]) -> Option<String> {
 }
 
 /// Serves with one process, started by `way`, what `role` asks in another: how that one ended, and what was carried.
-fn run(way: &[&str], role: &[&str]) -> (Output, u64) {
+fn run(way: &[&str], role: &[&str], is_carried: bool) -> (Output, u64) {
     let fabric = Fabric::new();
     let port = port();
     let number = port.to_string();
-    let mut server = start(&mut fabric.carried(&[way, &["server", &number]].concat()));
+    let command = |words: &[&[&str]]| {
+        if is_carried { fabric.carried(&words.concat()) } else { fabric.plain(&words.concat()) }
+    };
+    let mut server = start(&mut command(&[way, &["server", &number]]));
     await_listener(port);
     let [name, rest @ ..] = role else { panic!("a role has a name") };
-    let client = ended(&mut fabric.carried(&[way, &[name, &number], rest].concat()));
+    let client = ended(&mut command(&[way, &[name, &number], rest]));
     assert!(server.end("the server ends").success() || !client.status.success(), "{way:?}");
-    (client, fabric.carried_ever())
+    (client, if is_carried { fabric.carried_ever() } else { 0 })
+}
+
+/// gcc's version, for the row of these tests.
+fn version() -> String {
+    let told = ended(Command::new("gcc").arg("-dumpfullversion"));
+    format!("gcc {}", String::from_utf8_lossy(&told.stdout).trim())
 }
 
 #[test]
@@ -49,9 +58,12 @@ fn address_sanitizers_programs_are_carried_however_they_are_linked_and_started()
         // Started by itself, and by another program, which has options of its own for it.
         let by_shell = format!("ASAN_OPTIONS=detect_leaks=0 {program} \"$@\"; exit $?");
         for way in [&[program.as_str()][..], &["sh", "-c", &by_shell, "sh"]] {
-            let (client, carried) = run(way, &["client"]);
-            assert!(client.status.success() && client.stderr.is_empty(), "{way:?}: {client:?}");
-            assert_eq!(carried, 1, "{way:?}");
+            for is_carried in [false, true] {
+                let (client, carried) = run(way, &["client"], is_carried);
+                assert!(client.status.success() && client.stderr.is_empty(), "{way:?}: {client:?}");
+                assert_eq!(carried, u64::from(is_carried), "{way:?}");
+            }
+            row(&version(), 1, 1);
         }
     }
 }
@@ -61,12 +73,17 @@ fn address_sanitizer_finds_a_buffer_that_is_too_small_for_what_was_carried() {
     let workshop = Fabric::new();
     for options in ADDRESS {
         let Some(program) = built(&workshop, options) else { return };
-        for role in ["overrun", "overread"] {
-            let (client, carried) = run(&[&program], &[role]);
+        for (role, is_carried) in
+            ["overrun", "overread"].into_iter().flat_map(|role| [(role, false), (role, true)])
+        {
+            let (client, carried) = run(&[&program], &[role], is_carried);
             let said = String::from_utf8_lossy(&client.stderr);
             let is_found = said.contains("heap-buffer-overflow") && said.contains(" 100-byte region ");
             assert!(!client.status.success() && is_found, "{options:?}, {role}: {said}");
-            assert_eq!(carried, 1, "{options:?}, {role}");
+            assert_eq!(carried, u64::from(is_carried), "{options:?}, {role}");
+            if is_carried {
+                row(&version(), 1, carried);
+            }
         }
     }
 }
@@ -76,7 +93,10 @@ fn thread_sanitizer_sees_the_order_that_carried_bytes_make() {
     let workshop = Fabric::new();
     let Some(program) = built(&workshop, &["-fsanitize=thread"]) else { return };
     let fabric = Fabric::new();
-    let output = ended(&mut fabric.carried(&[&program]));
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    for mut command in [fabric.plain(&[&program]), fabric.carried(&[&program])] {
+        let output = ended(&mut command);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
     assert_eq!(fabric.carried_ever(), 1);
+    row(&version(), 1, 1);
 }
