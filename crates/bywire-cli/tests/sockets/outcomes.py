@@ -45,6 +45,16 @@ if sys.argv[0] == "pytest":
     import pytest
 
     sys.exit(pytest.main(sys.argv[1:], plugins=[Plugin()]))
+add_part = unittest.TestResult.addSubTest
+
+
+def add_noted_part(result, test, part, error):
+    if error is not None:
+        note("failed", test.id())
+    return add_part(result, test, part, error)
+
+
+unittest.TestResult.addSubTest = add_noted_part
 for name, outcome in OUTCOMES.items():
     setattr(unittest.TestResult, name, watched(getattr(unittest.TestResult, name), outcome))
 sys.path[0] = os.getcwd()
