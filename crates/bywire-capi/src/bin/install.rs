@@ -28,8 +28,8 @@ const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
 /// lib/pkgconfig/bywire.pc. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
-/// lib/systemd/system, and lib/bywire/libbywire_sockets.so for `bywire run`. With --libraries or --command only that part,
-/// as it was built before.
+/// lib/systemd/system, and lib/bywire/libbywire_sockets.so for `bywire run`. Cargo builds both for release, unless --libraries
+/// or --command names one of them, which then is all that is installed.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -39,10 +39,10 @@ struct Arguments {
     /// A directory to write into instead of the root, for packages.
     #[arg(long)]
     destination: Option<PathBuf>,
-    /// A directory with both libraries, built before; without it cargo builds them now, for release.
+    /// A directory with both libraries, built before: installs them, and not the command.
     #[arg(long)]
     libraries: Option<PathBuf>,
-    /// The command, built before, with the library for `bywire run` beside it.
+    /// The command, built before, with the library for `bywire run` beside it: installs it, and not the libraries.
     #[arg(long, conflicts_with = "libraries")]
     command: Option<PathBuf>,
 }
@@ -67,21 +67,27 @@ fn install(arguments: Arguments) -> Result<()> {
     // First, so that nothing is built that cannot be installed.
     place.directory("lib/bywire")?;
     place.keep_list()?;
-    if arguments.command.is_none() {
-        let libraries = arguments.libraries.as_deref().map_or_else(build, |built| Ok(built.to_owned()))?;
+    let (libraries, command) = match (arguments.libraries, arguments.command) {
+        (None, None) => {
+            let built = build()?;
+            (Some(built.clone()), Some(built.join("bywire")))
+        }
+        built => built,
+    };
+    if let Some(libraries) = libraries {
         install_for_c(&libraries, &mut place, &prefix)?;
         println!("installed Bywire {VERSION} for C in {}", place.root.display());
     }
-    if arguments.libraries.is_none() {
-        let built = arguments.command.map_or_else(build_command, Ok)?;
-        install_command(&built, &mut place, &prefix)?;
+    if let Some(command) = command {
+        install_command(&command, &mut place, &prefix)?;
         println!("installed the command bywire {VERSION} in {}", place.root.join("bin").display());
     }
     place.keep_list()
 }
 
 fn install_for_c(libraries: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
-    let abi = bywire_capi::version::BW_ABI_VERSION;
+    let abi = HEADER.split("#define BW_ABI_VERSION ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let abi = abi.context("bywire.h has no BW_ABI_VERSION")?;
     let full = format!("libbywire.so.{abi}.{VERSION}");
     place.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
     place.link(&full, &format!("lib/libbywire.so.{abi}"))?;
@@ -197,16 +203,17 @@ impl Place {
     }
 }
 
-/// Builds the command beside this program, as `cargo build --release` does.
-fn build_command() -> Result<PathBuf> {
+/// Builds everything beside this program and tells where it lies. One call of cargo for all, as in `./x`: in another
+/// selection of crates, libraries below would be built in other forms, once more.
+fn build() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let target = program.ancestors().nth(2).context("this program lies in no directory of cargo's")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "-p", "bywire-cli", "-p", "bywire-sockets", "--manifest-path"]);
-    cargo.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);
+    cargo.args(["build", "--release", "-p", "bywire-cli", "-p", "bywire-sockets", "-p", "bywire-capi"]);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);
     let status = cargo.arg(target).status().context("cannot run cargo: install Rust")?;
-    ensure!(status.success(), "the command could not be built: cargo said why");
-    Ok(target.join("release/bywire"))
+    ensure!(status.success(), "it could not be built: cargo said why");
+    Ok(target.join("release"))
 }
 
 /// The output of a command.
@@ -224,17 +231,4 @@ fn package(prefix: &Path) -> String {
          Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -lbywire\nLibs.private: {LIBRARIES_PRIVATE}\n",
         prefix.display()
     )
-}
-
-/// Builds both libraries and returns their directory. The crate's form for Rust programs is left out: with it, cargo
-/// would not optimise across crates.
-fn build() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let directory = program.with_file_name("libraries");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["rustc", "--release", "--lib", "--crate-type", "cdylib", "--crate-type", "staticlib"]);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "--target-dir"]);
-    let status = cargo.arg(&directory).status().context("cannot run cargo: install Rust")?;
-    ensure!(status.success(), "the libraries could not be built: cargo said why");
-    Ok(directory.join("release"))
 }
