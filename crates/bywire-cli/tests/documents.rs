@@ -1,41 +1,195 @@
-//! What README.md and docs tell a newcomer to type is typed here, as it stands there.
+//! What README.md and docs tell a reader to type is typed here, as it stands there.
+//!
+//! [`RULES`] says for every command of every page which test runs it, or why none can. A command without a rule fails
+//! [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of that group.
 
 mod packages;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use packages::Service;
 
+/// Which test of this file runs a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    /// One measurement: each runs by itself.
+    Measurement,
+    /// A far end, and what is measured there.
+    FarEnd,
+    /// A session, its report, and a comparison.
+    Session,
+    /// Programs that are carried.
+    Carried,
+    /// A network of two namespaces.
+    Network,
+    /// A network of two processes that do not know each other.
+    Nodes,
+    /// A clone, its installation, and where the loader finds that.
+    Installation,
+    /// Files of settings.
+    Settings,
+}
+
+/// How a command of the pages is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    Run(Group),
+    /// By the tests of this file, which reads the page.
+    Elsewhere(&'static str),
+    /// It cannot be run here, for this reason.
+    NotRun(&'static str),
+}
+
+use Group::{Carried, FarEnd, Installation, Measurement, Network, Nodes, Session, Settings};
+use Rule::{Elsewhere, NotRun, Run};
+
+const PLACEHOLDER: &str = "its words in capitals stand for others";
+
+/// The rule of a command is the first one whose words it begins with.
+const RULES: [(&str, Rule); 31] = [
+    ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
+    ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
+    ("bywire measure ", Run(Measurement)),
+    ("bywire serve ", Run(FarEnd)),
+    ("bywire bench PRESET", NotRun(PLACEHOLDER)),
+    ("bywire bench quick --output ", Run(Session)),
+    ("bywire bench", NotRun("takes minutes; `bywire bench quick --output` and `./x bench` run shortened")),
+    ("bywire report ", Run(Session)),
+    ("bywire compare ", Run(Session)),
+    ("bywire run ", Run(Carried)),
+    ("bywire status", Run(Carried)),
+    ("ip netns ", Run(Network)),
+    ("bywire eth up --background ", Run(Network)),
+    ("bywire eth down", Run(Network)),
+    ("bywire eth up --node ", Run(Nodes)),
+    ("git clone ", Run(Installation)),
+    ("./x bench", Run(Installation)),
+    ("./x install ", Run(Installation)),
+    ("export PATH=", Run(Installation)),
+    ("cargo run -p bywire-capi ", Run(Installation)),
+    ("sudo ldconfig", Run(Installation)),
+    ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/examples.rs")),
+    ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/examples.rs")),
+    ("cargo run --release -p bywire-examples ", Elsewhere("examples/rust/tests/programs.rs")),
+    ("./x test", NotRun("this test is a part of it")),
+    ("./x check", NotRun("CI runs it beside the tests")),
+    ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
+    ("benches/", NotRun("measures for minutes to hours, in a release build")),
+    ("BYWIRE_SOAK=1 ", NotRun("takes ten minutes; ./x test runs the same test for a shorter time")),
+    ("systemctl ", NotRun("needs systemd, and an installation in /usr/local")),
+    ("podman ", NotRun("needs podman, and an image and a program of the reader's own")),
+];
+
+/// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
+const EXAMPLES: [(&str, &str, usize, Rule); 6] = [
+    ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/examples.rs")),
+    ("docs/ethernet.md", "toml", 1, Run(Settings)),
+    ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/programs.rs")),
+    ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/programs.rs")),
+    ("docs/sockets.md", "ini", 1, Run(Settings)),
+    ("docs/sockets.md", "toml", 1, Run(Settings)),
+];
+
 /// How a script begins that is alone: what it makes ends with it.
-const ALONE: &str =
-    "mount -t tmpfs none /run; ip link set lo up; ip address add 192.0.2.7/32 dev lo; cd \"$1\"";
+const ALONE: &str = "mount -t tmpfs none /run; ip link set lo up; cd \"$1\"";
 /// What a script is given; one that takes longer hangs.
 const SECONDS: &str = "120";
 
-fn page(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    fs::read_to_string(root.join(name)).expect(name)
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The blocks of code of a page.
-fn blocks(page: &str) -> impl Iterator<Item = &str> {
-    let blocks = page.split("```").skip(1).step_by(2);
-    blocks.map(|block| block.split_once('\n').map_or("", |(_language, lines)| lines))
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).expect(name)
+}
+
+/// README.md and the pages of docs, by name.
+fn pages() -> Vec<String> {
+    let files = fs::read_dir(root().join("docs")).expect("docs").flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+    names.sort();
+    names.insert(0, "README.md".to_owned());
+    names
+}
+
+/// The blocks of code of a page, each with its language.
+fn blocks(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    page.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'))
 }
 
 /// The one block of a page with these words in it.
 fn block<'page>(page: &'page str, words: &str) -> &'page str {
-    let mut found = blocks(page).filter(|block| block.contains(words));
+    let mut found = blocks(page).map(|(_language, lines)| lines).filter(|lines| lines.contains(words));
     let block = found.next().unwrap_or_else(|| panic!("no block has {words:?}"));
     assert!(found.next().is_none(), "several blocks have {words:?}");
     block
 }
 
-/// The lines of a page's blocks that begin so.
-fn lines<'page>(page: &'page str, beginning: &'static str) -> impl Iterator<Item = &'page str> {
-    blocks(page).flat_map(str::lines).filter(move |line| line.starts_with(beginning))
+/// The commands of a page: of its blocks for the shell, without comments, one that goes on in the next line as one.
+fn commands(page: &str) -> Vec<String> {
+    let shells = blocks(page).filter(|(language, _)| ["", "sh"].contains(language));
+    let lines = shells
+        .flat_map(|(_, block)| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>());
+    let commands = lines.map(|line| line.split(" #").next().unwrap_or_default().trim().to_owned());
+    commands.filter(|command| !command.is_empty()).collect()
+}
+
+fn rule(command: &str) -> Option<Rule> {
+    RULES.iter().find(|(beginning, _)| command.starts_with(beginning)).map(|(_, rule)| *rule)
+}
+
+/// The commands of all pages that belong to a group, each once, in the order of the pages.
+fn commands_of(group: Group) -> Vec<String> {
+    let mut found = Vec::new();
+    for command in pages().iter().flat_map(|name| commands(&page(name))) {
+        if rule(&command) == Some(Run(group)) && !found.contains(&command) {
+            found.push(command);
+        }
+    }
+    found
+}
+
+/// That other file of tests takes what it runs from the page.
+fn reads(file: &str, page_name: &str) {
+    assert!(page(file).contains(page_name), "{file} does not read {page_name}");
+}
+
+#[test]
+fn every_command_of_the_pages_has_a_rule() {
+    let mut used = vec![false; RULES.len()];
+    for name in pages() {
+        let text = page(&name);
+        let mut examples: BTreeMap<&str, usize> = BTreeMap::new();
+        for (language, _) in blocks(&text).filter(|(language, _)| !["", "sh", "text"].contains(language)) {
+            *examples.entry(language).or_default() += 1;
+        }
+        let ruled = EXAMPLES.iter().filter(|(page, ..)| *page == name);
+        let ruled: BTreeMap<&str, usize> = ruled.map(|(_, language, count, _)| (*language, *count)).collect();
+        assert_eq!(
+            examples, ruled,
+            "{name}: how many examples there are in each language, and how many are tested"
+        );
+        for command in commands(&text) {
+            let index = RULES.iter().position(|(beginning, _)| command.starts_with(beginning));
+            let index = index.unwrap_or_else(|| panic!("{name}: no rule says how this is tested: {command}"));
+            used[index] = true;
+            match RULES[index].1 {
+                NotRun(reason) => println!("not run: {command}: {reason}"),
+                Elsewhere(file) => reads(file, &name),
+                Run(_) => {}
+            }
+            let program = command.split(' ').next().unwrap_or_default();
+            assert!(!program.contains('/') || root().join(program).exists(), "{name}: there is no {program}");
+        }
+    }
+    let unused: Vec<_> =
+        RULES.iter().zip(used).filter(|(_, used)| !used).map(|((words, _), _)| words).collect();
+    assert!(unused.is_empty(), "no page has a command that begins so: {unused:?}");
 }
 
 /// May namespaces be made here? Else says what is not run.
@@ -61,6 +215,8 @@ fn run(script: &str, service: Option<&Service>) -> Output {
     shell.args([SECONDS, "unshare", "-m", "-n", "-p", "-f", "--mount-proc", "--kill-child"]);
     shell.args(["sh", "-ec", &format!("{ALONE}\n{script}"), "sh"]).arg(directory.path());
     shell.env("PATH", std::env::join_paths(paths).expect("a path")).env("BYWIRE_SOCKETS_LIBRARY", library);
+    // Cargo's own, which no reader has.
+    shell.env_remove("CARGO_TARGET_DIR").env_remove("CARGO");
     if let Some(service) = service {
         shell.env("LD_LIBRARY_PATH", &service.libraries);
     }
@@ -73,30 +229,49 @@ fn succeeds(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Can there be namespaces, and TAP devices in them? Else says what is not run.
+fn have_taps() -> bool {
+    let have = Path::new("/dev/net/tun").exists();
+    if !have {
+        println!("not run: no TAP device can be made here: `modprobe tun`");
+    }
+    have && is_possible()
+}
+
 #[test]
 fn the_first_network_answers_and_is_taken_down() {
-    if !Path::new("/dev/net/tun").exists() {
-        return println!("not run: no TAP device can be made here: `modprobe tun`");
-    }
-    if !is_possible() || !packages::have(&[("ping", "iputils-ping")]) {
+    if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
         return;
     }
-    let (readme, ethernet) = (page("README.md"), page("docs/ethernet.md"));
-    let takes_down = block(&readme, "ip netns add");
-    let goes_on = block(&ethernet, "ip netns add");
-    for script in [takes_down.to_owned(), format!("{goes_on}bywire eth down\n")] {
-        // Its `ping` ends well with the first answer: on a busy machine others may come too late.
-        let printed = succeeds(&format!("{script}! bywire eth status"));
-        assert!(printed.contains("3 packets transmitted"), "{printed}");
+    let commands = commands_of(Network);
+    assert_eq!(commands.len(), 4, "{commands:?}");
+    for name in ["README.md", "docs/ethernet.md"] {
+        let begins =
+            block(&page(name), "ip netns add").lines().zip(&commands).all(|(line, command)| line == command);
+        assert!(begins, "{name} begins otherwise: {commands:?}");
     }
+    // Its `ping` ends well with the first answer: on a busy machine others may come too late.
+    let printed = succeeds(&format!("{}\n! bywire eth status", commands.join("\n")));
+    assert!(printed.contains("3 packets transmitted"), "{printed}");
+}
+
+#[test]
+fn processes_that_share_a_runtime_directory_make_one_network() {
+    if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
+        return;
+    }
+    let [one, two] = &commands_of(Nodes)[..] else { panic!("two nodes") };
+    succeeds(&format!(
+        "ip netns add one; ip netns add two
+        ip netns exec one {one} &
+        ip netns exec two {two} &
+        until ip netns exec one ping -c 1 -W 1 10.77.0.2; do sleep 0.1; done"
+    ));
 }
 
 #[test]
 fn the_printed_settings_are_taken() {
-    if !Path::new("/dev/net/tun").exists() {
-        return println!("not run: no TAP device can be made here: `modprobe tun`");
-    }
-    if !is_possible() {
+    if !have_taps() {
         return;
     }
     let (ethernet, sockets) = (page("docs/ethernet.md"), page("docs/sockets.md"));
@@ -117,42 +292,67 @@ fn the_printed_settings_are_taken() {
 }
 
 #[test]
+fn the_printed_drop_in_is_read_by_systemd_without_a_complaint() {
+    let tool = Command::new("systemd-analyze").arg("--version").output();
+    if !tool.is_ok_and(|output| output.status.success()) {
+        return println!("not run: systemd-analyze is not here: apt-get install systemd");
+    }
+    if !is_possible() {
+        return;
+    }
+    // What it starts is at the place that the page names.
+    let script = format!(
+        "mount -t tmpfs none /usr/local; mkdir -p /usr/local/bin units/redis-server.service.d
+        ln -s \"$(command -v bywire)\" /usr/local/bin/bywire
+        printf '[Service]\nExecStart=/bin/true\n' >units/redis-server.service
+        cat >units/redis-server.service.d/bywire.conf <<'END'\n{}END
+        SYSTEMD_UNIT_PATH=\"$PWD/units:\" systemd-analyze verify --man=no units/redis-server.service",
+        block(&page("docs/sockets.md"), "[Service]")
+    );
+    let output = run(&script, None);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains("redis-server")).collect();
+    assert!(output.status.success() && complaints.is_empty(), "{output:?}");
+}
+
+#[test]
 fn programs_are_carried_by_the_first_commands() {
     let Some(redis) = Service::find("redis-server", "redis-server") else { return };
-    let (readme, sockets) = (page("README.md"), page("docs/sockets.md"));
-    let block = block(&readme, "bywire run");
-    assert!(blocks(&sockets).any(|other| other == block), "the two pages begin otherwise");
+    let block = |name: &str| block(&page(name), "bywire run -- redis-server").to_owned();
+    assert_eq!(block("README.md"), block("docs/sockets.md"), "the two pages begin otherwise");
     if !is_possible() {
         return;
     }
     // A terminal for each of the two programs, which do not end by themselves, or not soon.
-    let [server, client, status] = block.lines().collect::<Vec<_>>()[..] else { panic!("{block}") };
+    let [server, client, status, explain] = &commands_of(Carried)[..] else {
+        panic!("a server, a client, …")
+    };
     let script = format!(
         "{server} >server.txt &
         until redis-cli -p 7000 ping; do sleep 0.1; done
         {client} >client.txt &
         until {status} --json | grep -q '\"carried_ever\":[1-9]'; do sleep 0.1; done
-        {status}"
+        {status}
+        kill $!
+        {explain} 2>&1"
     );
     let output = run(&script, Some(&redis));
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && printed.contains("carried"), "{output:?}");
+    assert!(printed.contains("GET") && printed.contains("requests per second"), "{printed}");
 }
 
-#[test]
-fn measurements_are_taken_by_the_printed_commands() {
+/// Takes the printed measurements of these levels, or of all but these.
+fn measure(are_these: bool, levels: &[&str]) {
     if !is_possible() {
         return;
     }
-    let (readme, laboratory) = (page("README.md"), page("docs/laboratory.md"));
-    let commands: Vec<&str> =
-        lines(&readme, "bywire measure ").chain(lines(&laboratory, "bywire measure ")).collect();
-    assert!(commands.len() >= 9, "{commands:?}");
+    let level = |command: &str| command.split(' ').nth(2).unwrap_or_default().to_owned();
+    let commands = commands_of(Measurement);
+    let commands: Vec<_> =
+        commands.iter().filter(|command| levels.contains(&&*level(command)) == are_these).collect();
+    assert!(commands.len() >= 3, "{commands:?}");
     for command in commands {
-        // The one towards another machine has a test of its own.
-        if command.contains("--key") {
-            continue;
-        }
         let output = run(command, None);
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains(" is not here") {
@@ -163,6 +363,23 @@ fn measurements_are_taken_by_the_printed_commands() {
     }
 }
 
+// Side by side, as servers are measured for several seconds each.
+
+#[test]
+fn servers_are_measured_by_the_printed_commands() {
+    measure(true, &["web"]);
+}
+
+#[test]
+fn mpi_is_measured_by_the_printed_commands() {
+    measure(true, &["mpi"]);
+}
+
+#[test]
+fn everything_else_is_measured_by_the_printed_commands() {
+    measure(false, &["web", "mpi"]);
+}
+
 #[test]
 fn a_key_is_made_and_a_far_end_measured() {
     if !is_possible() {
@@ -170,10 +387,108 @@ fn a_key_is_made_and_a_far_end_measured() {
     }
     let laboratory = page("docs/laboratory.md");
     let key = laboratory.split('`').find(|quoted| quoted.starts_with("(umask")).expect("how a key is made");
-    let [serve, measure] = block(&laboratory, "bywire serve").lines().collect::<Vec<_>>()[..] else {
-        panic!("a far end and a measurement")
-    };
+    let [serve, measure] = &commands_of(FarEnd)[..] else { panic!("a far end and a measurement") };
     // The address of the page is this machine's own here. What begins before the far end listens is refused.
-    let printed = succeeds(&format!("{key}\n{serve} &\nuntil {measure}; do sleep 0.2; done"));
+    let address = "ip address add 192.0.2.7/32 dev lo";
+    let printed = succeeds(&format!("{address}\n{key}\n{serve} &\nuntil {measure}; do sleep 0.2; done"));
     assert!(printed.contains("192.0.2.7"), "{printed}");
+}
+
+/// A session as printed takes minutes. With the least time for each cell, and of few levels, it takes seconds:
+/// docs/laboratory.md has both options.
+const SHORTENED: &str = " --time 0.005 --levels unix";
+
+#[test]
+fn sessions_are_taken_shown_and_compared_by_the_printed_commands() {
+    if !is_possible() {
+        return;
+    }
+    let [session, report, cells, compare] = &commands_of(Session)[..] else {
+        panic!("a session, a report, …")
+    };
+    succeeds(&format!(
+        "{session}{SHORTENED}
+        cp -r sessions/mine sessions/before; cp -r sessions/mine sessions/after; rm sessions/mine/report.html
+        {report}
+        test -s sessions/mine/report.html
+        {cells}
+        test -s cells.csv
+        {compare}"
+    ));
+}
+
+/// Instead of cargo: it puts this build's own programs and libraries where the printed commands would build them for
+/// release. The directory of the first and that of the second follow.
+const CARGO: &str = r#"#!/bin/sh
+set -e
+target=target action=$1
+while [ $# != 0 ] && [ "$1" != -- ]; do
+    [ "$1" != --target-dir ] || target=$2
+    shift
+done
+[ "$action" != --version ] || { echo cargo 99.0.0; exit; }
+mkdir -p "$target/release"
+# The installer has cargo build beside itself; the others are only read, or find themselves.
+cp PROGRAMS/bywire-install "$target/release"
+ln -sf PROGRAMS/bywire LIBRARIES/libbywire_sockets.so LIBRARIES/libbywire_capi.so LIBRARIES/libbywire_capi.a "$target/release"
+if [ "$action" = run ]; then
+    shift
+    exec "$target/release/bywire-install" "$@"
+fi
+"#;
+
+#[test]
+fn a_clone_is_installed_and_removed_by_the_printed_commands() {
+    let programs = Path::new(env!("CARGO_BIN_EXE_bywire")).parent().expect("a directory");
+    let libraries = std::env::current_exe().expect("this test");
+    let libraries = libraries.parent().expect("a directory");
+    if !programs.join("bywire-install").exists() || !libraries.join("libbywire_capi.a").exists() {
+        return println!(
+            "not run: bywire-install and libbywire_capi were not built: cargo test --workspace builds them"
+        );
+    }
+    if !root().join(".git").exists() {
+        return println!("not run: this is no clone: there is nothing to clone from");
+    }
+    if !is_possible() || !packages::have(&[("git", "git")]) {
+        return;
+    }
+    let cargo = CARGO.replace("PROGRAMS", &programs.display().to_string());
+    let cargo = cargo.replace("LIBRARIES", &libraries.display().to_string());
+    let commands = commands_of(Installation);
+    let [clone, bench, install, path, by_cargo, loader] = &commands[..] else { panic!("{commands:?}") };
+    let uninstall = page("README.md");
+    let uninstall =
+        uninstall.split('`').find(|quoted| quoted.starts_with("./x uninstall")).expect("how it goes");
+    let address = clone.split(' ').nth(2).expect("an address");
+    succeeds(&format!(
+        "export HOME=\"$PWD\" CARGO_HOME=\"$PWD/cargo\"
+        mkdir -p cargo/bin
+        cat >cargo/bin/cargo <<'END'\n{cargo}END
+        chmod +x cargo/bin/cargo
+        # What the page clones is this very tree here.
+        git config --global url.{}.insteadOf {address}
+        git config --global safe.directory '*'
+        mkdir src; cd src
+        {clone}
+        {bench}{SHORTENED}
+        ls sessions/*/report.html
+        {install}
+        {path}
+        test \"$(command -v bywire)\" = \"$HOME/bywire/bin/bywire\"
+        bywire --version
+        {uninstall}
+        test ! -e \"$HOME/bywire\"
+        # From here on below /usr/local, which is another one.
+        mount -t tmpfs none /usr/local
+        PATH=\"$HOME/cargo/bin:$PATH\"
+        {by_cargo}
+        # So is the loader's cache.
+        mkdir \"$HOME/etc\"; cp -a /etc/. \"$HOME/etc\"; mount --bind \"$HOME/etc\" /etc
+        sudo() {{ \"$@\"; }}
+        PATH=\"$PATH:/usr/sbin:/sbin\"
+        {loader}
+        ldconfig -p | grep /usr/local/lib/libbywire.so.0",
+        root().canonicalize().expect("the tree").display(),
+    ));
 }
