@@ -19,25 +19,28 @@ use crate::words::Words;
 
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
-#[command(after_help = after_help())]
+#[command(before_help = "\
+Examples:
+  bywire bench
+  bywire bench full --levels unix,tcp
+  bywire bench gm-ethernet --time 10 --output sessions/ethernet", after_help = after_help())]
 pub struct BenchArgs {
     /// Which cells are taken
     #[arg(default_value = "quick", value_parser = Words::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
     preset: String,
-    /// Measuring time of each cell, over all of its five fresh pairs, at least 0.005; a sweep for N½ takes at least 0.09
-    /// [default: 1, of a sweep 5; gm-ethernet 60]
+    /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
-    /// Take one pair of every cell in each of so many rounds, for `bywire compare`, rather than cell after cell
+    /// Take one pair of every cell in each of so many rounds, for `bywire compare` [default: cell after cell]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
     rounds: Option<u32>,
-    /// Slow every source down by so many percent: to see what `bywire compare` finds
+    /// Slow every source down by so many percent, to see what `bywire compare` finds [default: none]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(burden::PERCENT_MAX)))]
     burden: Option<u32>,
-    /// Directory for the session and its report; by default a new one under `sessions`
+    /// Directory for the session and its report [default: a new one in `sessions`]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// Only these levels
+    /// Only these levels: memory, msg, unix, tcp, sock, udp, eth, mpi, web [default: those of the preset]
     #[arg(long, value_name = "LEVEL,…", value_delimiter = ',', value_parser = levels(), hide_possible_values = true)]
     levels: Option<Vec<String>>,
     /// Print one JSON object and nothing else
@@ -55,11 +58,7 @@ fn after_help() -> String {
         format!("  {name:<12} {duration:<14} {what}")
     };
     let presets: Vec<String> = preset::PRESETS.iter().map(line).collect();
-    format!(
-        "Presets, and how long each takes with every level and its usual --time:\n{}\n\nExamples:\n  bywire bench\n  bywire bench full --levels unix,tcp\n  \
-         bywire bench gm-ethernet --time 10 --output sessions/ethernet",
-        presets.join("\n")
-    )
+    format!("Presets, and how long each takes with every level and its usual --time:\n{}", presets.join("\n"))
 }
 
 impl BenchArgs {

@@ -15,21 +15,23 @@ use crate::eth::nobody;
 
 /// Arguments of `bywire capture`.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    before_help = "\
 Examples:
   bywire capture | wireshark -k -i -
   bywire capture --interface blue:by0 --count 1000 --output frames.pcapng
-  bywire capture --node one > frames.pcapng
-
+  bywire capture --node one > frames.pcapng",
+    after_help = "\
 Each frame is recorded as it goes on from where it entered: an interface, or the fabric. Superframes are recorded whole,
 those that were merged here too, with partial checksums; `bywire eth up --coalesce off` merges nothing. What cannot be
 written in time is lost, and counted; how much is told at the end, by Ctrl-C too, which
-is how a recording without --count ends: with 0.")]
+is how a recording without --count ends: with 0."
+)]
 pub struct CaptureArgs {
-    /// Only frames that this interface sends, as `bywire eth status` calls it; `fabric` for those of other processes
+    /// Only frames that this interface sends, or `fabric` for those of other processes [default: all]
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
     interface: Option<String>,
-    /// End after so many frames
+    /// End after so many frames [default: at Ctrl-C]
     #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u64>,
     /// Only this network
@@ -38,7 +40,7 @@ pub struct CaptureArgs {
     /// Only this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Write to a file rather than to standard output
+    /// Write to this file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

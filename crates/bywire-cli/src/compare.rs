@@ -13,12 +13,13 @@ use clap::Args;
 
 /// Which sessions, and what counts.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    before_help = "\
 Examples:
   bywire compare sessions/before sessions/after
   bywire compare before after --threshold 3 --junit compare.xml
-  bywire compare before after --json
-
+  bywire compare before after --json",
+    after_help = "\
 Take both sessions with `bywire bench --rounds 20`: five pairs a cell are too few to tell a difference among many cells
 from chance. Best is to take short sessions of both in turn, and to compare the two directories that hold them:
 
@@ -26,31 +27,31 @@ from chance. Best is to take short sessions of both in turn, and to compare the 
     ./old/bywire bench --rounds 2 --output before/$round
     ./new/bywire bench --rounds 2 --output after/$round
   done
-  bywire compare before after
 
 Exit code 3: something is worse by more than the threshold, and outside the interval; or a cell that was measured before
-was not, or failed, after. With --allow-missing such a cell is told and skipped.")]
+was not, or failed, after. With --allow-missing such a cell is told and skipped."
+)]
 pub struct CompareArgs {
-    /// A session's directory as `bywire bench` named it, or one that holds several sessions of one build
+    /// The session's directory, or a directory with several sessions of one build
     before: PathBuf,
     /// The same of what came after
     after: PathBuf,
-    /// Smaller changes, in percent of the cost, are no difference
+    /// The least change of cost, in percent, that counts as a difference: above 0, below 100
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     threshold: f64,
-    /// In how many of a hundred comparisons of equals no difference is claimed anywhere
+    /// How many of 100 comparisons of equal builds claim no difference in any cell: above 0, below 100
     #[arg(long, value_name = "PERCENT", default_value_t = 95.0, value_parser = percent)]
     confidence: f64,
-    /// Cells that were measured before and not after are no failure
+    /// Accept cells that were measured before and not after [default: exit with status 3]
     #[arg(long)]
     allow_missing: bool,
     /// Print one JSON object and nothing else
     #[arg(long)]
     json: bool,
-    /// Write the verdicts as JUnit XML too
+    /// Also write the verdicts as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write what came after for github-action-benchmark too: smaller-is-better.json and bigger-is-better.json
+    /// Also write the second session for github-action-benchmark, as smaller-is-better.json and bigger-is-better.json
     #[arg(long, value_name = "DIRECTORY")]
     benchmark_action: Option<PathBuf>,
 }

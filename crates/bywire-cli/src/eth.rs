@@ -23,7 +23,8 @@ pub const CARRIER: &str = "__carrier";
 
 /// Arguments of `bywire eth`.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    before_help = "\
 Examples (two containers in three commands):
   ip netns add blue; ip netns add red
   bywire eth up --background --interface blue:by0=10.77.0.1/24 --interface red:by0=10.77.0.2/24
@@ -32,9 +33,11 @@ More:
   bywire eth up --interface pid:4711:by0=10.77.0.1/24 --interface -:by0=10.77.0.254/24 --mtu 9000
   bywire eth up --config /etc/bywire.toml
   bywire eth status --json
-  bywire eth down
+  bywire eth down",
+    after_help = "\
 Exit codes: `up` ends with 0 after Ctrl-C or `down`, as that is how it is ended; `status` and `down` with 1 when nothing
-runs, `status --json` then prints [] too.")]
+runs, `status --json` then prints [] too."
+)]
 pub struct EthArgs {
     #[command(subcommand)]
     action: EthAction,
@@ -52,35 +55,34 @@ enum EthAction {
 
 #[derive(Args, Debug)]
 struct UpArgs {
-    /// An interface: where, under which name, with which addresses (none: DHCP or the system gives them).
-    /// NETNS is a name, pid:N, a path, or - for the present one
+    /// Make an interface, without addresses for DHCP; NETNS is a name, pid:N, a path, or - for this one
     #[arg(long = "interface", value_name = "NETNS:NAME[=ADDRESS/PREFIX,...]", allow_hyphen_values = true)]
     interfaces: Vec<Interface>,
-    /// MTU in bytes [default: 1500]
+    /// MTU in bytes, 68 to 65521 [default: 1500]
     #[arg(long, value_name = "N")]
     mtu: Option<u32>,
-    /// Processes that carry frames, each with a queue of every interface [default: 1]
+    /// Processes that carry frames, each with a queue of every interface, 1 to 64 [default: 1]
     #[arg(long, value_name = "N")]
     queues: Option<usize>,
-    /// Take all frames there are at each wake and merge those of a flow, rather than one by one [default: on]
+    /// Take all frames that wait at each wake, and merge those of a flow [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
-    /// How long to look for the next frame before sleeping, in microseconds [default: 50]
+    /// Poll for so many microseconds before sleeping; 0 sleeps at once [default: 50]
     #[arg(long, value_name = "N")]
     spin_us: Option<u32>,
-    /// Attach the interfaces to this bridge of their namespace
+    /// Attach the interfaces to this bridge of their namespace [default: none]
     #[arg(long, value_name = "BRIDGE")]
     bridge: Option<String>,
-    /// Interfaces of one network see each other [default: default]
+    /// The network, whose interfaces see each other [default: default]
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
-    /// What this end is called in the network [default: the host's name]
+    /// The name of this process in the network [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Answer Prometheus at this address [default: nowhere]
+    /// Serve metrics for Prometheus here [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     metrics: Option<std::net::SocketAddr>,
-    /// Settings in a file, read again on SIGHUP; options given here go before it
+    /// Settings in TOML, read again on SIGHUP; options given here override it [default: none]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Return as soon as the interfaces stand, and go on in the background

@@ -1,9 +1,8 @@
 //! The help of `bywire measure`: examples first, then levels; of one level its tests, links and options.
 
 use anyhow::Result;
-use bywire_measure::measure::Request;
 use bywire_measure::registry::{self, Word};
-use bywire_measure::request::OPTIONS;
+use bywire_measure::request::{OPTIONS, means_something};
 use clap::Command;
 
 use crate::output;
@@ -59,19 +58,11 @@ fn of_level(command: Command, level: &registry::Row) -> String {
     if !level.links.is_empty() {
         after += &format!("\nLinks:\n{}", table(&level.links));
     }
-    let mut meant: Vec<&str> = OPTIONS.iter().filter(|row| means(row, level)).map(|row| row.name).collect();
+    let mut meant: Vec<&str> =
+        OPTIONS.iter().filter(|row| means_something(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
     meant.extend(["tcp", "udp"].contains(&name).then_some("key"));
     rendered(command, &after, |option| meant.contains(&option))
-}
-
-/// Whether an option means something in any request of a level.
-fn means(row: &bywire_measure::option::Row<Request>, level: &registry::Row) -> bool {
-    let links = || level.links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
-    level
-        .tests
-        .iter()
-        .any(|(test, _)| links().any(|link| (row.means)(&Request { link, ..Request::new(level.name, test) })))
 }
 
 /// The help with `before` above the options, of which only those are shown that `shows` takes.

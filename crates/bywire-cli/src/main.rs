@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use bywire_measure::ending;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[derive(Parser, Debug)]
 #[command(name = "bywire", version, about = "A user-level message fabric for Linux, and its laboratory")]
@@ -56,23 +56,28 @@ enum Action {
     Serve(serve::ServeArgs),
     /// Make the report of a stored session again
     #[command(
-        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv\n  bywire report sessions/one sessions/two --output both.html --svg plots --tables tables"
+        before_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv\n  bywire report sessions/one sessions/two --output both.html --svg plots --tables tables"
     )]
     Report(report::ReportArgs),
     /// Set two sessions against each other: what became better or worse, and how sure that is
     Compare(compare::CompareArgs),
     /// Show the machines of the source documents as models: what was fitted, what they predict, how far off that is
-    #[command(after_help = "Examples:\n  bywire historic\n  bywire historic --json")]
+    #[command(
+        before_help = "Examples:\n  bywire historic\n  bywire historic --json",
+        after_help = "Nothing is measured: each model is made of the figures that its document prints, of Myrinet and of the first \
+                      10-Gigabit TCP offload engine. The fitted figures are met by construction. The predicted ones show how \
+                      good a model is. The graphs are in the report of a session."
+    )]
     Historic(historic::HistoricArgs),
     /// Show what this machine offers to each level, and what to do about the rest
-    #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
+    #[command(before_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
-    #[command(after_help = "Examples:\n  bywire completions bash > /etc/bash_completion.d/bywire")]
+    #[command(before_help = "Examples:\n  bywire completions bash > /etc/bash_completion.d/bywire")]
     Completions(manual::CompletionsArgs),
     /// Print the manual page, or write one per subcommand
     #[command(
-        after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
+        before_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
     /// Run a program whose TCP connections to others run this way are carried in memory
@@ -101,7 +106,8 @@ enum Action {
 
 fn main() -> ExitCode {
     output::quiet_when_closed();
-    match Bywire::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Bywire::from_arg_matches(&matches));
+    match parsed {
         Ok(bywire) => ending::of("bywire", bywire.action.run()),
         Err(error)
             if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
@@ -111,11 +117,17 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let words: Vec<String> = std::env::args().skip(1).collect();
-            let said = usage_error(&error.render().to_string(), &named(&Bywire::command(), &words));
+            let said = usage_error(&error.render().to_string(), &named(&command(), &words));
             ending::complain("bywire", said);
             ExitCode::from(ending::MISUSE)
         }
     }
+}
+
+/// The command line, with the examples of each subcommand above its options.
+fn command() -> clap::Command {
+    let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
+    Bywire::command().mut_subcommands(|subcommand| subcommand.help_template(template))
 }
 
 /// What the parser says over several paragraphs, on one line: what is wrong, what may have been meant, where to look.
@@ -140,7 +152,7 @@ impl Action {
     fn run(self) -> Result<()> {
         match self {
             Self::Bench(arguments) => arguments.run(),
-            Self::Measure(arguments) => arguments.run(Bywire::command()),
+            Self::Measure(arguments) => arguments.run(command()),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
@@ -155,8 +167,8 @@ impl Action {
             Self::MpiRank { socket, program } => bywire_measure::mpi::run_rank(&socket, &program),
             Self::Historic(arguments) => arguments.run(),
             Self::Doctor(arguments) => arguments.run(),
-            Self::Completions(arguments) => arguments.run(Bywire::command()),
-            Self::Man(arguments) => arguments.run(Bywire::command()),
+            Self::Completions(arguments) => arguments.run(command()),
+            Self::Man(arguments) => arguments.run(command()),
         }
     }
 }
@@ -183,14 +195,28 @@ mod tests {
 
     #[test]
     fn every_subcommand_has_examples_and_they_are_accepted() {
-        let command = Bywire::command();
+        let command = command();
         command.clone().debug_assert();
         for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-            let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = subcommand.get_before_help().map(ToString::to_string).unwrap_or_default();
             let prefix = format!("bywire {}", subcommand.get_name());
             assert!(examples(&help).any(|example| example.starts_with(&prefix)), "{prefix} has no example");
             examples(&help).for_each(accept);
+            // Nowhere else, so that they stand above the options.
+            let after = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert_eq!(examples(&after).next(), None, "{prefix} has an example below its options");
         }
+    }
+
+    #[test]
+    fn every_option_has_a_line_of_help() {
+        fn check(command: &clap::Command) {
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                assert!(arg.get_help().is_some(), "{} {arg} has no help", command.get_name());
+            }
+            command.get_subcommands().filter(|inner| !inner.is_hide_set()).for_each(check);
+        }
+        check(&command());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::{help, key, table};
 
 /// What to measure, and how.
 #[derive(Args, Debug)]
-#[command(after_help = help::EXAMPLES, disable_help_flag = true)]
+#[command(before_help = help::EXAMPLES, disable_help_flag = true)]
 pub struct MeasureArgs {
     /// What is under test: memory, msg, unix, tcp, sock, udp, eth, mpi, web
     #[arg(value_parser = Words::of(registry::names()), hide_possible_values = true, required_unless_present = "help")]

@@ -27,25 +27,24 @@ const EVER: Duration = Duration::from_secs(u64::MAX / 4);
 
 /// Where it listens, and which namespaces are joined.
 #[derive(Args, Debug)]
-#[command(after_help = format!("\
+#[command(before_help = "\
+Examples:
+  systemctl enable --now bywire-pairing.socket
+  bywire pair
+  bywire pair --socket /run/pod/pairing --config pod.toml
+  BYWIRE_PAIRING=/run/pod/pairing bywire run -- PROGRAM", after_help = format!("\
 Under systemd it takes the socket of bywire-pairing.socket, and ends when nobody has needed it for half a minute. As root \
 it serves every user, who sees in `bywire status` what is theirs; else its own user alone.
 
 Namespaces whose addresses mean the same, as those of containers on one bridge, are named in a file; without --config \
 root's service reads {DEFAULT_CONFIG} if it is there:
   [sockets]
-  one-address-space = [[\"web\", \"/run/netns/database\"], [\"pid:4711\", \"-\"]]
-
-Examples:
-  systemctl enable --now bywire-pairing.socket
-  bywire pair
-  bywire pair --socket /run/pod/pairing --config pod.toml
-  BYWIRE_PAIRING=/run/pod/pairing bywire run -- PROGRAM"))]
+  one-address-space = [[\"web\", \"/run/netns/database\"], [\"pid:4711\", \"-\"]]"))]
 pub struct PairArgs {
-    /// Listen here [default: the socket that systemd hands over, else, as root, /run/bywire-pairing/socket]
+    /// Listen here [default: the socket of systemd, else as root /run/bywire-pairing/socket; others must name one]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// A file that only root and the user of this service can write
+    /// Join the namespaces of this file, which others must not be able to write [default: as root /etc/bywire.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

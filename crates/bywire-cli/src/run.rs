@@ -34,7 +34,14 @@ pub const OWN_SOCKET: &str = "pairing";
 
 /// The program, and how it is run.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    before_help = "\
+Examples:
+  bywire run -- redis-server --port 7000
+  bywire run -- redis-benchmark -p 7000
+  bywire run --explain -- curl http://127.0.0.1:8000/
+  bywire status",
+    after_help = "\
 Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel \
 after their first calls. Everything else stays TCP as it was. The two are one user's, unless `bywire pair` serves the \
 machine.
@@ -48,32 +55,25 @@ Variables:
   BYWIRE_PAIRING=            keeps to a service of your own
   BYWIRE_RUNTIME_DIR=DIR     is where programs meet, instead of /run/bywire
 
-The end is the program's own; 127 where there is no such program, and 126 where it cannot be run.
-
-Examples:
-  bywire run -- redis-server --port 7000
-  bywire run -- redis-benchmark -p 7000
-  bywire run --explain -- curl http://127.0.0.1:8000/
-  bywire status")]
+The end is the program's own; 127 where there is no such program, and 126 where it cannot be run."
+)]
 pub struct RunArgs {
     /// The program, as the shell would start it, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<String>,
-    /// The preloaded library, instead of the one that came with this command
+    /// Preload this library [default: the one that came with this command]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// Spin before sleeping, where a core has nothing else to do [default: while waits are short]
+    /// Spin before each sleep, if the core has nothing else to do [default: only while waits are short]
     #[arg(long, conflicts_with = "no_spin")]
     spin: bool,
-    /// Sleep at once
+    /// Sleep at once [default: spin while waits are short]
     #[arg(long)]
     no_spin: bool,
-    /// Let the program use io_uring: nothing of it is carried once it does. Otherwise it is refused, as most containers refuse
-    /// it, and event loops built on libuv do without
+    /// Let the program use io_uring, which ends carrying [default: refuse it, as most containers do]
     #[arg(long)]
     io_uring: bool,
-    /// When the program has ended, tell on standard error which connections were carried, which not and why, and the
-    /// bytes of each way
+    /// When the program has ended, print its connections, carried or why not, on standard error
     #[arg(long)]
     explain: bool,
 }

@@ -13,18 +13,16 @@ use clap::Args;
 
 /// Where to listen, and for whom.
 #[derive(Args, Debug)]
-#[command(after_help = format!("\
+#[command(before_help = "\
 Examples:
   bywire serve
   bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
-  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)
-
-{}", crate::key::HELP))]
+  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)", after_help = crate::key::HELP)]
 pub struct ServeArgs {
-    /// Address and port to listen on; port 0 takes a free one and prints it
+    /// Listen here; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
     listen: String,
-    /// File with a key that clients must know; see below for how to make one. Without it messages may have up to 4 MiB
+    /// Serve only clients that have the key in this file [default: serve all, with messages of up to 4 MiB]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }

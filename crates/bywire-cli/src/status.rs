@@ -12,14 +12,16 @@ use crate::run::{MACHINE_VARIABLE, OWN_SOCKET, Unheard, machine_socket, own_dire
 
 /// The state of the pairing service.
 #[derive(Args, Debug)]
-#[command(after_help = "\
-Where no service runs it ends with 1, and --json says so in \"service\": it is running, absent or silent.
-
+#[command(
+    before_help = "\
 Examples:
   bywire status
-  bywire status --json")]
+  bywire status --json",
+    after_help = "\
+Exits with status 1 if no service runs. --json says so in \"service\": it is running, absent or silent."
+)]
 pub struct StatusArgs {
-    /// As one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

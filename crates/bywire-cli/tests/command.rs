@@ -101,6 +101,11 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["measure", "memory", "lag"], "choose one of cacheline"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
+        (
+            &["measure", "msg", "latency", "--mtu", "9000"],
+            "--mtu means nothing for msg latency: leave it out, or measure tcp, udp, eth, mpi or web",
+        ),
+        (&["bench", "qick"], "unknown preset `qick` (did you mean `quick`?)"),
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),
         (&["bench", "fast"], "choose one of quick"),
         (&["bench", "--time", "0"], "give 0.005 to 3600 seconds"),

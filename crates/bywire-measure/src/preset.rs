@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bywire_results::cell::Absence;
+use bywire_results::name::unknown;
 
 use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
@@ -92,8 +93,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
         "bip" => bip(),
         "toe" => toe(),
         _ => {
-            let names = PRESETS.map(|(name, _)| name).join(", ");
-            bail!(Misuse(format!("unknown preset `{name}`: choose one of {names}")))
+            bail!(Misuse(unknown("preset", name, &PRESETS.map(|(name, _)| name))))
         }
     };
     preset.absent.extend(left_out(&preset));

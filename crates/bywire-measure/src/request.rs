@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::ending::Misuse;
 use crate::memory;
 use crate::option::{Row, Setting};
-use crate::registry::{Level, MEMORY, Test};
+use crate::registry::{self, Level, MEMORY, Test};
 use crate::size;
 
 /// Where both ends are on this machine.
@@ -100,7 +100,7 @@ options! {
             Opt::of("mtu", "N", "1500", "MTU of the link between namespaces, in bytes")
                 .only(|request| match request.level.as_str() {
                     "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
-                    level => level != MEMORY,
+                    level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
                 });
         }
         segmentation: Option<bool> {
@@ -318,11 +318,20 @@ impl Request {
     pub fn refuse_what_means_nothing(&self) -> Result<(), Misuse> {
         let vain = OPTIONS.iter().find(|row| row.is_given(self) && !(row.means)(self));
         let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
-        match vain.map(|row| row.name).or(key) {
-            None => Ok(()),
-            Some(name) => {
-                Err(Misuse(format!("--{name} means nothing for {} {}: leave it out", self.level, self.test)))
-            }
+        let Some(name) = vain.map(|row| row.name).or(key) else { return Ok(()) };
+        let elsewhere = vain.map_or_else(String::new, |row| self.levels_that_have(row));
+        let (level, test) = (&self.level, &self.test);
+        Err(Misuse(format!("--{name} means nothing for {level} {test}: leave it out{elsewhere}")))
+    }
+
+    /// Which levels an option means something for, where this request's own is none of them.
+    fn levels_that_have(&self, row: &Opt) -> String {
+        let levels = registry::rows().into_iter().filter(|level| means_something(row, level));
+        match levels.map(|level| level.name).collect::<Vec<_>>()[..] {
+            [] => String::new(),
+            [one] => format!(", or measure {one}"),
+            ref levels if levels.contains(&self.level.as_str()) => String::new(),
+            [ref others @ .., last] => format!(", or measure {} or {last}", others.join(", ")),
         }
     }
 
@@ -393,6 +402,13 @@ impl Request {
         self.is_level(&[Level::Tcp.name(), Level::Udp.name()])
             && self.between.as_deref().is_some_and(|between| !HERE.contains(&between))
     }
+}
+
+/// Whether an option means something in any request of a level.
+pub fn means_something(row: &Opt, level: &registry::Row) -> bool {
+    let links = || level.links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
+    let request = |test: &str, link| Request { link, ..Request::new(level.name, test) };
+    level.tests.iter().any(|(test, _)| links().any(|link| (row.means)(&request(test, link))))
 }
 
 fn links() -> Vec<&'static str> {
