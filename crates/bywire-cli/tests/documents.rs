@@ -428,8 +428,8 @@ while [ $# != 0 ] && [ "$1" != -- ]; do
 done
 [ "$action" != --version ] || { echo cargo 99.0.0; exit; }
 mkdir -p "$target/release"
-# The installer has cargo build beside itself; the others are only read, or find themselves.
-cp PROGRAMS/bywire-install "$target/release"
+# The installer has cargo build beside itself, while it runs; the others are only read, or find themselves.
+[ -e "$target/release/bywire-install" ] || cp PROGRAMS/bywire-install "$target/release"
 ln -sf PROGRAMS/bywire LIBRARIES/libbywire_sockets.so LIBRARIES/libbywire_capi.so LIBRARIES/libbywire_capi.a "$target/release"
 if [ "$action" = run ]; then
     shift
@@ -461,16 +461,20 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
     let uninstall =
         uninstall.split('`').find(|quoted| quoted.starts_with("./x uninstall")).expect("how it goes");
     let address = clone.split(' ').nth(2).expect("an address");
+    let tree = root().canonicalize().expect("the tree");
+    let tree = tree.display();
     succeeds(&format!(
         "export HOME=\"$PWD\" CARGO_HOME=\"$PWD/cargo\"
         mkdir -p cargo/bin
         cat >cargo/bin/cargo <<'END'\n{cargo}END
         chmod +x cargo/bin/cargo
         # What the page clones is this very tree here.
-        git config --global url.{}.insteadOf {address}
+        git config --global url.{tree}.insteadOf {address}
         git config --global safe.directory '*'
         mkdir src; cd src
         {clone}
+        # As it is now, committed or not.
+        cp {tree}/x .
         {bench}{SHORTENED}
         ls sessions/*/report.html
         {install}
@@ -489,6 +493,5 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
         PATH=\"$PATH:/usr/sbin:/sbin\"
         {loader}
         ldconfig -p | grep /usr/local/lib/libbywire.so.0",
-        root().canonicalize().expect("the tree").display(),
     ));
 }
