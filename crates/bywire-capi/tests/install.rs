@@ -113,6 +113,14 @@ fn what_was_installed_is_removed_and_nothing_else() {
 }
 
 #[test]
+fn a_prefix_that_an_installation_has_made_goes_with_it() {
+    let prefix = Prefix { place: tempfile::tempdir().expect("a directory") };
+    prefix.install("--libraries", &libraries());
+    succeed(prefix.uninstall());
+    assert!(!prefix.path("").exists());
+}
+
+#[test]
 fn what_cannot_be_removed_is_named_and_stays_on_the_list() {
     let prefix = Prefix::installed();
     let header = prefix.path("include/bywire.h");

@@ -23,6 +23,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PRELOADED: &str = "libbywire_sockets.so";
 /// The list of what was installed: files, and directories that were not there before, by their paths below the prefix.
 const LIST: &str = "lib/bywire/installed";
+/// The prefix itself, on that list.
+const PREFIX: &str = "./";
 /// The system's libraries that the static library needs.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
@@ -151,7 +153,9 @@ impl Place {
     /// Paths that were installed here before stay on the list.
     fn new(root: PathBuf, is_package: bool) -> Self {
         let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();
-        Self { root, installed: before.lines().map(str::to_owned).collect(), is_package }
+        let mut installed: BTreeSet<String> = before.lines().map(str::to_owned).collect();
+        installed.extend((!is_package && !root.exists()).then(|| PREFIX.to_owned()));
+        Self { root, installed, is_package }
     }
 
     /// Makes a directory, with its missing parents.
