@@ -8,6 +8,8 @@ use bywire_analysis::statistics::median;
 use bywire_measure::interrupt;
 use rand::seq::SliceRandom;
 
+use crate::distance::Distance;
+
 /// A contestant that failed this often is left out of further rounds.
 const FAILURES_MAX: usize = 3;
 
@@ -44,7 +46,23 @@ impl Taken {
 pub struct Contest {
     entries: Vec<Entry>,
     /// By series and round.
-    series: BTreeMap<String, BTreeMap<u32, f64>>,
+    series: BTreeMap<String, BTreeMap<u32, Value>>,
+    reads_distance: bool,
+}
+
+/// What one round brought.
+#[derive(Clone, Copy)]
+struct Value {
+    value: f64,
+    /// How far the cores stood apart before and after, if that did not change.
+    distance: Option<Distance>,
+}
+
+/// The rounds of a contest, or those at one distance.
+#[derive(Clone, Copy)]
+pub struct Rounds<'a> {
+    contest: &'a Contest,
+    at: Option<Distance>,
 }
 
 /// A contestant's record.
@@ -73,6 +91,11 @@ pub struct Figure {
 }
 
 impl Contest {
+    /// Reads how far the cores stand apart before and after each pair.
+    pub fn read_distance(&mut self) {
+        self.reads_distance = true;
+    }
+
     /// Adds a contestant, or the reason why there is none.
     pub fn add(&mut self, name: &str, contestant: Result<Contestant>) {
         let (contestant, failures) = match contestant {
@@ -108,15 +131,18 @@ impl Contest {
         if entry.failures.len() >= FAILURES_MAX {
             return;
         }
+        let read = || if self.reads_distance { Distance::now() } else { None };
+        let before = read();
         match (entry.contestant.take)() {
             Ok(taken) => {
+                let distance = before.filter(|_| read() == before);
                 entry.blocks_disturbed += taken.blocks_disturbed;
                 entry.blocks += taken.blocks;
                 for (series, value) in taken.values {
                     if !entry.series.contains(&series) {
                         entry.series.push(series.clone());
                     }
-                    self.series.entry(series).or_default().insert(round, value);
+                    self.series.entry(series).or_default().insert(round, Value { value, distance });
                 }
             }
             Err(error) => {
@@ -132,25 +158,62 @@ impl Contest {
         &self.entries
     }
 
-    /// Median, lowest and highest of a series.
-    pub fn figure(&self, series: &str) -> Option<Figure> {
-        let values: Vec<f64> = self.series.get(series)?.values().copied().collect();
-        Some(Figure { value: median(&values), ..spread(&values)? })
+    /// All rounds.
+    pub fn rounds(&self) -> Rounds<'_> {
+        Rounds { contest: self, at: None }
     }
 
-    /// The ratio of two series' medians, with the lowest and the highest of the ratios within a round.
-    pub fn ratio(&self, above: &str, below: &str) -> Option<Figure> {
-        let (above, below) = (self.series.get(above)?, self.series.get(below)?);
-        let ratios: Vec<f64> =
-            above.iter().filter_map(|(round, value)| Some(value / below.get(round)?)).collect();
-        let middle = |series: &BTreeMap<u32, f64>| median(&series.values().copied().collect::<Vec<_>>());
-        Some(Figure { value: middle(above) / middle(below), ..spread(&ratios)? })
+    /// The rounds at a distance.
+    pub fn rounds_at(&self, distance: Distance) -> Rounds<'_> {
+        Rounds { contest: self, at: Some(distance) }
+    }
+
+    /// Values that were taken while the distance changed or could not be read, of all values.
+    pub fn at_no_distance(&self) -> (usize, usize) {
+        let values = || self.series.values().flat_map(BTreeMap::values);
+        (values().filter(|value| value.distance.is_none()).count(), values().count())
     }
 
     /// Why there is nothing of a series: the last failure of the contestant of that name.
     pub fn reason(&self, name: &str) -> Option<&str> {
         let entry = self.entries.iter().find(|entry| entry.contestant.name == name)?;
         entry.failures.last().map(String::as_str)
+    }
+}
+
+impl Rounds<'_> {
+    /// Median, lowest and highest of a series.
+    pub fn figure(self, series: &str) -> Option<Figure> {
+        let values: Vec<f64> = self.values(series).into_values().collect();
+        let spread = spread(&values)?;
+        Some(Figure { value: median(&values), ..spread })
+    }
+
+    /// The ratio of two series' medians, with the lowest and the highest of the ratios within a round.
+    pub fn ratio(self, above: &str, below: &str) -> Option<Figure> {
+        let (above, below) = (self.values(above), self.values(below));
+        if above.is_empty() || below.is_empty() {
+            return None;
+        }
+        let middle = |series: &BTreeMap<u32, f64>| median(&series.values().copied().collect::<Vec<_>>());
+        let value = middle(&above) / middle(&below);
+        let ratios: Vec<f64> =
+            above.iter().filter_map(|(round, value)| Some(value / below.get(round)?)).collect();
+        let spread = spread(&ratios).unwrap_or(Figure { value, low: value, high: value });
+        Some(Figure { value, ..spread })
+    }
+
+    /// Rounds in which a series has a value.
+    pub fn count(self, series: &str) -> usize {
+        self.values(series).len()
+    }
+
+    fn values(self, series: &str) -> BTreeMap<u32, f64> {
+        let rounds = self.contest.series.get(series).into_iter().flatten();
+        rounds
+            .filter(|(_, value)| self.at.is_none() || value.distance == self.at)
+            .map(|(round, value)| (*round, value.value))
+            .collect()
     }
 }
 
@@ -185,9 +248,12 @@ mod tests {
         contest.add("above", counting("above", vec![30.0, 20.0, 10.0]));
         contest.add("below", counting("below", vec![10.0, 10.0, 20.0]));
         contest.run(3);
-        assert_eq!(contest.ratio("above", "below"), Some(Figure { value: 2.0, low: 0.5, high: 3.0 }));
-        assert_eq!(contest.figure("above"), Some(Figure { value: 20.0, low: 10.0, high: 30.0 }));
-        assert_eq!(contest.ratio("above", "nobody"), None);
+        assert_eq!(
+            contest.rounds().ratio("above", "below"),
+            Some(Figure { value: 2.0, low: 0.5, high: 3.0 })
+        );
+        assert_eq!(contest.rounds().figure("above"), Some(Figure { value: 20.0, low: 10.0, high: 30.0 }));
+        assert_eq!(contest.rounds().ratio("above", "nobody"), None);
     }
 
     #[test]
@@ -199,9 +265,9 @@ mod tests {
         contest.run(5);
         assert_eq!(contest.reason("weak"), Some("worn out"));
         assert_eq!(contest.reason("nowhere"), Some("not installed"));
-        assert_eq!(contest.figure("weak").map(|figure| figure.value), Some(1.5));
+        assert_eq!(contest.rounds().figure("weak").map(|figure| figure.value), Some(1.5));
         // A round without one of the two is no ratio.
-        assert_eq!(contest.ratio("weak", "strong").map(|figure| figure.high), Some(2.0));
-        assert_eq!(contest.figure("nowhere"), None);
+        assert_eq!(contest.rounds().ratio("weak", "strong").map(|figure| figure.high), Some(2.0));
+        assert_eq!(contest.rounds().figure("nowhere"), None);
     }
 }

@@ -3,9 +3,11 @@
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
 pub mod application;
+pub mod bare_copy;
 pub mod carried;
 pub mod contest;
 pub mod death;
+pub mod distance;
 pub mod ethernet;
 pub mod idle;
 pub mod lab;

@@ -3,7 +3,8 @@
 use Basis::{Median, Over, Worst};
 use Bound::{AtLeast, AtMost};
 
-use crate::contest::{Contest, Figure};
+use crate::contest::{Contest, Figure, Rounds};
+use crate::distance::Distance;
 use crate::table::{self, Show};
 
 /// What a figure must be, and what it should.
@@ -48,12 +49,42 @@ pub struct Must {
     pub show: Show,
 }
 
+/// A distance with fewer rounds has no figure.
+const ROUNDS_MIN: usize = 3;
+
+/// Each of `musts` with its bounds, and at each distance of the cores what was measured and which bound that reaches.
+pub fn table_by_distance(musts: &[Must], contest: &Contest) -> String {
+    let names = Distance::ALL.map(Distance::name);
+    let mut page = table::heading(&[&["measure", "must", "aim"], &names[..], &["all rounds"]].concat());
+    for must in musts {
+        let (least, aim) = must.bound.shown(must.show);
+        let mut cells = vec![must.measure.to_owned(), least, aim];
+        cells.extend(Distance::ALL.map(|distance| {
+            let rounds = contest.rounds_at(distance);
+            match must.basis.figure(rounds).filter(|_| must.basis.rounds(rounds) >= ROUNDS_MIN) {
+                Some(figure) => must.told(figure),
+                None => "—".to_owned(),
+            }
+        }));
+        cells.push(match must.basis.figure(contest.rounds()) {
+            Some(figure) => must.told(figure),
+            None => format!("not measured: {}", must.basis.reason(contest)),
+        });
+        page.push_str(&table::row(&cells));
+    }
+    let (lost, values) = contest.at_no_distance();
+    page + &format!(
+        "\nA distance has a figure from {ROUNDS_MIN} rounds on. The distance changed, or could not be read, while {lost} of \
+         {values} values were taken: they count in the last column only.\n"
+    )
+}
+
 /// Each of `musts` with its bounds, what was measured, and which bound that reaches.
 pub fn table(musts: &[Must], contest: &Contest) -> String {
     let mut page =
         table::heading(&["measure", "must", "aim", "measured (lowest to highest round)", "reached"]);
     for must in musts {
-        let figure = must.basis.figure(contest);
+        let figure = must.basis.figure(contest.rounds());
         let (measured, reached) = match figure {
             Some(figure) => (table::figure(figure, must.show), must.bound.verdict(figure.value).to_owned()),
             None => ("not measured".to_owned(), must.basis.reason(contest)),
@@ -77,19 +108,35 @@ pub fn assert_contestants(musts: &[Must], contest: &Contest) {
     }
 }
 
+impl Must {
+    fn told(&self, figure: Figure) -> String {
+        format!("{}: {}", table::figure(figure, self.show), self.bound.verdict(figure.value))
+    }
+}
+
 impl Basis {
-    fn figure(self, contest: &Contest) -> Option<Figure> {
+    fn figure(self, rounds: Rounds) -> Option<Figure> {
         match self {
-            Median(series) => contest.figure(series),
-            Over(above, below) => contest.ratio(above, below),
+            Median(series) => rounds.figure(series),
+            Over(above, below) => rounds.ratio(above, below),
             Worst(series) => {
-                let mut figures = series.iter().map(|series| contest.figure(series));
+                let mut figures = series.iter().map(|series| rounds.figure(series));
                 let worst = figures.try_fold(None, |worst: Option<Figure>, figure| {
                     let figure = figure?;
                     Some(worst.filter(|worst| worst.high > figure.high).or(Some(figure)))
                 })??;
                 Some(Figure { value: worst.high, ..worst })
             }
+        }
+    }
+
+    /// The rounds of the series that has fewest.
+    fn rounds(self, rounds: Rounds) -> usize {
+        let count = |series: &&'static str| rounds.count(series);
+        match self {
+            Median(series) => count(&series),
+            Over(above, below) => count(&above).min(count(&below)),
+            Worst(series) => series.iter().map(count).min().unwrap_or(0),
         }
     }
 
@@ -105,7 +152,7 @@ impl Basis {
             Worst(series) => series.to_vec(),
             Over(above, below) => vec![above, below],
         };
-        let endings = [" mean", " messages", " demand", " again"];
+        let endings = [" mean", " messages", " demand", " again", " long", " two-way", " N½"];
         let name = |series: &'static str| {
             endings.iter().find_map(|ending| series.strip_suffix(ending)).unwrap_or(series)
         };

@@ -104,7 +104,8 @@ pub fn contestants(contest: &Contest, show: impl Fn(&str) -> Show) -> String {
             blocks => format!("{} of {blocks}", entry.blocks_disturbed),
         };
         for series in &entry.series {
-            let shown = contest.figure(series).map_or_else(String::new, |value| figure(value, show(series)));
+            let shown =
+                contest.rounds().figure(series).map_or_else(String::new, |value| figure(value, show(series)));
             let command = format!("`{}`", entry.contestant.command);
             table.push_str(&row(&[series.clone(), shown, disturbed.clone(), command]));
         }

@@ -122,7 +122,7 @@ fn flows(contest: &Contest) -> String {
     for (what, ..) in FLOWS {
         for link in Link::ALL {
             let series = format!("flows {what} {link}");
-            let shown = |which: &str| match contest.figure(&format!("{series}{which}")) {
+            let shown = |which: &str| match contest.rounds().figure(&format!("{series}{which}")) {
                 Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
                 None => format!("not run: {}", contest.reason(&series).unwrap_or("interrupted")),
             };
@@ -146,7 +146,7 @@ fn rivals(contest: &Contest) -> String {
     for (name, mtu_bytes) in ours.chain(RIVALS.iter().map(|rival| (rival.name, rival.mtu_bytes))) {
         let shown = |what: &str| {
             let series = format!("{what} {name}");
-            match contest.figure(&series) {
+            match contest.rounds().figure(&series) {
                 Some(figure) => table::figure(figure, show(&series)),
                 None => format!("not run: {}", contest.reason(&series).unwrap_or("interrupted")),
             }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use bywire_benches::bare_copy;
 use bywire_benches::contest::Contest;
 use bywire_benches::death::{self, Way};
 use bywire_benches::must::Basis::{Median, Over, Worst};
@@ -29,7 +30,7 @@ const SWEEP_SHARE: f64 = 4.5;
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 19] = [
+const MUSTS: [Must; 22] = [
     Must { measure: "8 B half-RTT, polling, over the floor", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling", "floor"), show: RATIO },
     Must { measure: "the same over UCX tag latency, medians", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling", "ucx"), show: RATIO },
     Must { measure: "the same over UCX tag latency, means", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling mean", "ucx mean"), show: RATIO },
@@ -47,6 +48,9 @@ const MUSTS: [Must; 19] = [
     Must { measure: "peer killed: notice after teardown, in `wait`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice waiting"]), show: table::ms },
     Must { measure: "peer killed: notice after teardown, by `poll`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice polling"]), show: table::ms },
     Must { measure: "idle process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Worst(&["idle"]), show: table::cpu },
+    Must { measure: "N½ over that of the bare copy (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("N½", "bare N½"), show: RATIO },
+    Must { measure: "1 MiB, copying, over the bare copy (not a must)", bound: AtLeast { must: 0.8, aim: 0.9 }, basis: Over("long", "bare long"), show: RATIO },
+    Must { measure: "1 MiB, two-way, over the bare copy (not a must)", bound: AtLeast { must: 0.8, aim: 0.9 }, basis: Over("two-way", "bare two-way"), show: RATIO },
     Must { measure: "the first figure by its mean (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling mean", "floor"), show: RATIO },
     Must { measure: "the first figure in `wait` instead of `poll` (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency", "floor"), show: RATIO },
 ];
@@ -90,12 +94,14 @@ fn contestants(pair_seconds: f64) -> Contest {
         ("two-way", long("bidir")),
     ];
     let mut contest = Contest::default();
+    contest.read_distance();
     for (name, request) in requests {
         // A sweep shares its time among many streams.
         let seconds = if request.test == "nhalf" { SWEEP_SHARE * pair_seconds } else { pair_seconds };
         contest.add(name, lab::contestant(name, request, seconds));
     }
     contest.add("ucx", ucx::latency("ucx", 8, 1_000_000));
+    contest.add("bare", Ok(bare_copy::contestant("bare", pair_seconds)));
     contest.add("notice waiting", death::contestant("notice waiting", Way::Waiting));
     contest.add("notice polling", death::contestant("notice polling", Way::Polling));
     contest.add("idle", idle::contestant("idle"));
@@ -105,7 +111,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&must::table(&MUSTS, contest));
+    page.push_str(&must::table_by_distance(&MUSTS, contest));
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page
@@ -114,8 +120,10 @@ fn page(contest: &Contest) -> String {
 /// How a series is written, by its name.
 fn show(series: &str) -> Show {
     match series {
-        "touched" | "short" | "long" | "lent" | "long checked" | "two-way" => table::rate,
-        "N½" => table::bytes,
+        "touched" | "short" | "long" | "lent" | "long checked" | "two-way" | "bare long" | "bare two-way" => {
+            table::rate
+        }
+        "N½" | "bare N½" => table::bytes,
         "notice waiting" | "notice polling" => table::ms,
         "idle" => table::cpu,
         _ if series.ends_with("messages") => table::millions,

@@ -106,11 +106,11 @@ fn page(contest: &Contest) -> String {
     ]));
     for comparison in &COMPARISONS {
         let [own, ucx, mpi] = comparison.series;
-        let absolute = |series| match contest.figure(series) {
+        let absolute = |series| match contest.rounds().figure(series) {
             Some(figure) => (comparison.show)(figure.value),
             None => "not measured".to_owned(),
         };
-        let over = |rival| match contest.ratio(own, rival) {
+        let over = |rival| match contest.rounds().ratio(own, rival) {
             Some(ratio) => table::figure(ratio, table::ratio),
             None => "not measured".to_owned(),
         };
@@ -128,9 +128,10 @@ fn page(contest: &Contest) -> String {
     );
     page.push_str(&table::heading(&["what", "level `mpi`", "small loop", "ratio"]));
     for (what, [own, other], show) in AGREEMENTS {
-        let absolute =
-            |series| contest.figure(series).map_or("not measured".to_owned(), |figure| show(figure.value));
-        let ratio = contest.ratio(own, other);
+        let absolute = |series| {
+            contest.rounds().figure(series).map_or("not measured".to_owned(), |figure| show(figure.value))
+        };
+        let ratio = contest.rounds().ratio(own, other);
         let ratio = ratio.map_or("not measured".to_owned(), |ratio| table::figure(ratio, table::ratio));
         page.push_str(&table::row(&[what.to_owned(), absolute(own), absolute(other), ratio]));
     }

@@ -247,12 +247,14 @@ fn compared(
     [own, other]: [&str; 2],
     show: table::Show,
 ) -> String {
-    let shown = |series: &str| match contest.figure(series) {
+    let shown = |series: &str| match contest.rounds().figure(series) {
         Some(figure) => table::figure(figure, show),
         None => format!("not run: {}", contest.reason(series).unwrap_or("interrupted")),
     };
-    let ratio =
-        contest.ratio(own, other).map_or_else(String::new, |ratio| table::figure(ratio, table::ratio));
+    let ratio = contest
+        .rounds()
+        .ratio(own, other)
+        .map_or_else(String::new, |ratio| table::figure(ratio, table::ratio));
     table::row(&[place.to_owned(), about.to_owned(), shown(own), shown(other), ratio])
 }
 
