@@ -126,6 +126,31 @@ static void helped(const char *way) {
     waitpid(peer, NULL, 0);
 }
 
+/* A half-closed end has a child that ends; then it is killed, and its peer, which it can tell nothing more, goes on sending. */
+static void act_outlive_child(void) {
+    send_all(client, 1000);
+    shutdown(client, SHUT_WR);
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(0);
+    }
+    await_child(child);
+    signal_by(told);
+    await_by(start);
+}
+
+static void outlived(void) {
+    static char bytes[65536];
+    meet(act_outlive_child);
+    await_by(told);
+    read_all("before the kill", server);
+    kill(peer, SIGKILL);
+    waitpid(peer, NULL, 0);
+    while (send(server, bytes, sizeof bytes, MSG_NOSIGNAL) > 0) {
+    }
+    printf("a send ends with %s\n", errno == EPIPE || errno == ECONNRESET ? "a reset" : strerror(errno));
+}
+
 static int leash[2];
 
 /* A helper goes on that has no descriptor of the connection, and its parent ends in order. */
@@ -1034,6 +1059,8 @@ int main(int count, char **words) {
         ended(words[2], words[3], words[4]);
     } else if (strcmp(name, "helped") == 0 && count > 2) {
         helped(words[2]);
+    } else if (strcmp(name, "outlived") == 0) {
+        outlived();
     } else if (strcmp(name, "become") == 0 && count > 2) {
         become(words[2]);
     } else if (strcmp(name, "survived") == 0) {

@@ -165,6 +165,17 @@ fn what_is_lost_with_a_killed_sender_whose_child_has_left_the_connection_is_no_e
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
+/// A child that ends takes no guard off a half-closed end: only that would tell the peer of its parent's death.
+#[test]
+fn a_half_closed_end_that_is_killed_after_a_child_of_it_has_ended_answers_by_a_reset() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let said = transcript(&pairing, &program, &["outlived"], Some(4));
+    assert_eq!(said, transcript(&pairing, &program, &["outlived"], None), "with the library, and without");
+    assert!(said.contains("a send ends with a reset"), "{said}");
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
+}
+
 #[test]
 fn a_blocking_send_without_memory_for_its_ring_sleeps() {
     let pairing = TestService::new();

@@ -53,7 +53,9 @@ impl Connection {
             self.end_before_the_kernels(false);
             self.end_half();
         }
-        self.settle_guard(|unread_by_peer| unread_by_peer == 0 || !others_go_on);
+        // While others go on with an end that has shut down its sending, only the guard would tell the peer of their death.
+        let is_half = shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+        self.settle_guard(|unread_by_peer| !others_go_on || (unread_by_peer == 0 && !is_half));
     }
 
     /// This process is the last one that has it, and is about to become another program, which has it not: unless that fails.

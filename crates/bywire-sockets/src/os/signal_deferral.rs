@@ -56,6 +56,11 @@ pub fn is_interrupted() -> bool {
     THREAD.with(|thread| thread.is_interrupted.get())
 }
 
+/// Does this thread hold locks, or other things that no handler is to find half changed?
+pub fn is_holding() -> bool {
+    THREAD.with(|thread| thread.held.get() > 0)
+}
+
 /// From here on handlers wait, until [`admit`] has been called as often.
 #[inline(always)]
 pub fn hold_off() {

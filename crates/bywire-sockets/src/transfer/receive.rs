@@ -81,6 +81,10 @@ fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
     if own_call::are_over() || flags & (ASIDE | libc::MSG_DONTWAIT) != 0 || kernel::is_nonblocking(fd) {
         return None;
     }
+    // A fault handler of the program may receive while this thread holds what paying needs.
+    if signal_deferral::is_holding() || kernel::ready(fd, libc::POLLIN) != 0 {
+        return None;
+    }
     signal_deferral::begin_call();
     errno::keep(|| {
         let deadline =
@@ -251,8 +255,8 @@ fn is_left_another(connection: &mut Connection) -> bool {
 fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
     match woken {
         Woken::Look if own_call::are_over() || connection.follow() => None,
-        Woken::Look => Some(errno::fail(libc::EBADF)),
         _ if done > 0 => Some(done as isize),
+        Woken::Look => Some(errno::fail(libc::EBADF)),
         Woken::Signal => Some(errno::fail(libc::EINTR)),
         Woken::TimeOut => Some(errno::fail(libc::EAGAIN)),
     }
@@ -452,13 +456,24 @@ fn sleep_in_kernel(
 fn receive_rest(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
     let deadline = if waits { connection.deadline(libc::SO_RCVTIMEO) } else { Some(0) };
-    match kernel::wait_until(connection.fd, libc::POLLIN | libc::POLLRDHUP, deadline) {
-        Err(number) => Step::Failed(number),
-        Ok(_) => match take_from_kernel(connection, parts, done, flags, u64::MAX) {
-            // Another thread was faster.
-            Step::Empty => Step::Again,
-            step => step,
-        },
+    loop {
+        let now = kernel::now_ns();
+        let left = owed::pay_before_wait(deadline.map(|deadline| deadline.saturating_sub(now)));
+        let until = left.map(|left| now.saturating_add(left));
+        match kernel::wait_until(connection.fd, libc::POLLIN | libc::POLLRDHUP, until) {
+            // Only a turn of paying is over.
+            Err(libc::EAGAIN) if deadline.is_none_or(|deadline| deadline > kernel::now_ns()) => {}
+            Err(number) => return Step::Failed(number),
+            // Another thread has closed the descriptor: its number may be another file's.
+            Ok(_) if !connection.is_current() => return Step::Failed(libc::EBADF),
+            Ok(_) => {
+                return match take_from_kernel(connection, parts, done, flags, u64::MAX) {
+                    // Another thread was faster.
+                    Step::Empty => Step::Again,
+                    step => step,
+                };
+            }
+        }
     }
 }
 
