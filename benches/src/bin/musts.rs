@@ -149,6 +149,6 @@ mod tests {
     fn what_was_not_measured_says_why() {
         let mut contest = Contest::default();
         contest.add("ucx", Err(anyhow::anyhow!("not installed")));
-        assert!(page(&contest).contains("| not measured | not installed |"));
+        assert!(page(&contest).contains("| not measured: not installed |"));
     }
 }

@@ -420,7 +420,7 @@ int bw_send(bw_port_t *port,
             size_t length_bytes);
 
 /* Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
-   BW_ERROR_DROPPED: it was dropped, and counted, for lack of room.
+   A datagram without room is dropped and counted: BW_ERROR_DROPPED.
    The caller promises: As for bw_send. */
 int bw_send_datagram(bw_port_t *port,
                      bw_peer_t peer,

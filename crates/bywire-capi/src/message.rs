@@ -36,7 +36,7 @@ pub unsafe extern "C" fn bw_send(
 }
 
 /// Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
-/// BW_ERROR_DROPPED: it was dropped, and counted, for lack of room.
+/// A datagram without room is dropped and counted: BW_ERROR_DROPPED.
 ///
 /// # Safety
 /// As for bw_send.
