@@ -57,7 +57,11 @@ fn interrupted(number: u64) {
     let report = bywire(temporary.path(), &["report", place.to_str().unwrap()]).output().unwrap();
     assert!(report.status.success(), "{what}: {report:?}");
     assert!(report.stderr.is_empty(), "{what}: a line is torn: {}", said(&report));
-    assert_eq!(fs::read_dir(&place).unwrap().count(), 3, "{what}: session, cells and report");
+    assert_eq!(
+        fs::read_dir(&place).unwrap().count(),
+        5,
+        "{what}: session, cells, and the report with its picture and summary"
+    );
 }
 
 fn wait(running: &mut Child, what: &str) -> std::process::ExitStatus {
