@@ -445,8 +445,20 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
         // The last frames arrive after all earlier ones have been handled.
         bench.send(0, &last_outwards);
         far.await_datagram(8 + last_outwards[10..].len());
-        far.send(peer, &last_inwards);
-        while await_packet(&bench.ends[0])[10..] != last_inwards[8..] {}
+        // The queue behind the lane may still be full, and then this frame is dropped: it is sent until one arrives.
+        let deadline = Instant::now() + PATIENCE;
+        let is_last = |packet: Vec<u8>| packet[10..] == last_inwards[8..];
+        let is_through = || {
+            std::thread::sleep(Duration::from_millis(1));
+            std::iter::from_fn(|| look(&bench.ends[0])).any(is_last)
+        };
+        loop {
+            far.send(peer, &last_inwards);
+            if (0..20).any(|_| is_through()) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "nothing comes");
+        }
     };
     run(200);
     let before = *allocations();
