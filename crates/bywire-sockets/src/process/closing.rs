@@ -5,12 +5,19 @@ use crate::connection::sockets::Leaving;
 use crate::epoll::handover;
 use crate::pairing::offer;
 
-/// The kernel has closed it. A record that nobody holds is free again.
+/// Counts a socket that has ended, and frees it.
 pub fn finish(leaving: Leaving) {
+    if leaving.is_last {
+        outcome::ended(&leaving);
+    }
+    free(leaving);
+}
+
+/// The kernel has closed a socket that is counted already. A record that nobody holds is free again.
+pub fn free(leaving: Leaving) {
     if !leaving.is_last {
         return;
     }
-    outcome::ended(&leaving);
     handover::forget(&leaving);
     offer::end(&leaving);
     leaving.free();

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
-use crate::connection::log;
+use crate::connection::{log, outcome};
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::epoll::{handover, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
@@ -102,9 +102,11 @@ pub fn before_close(fd: i32) -> Option<Leaving> {
             connection.leave_to_others(false);
         }
     }
-    // What was given back by then went through the kernel.
+    // Bytes that were given back by now went through the kernel. The end is counted before the peer can see it: then the
+    // program may end, while this thread is still in its close.
     if leaving.is_last {
         log::ending(&leaving);
+        outcome::ended(&leaving);
     }
     Some(leaving)
 }
@@ -119,7 +121,7 @@ pub fn after_close(leaving: Option<Leaving>) {
     {
         connection.tell(News::Course);
     }
-    closing::finish(leaving);
+    closing::free(leaving);
 }
 
 /// `close_range`: the library's own descriptors stay.

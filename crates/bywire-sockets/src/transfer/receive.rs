@@ -95,12 +95,16 @@ fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
             if !owed::may_owe() {
                 return None;
             }
+            // A handler may have come between two sleeps, too.
             let is_over = |number| match number {
                 libc::EAGAIN => deadline.is_some_and(|deadline| deadline <= kernel::now_ns()),
                 _ => {
                     deadline.is_some() || signal_deferral::is_interrupted() || signal_deferral::is_bypassed()
                 }
             };
+            if signal_deferral::is_interrupted() {
+                return Some(libc::EINTR);
+            }
             match kernel::wait_until(fd, libc::POLLIN, left.map(|left| now.saturating_add(left))) {
                 Err(number @ (libc::EAGAIN | libc::EINTR)) if is_over(number) => return Some(number),
                 Err(libc::EAGAIN | libc::EINTR) => {}
