@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
-use crate::connection::{log, outcome};
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
+use crate::connection::{log, outcome};
 use crate::epoll::{handover, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
