@@ -26,7 +26,7 @@ const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// What a terminal sends to both.
 const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
-/// So many connections are told one by one.
+/// The most connections that are told one by one.
 const TOLD_MAX: usize = 40;
 /// What became of an end that was ready when it was over.
 const UNUSED: &str = "it was paired, and over before a byte went through memory";
@@ -34,7 +34,7 @@ const UNUSED: &str = "it was paired, and over before a byte went through memory"
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// What every place's name begins with.
 const PREFIX: &str = "explain-";
-/// So many names are looked at for places of runs that were killed.
+/// The most names that are looked at for places of runs that were killed.
 const SWEPT_MAX: usize = 4096;
 /// Programs that put something into a place while it is being removed: each does so once.
 const REMOVALS_MAX: usize = 100;

@@ -14,7 +14,7 @@ A key is any 16 bytes or more that nobody guesses. Make it once, and copy the fi
   scp key HOST:
 Nobody but its owner (or a group of your choice) may have access to the file. The key itself never crosses the network.";
 
-/// Without white space around them, a key has at least so many bytes.
+/// The fewest bytes of a key, without white space around them.
 const LENGTH_BYTES_MIN: usize = 16;
 
 /// Reads a shared key: the file's contents without white space around them.

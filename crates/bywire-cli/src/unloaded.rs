@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// So many scripts may name each other.
+/// The most scripts that may name each other.
 const SCRIPTS_MAX: usize = 4;
 /// A line that names an interpreter is not longer, in the kernel either.
 const LINE_BYTES: usize = 256;

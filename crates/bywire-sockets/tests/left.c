@@ -58,16 +58,21 @@ static void act_hear_the_end(void) {
     signal_by(told);
 }
 
-/* A socket is closed behind a call that was left: its peer hears the end while this program goes on. */
-static void closed(const char *call) {
-    meet(act_hear_the_end);
-    leave_by_jump(server, call);
+/* Closes a socket: its peer hears the end while this program goes on. */
+static void close_and_be_heard(void) {
     close(server);
     signal_by(start);
     struct pollfd file = {told[0], POLLIN, 0};
     printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
     printf("%d mappings\n", count_segments());
     join();
+}
+
+/* A socket is closed behind a call that was left: its peer hears the end while this program goes on. */
+static void closed(const char *call) {
+    meet(act_hear_the_end);
+    leave_by_jump(server, call);
+    close_and_be_heard();
 }
 
 /* The same by another thread, while the one that has jumped waits for other things. */
@@ -663,12 +668,7 @@ static void stepped(void) {
     raise(IS_OVER);
     int status;
     need(waitpid(tracer, &status, 0) == tracer && status == 0, "the tracer");
-    close(server);
-    signal_by(start);
-    struct pollfd file = {told[0], POLLIN, 0};
-    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
-    printf("%d mappings\n", count_segments());
-    join();
+    close_and_be_heard();
 }
 
 int main(int count, char **words) {
