@@ -31,10 +31,10 @@ pub struct BenchArgs {
     /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
-    /// Take one pair of every cell in each of so many rounds, for `bywire compare` [default: cell after cell]
+    /// Take one pair of every cell in each of this number of rounds, for `bywire compare` [default: cell after cell]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
     rounds: Option<u32>,
-    /// Slow every source down by so many percent, to see what `bywire compare` finds [default: none]
+    /// Slow every source down by this percentage, to see what `bywire compare` finds [default: none]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(burden::PERCENT_MAX)))]
     burden: Option<u32>,
     /// Directory for the session and its report [default: a new one in `sessions`]

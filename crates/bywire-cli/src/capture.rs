@@ -31,7 +31,7 @@ pub struct CaptureArgs {
     /// Only frames that this interface sends, or `fabric` for those of other processes [default: all]
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
     interface: Option<String>,
-    /// End after so many frames [default: at Ctrl-C]
+    /// End after this number of frames [default: at Ctrl-C]
     #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u64>,
     /// Only this network

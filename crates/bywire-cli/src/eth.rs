@@ -67,7 +67,7 @@ struct UpArgs {
     /// Take all frames that wait at each wake, and merge those of a flow [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
-    /// Poll for so many microseconds before sleeping; 0 sleeps at once [default: 50]
+    /// Microseconds to poll before sleeping; 0 sleeps at once [default: 50]
     #[arg(long, value_name = "N")]
     spin_us: Option<u32>,
     /// Attach the interfaces to this bridge of their namespace [default: none]
