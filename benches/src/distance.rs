@@ -3,7 +3,7 @@
 //! The host gives both virtual cores two cores that share a cache, or two that share none. A line that is handed to
 //! and fro takes about 40 or 170 ns each way then. Figures of different distances are not compared.
 
-use bywire_measure::{gauge, pin};
+use bywire_measure::{machine_probe, pin};
 
 /// One line, handed to and fro, takes at most this between two cores that share a cache.
 const NEAR_MAX_NS: f64 = 100.0;
@@ -24,7 +24,7 @@ impl Distance {
     /// The distance now; `None` when another program holds one of the cores.
     pub fn now() -> Option<Self> {
         let (source, target) = pin::two_cores();
-        gauge::read(Some(source), Some(target)).line_ns.map(Self::of)
+        machine_probe::read(Some(source), Some(target)).line_ns.map(Self::of)
     }
 
     fn of(line_ns: f64) -> Self {

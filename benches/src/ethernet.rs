@@ -149,8 +149,7 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
         let address = target(&namespaces);
         let client = [&["iperf3", "-c", &address, "-t", &time, "-P", &number, "-J"][..], &both].concat();
         let ends = [&namespaces.source, &namespaces.target];
-        let spent =
-            || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
+        let spent = || cpu::processes_seconds(namespaces.carriers());
         let (spent_before, before) = (spent(), Segments::of(ends)?);
         let printed = converse(&namespaces, &["iperf3", "-s"], &client)?;
         let (spent_after, after) = (spent(), Segments::of(ends)?);
@@ -185,8 +184,7 @@ pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
         }
         let (namespaces, since) = opened.as_ref().context("just opened")?;
         std::thread::sleep(SETTLE.saturating_sub(since.elapsed()));
-        let spent =
-            || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
+        let spent = || cpu::processes_seconds(namespaces.carriers());
         let before = spent();
         std::thread::sleep(WATCH);
         Ok(Taken::one(&series, 1e9 * (spent() - before) / WATCH.as_secs_f64()))

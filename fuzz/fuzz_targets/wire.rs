@@ -37,7 +37,7 @@ fn stand(bytes: &[u8]) {
     let mut connection = Connection::new(Options {
         side: Side::Initiator,
         security: SECURITY,
-        secret: [0; 32],
+        secret: [0; 32].into(),
         connection: 1,
         peer_connection: 2,
         windows: [WINDOW; 3],
@@ -45,7 +45,6 @@ fn stand(bytes: &[u8]) {
         route_bytes: 1452,
     });
     let _ = connection.send(Lane::Low, vec![1; 20_000]);
-    let mut sealer = Sealer::new(SECURITY, &[0; 32], Side::Responder);
     let (mut now_ns, mut rest) = (0u64, bytes);
     while let Some(([length, number, time], behind)) = rest.split_first_chunk() {
         let (frames, behind) = behind.split_at(behind.len().min((*length).into()));
@@ -56,6 +55,8 @@ fn stand(bytes: &[u8]) {
         let header = Header { kind: PacketKind::Data, key_phase: false, length, connection: 1, number };
         let mut packet = header.to_bytes().to_vec();
         packet.extend(frames);
+        // One of its own for each packet: a sealer refuses numbers that do not rise.
+        let mut sealer = Sealer::new(SECURITY, &[0; 32].into(), Side::Responder);
         sealer.seal(now_ns, number, &mut packet, 0);
         let receipt = connection.receive(now_ns, &mut packet);
         assert!(!matches!(receipt, Receipt::Forged | Receipt::Foreign));

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Message, Port, PortName, PortOptions, Priority, SendError};
-use bywire_measure::{ending, pin};
+use bywire_measure::{exit_status, pin};
 
 /// Round trips of the ping-pong.
 const ROUND_TRIPS: u32 = 1_000_000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    ending::of("bare", measure())
+    exit_status::of("bare", measure())
 }
 
 fn measure() -> Result<()> {
@@ -40,7 +40,7 @@ fn measure() -> Result<()> {
 }
 
 fn ask(mut port: Port, length: usize, messages: u32) -> Result<()> {
-    let peer = port.connect(&Address::local("target".parse::<PortName>()?), PATIENCE)?;
+    let peer = port.connect(&Address::local("target".parse::<PortName>()?), TIMEOUT)?;
     let payload = vec![1; length];
     let start = Instant::now();
     for _ in 0..messages {
@@ -84,7 +84,7 @@ fn answer(mut port: Port, messages: u32) -> Result<()> {
         port.send(message.peer, message.priority, &message.payload)?;
     }
     // The last answer is on its way: leave when the other end has.
-    while !matches!(port.wait(Some(PATIENCE))?, Some(Event::Disconnected { .. }) | None) {}
+    while !matches!(port.wait(Some(TIMEOUT))?, Some(Event::Disconnected { .. }) | None) {}
     Ok(())
 }
 

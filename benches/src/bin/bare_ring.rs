@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use bywire_measure::{ending, pin};
+use bywire_measure::{exit_status, pin};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -155,7 +155,7 @@ fn prefetch_for_writing(line: &Line) {
 }
 
 fn main() -> ExitCode {
-    ending::of("bare_ring", measure())
+    exit_status::of("bare_ring", measure())
 }
 
 fn measure() -> Result<()> {

@@ -12,8 +12,8 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table::{self, Show};
 use bywire_benches::tunnel::RIVALS;
-use bywire_measure::ending;
 use bywire_measure::ethernet::{FrameLink, Link};
+use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use clap::Parser;
 
@@ -50,7 +50,7 @@ const MUSTS: [Must; 18] = [
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    ending::of(
+    exit_status::of(
         "ethernet",
         match words.first().map(String::as_str) {
             Some("__worker") => bywire_measure::worker::run(),

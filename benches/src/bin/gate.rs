@@ -11,7 +11,7 @@ use bywire_analysis::{Comparison, Rule, Verdict};
 use bywire_measure::bench::{self, Progress};
 use bywire_measure::measure::Request;
 use bywire_measure::preset::Preset;
-use bywire_measure::{ending, interrupt};
+use bywire_measure::{exit_status, interrupt};
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store;
 use clap::Parser;
@@ -33,14 +33,14 @@ struct Gate {
     rounds: u32,
     /// The slow-down, in percent
     #[arg(long, default_value_t = 10)]
-    burden: u32,
+    slowdown: u32,
 }
 
 const KINDS: [&str; 3] = ["one", "other", "slowed"];
 
 fn main() -> ExitCode {
     let is_worker = std::env::args().nth(1).is_some_and(|word| word == "__worker");
-    ending::of("gate", if is_worker { bywire_measure::worker::run() } else { Gate::parse().run() })
+    exit_status::of("gate", if is_worker { bywire_measure::worker::run() } else { Gate::parse().run() })
 }
 
 impl Gate {
@@ -58,7 +58,7 @@ impl Gate {
             }
             eprintln!("repetition {repetition} done");
         }
-        print!("{}", page(&self.output, self.burden)?);
+        print!("{}", page(&self.output, self.slowdown)?);
         Ok(())
     }
 
@@ -69,8 +69,8 @@ impl Gate {
             std::fs::remove_dir_all(&directory)
                 .with_context(|| format!("cannot remove {}", directory.display()))?;
         }
-        let burden_percent = (KINDS[kind] == "slowed").then_some(self.burden);
-        let groups = requests().map(|request| vec![Request { burden_percent, ..request }]).to_vec();
+        let slowdown_percent = (KINDS[kind] == "slowed").then_some(self.slowdown);
+        let groups = requests().map(|request| vec![Request { slowdown_percent, ..request }]).to_vec();
         let preset = Preset { name: "gate", ceilings: Vec::new(), groups, absent: Vec::new() };
         bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut Quiet)?;
         Ok(())
@@ -106,7 +106,7 @@ fn repetitions(directory: &Path) -> u32 {
     (0..).take_while(whole).count() as u32
 }
 
-fn page(directory: &Path, burden: u32) -> Result<String> {
+fn page(directory: &Path, slowdown: u32) -> Result<String> {
     let count = repetitions(directory) as usize;
     let side = |kind: &str, repetitions: std::ops::Range<usize>| -> Result<Side> {
         let sessions = repetitions.map(|repetition| {
@@ -117,7 +117,7 @@ fn page(directory: &Path, burden: u32) -> Result<String> {
     };
     let mut page = "| comparison | of | no difference | worse | cells that are worse |\n| --- | --- | --- | --- | --- |\n".to_owned();
     for (after, what) in
-        [("other", "the same build".to_owned()), ("slowed", format!("slowed down by {burden} %"))]
+        [("other", "the same build".to_owned()), ("slowed", format!("slowed down by {slowdown} %"))]
     {
         for joined in [1, JOINED] {
             let (mut same, mut worse, mut cells_worse, mut cells) = (0, 0, 0, 0);

@@ -7,7 +7,7 @@ use bywire_benches::contest::Contest;
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, open_mpi, ucx};
-use bywire_measure::ending;
+use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_measure::mpi;
 use bywire_results::cell::DISTURBED;
@@ -51,14 +51,14 @@ const STREAMS: [(u64, u64); 4] = [(8, 4_000_000), (1024, 1_000_000), (65_536, 60
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["__worker", ..] => return ending::of("rivals", bywire_measure::worker::run()),
+        ["__worker", ..] => return exit_status::of("rivals", bywire_measure::worker::run()),
         [mpi::COMMAND, socket, program] => {
-            return ending::of("rivals", mpi::run_rank(Path::new(socket), Path::new(program)));
+            return exit_status::of("rivals", mpi::run_rank(Path::new(socket), Path::new(program)));
         }
         _ => {}
     }
     let arguments = Rivals::parse().arguments;
-    ending::of(
+    exit_status::of(
         "rivals",
         tempfile::tempdir().map_err(Into::into).and_then(|directory| {
             arguments.run(|pair_seconds| contestants(pair_seconds, directory.path()), page)

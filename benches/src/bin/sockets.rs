@@ -13,7 +13,7 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, resident};
-use bywire_measure::ending;
+use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_pairing::launch;
 use clap::Parser;
@@ -45,7 +45,7 @@ const MUSTS: [Must; 12] = [
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    ending::of(
+    exit_status::of(
         "sockets",
         match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["__worker"] => bywire_measure::worker::run(),

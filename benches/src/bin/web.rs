@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
 use bywire_measure::measure::Request;
 use bywire_measure::process::Setting;
-use bywire_measure::web::{Keeper, Load, Plan};
-use bywire_measure::workload::course::histogram;
-use bywire_measure::{ending, pin, size, worker};
+use bywire_measure::web::{Load, Plan, ServerGuard};
+use bywire_measure::workload::block_loop::histogram;
+use bywire_measure::{exit_status, pin, size, worker};
 use clap::Parser;
 use rand::seq::SliceRandom;
 
@@ -34,11 +34,11 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    // The server's keeper is this very program.
+    // The server's guard is this very program.
     if std::env::args().nth(1).as_deref() == Some("__worker") {
-        return ending::of("web", worker::run());
+        return exit_status::of("web", worker::run());
     }
-    ending::of("web", compare(&Arguments::parse()))
+    exit_status::of("web", compare(&Arguments::parse()))
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
@@ -58,8 +58,8 @@ fn compare(arguments: &Arguments) -> Result<()> {
                 ..Request::new("web", "web-file")
             };
             let plan = Plan { cookie: format!("beside-wrk-{size_bytes}"), ..Plan::of(&request)? };
-            match Keeper::start(&plan, Some(server), Setting::default()) {
-                Ok(keeper) => round_up(arguments, name, &plan, &keeper)?,
+            match ServerGuard::start(&plan, Some(server), Setting::default()) {
+                Ok(guard) => round_up(arguments, name, &plan, &guard)?,
                 Err(error) => println!("not run: {name}: {error:#}"),
             }
         }
@@ -67,8 +67,8 @@ fn compare(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn round_up(arguments: &Arguments, name: &str, plan: &Plan, keeper: &Keeper) -> Result<()> {
-    let socket = &keeper.address().socket;
+fn round_up(arguments: &Arguments, name: &str, plan: &Plan, guard: &ServerGuard) -> Result<()> {
+    let socket = &guard.address().socket;
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
         let mut order = [true, false];

@@ -8,8 +8,8 @@ use bywire_benches::ethernet;
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
 use bywire_benches::witness::{self, Way};
-use bywire_measure::ending;
 use bywire_measure::ethernet::{FrameLink, Link};
+use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;
@@ -105,7 +105,7 @@ const KNOBS: [(&str, &str, &str); 10] = [
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    ending::of(
+    exit_status::of(
         "witnesses",
         match words.first().map(String::as_str) {
             Some("__worker") => bywire_measure::worker::run(),

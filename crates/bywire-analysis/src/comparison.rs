@@ -251,7 +251,7 @@ type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, St
 /// Ceilings are the machine's, which the gauges tell; they are left out.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
     let mut cells = BTreeMap::<Key, Cells>::new();
-    for (session, cell) in side.cells().filter(|(_, cell)| cell.level != "memory") {
+    for (session, cell) in side.cells().filter(|(_, cell)| cell.level != bywire_results::level::MEMORY) {
         let parameters = chosen(cell).into_iter().map(|(name, value)| (name, value.to_string())).collect();
         let key = (
             cell.level.clone(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bywire_results::cell::Cell;
-use bywire_results::moment::{Gauge, Moment};
+use bywire_results::moment::{MachineSpeed, Moment};
 
 use crate::shift::{Stratum, Tables};
 use crate::side::Side;
@@ -48,7 +48,7 @@ pub struct Drift {
     pub shifts: Vec<(&'static str, f64)>,
 }
 
-type Reading = fn(&Gauge) -> Option<f64>;
+type Reading = fn(&MachineSpeed) -> Option<f64>;
 
 /// What a gauge reads, in the words of the output.
 const READINGS: [(&str, Reading); 3] = [
@@ -76,12 +76,12 @@ impl Conditions {
         let Some((moment, far_ns)) = moment.zip(self.far_ns) else {
             return State::Near;
         };
-        let is_far = |gauge: &Gauge| gauge.line_ns.map(|line_ns| line_ns > far_ns);
+        let is_far = |gauge: &MachineSpeed| gauge.line_ns.map(|line_ns| line_ns > far_ns);
         match (is_far(&moment.before), is_far(&moment.after)) {
             (Some(true), Some(true)) => State::Far,
             (Some(false), Some(false)) => State::Near,
             // Its cores are none that a gauge can stand between.
-            (None, None) if [moment.before, moment.after] == [Gauge::default(); 2] => State::Near,
+            (None, None) if [moment.before, moment.after] == [MachineSpeed::default(); 2] => State::Near,
             // A gauge that is held up tells of load, which its pair had too: with a quiet one it has nothing in common.
             _ => State::Between,
         }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_pair_whose_gauge_was_held_up_is_compared_with_no_quiet_one() {
         let conditions = Conditions { far_ns: Some(100.0), in_rounds: false };
-        let gauge = |line_ns| Gauge { line_ns, step_ns: Some(1.0), wake_ns: None };
+        let gauge = |line_ns| MachineSpeed { line_ns, step_ns: Some(1.0), wake_ns: None };
         let state = |before, after| {
             conditions.state(Some(&Moment { pair: 0, began_unix_seconds: 0.0, before, after }))
         };
@@ -193,7 +193,11 @@ mod tests {
         for [before, after] in [[near, far], [near, held_up], [held_up, far], [held_up, held_up]] {
             assert_eq!(state(before, after), State::Between, "{before:?} {after:?}");
         }
-        assert_eq!(state(Gauge::default(), Gauge::default()), State::Near, "never read between these cores");
+        assert_eq!(
+            state(MachineSpeed::default(), MachineSpeed::default()),
+            State::Near,
+            "never read between these cores"
+        );
         let unread = Conditions { far_ns: None, in_rounds: false };
         let moment = Moment { pair: 0, began_unix_seconds: 0.0, before: held_up, after: held_up };
         assert_eq!(unread.state(Some(&moment)), State::Near, "nor on this machine");

@@ -1,19 +1,16 @@
 //! What a cell is called, and which cells are the same one.
 
 use bywire_results::cell::Cell;
-use bywire_results::parameter::parameter;
+use bywire_results::parameter::{HOW_LONG, parameter};
 use bywire_results::quantity;
 use serde_json::Value;
 
 /// One cell in each of several sessions, with the place of the session.
 pub type Cells<'a> = Vec<(usize, &'a Cell)>;
 
-/// Parameters that say how long was measured, not what.
-const NOT_CHOSEN: [&str; 7] = ["blocks", "block_us", "burden", "pairs", "cores", "seed", "time"];
-
 /// What was chosen for a cell, but for how long it was measured.
 pub fn chosen(cell: &Cell) -> Vec<(String, Value)> {
-    let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_CHOSEN.contains(&name.as_str()));
+    let chosen = cell.parameters.iter().filter(|(name, _)| !HOW_LONG.contains(&name.as_str()));
     chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 

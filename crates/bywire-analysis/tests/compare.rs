@@ -6,7 +6,7 @@ use std::path::Path;
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, Verdict, benchmark_action, junit};
 use bywire_results::cell::{Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, SESSION_SCHEMA, Session, Unit};
-use bywire_results::moment::{Gauge, Moment};
+use bywire_results::moment::{MachineSpeed, Moment};
 use bywire_results::store::Store;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -49,10 +49,10 @@ impl Machine {
         self.drift = self.drift * kept + 0.01 * f64::sqrt(1.0 - kept * kept) * self.normal();
     }
 
-    fn gauge(&mut self) -> Gauge {
+    fn gauge(&mut self) -> MachineSpeed {
         let line_ns = if self.is_far { 167.0 } else { 38.0 } * (0.06 * self.normal()).exp();
         let wake_ns = 14_700.0 * (self.drift + 0.05 * self.normal()).exp();
-        Gauge { line_ns: Some(line_ns), step_ns: Some(1.09), wake_ns: Some(wake_ns) }
+        MachineSpeed { line_ns: Some(line_ns), step_ns: Some(1.09), wake_ns: Some(wake_ns) }
     }
 
     /// What a pair of that cell yields now, in ns.

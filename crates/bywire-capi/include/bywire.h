@@ -69,6 +69,12 @@ typedef enum {
   BW_ERROR_TOO_MANY_PEERS = -35,
   /* The other end's user keeps too much memory of connections that have ended. */
   BW_ERROR_MEMORY_KEPT = -36,
+  /* Only this machine can be reached: its node does not run, or cannot be used. */
+  BW_ERROR_NO_FABRIC = -37,
+  /* The other machine's node does not answer. */
+  BW_ERROR_UNREACHABLE = -38,
+  /* Both nodes agreed, but no packet passes between the two ports. */
+  BW_ERROR_BLOCKED = -39,
   /* The other end speaks another version of the protocol. */
   BW_ERROR_REFUSED_VERSION = -40,
   /* The other end has as many peers as it allows. */
@@ -107,6 +113,10 @@ typedef enum {
   BW_ERROR_GONE_CORRUPTED = -63,
   /* The connection was ended on this side. */
   BW_ERROR_GONE_HERE = -64,
+  /* The peer's machine has not answered for long. */
+  BW_ERROR_GONE_UNREACHABLE = -65,
+  /* The peer's node was removed from the fabric. */
+  BW_ERROR_GONE_REMOVED = -66,
   /* The key names no region, or one that was revoked. */
   BW_ERROR_BAD_KEY = -70,
   /* The region does not grant this right. */
@@ -119,6 +129,8 @@ typedef enum {
   BW_ERROR_OTHER_PEER = -81,
   /* A heap's sizes are zero or over the limit. */
   BW_ERROR_HEAP_SIZE = -82,
+  /* The peer is on another machine, so nothing can be lent to it. */
+  BW_ERROR_OTHER_MACHINE = -83,
 } bw_error_t;
 
 /* Who may connect to a port. The kernel attests a stranger's user, so it cannot be forged. */
@@ -247,6 +259,15 @@ typedef struct {
   uint32_t fragment_bytes;
   /* The most peers that have a large window, a bulk area of 4 MiB of their own, once they are sent much; 0: none. */
   uint32_t large_window_peers_max;
+  /* How long bw_disconnect and bw_port_close go on until a peer on another machine has what was sent to it. */
+  uint64_t linger_ns;
+  /* A peer on another machine is given up once neither it nor its node has answered for so long while something was
+     to be sent to it; 0: never. */
+  uint64_t unreachable_after_ns;
+  /* A bw_reach_t: from where others may connect. */
+  uint32_t reach;
+  /* Zero. */
+  uint32_t reserved;
 } bw_port_options_t;
 
 /* Counters of a port, since it was opened. */
@@ -264,7 +285,7 @@ typedef struct {
 /* One connection of a port; 0 is none. A new incarnation of the same peer gets a new handle. */
 typedef uint64_t bw_peer_t;
 
-/* Information about a peer. The kernel attests its identity. */
+/* Information about a peer. The kernel attests the identity of a peer of this machine, its own node that of another. */
 typedef struct {
   /* Its node and port, as text. */
   char address[128];
@@ -272,14 +293,17 @@ typedef struct {
   uint64_t incarnation;
   /* The longest message that it accepts, in bytes. */
   uint64_t message_bytes_max;
-  /* Its process in our pid namespace; 0 if it is in a namespace that we cannot see. */
+  /* Its process in our pid namespace; 0 if it is in a namespace that we cannot see, or on another machine. */
   int32_t pid;
-  /* Its user. */
+  /* Its user; UINT32_MAX for a peer on another machine. */
   uint32_t uid;
   /* 1: payloads are checked end to end. */
   uint32_t integrity;
   /* Zero. */
   uint32_t reserved;
+  /* The name of its user there, or a number if it has none, for a peer on another machine; else empty. Its node
+     vouches for it: whoever is root there can be any of its users. */
+  char user[264];
 } bw_peer_info_t;
 
 /* Identifies an asynchronous transfer until its completion. */
@@ -318,7 +342,7 @@ typedef struct {
 typedef uint64_t bw_key_t;
 
 /* Every code. */
-#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_THREADS, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_MEMORY_KEPT, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_REFUSED_MEMORY_KEPT, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, }
+#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_THREADS, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_MEMORY_KEPT, BW_ERROR_NO_FABRIC, BW_ERROR_UNREACHABLE, BW_ERROR_BLOCKED, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_REFUSED_MEMORY_KEPT, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_GONE_UNREACHABLE, BW_ERROR_GONE_REMOVED, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, BW_ERROR_OTHER_MACHINE, }
 
 #ifdef __cplusplus
 extern "C" {
@@ -390,7 +414,8 @@ int bw_connect(bw_port_t *port,
 int bw_connect_start(bw_port_t *port, const char *address, bw_peer_t *peer);
 
 /* Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
-   unknown peer it does nothing, which is no error.
+   unknown peer it does nothing, which is no error. What was sent to a peer on another machine goes on for `linger_ns` at
+   most, in the calls that follow; BW_EVENT_DISCONNECTED comes then.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_disconnect(bw_port_t *port,
                   bw_peer_t peer);
@@ -435,6 +460,11 @@ int bw_await_room(bw_port_t *port,
                   bw_peer_t peer,
                   uint32_t priority);
 
+/* Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
+   bw_poll, bw_wait or bw_arm, or as soon as a packet is full. Within one machine nothing is gathered.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_flush(bw_port_t *port);
+
 /* Sends a message of any length from the program's own memory, which must stay unchanged until BW_EVENT_SENT gives
    it back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as
    that event is queued, whether or not the program has taken it.
@@ -450,8 +480,8 @@ int bw_send_buffer(bw_port_t *port,
                    bw_transfer_t *transfer);
 
 /* Posts memory to receive one long message of this priority. The message's event gives the memory back. A message
-   takes the smallest buffer that it fits into. Messages of one fragment need none, nor do long ones of a peer that
-   has ended.
+   takes the smallest buffer that it fits into, and of equal ones the last posted. Messages of one fragment need none,
+   nor do long ones of a peer that has ended.
    The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of `length_bytes`,
    from any thread, and not touched until its event or until the port is closed. On failure this promise ends at
    once. */

@@ -48,6 +48,12 @@ pub enum bw_error_t {
     BW_ERROR_TOO_MANY_PEERS = -35,
     /// The other end's user keeps too much memory of connections that have ended.
     BW_ERROR_MEMORY_KEPT = -36,
+    /// Only this machine can be reached: its node does not run, or cannot be used.
+    BW_ERROR_NO_FABRIC = -37,
+    /// The other machine's node does not answer.
+    BW_ERROR_UNREACHABLE = -38,
+    /// Both nodes agreed, but no packet passes between the two ports.
+    BW_ERROR_BLOCKED = -39,
     /// The other end speaks another version of the protocol.
     BW_ERROR_REFUSED_VERSION = -40,
     /// The other end has as many peers as it allows.
@@ -86,6 +92,10 @@ pub enum bw_error_t {
     BW_ERROR_GONE_CORRUPTED = -63,
     /// The connection was ended on this side.
     BW_ERROR_GONE_HERE = -64,
+    /// The peer's machine has not answered for long.
+    BW_ERROR_GONE_UNREACHABLE = -65,
+    /// The peer's node was removed from the fabric.
+    BW_ERROR_GONE_REMOVED = -66,
     /// The key names no region, or one that was revoked.
     BW_ERROR_BAD_KEY = -70,
     /// The region does not grant this right.
@@ -98,13 +108,15 @@ pub enum bw_error_t {
     BW_ERROR_OTHER_PEER = -81,
     /// A heap's sizes are zero or over the limit.
     BW_ERROR_HEAP_SIZE = -82,
+    /// The peer is on another machine, so nothing can be lent to it.
+    BW_ERROR_OTHER_MACHINE = -83,
 }
 
 use bw_error_t::*;
 
 impl bw_error_t {
     /// Every code.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 52] = [
         BW_OK,
         BW_ERROR_ARGUMENT,
         BW_ERROR_PANIC,
@@ -126,6 +138,9 @@ impl bw_error_t {
         BW_ERROR_OWN_PORT,
         BW_ERROR_TOO_MANY_PEERS,
         BW_ERROR_MEMORY_KEPT,
+        BW_ERROR_NO_FABRIC,
+        BW_ERROR_UNREACHABLE,
+        BW_ERROR_BLOCKED,
         BW_ERROR_REFUSED_VERSION,
         BW_ERROR_REFUSED_TOO_MANY_PEERS,
         BW_ERROR_REFUSED_UNVERIFIED,
@@ -145,12 +160,15 @@ impl bw_error_t {
         BW_ERROR_GONE_BROKEN,
         BW_ERROR_GONE_CORRUPTED,
         BW_ERROR_GONE_HERE,
+        BW_ERROR_GONE_UNREACHABLE,
+        BW_ERROR_GONE_REMOVED,
         BW_ERROR_BAD_KEY,
         BW_ERROR_NO_RIGHT,
         BW_ERROR_OUT_OF_RANGE,
         BW_ERROR_NO_BLOCK,
         BW_ERROR_OTHER_PEER,
         BW_ERROR_HEAP_SIZE,
+        BW_ERROR_OTHER_MACHINE,
     ];
 
     /// The code as C functions return it.
@@ -204,6 +222,13 @@ impl bw_error_t {
             BW_ERROR_MEMORY_KEPT => {
                 c"the other end's user keeps too much memory of connections that have ended: end the programs that do"
             }
+            BW_ERROR_NO_FABRIC => c"only this machine can be reached: `bywire up` starts its node",
+            BW_ERROR_UNREACHABLE => {
+                c"the other machine's node does not answer: is the machine up, and does `bywire up` run there?"
+            }
+            BW_ERROR_BLOCKED => {
+                c"no packet passes between the two ports: let UDP pass the firewalls between both machines"
+            }
             BW_ERROR_REFUSED_VERSION => c"the other end speaks another version: use the same library on both",
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
                 c"the other end has as many peers as it allows: raise peers_max there"
@@ -233,6 +258,10 @@ impl bw_error_t {
                 c"a payload from the peer was corrupted, and the connection was given up"
             }
             BW_ERROR_GONE_HERE => c"the connection was ended on this side: connect again",
+            BW_ERROR_GONE_UNREACHABLE => {
+                c"the peer's machine has not answered for long: is it up, and is the network?"
+            }
+            BW_ERROR_GONE_REMOVED => c"the peer's node was removed from the fabric",
             BW_ERROR_BAD_KEY => c"the key is unknown there or has been revoked: ask for a new one",
             BW_ERROR_NO_RIGHT => c"the region does not grant this right: its owner must register it with it",
             BW_ERROR_OUT_OF_RANGE => c"the range leaves the region: check offset and length",
@@ -242,6 +271,9 @@ impl bw_error_t {
             }
             BW_ERROR_HEAP_SIZE => {
                 c"a heap has 1 to 1024 blocks of 64 bytes to 1 GiB, and a peer at most 16 heaps"
+            }
+            BW_ERROR_OTHER_MACHINE => {
+                c"the peer is on another machine, so nothing can be lent to it: send or put instead"
             }
         }
     }

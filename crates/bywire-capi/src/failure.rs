@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bywire::{
-    AddressError, ConnectError, DisconnectReason, Errno, LendError, OpenError, Refusal, SendError,
+    AddressError, ConnectError, DisconnectReason, Errno, LendError, NoFabric, OpenError, Refusal, SendError,
     TransferError, WaitError,
 };
 
@@ -113,6 +113,7 @@ impl From<OpenError> for Failure {
             OpenError::BadOption(_) => BW_ERROR_OPTION,
             OpenError::RuntimeDirectory { .. } => BW_ERROR_RUNTIME_DIRECTORY,
             OpenError::Locked => BW_ERROR_LOCKED,
+            OpenError::Fabric(reason) => no_fabric(reason),
             OpenError::System(_) => BW_ERROR_SYSTEM,
             _ => BW_ERROR_UNKNOWN,
         };
@@ -122,20 +123,7 @@ impl From<OpenError> for Failure {
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
-        let code = match error {
-            ConnectError::UnknownNode => BW_ERROR_UNKNOWN_NODE,
-            ConnectError::NoPort => BW_ERROR_NO_PORT,
-            ConnectError::NotAdmitted => BW_ERROR_NOT_ADMITTED,
-            ConnectError::Refused(refusal) => refused(refusal),
-            ConnectError::TimedOut => BW_ERROR_TIMED_OUT,
-            ConnectError::OwnPort => BW_ERROR_OWN_PORT,
-            ConnectError::TooManyPeers => BW_ERROR_TOO_MANY_PEERS,
-            ConnectError::MemoryKept => BW_ERROR_MEMORY_KEPT,
-            ConnectError::Forked => BW_ERROR_FORKED,
-            ConnectError::System(_) => BW_ERROR_SYSTEM,
-            _ => BW_ERROR_UNKNOWN,
-        };
-        detailed(code, &error)
+        detailed(not_connected(error), &error)
     }
 }
 
@@ -160,6 +148,7 @@ impl From<LendError> for Failure {
     fn from(error: LendError) -> Self {
         match error {
             LendError::NoBlock => BW_ERROR_NO_BLOCK.into(),
+            LendError::OtherMachine => BW_ERROR_OTHER_MACHINE.into(),
             LendError::OtherPeer => BW_ERROR_OTHER_PEER.into(),
             LendError::BadSize => BW_ERROR_HEAP_SIZE.into(),
             LendError::MemoryKept => BW_ERROR_MEMORY_KEPT.into(),
@@ -207,6 +196,43 @@ pub fn gone(reason: DisconnectReason) -> bw_error_t {
         DisconnectReason::Corrupted => BW_ERROR_GONE_CORRUPTED,
         DisconnectReason::Here => BW_ERROR_GONE_HERE,
         DisconnectReason::Refused(refusal) => refused(refusal),
+        DisconnectReason::NotConnected(error) => not_connected(error),
+        DisconnectReason::Unreachable => BW_ERROR_GONE_UNREACHABLE,
+        DisconnectReason::Removed => BW_ERROR_GONE_REMOVED,
+        _ => BW_ERROR_UNKNOWN,
+    }
+}
+
+fn not_connected(error: ConnectError) -> bw_error_t {
+    match error {
+        ConnectError::UnknownNode => BW_ERROR_UNKNOWN_NODE,
+        ConnectError::NoFabric(reason) => no_fabric(reason),
+        ConnectError::Unreachable => BW_ERROR_UNREACHABLE,
+        ConnectError::Blocked { .. } => BW_ERROR_BLOCKED,
+        ConnectError::NoPort => BW_ERROR_NO_PORT,
+        ConnectError::NotAdmitted => BW_ERROR_NOT_ADMITTED,
+        ConnectError::Refused(refusal) => refused(refusal),
+        ConnectError::TimedOut => BW_ERROR_TIMED_OUT,
+        ConnectError::OwnPort => BW_ERROR_OWN_PORT,
+        ConnectError::TooManyPeers => BW_ERROR_TOO_MANY_PEERS,
+        ConnectError::MemoryKept => BW_ERROR_MEMORY_KEPT,
+        ConnectError::Forked => BW_ERROR_FORKED,
+        ConnectError::System(_) => BW_ERROR_SYSTEM,
+        _ => BW_ERROR_UNKNOWN,
+    }
+}
+
+/// One code for all: what to do is in the sentence of the failure.
+fn no_fabric(reason: NoFabric) -> bw_error_t {
+    match reason {
+        NoFabric::NotRunning => BW_ERROR_NO_FABRIC,
+        NoFabric::OtherUser => BW_ERROR_NO_FABRIC,
+        NoFabric::Silent => BW_ERROR_NO_FABRIC,
+        NoFabric::Version => BW_ERROR_NO_FABRIC,
+        NoFabric::Unverified => BW_ERROR_NO_FABRIC,
+        NoFabric::OtherNetwork => BW_ERROR_NO_FABRIC,
+        NoFabric::NoResources => BW_ERROR_NO_FABRIC,
+        NoFabric::Malformed => BW_ERROR_NO_FABRIC,
         _ => BW_ERROR_UNKNOWN,
     }
 }

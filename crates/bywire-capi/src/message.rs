@@ -73,6 +73,21 @@ pub unsafe extern "C" fn bw_await_room(port: *mut bw_port_t, peer: bw_peer_t, pr
     unsafe { with(port, ask) }
 }
 
+/// Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
+/// bw_poll, bw_wait or bw_arm, or as soon as a packet is full. Within one machine nothing is gathered.
+///
+/// # Safety
+/// `port` is null or an open port, used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_flush(port: *mut bw_port_t) -> c_int {
+    let flush = |port: &mut bw_port_t| {
+        port.port.flush();
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, flush) }
+}
+
 /// Sends a message of any length from the program's own memory, which must stay unchanged until BW_EVENT_SENT gives
 /// it back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as
 /// that event is queued, whether or not the program has taken it.
@@ -123,8 +138,8 @@ pub unsafe fn name_transfer(
 }
 
 /// Posts memory to receive one long message of this priority. The message's event gives the memory back. A message
-/// takes the smallest buffer that it fits into. Messages of one fragment need none, nor do long ones of a peer that
-/// has ended.
+/// takes the smallest buffer that it fits into, and of equal ones the last posted. Messages of one fragment need none,
+/// nor do long ones of a peer that has ended.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of `length_bytes`,

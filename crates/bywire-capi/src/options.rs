@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
 
-use bywire::{Admit, Confirm, Geometry, LaneGeometry, PortName, PortOptions, Priority};
+use bywire::{Admit, Confirm, Geometry, LaneGeometry, PortName, PortOptions, Priority, Reach};
 
 use crate::failure::{Failure, answer, text_at};
 use crate::sized::{self, Plain};
@@ -21,6 +21,15 @@ pub enum bw_admit_t {
     BW_ADMIT_GROUP = 1,
     /// Every user of this machine.
     BW_ADMIT_EVERYONE = 2,
+}
+
+/// From where a port can be reached. Connecting to other ports needs neither.
+#[repr(C)]
+pub enum bw_reach_t {
+    /// From its own machine.
+    BW_REACH_MACHINE = 0,
+    /// From every node of the fabric that its machine's node belongs to, for whom `admit` lets in.
+    BW_REACH_FABRIC = 1,
 }
 
 /// One of two independent lanes; neither can block the other.
@@ -91,11 +100,20 @@ pub struct bw_port_options_t {
     pub fragment_bytes: u32,
     /// The most peers that have a large window, a bulk area of 4 MiB of their own, once they are sent much; 0: none.
     pub large_window_peers_max: u32,
+    /// How long bw_disconnect and bw_port_close go on until a peer on another machine has what was sent to it.
+    pub linger_ns: u64,
+    /// A peer on another machine is given up once neither it nor its node has answered for so long while something was
+    /// to be sent to it; 0: never.
+    pub unreachable_after_ns: u64,
+    /// A bw_reach_t: from where others may connect.
+    pub reach: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 // SAFETY: integers and raw pointers without padding: their sizes add up to the whole, as the next line checks.
 unsafe impl Plain for bw_port_options_t {}
-const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
+const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST + 2 * 8 + 2 * 4);
 
 /// The structure's size in the first version.
 const OPTIONS_BYTES_LEAST: usize = 7 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
@@ -157,6 +175,13 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         lanes: options.geometry.lanes.map(lane),
         fragment_bytes: options.geometry.fragment_bytes,
         large_window_peers_max: options.large_window_peers_max,
+        linger_ns: nanoseconds(options.linger),
+        unreachable_after_ns: nanoseconds(options.unreachable_after),
+        reach: match options.reach {
+            Reach::Machine => bw_reach_t::BW_REACH_MACHINE,
+            Reach::Fabric => bw_reach_t::BW_REACH_FABRIC,
+        } as u32,
+        reserved: 0,
     }
 }
 
@@ -187,6 +212,7 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
     let options = PortOptions {
         name,
         admit: admit(asked.admit, asked.admit_group)?,
+        reach: reach(asked.reach)?,
         integrity: switch(asked.integrity, "options: integrity")?,
         message_bytes_max: asked.message_bytes_max,
         borrow_bytes_max: asked.borrow_bytes_max,
@@ -196,6 +222,8 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         large_window_peers_max: asked.large_window_peers_max,
         spin: Duration::from_nanos(asked.spin_ns),
         housekeeping_interval: Duration::from_nanos(asked.housekeeping_interval_ns),
+        linger: Duration::from_nanos(asked.linger_ns),
+        unreachable_after: Duration::from_nanos(asked.unreachable_after_ns),
         geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },
         runtime_directory: text(asked.runtime_directory, "options: runtime_directory")?.map(Into::into),
         ..PortOptions::default()
@@ -213,6 +241,14 @@ fn admit(number: u32, group: u32) -> Result<Admit, Failure> {
         1 => Ok(Admit::Group(group)),
         2 => Ok(Admit::Everyone),
         _ => Err(Failure::argument(format!("options: admit is a bw_admit_t, not {number}"))),
+    }
+}
+
+fn reach(number: u32) -> Result<Reach, Failure> {
+    match number {
+        0 => Ok(Reach::Machine),
+        1 => Ok(Reach::Fabric),
+        _ => Err(Failure::argument(format!("options: reach is a bw_reach_t, not {number}"))),
     }
 }
 

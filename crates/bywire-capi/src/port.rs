@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use bywire::{Address, Peer, PeerInfo, Port};
+use bywire::{Address, Owner, Peer, PeerInfo, Port};
 
 use crate::error::bw_error_t::BW_ERROR_THREADS;
 use crate::failure::{Failure, answer, shielded, text_at};
@@ -66,7 +66,7 @@ pub struct bw_statistics_t {
     pub sleeps: u64,
 }
 
-/// Information about a peer. The kernel attests its identity.
+/// Information about a peer. The kernel attests the identity of a peer of this machine, its own node that of another.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bw_peer_info_t {
@@ -76,22 +76,25 @@ pub struct bw_peer_info_t {
     pub incarnation: u64,
     /// The longest message that it accepts, in bytes.
     pub message_bytes_max: u64,
-    /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see.
+    /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see, or on another machine.
     pub pid: i32,
-    /// Its user.
+    /// Its user; UINT32_MAX for a peer on another machine.
     pub uid: u32,
     /// 1: payloads are checked end to end.
     pub integrity: u32,
     /// Zero.
     pub reserved: u32,
+    /// The name of its user there, or a number if it has none, for a peer on another machine; else empty. Its node
+    /// vouches for it: whoever is root there can be any of its users.
+    pub user: [c_char; 264],
 }
 
 // SAFETY: four integers of one size.
 unsafe impl Plain for bw_statistics_t {}
-// SAFETY: integers, and 160 bytes are the sum of their sizes.
+// SAFETY: integers, and the next lines check that their sizes add up to the whole.
 unsafe impl Plain for bw_peer_info_t {}
 const _: () = assert!(size_of::<bw_statistics_t>() == STATISTICS_BYTES_LEAST);
-const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST);
+const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST + 264);
 
 /// The structures' sizes in the first version.
 const STATISTICS_BYTES_LEAST: usize = 32;
@@ -296,7 +299,8 @@ pub unsafe extern "C" fn bw_connect_start(
 }
 
 /// Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
-/// unknown peer it does nothing, which is no error.
+/// unknown peer it does nothing, which is no error. What was sent to a peer on another machine goes on for `linger_ns` at
+/// most, in the calls that follow; BW_EVENT_DISCONNECTED comes then.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -361,17 +365,25 @@ fn describe(known: &PeerInfo) -> bw_peer_info_t {
         address: [0; 128],
         incarnation: known.incarnation,
         message_bytes_max: known.message_bytes_max,
-        pid: known.pid,
-        uid: known.uid,
+        pid: known.pid().unwrap_or(0),
+        uid: known.uid().unwrap_or(u32::MAX),
         integrity: u32::from(known.integrity),
         reserved: 0,
+        user: [0; 264],
     };
-    let text = known.address.to_string();
-    // The last byte stays zero.
-    for (target, byte) in info.address[..127].iter_mut().zip(text.bytes()) {
-        *target = byte as c_char;
+    write_text(&mut info.address, &known.address.to_string());
+    if let Owner::Far { user } = &known.owner {
+        write_text(&mut info.user, user);
     }
     info
+}
+
+/// Writes a text. The last byte stays zero.
+fn write_text(target: &mut [c_char], text: &str) {
+    let room = target.len() - 1;
+    for (target, byte) in target[..room].iter_mut().zip(text.bytes()) {
+        *target = byte as c_char;
+    }
 }
 
 /// A peer as C sees it: never 0, as generations count from 1.

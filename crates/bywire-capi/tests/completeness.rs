@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 47] = [
+const FUNCTIONS: [(&str, &[&str]); 50] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
@@ -23,13 +23,16 @@ const FUNCTIONS: [(&str, &[&str]); 47] = [
     ("Payload::is_foreign", &["field buffer"]),
     ("Peer::from_bits", &["type bw_peer_t"]),
     ("Peer::to_bits", &["type bw_peer_t"]),
+    ("PeerInfo::pid", &["field pid"]),
     ("PeerInfo::port", &["field address"]),
+    ("PeerInfo::uid", &["field uid"]),
     ("Port::address", &["bw_port_address"]),
     ("Port::arm", &["bw_arm"]),
     ("Port::await_room", &["bw_await_room"]),
     ("Port::connect", &["bw_connect"]),
     ("Port::connect_start", &["bw_connect_start"]),
     ("Port::disconnect", &["bw_disconnect"]),
+    ("Port::flush", &["bw_flush"]),
     ("Port::get", &["bw_get"]),
     ("Port::heap", &["bw_heap_open"]),
     ("Port::name", &["bw_port_name"]),
@@ -77,10 +80,16 @@ const FIELDS: [(&str, &str, Renamed); 4] = [
     (
         "message/options.rs",
         "PortOptions",
-        &[("geometry", "lanes"), ("housekeeping_interval", "housekeeping_interval_ns"), ("spin", "spin_ns")],
+        &[
+            ("geometry", "lanes"),
+            ("housekeeping_interval", "housekeeping_interval_ns"),
+            ("linger", "linger_ns"),
+            ("spin", "spin_ns"),
+            ("unreachable_after", "unreachable_after_ns"),
+        ],
     ),
     ("port/mod.rs", "Statistics", &[]),
-    ("message/peer.rs", "PeerInfo", &[]),
+    ("message/peer.rs", "PeerInfo", &[("owner", "user")]),
     ("message/event.rs", "Message", &[("payload", "data")]),
 ];
 

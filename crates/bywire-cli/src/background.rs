@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use bywire_measure::ending::{self, Misuse};
+use bywire_measure::exit_status::{self, Misuse};
 
 /// What a user says.
 const ASKED: &str = "--background";
@@ -73,7 +73,7 @@ impl Report {
 
     /// Tells it why nothing runs.
     pub fn failed(mut self, error: &anyhow::Error) {
-        let kind = if ending::is_misuse(error) { MISUSED } else { FAILED };
+        let kind = if exit_status::is_misuse(error) { MISUSED } else { FAILED };
         let _gone = self.say(kind, format!("{error:#}"));
     }
 

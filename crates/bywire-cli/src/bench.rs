@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bywire_measure::bench::{self, Finished};
-use bywire_measure::ending::Misuse;
-use bywire_measure::{burden, interrupt, preset, registry};
+use bywire_measure::exit_status::Misuse;
+use bywire_measure::{interrupt, preset, registry, slowdown};
 use bywire_report as report;
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store::StoreError;
@@ -35,8 +35,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
     rounds: Option<u32>,
     /// Slow every source down by this percentage, to see what `bywire compare` finds [default: none]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(burden::PERCENT_MAX)))]
-    burden: Option<u32>,
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(slowdown::PERCENT_MAX)))]
+    slowdown: Option<u32>,
     /// Directory for the session and its report [default: a new one in `sessions`]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -67,7 +67,7 @@ impl BenchArgs {
         interrupt::arm()?;
         let mut preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
         for request in preset.groups.iter_mut().flatten() {
-            request.burden_percent = self.burden;
+            request.slowdown_percent = self.slowdown;
         }
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);

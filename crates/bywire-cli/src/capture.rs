@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use bywire_eth::capture::{self, Wish};
+use bywire_eth::capture::{self, CaptureFilter};
 use bywire_eth::control::{self, Request};
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 use clap::Args;
 
 use crate::eth::nobody;
@@ -57,10 +57,12 @@ impl CaptureArgs {
     /// One line that says what to do.
     pub fn run(self) -> Result<()> {
         let mut running = Vec::new();
-        for door in control::doors(self.network.as_deref(), self.node.as_deref())? {
-            running.extend(control::ask(&door, Request::Status)?.map(|status| (door, status)));
+        for control_socket in control::control_sockets(self.network.as_deref(), self.node.as_deref())? {
+            running.extend(
+                control::ask(&control_socket, Request::Status)?.map(|status| (control_socket, status)),
+            );
         }
-        let [(door, status)] = &running[..] else {
+        let [(control_socket, status)] = &running[..] else {
             if running.is_empty() {
                 let nothing = "no `bywire eth up` runs here: there is nothing to record";
                 return Err(nobody(self.network.as_deref(), self.node.as_deref(), nothing));
@@ -84,12 +86,12 @@ impl CaptureArgs {
             }
             None => Box::new(io::stdout()),
         };
-        let socket = Arc::new(control::watch(door)?);
+        let socket = Arc::new(control::connect_capture(control_socket)?);
         let watched = Arc::clone(&socket);
         // What has come is still recorded, and the losses are told.
         ctrlc::set_handler(move || watched.shut_down()).context("cannot watch for an interrupt")?;
-        let wish = Wish { names, interface: self.interface, count: self.count };
-        let (written, lost) = capture::record(&socket, &wish, output)?;
+        let filter = CaptureFilter { names, interface: self.interface, count: self.count };
+        let (written, lost) = capture::record(&socket, &filter, output)?;
         eprintln!("bywire: {written} frames recorded, {lost} lost");
         Ok(())
     }

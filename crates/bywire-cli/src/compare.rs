@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
 use bywire_measure::bench;
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 use bywire_results::store::{self, StoreError};
 use clap::Args;
 

@@ -296,13 +296,13 @@ fn resources() -> Vec<Finding> {
 
 /// Sends a message between two ports of this process, and its answer back.
 fn message_layer() -> Result<String, String> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
     let echo = || -> Result<()> {
         let mut server = Port::open(PortOptions::default())?;
         let mut client = Port::open(PortOptions::default())?;
         let address = server.address();
         let serving = std::thread::spawn(move || -> Result<()> {
-            while let Some(event) = server.wait(Some(PATIENCE))? {
+            while let Some(event) = server.wait(Some(TIMEOUT))? {
                 match event {
                     Event::Message(message) => {
                         server.send(message.peer, message.priority, &message.payload)?
@@ -313,10 +313,10 @@ fn message_layer() -> Result<String, String> {
             }
             Ok(())
         });
-        let peer = client.connect(&address, PATIENCE)?;
+        let peer = client.connect(&address, TIMEOUT)?;
         client.send(peer, Priority::Low, b"doctor")?;
         let answered = loop {
-            match client.wait(Some(PATIENCE))? {
+            match client.wait(Some(TIMEOUT))? {
                 Some(Event::Message(message)) => break message.payload[..] == *b"doctor",
                 Some(_) => {}
                 None => break false,

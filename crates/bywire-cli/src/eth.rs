@@ -11,7 +11,7 @@ use bywire_eth::order::Confinement;
 use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 use bywire_sys::socket::Socket;
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -213,14 +213,14 @@ fn may() -> Result<()> {
 
 /// Settings that make no sense, and those that name what there is not, are misuse.
 fn classed(error: ServiceError) -> anyhow::Error {
-    use bywire_eth::network::NetworkError::{SameAddress, Station, TooMany};
-    use bywire_eth::station::StationError::{MtuForIpv6, NoBridge, NoNamespace, NoProcess};
+    use bywire_eth::interface::InterfaceError::{MtuForIpv6, NoBridge, NoNamespace, NoProcess};
+    use bywire_eth::network::NetworkError::{Interface, SameAddress, TooMany};
     match error {
         ServiceError::Settings(_)
         | ServiceError::Network(
             SameAddress(..)
             | TooMany
-            | Station(MtuForIpv6(..) | NoBridge { .. } | NoNamespace(_) | NoProcess(_)),
+            | Interface(MtuForIpv6(..) | NoBridge { .. } | NoNamespace(_) | NoProcess(_)),
         ) => Misuse::of(error),
         other => other.into(),
     }
@@ -228,8 +228,10 @@ fn classed(error: ServiceError) -> anyhow::Error {
 
 /// Why nothing was found: `nothing` where nothing runs at all, else what was named and what there is.
 pub fn nobody(network: Option<&str>, node: Option<&str>, nothing: &str) -> anyhow::Error {
-    let doors = control::doors(None, None).unwrap_or_default();
-    let running = doors.iter().filter_map(|door| control::ask(door, Request::Status).ok()?);
+    let control_sockets = control::control_sockets(None, None).unwrap_or_default();
+    let running = control_sockets
+        .iter()
+        .filter_map(|control_socket| control::ask(control_socket, Request::Status).ok()?);
     let word =
         |answer: &serde_json::Value, field: &str| answer[field].as_str().unwrap_or_default().to_owned();
     let there: Vec<String> = running
@@ -248,15 +250,15 @@ impl ChosenArgs {
         nobody(self.network.as_deref(), self.node.as_deref(), nothing)
     }
 
-    fn doors(&self) -> Result<Vec<PathBuf>> {
-        Ok(control::doors(self.network.as_deref(), self.node.as_deref())?)
+    fn control_sockets(&self) -> Result<Vec<PathBuf>> {
+        Ok(control::control_sockets(self.network.as_deref(), self.node.as_deref())?)
     }
 
     /// Asks every chosen network; what went wrong with some is for after what the others have answered.
     fn ask(&self, request: Request) -> Result<(Vec<serde_json::Value>, Result<()>)> {
         let (mut answers, mut errors) = (Vec::new(), Vec::new());
-        for door in self.doors()? {
-            match control::ask(&door, request) {
+        for control_socket in self.control_sockets()? {
+            match control::ask(&control_socket, request) {
                 Ok(answer) => answers.extend(answer),
                 Err(error) => errors.push(error.to_string()),
             }
@@ -317,7 +319,7 @@ impl CarrierArgs {
             .ok()
             .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
         // A queue of each interface, and what meeting others takes; where the limit is low, fewer fit.
-        let _ = bywire_sys::limits::raise_descriptor_limit(4 * carrier::LANES_MAX as u64);
+        let _ = bywire_sys::limits::raise_descriptor_limit(4 * carrier::INTERFACES_MAX as u64);
         let unenforced = confinement::confine(&self.directory)?;
         Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
     }

@@ -1,8 +1,8 @@
 //! The help of `bywire measure`: examples first, then levels; of one level its tests, links and options.
 
 use anyhow::Result;
+use bywire_measure::options::{OPTIONS, means_something};
 use bywire_measure::registry::{self, Word};
-use bywire_measure::request::{OPTIONS, means_something};
 use clap::Command;
 
 use crate::output;

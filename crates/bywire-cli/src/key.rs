@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 
 /// How a key comes to be, for the help of both commands.
 pub const HELP: &str = "\

@@ -1,8 +1,8 @@
 //! The `bywire` command.
 
-mod account;
 mod background;
 mod bench;
+mod breakdown;
 mod capture;
 mod compare;
 mod count;
@@ -14,6 +14,7 @@ mod historic;
 mod key;
 mod manual;
 mod measure;
+mod node;
 mod output;
 mod pair;
 mod progress;
@@ -29,7 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bywire_measure::ending;
+use bywire_measure::exit_status;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -84,7 +85,11 @@ enum Action {
     Run(run::RunArgs),
     /// Pair the connections of `bywire run` of all users, in place of a service of each
     Pair(pair::PairArgs),
-    /// Show what the programs of `bywire run` have carried, and what not and why
+    /// Make this machine's key and a fabric file, to send messages to other machines
+    Init(node::InitArgs),
+    /// Serve this machine's ports: connections to other machines, until Ctrl-C
+    Up(node::UpArgs),
+    /// Show this machine's node, and what the programs of `bywire run` have carried, and what not and why
     Status(status::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
@@ -108,7 +113,7 @@ fn main() -> ExitCode {
     output::quiet_when_closed();
     let parsed = command().try_get_matches().and_then(|matches| Bywire::from_arg_matches(&matches));
     match parsed {
-        Ok(bywire) => ending::of("bywire", bywire.action.run()),
+        Ok(bywire) => exit_status::of("bywire", bywire.action.run()),
         Err(error)
             if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
@@ -118,8 +123,8 @@ fn main() -> ExitCode {
         Err(error) => {
             let words: Vec<String> = std::env::args().skip(1).collect();
             let said = usage_error(&error.render().to_string(), &named(&command(), &words));
-            ending::complain("bywire", said);
-            ExitCode::from(ending::MISUSE)
+            exit_status::complain("bywire", said);
+            ExitCode::from(exit_status::MISUSE)
         }
     }
 }
@@ -156,6 +161,8 @@ impl Action {
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
+            Self::Init(arguments) => arguments.run(),
+            Self::Up(arguments) => arguments.run(),
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 use bywire_measure::interrupt;
 use bywire_measure::measure::{self, Request};
-use bywire_measure::option::Row;
+use bywire_measure::option_row::OptionRow;
+use bywire_measure::options::OPTIONS;
 use bywire_measure::registry;
-use bywire_measure::request::OPTIONS;
 use bywire_report::netperf::Netperf;
 use clap::builder::{PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
@@ -57,7 +57,7 @@ enum Style {
 #[derive(Debug)]
 struct Options(Vec<(&'static str, String)>);
 
-fn listed() -> impl Iterator<Item = &'static Row<Request>> {
+fn listed() -> impl Iterator<Item = &'static OptionRow<Request>> {
     OPTIONS.iter().filter(|row| row.is_listed)
 }
 
@@ -90,7 +90,7 @@ impl FromArgMatches for Options {
 }
 
 /// An option of the table as the command line takes it.
-fn argument(row: &'static Row<Request>) -> Arg {
+fn argument(row: &'static OptionRow<Request>) -> Arg {
     let arg = Arg::new(row.name).long(row.name).help_heading(row.group);
     if !row.takes_value() {
         let rival = match row.name {
@@ -108,7 +108,7 @@ fn argument(row: &'static Row<Request>) -> Arg {
 }
 
 /// Reads what the table reads. Words are completed by the shell; which of them make sense together says the laboratory.
-fn value_parser(row: &'static Row<Request>) -> ValueParser {
+fn value_parser(row: &'static OptionRow<Request>) -> ValueParser {
     let words = (row.words)();
     if row.is_switch() {
         return PossibleValuesParser::new(words).into();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     /// Something that each option takes, and that is not its default.
-    fn sample(row: &Row<Request>) -> &'static str {
+    fn sample(row: &OptionRow<Request>) -> &'static str {
         match (row.name, (row.words)().first()) {
             ("between", _) => "host; echo `id` $HOME 'x' \"y\"",
             ("trace-out", _) => "a file's\nname",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bywire_measure::ending::Misuse;
+use bywire_measure::exit_status::Misuse;
 use bywire_pairing::launch;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::space::{JoinError, Spaces};
@@ -72,7 +72,7 @@ enum SettingsError {
     Foreign(PathBuf),
     #[error("{0}, line {1}: {2}")]
     Syntax(PathBuf, usize, String),
-    #[error("{0:?} tells no network namespace: give a name, pid:N, a path, or - for this one")]
+    #[error("{0:?} is not a network namespace: give a name, pid:N, a path, or - for this one")]
     Namespace(String),
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -86,7 +86,7 @@ impl PairArgs {
         let settings = self.config.or(default).map(|path| read(&path)).transpose().map_err(Misuse::of)?;
         let spaces = settings.unwrap_or_default().spaces().map_err(Misuse::of)?;
         for (place, error) in spaces.absent() {
-            bywire_measure::ending::complain("bywire", format!("no namespace at {place} now: {error}"));
+            bywire_measure::exit_status::complain("bywire", format!("no namespace at {place} now: {error}"));
         }
         let handed_over = match self.socket {
             None => activation::socket().map_err(StartError::Socket)?,

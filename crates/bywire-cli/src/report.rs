@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bywire_measure::bench;
-use bywire_measure::ending::{self, Misuse};
+use bywire_measure::exit_status::{self, Misuse};
 use bywire_report as report;
 use bywire_report::merged::{by_preset, merged, together};
 use bywire_results::cell::Session;
@@ -95,12 +95,12 @@ impl ReportArgs {
                 session => session?,
             };
             if let Some(line) = store::cut_off(path, session.cells.len())? {
-                ending::complain("bywire", line);
+                exit_status::complain("bywire", line);
             }
             // Of a single one the summary says so.
             if !session.complete && self.sessions.len() > 1 {
                 let path = path.display();
-                ending::complain(
+                exit_status::complain(
                     "bywire",
                     format!("{path} was interrupted: it holds what had been measured by then"),
                 );

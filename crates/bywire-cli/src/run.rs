@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bywire_measure::ending::{Misuse, complain};
+use bywire_measure::exit_status::{Misuse, complain};
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::protocol::{
     CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bywire_measure::ending::Misuse;
-use bywire_measure::far;
+use bywire_measure::exit_status::Misuse;
 use bywire_measure::interrupt;
+use bywire_measure::remote_target;
 use bywire_results::plain::one_line;
 use clap::Args;
 
@@ -20,7 +20,7 @@ Examples:
   bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)", after_help = crate::key::HELP)]
 pub struct ServeArgs {
     /// Listen here; port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", remote_target::DEFAULT_PORT))]
     listen: String,
     /// Serve only clients that have the key in this file [default: serve all, with messages of up to 4 MiB]
     #[arg(long, value_name = "FILE")]
@@ -35,7 +35,7 @@ impl ServeArgs {
         interrupt::exit_on_request()?;
         let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
         crate::output::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
-        far::serve(&listener, key, |line| {
+        remote_target::serve(&listener, key, |line| {
             let _closed = crate::output::print(&format!("{}\n", one_line(line)));
         })
     }

@@ -1,16 +1,16 @@
-//! `bywire status`: what the programs of `bywire run` have carried.
+//! `bywire status`: this machine's node, and what the programs of `bywire run` have carried.
 
 use std::path::Path;
 
 use anyhow::Result;
-use bywire_measure::ending::complain;
+use bywire_measure::exit_status::complain;
 use bywire_pairing::status::{self, AskError, Status};
 use clap::Args;
 
-use crate::count;
 use crate::run::{MACHINE_VARIABLE, OWN_SOCKET, Unheard, machine_socket, own_directory};
+use crate::{count, node};
 
-/// The state of the pairing service.
+/// The state of this machine's services.
 #[derive(Args, Debug)]
 #[command(
     before_help = "\
@@ -18,7 +18,9 @@ Examples:
   bywire status
   bywire status --json",
     after_help = "\
-Exits with status 1 if no service runs. --json says so in \"service\": it is running, absent or silent."
+Shows this machine's node where `bywire up` runs, and what `bywire run` has carried. Exits with status 1 if neither \
+service runs. --json says in \"service\" whether that of `bywire run` is running, absent or silent; \"node\" is null \
+where `bywire up` does not run."
 )]
 pub struct StatusArgs {
     /// Print one JSON object instead of text
@@ -27,14 +29,26 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// Asks the service and prints what it says.
+    /// Asks the services and prints what they say.
     pub fn run(self) -> Result<()> {
+        let node = node::ask()?;
         let asked = ask();
+        let is_absent =
+            asked.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(AskError::Absent)));
         if self.json {
-            crate::output::print(&format!("{}\n", json(&asked)))?;
-            return asked.map(drop);
+            let mut object = json(&asked);
+            object["node"] = node::object(node.as_deref());
+            crate::output::print(&format!("{object}\n"))?;
+        } else if let Some(node) = &node {
+            crate::output::print(&node::text(node))?;
         }
-        crate::output::print(&text(&asked?))
+        match asked {
+            // The node is all that there is.
+            Err(_) if is_absent && node.is_some() => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) if self.json => Ok(()),
+            Ok(status) => crate::output::print(&text(&status)),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use bywire_results::parameter::Spin;
 use bywire_results::quantity;
 use bywire_results::web;
 
-use crate::account;
+use crate::breakdown;
 
 /// A heading, a line for each figure with the result first, and what its words mean.
 pub fn of_cell(cell: &Cell) -> String {
@@ -28,7 +28,7 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     let rows = rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n"));
-    let account = Account::of(cell).map(|account| account::text(&account, cell.value));
+    let account = Account::of(cell).map(|account| breakdown::text(&account, cell.value));
     let notes = notes(cell).into_iter().map(|note| format!("{note}\n"));
     std::iter::once(heading(cell) + "\n").chain(rows).chain(account).chain(notes).collect()
 }
@@ -151,7 +151,7 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
     let others = cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
     let others = others.filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(open_loops(cell)).chain(others).chain(crowd(cell)).collect()
+    results.chain(open_loops(cell)).chain(others).chain(group(cell)).collect()
 }
 
 /// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
@@ -191,7 +191,7 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
 const CONNECTIONS_SHOWN: usize = 12;
 
 /// What each of several connections did, and what limited all of them.
-fn crowd(cell: &Cell) -> Vec<(String, String)> {
+fn group(cell: &Cell) -> Vec<(String, String)> {
     let lists =
         [("connections_ns", Unit::Nanoseconds), ("connections_bytes_per_second", Unit::BytesPerSecond)];
     let mut rows = Vec::new();

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
+use bywire_measure::options::OPTIONS;
 use bywire_measure::registry;
-use bywire_measure::request::OPTIONS;
 
 fn bywire(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bywire")).args(arguments).output().unwrap()
@@ -250,7 +250,7 @@ fn the_help_of_measure_tells_levels_and_that_of_a_level_its_tests_links_and_defa
     let (memory, _) = help(&["memory"]);
     assert!(memory.contains("--both-cores") && !memory.contains("--mtu"), "{memory}");
     for (asked, default) in [
-        ("cores", "two that"),
+        ("cores", "the first two allowed, of different physical cores if possible"),
         ("time", "1; nhalf 5, several connections 2.5"),
         ("size", "8; rr and hotspot 1"),
     ] {

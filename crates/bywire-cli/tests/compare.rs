@@ -65,7 +65,7 @@ fn a_slow_down_is_found_and_equals_are_equal() {
     let at = directory.path();
     before(at, "before");
     before(at, "again");
-    session(at, "slowed", &["--burden", "200"]);
+    session(at, "slowed", &["--slowdown", "200"]);
 
     let same = bywire(at, &["compare", "before", "again", "--json"]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));

@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 31] = [
+const RULES: [(&str, Rule); 33] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     ("bywire measure ", Run(Measurement)),
@@ -61,6 +61,8 @@ const RULES: [(&str, Rule); 31] = [
     ("bywire compare ", Run(Session)),
     ("bywire run ", Run(Carried)),
     ("bywire status", Run(Carried)),
+    ("bywire init ", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire up", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("ip netns ", Run(Network)),
     ("bywire eth up --background ", Run(Network)),
     ("bywire eth down", Run(Network)),
@@ -84,9 +86,10 @@ const RULES: [(&str, Rule); 31] = [
 ];
 
 /// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
-const EXAMPLES: [(&str, &str, usize, Rule); 6] = [
+const EXAMPLES: [(&str, &str, usize, Rule); 7] = [
     ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/examples.rs")),
     ("docs/ethernet.md", "toml", 1, Run(Settings)),
+    ("docs/links.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/programs.rs")),
     ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/programs.rs")),
     ("docs/sockets.md", "ini", 1, Run(Settings)),

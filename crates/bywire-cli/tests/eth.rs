@@ -18,7 +18,7 @@ use bywire_sys::namespace::Namespace;
 use bywire_sys::socket::Socket;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two namespaces and a runtime directory, or nothing where this machine cannot.
 fn stage() -> Option<(Namespace, Namespace, tempfile::TempDir)> {
@@ -102,7 +102,7 @@ impl Up {
 
     /// Its exit, which must come soon.
     fn end(&mut self) -> std::process::ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("waited for") {
                 return status;
@@ -140,7 +140,7 @@ fn has_interface(namespace: &Namespace) -> bool {
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -150,11 +150,11 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 fn connect(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream, TcpStream) {
     let listener = to.run(|| TcpListener::bind(address)).expect("inside").expect("bound");
     let near =
-        from.run(|| TcpStream::connect_timeout(&address, PATIENCE)).expect("inside").expect("connected");
+        from.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).expect("inside").expect("connected");
     let (far, _) = listener.accept().expect("accepted");
     for end in [&near, &far] {
-        end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
+        end.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+        end.set_write_timeout(Some(TIMEOUT)).expect("a time-out");
     }
     (near, far)
 }
@@ -771,7 +771,7 @@ fn the_unit_s_capabilities_suffice_and_readiness_is_told() {
         bound.split(' ').map(|name| name.to_lowercase().replacen("cap_", "+", 1)).collect();
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).expect("bound");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let child = Command::new("setpriv")
         .args(["--no-new-privs", "--bounding-set", &format!("-all,{}", kept.join(","))])

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::namespace::Namespace;
 use packages::Service;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process that is killed when this is dropped.
 struct Running(Child);
@@ -159,7 +159,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -19,7 +19,7 @@ const INTERRUPTS: u64 = 20;
 const LATEST_MS: u64 = 4000;
 
 /// Whatever is interrupted has ended by then, on a machine that is busy with something else too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const SESSION: [&str; 6] = ["bench", "quick", "--time", "0.01", "--levels", "msg,unix,tcp"];
 
@@ -70,10 +70,10 @@ fn wait(running: &mut Child, what: &str) -> std::process::ExitStatus {
         if let Some(status) = running.try_wait().unwrap() {
             return status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             running.kill().unwrap();
             running.wait().unwrap();
-            panic!("{what}: it has not ended for {} s", PATIENCE.as_secs());
+            panic!("{what}: it has not ended for {} s", TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -97,7 +97,7 @@ fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
         if taken.iter().sum::<usize>() >= 20 {
             break taken;
         }
-        assert!(started.elapsed() < PATIENCE && running.try_wait().unwrap().is_none(), "{taken:?}");
+        assert!(started.elapsed() < TIMEOUT && running.try_wait().unwrap().is_none(), "{taken:?}");
         std::thread::sleep(Duration::from_millis(20));
     };
     running.kill().unwrap();

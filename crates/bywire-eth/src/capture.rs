@@ -13,11 +13,11 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 
 use crate::frame::FRAME_BYTES_MAX;
-use crate::switch::LaneId;
+use crate::switch::SwitchPortId;
 
 /// The interface name under which frames of other processes are recorded.
 pub const FABRIC: &str = "fabric";
-/// The header of each copy: time, lane, length of the label that follows, and number of copies lost since the last
+/// The header of each copy: time, switch port, length of the label that follows, and number of copies lost since the last
 /// one.
 const HEAD_BYTES: usize = 24;
 /// The longest label. A label is a namespace and a name.
@@ -37,26 +37,26 @@ const NANOSECONDS: u8 = 9;
 
 /// The sending side, in a carrying loop.
 #[derive(Debug)]
-pub struct Watch {
+pub struct CaptureSender {
     socket: Socket,
     lost: u64,
     packet: Vec<u8>,
 }
 
-impl Watch {
+impl CaptureSender {
     /// Sends copies to `socket` from now on.
     pub fn new(socket: Socket) -> Self {
         Self { socket, lost: 0, packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// Sends a copy of a frame with the label of its lane, because another interface may have the lane later. Returns
+    /// Sends a copy of a frame with the label of its interface, because another interface may have the port later. Returns
     /// `false` when the capturing program is gone.
-    pub fn show(&mut self, lane: LaneId, label: &str, frame: &[u8]) -> bool {
+    pub fn send_copy(&mut self, port: SwitchPortId, label: &str, frame: &[u8]) -> bool {
         let label = &label.as_bytes()[..label.len().min(LABEL_BYTES_MAX)];
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.packet.clear();
         self.packet.extend_from_slice(&(now.as_nanos() as u64).to_le_bytes());
-        self.packet.extend_from_slice(&(lane as u32).to_le_bytes());
+        self.packet.extend_from_slice(&(port as u32).to_le_bytes());
         self.packet.extend_from_slice(&(label.len() as u32).to_le_bytes());
         self.packet.extend_from_slice(&self.lost.to_le_bytes());
         self.packet.extend_from_slice(label);
@@ -77,7 +77,7 @@ impl Watch {
 
 /// What to record.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct CaptureFilter {
     /// The names of the existing interfaces.
     pub names: Vec<String>,
     /// Only frames that enter by this interface.
@@ -86,9 +86,9 @@ pub struct Wish {
     pub count: Option<u64>,
 }
 
-impl Wish {
+impl CaptureFilter {
     /// The known names of what is recorded, each once, with the fabric last.
-    fn told(&self) -> Vec<&str> {
+    fn recorded_names(&self) -> Vec<&str> {
         let wanted = |name: &&str| self.interface.as_ref().is_none_or(|wanted| wanted == name);
         let mut names: Vec<&str> = self.names.iter().map(String::as_str).filter(wanted).collect();
         names.sort_unstable();
@@ -98,13 +98,13 @@ impl Wish {
     }
 }
 
-/// Writes frames from `socket` to `output`, until `wish.count` is reached, the socket is shut down, or the network
+/// Writes frames from `socket` to `output`, until `filter.count` is reached, the socket is shut down, or the network
 /// ends. Each block is written at once, so that an interrupted recording is still a valid file. Returns the number of
 /// frames written and the number lost.
 ///
 /// # Errors
 /// Errors of `output` or of the kernel.
-pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Result<(u64, u64)> {
+pub fn record(socket: &Socket, filter: &CaptureFilter, mut output: impl Write) -> io::Result<(u64, u64)> {
     let mut poller = Poller::new()?;
     poller.add(socket, 0)?;
     let mut buffer = vec![0; PACKET_BYTES_MAX];
@@ -112,12 +112,12 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
     let (mut written, mut lost) = (0, 0u64);
     output.write_all(&section_header())?;
     // A file without frames lists its interfaces too, so that readers see what was recorded.
-    for name in wish.told() {
+    for name in filter.recorded_names() {
         interfaces.insert(name.to_owned(), interfaces.len() as u32);
         output.write_all(&interface(name))?;
     }
     output.flush()?;
-    while wish.count.is_none_or(|count| written < count) {
+    while filter.count.is_none_or(|count| written < count) {
         let length = match socket.receive(&mut buffer)? {
             Received::Packet(length, _) => length,
             Received::Nothing => {
@@ -133,7 +133,7 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
         lost = lost.saturating_add(lost_before);
         let Some((label, frame)) = rest.split_at_checked((place >> 32) as usize) else { continue };
         let name = String::from_utf8_lossy(label);
-        if wish.interface.as_ref().is_some_and(|wanted| *wanted != name) {
+        if filter.interface.as_ref().is_some_and(|wanted| *wanted != name) {
             continue;
         }
         let known = interfaces.len() as u32;
@@ -210,17 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn frames_become_a_file_with_an_interface_for_each_lane() {
+    fn frames_become_a_file_with_an_interface_for_each_label() {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        let mut watch = Watch::new(theirs);
+        let mut capture = CaptureSender::new(theirs);
         let blue = "blue:by0";
         assert!(
-            watch.show(0, blue, &[1; 61]) && watch.show(1, FABRIC, &[2; 60]) && watch.show(0, blue, &[3; 14])
+            capture.send_copy(0, blue, &[1; 61])
+                && capture.send_copy(1, FABRIC, &[2; 60])
+                && capture.send_copy(0, blue, &[3; 14])
         );
-        drop(watch);
-        let wish = Wish { names: vec![blue.to_owned()], ..Wish::default() };
+        drop(capture);
+        let filter = CaptureFilter { names: vec![blue.to_owned()], ..CaptureFilter::default() };
         let mut file = Vec::new();
-        assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (3, 0));
+        assert_eq!(record(&ours, &filter, &mut file).expect("recorded"), (3, 0));
         let blocks = blocks(&file);
         let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(
@@ -233,15 +235,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_another_s_by_now_is_another_interface() {
+    fn a_port_that_is_another_s_by_now_is_another_interface() {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        let mut watch = Watch::new(theirs);
+        let mut capture = CaptureSender::new(theirs);
         for label in ["blue:by0", "blue:by0", "red:by0"] {
-            assert!(watch.show(0, label, &[1; 60]));
+            assert!(capture.send_copy(0, label, &[1; 60]));
         }
-        drop(watch);
-        let wish = Wish { interface: Some("red:by0".to_owned()), ..Wish::default() };
-        assert_eq!(record(&ours, &wish, io::sink()).expect("recorded"), (1, 0));
+        drop(capture);
+        let filter = CaptureFilter { interface: Some("red:by0".to_owned()), ..CaptureFilter::default() };
+        assert_eq!(record(&ours, &filter, io::sink()).expect("recorded"), (1, 0));
     }
 
     #[test]
@@ -251,10 +253,10 @@ mod tests {
         let again = Socket::from_descriptor(theirs.try_clone().expect("another")).expect("a socket");
         let theirs = Socket::from_descriptor(theirs).expect("a socket");
         for (socket, lost) in [(theirs, 3), (again, 4)] {
-            let mut watch = Watch { lost, ..Watch::new(socket) };
-            assert!(watch.show(0, "blue:by0", &[1; 60]) && watch.show(0, "blue:by0", &[1; 60]));
+            let mut capture = CaptureSender { lost, ..CaptureSender::new(socket) };
+            assert!(capture.send_copy(0, "blue:by0", &[1; 60]) && capture.send_copy(0, "blue:by0", &[1; 60]));
         }
-        assert_eq!(record(&ours, &Wish::default(), io::sink()).expect("recorded"), (4, 7));
+        assert_eq!(record(&ours, &CaptureFilter::default(), io::sink()).expect("recorded"), (4, 7));
     }
 
     #[test]
@@ -263,9 +265,9 @@ mod tests {
         drop(theirs);
         let kinds = |interface: Option<&str>| {
             let names = ["blue:by0", "red:by0"].map(str::to_owned).to_vec();
-            let wish = Wish { names, interface: interface.map(str::to_owned), count: None };
+            let filter = CaptureFilter { names, interface: interface.map(str::to_owned), count: None };
             let mut file = Vec::new();
-            assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (0, 0));
+            assert_eq!(record(&ours, &filter, &mut file).expect("recorded"), (0, 0));
             blocks(&file).iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
         };
         assert_eq!(kinds(None), [SECTION_HEADER, INTERFACE, INTERFACE, INTERFACE]);
@@ -275,15 +277,15 @@ mod tests {
     #[test]
     fn whoever_does_not_read_loses_frames_and_holds_up_nobody() {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        let mut watch = Watch::new(theirs);
+        let mut capture = CaptureSender::new(theirs);
         for _ in 0..1000 {
-            assert!(watch.show(0, "blue:by0", &[1; 9000]));
+            assert!(capture.send_copy(0, "blue:by0", &[1; 9000]));
         }
-        assert!(watch.lost > 0);
-        let wish = Wish { count: Some(3), ..Wish::default() };
-        assert_eq!(record(&ours, &wish, io::sink()).expect("recorded").0, 3);
+        assert!(capture.lost > 0);
+        let filter = CaptureFilter { count: Some(3), ..CaptureFilter::default() };
+        assert_eq!(record(&ours, &filter, io::sink()).expect("recorded").0, 3);
         // A child process of a parallel test may hold a copy of this descriptor until it calls `exec`.
         ours.shut_down();
-        assert!(!watch.show(0, "blue:by0", &[1; 60]));
+        assert!(!capture.send_copy(0, "blue:by0", &[1; 60]));
     }
 }

@@ -15,26 +15,28 @@ use bywire_sys::tap::Queue;
 
 use crate::address::MacAddress;
 use crate::backlog::HOLD_BACK_MS;
-use crate::capture::{self, Watch};
+use crate::capture::{self, CaptureSender};
 use crate::checksum;
 use crate::confinement;
 use crate::drops::Cause;
 use crate::fabric::{Arrival, Content, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::gather::{BATCH_FRAMES, Gatherer, Taken};
-use crate::lane::{End, Lane};
 use crate::offload::{self, Descriptor, VnetHeader};
-use crate::order::{self, Adoption, Answer, Confinement, ExchangeError, Join, Manner, Order};
+use crate::order::{
+    self, Answer, CarrierSettings, Confinement, ExchangeError, InterfaceId, Join, NewInterface, Order,
+};
 use crate::rejection::BadFrame;
 use crate::spin::Spin;
-use crate::switch::{LaneId, Side, Switch, Verdict};
+use crate::switch::{Attachment, Switch, SwitchPortId, Verdict};
+use crate::tap_port::{PortQueue, TapPort};
 
 /// The most interfaces of one process.
-pub const LANES_MAX: usize = 1024;
+pub const INTERFACES_MAX: usize = 1024;
 /// The most interfaces reported as vanished that the other part has not yet released.
-const TOLD_MAX: usize = 32;
+const UNRELEASED_MAX: usize = 32;
 /// The most queues of one interface that one loop serves.
-const ENDS_MAX: usize = 256;
+const QUEUES_MAX: usize = 256;
 /// The tag of the socket that carries orders; queues have the tags of [`tag_of`].
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
@@ -58,19 +60,19 @@ pub struct Carrier {
     /// True when the interfaces have changed since they were last announced.
     is_changed: bool,
     /// Interfaces that have vanished and are not yet reported.
-    untold: Vec<LaneId>,
+    unreported: Vec<InterfaceId>,
     /// How many were reported and not yet released by the other part.
-    told: usize,
+    unreleased_count: usize,
 }
 
 /// Everything that a frame touches.
 struct Paths {
     switch: Switch,
-    /// Interfaces, by half their lane numbers. Lanes to the fabric have odd numbers.
-    lanes: Vec<Option<Lane>>,
+    /// The interfaces, by their numbers.
+    tap_ports: Vec<Option<TapPort>>,
     fabric: Option<Fabric>,
     /// The program that captures frames, if one runs.
-    watch: Option<Watch>,
+    capture: Option<CaptureSender>,
     /// A buffer for one segment cut out of a superframe.
     segment: Box<[u8]>,
 }
@@ -97,26 +99,26 @@ impl Carrier {
         poller.add(&orders, ORDERS)?;
         let paths = Paths {
             switch: Switch::new(0),
-            lanes: Vec::with_capacity(LANES_MAX),
+            tap_ports: Vec::with_capacity(INTERFACES_MAX),
             fabric: None,
-            watch: None,
+            capture: None,
             segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
         };
         Ok(Self {
             orders,
             confinement,
             poller,
-            ready: Vec::with_capacity(LANES_MAX),
+            ready: Vec::with_capacity(INTERFACES_MAX),
             paths,
             gatherer: Gatherer::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
             hold_back: Duration::from_millis(HOLD_BACK_MS.into()),
-            held_back: Vec::with_capacity(LANES_MAX),
+            held_back: Vec::with_capacity(INTERFACES_MAX),
             began: Instant::now(),
             is_changed: false,
-            untold: Vec::new(),
-            told: 0,
+            unreported: Vec::new(),
+            unreleased_count: 0,
         })
     }
 
@@ -130,16 +132,16 @@ impl Carrier {
         }
         for index in 0..self.ready.len() {
             match self.ready[index] {
-                ORDERS => self.obey()?,
+                ORDERS => self.take_orders()?,
                 // The port was asked already.
                 PORT => {}
-                tag => self.take(tag, now_ms)?,
+                tag => self.read_queue(tag, now_ms)?,
             }
         }
         self.announce();
         // Here as well as in `wait`: a loop that always has work may never sleep.
-        self.paths.seek_lost();
-        self.tell()
+        self.paths.reconnect_when_due();
+        self.report_vanished()
     }
 
     /// Waits until something can be read or a frame arrives from the fabric. The frame is returned.
@@ -148,7 +150,7 @@ impl Carrier {
         let start = clock::cycles();
         let mut looked = start;
         loop {
-            if let Some(found) = self.look()? {
+            if let Some(found) = self.poll_once()? {
                 self.spin.paid();
                 return Ok(found);
             }
@@ -174,7 +176,7 @@ impl Carrier {
         {
             return Ok(self.paths.next_arrival());
         }
-        let limit = [self.paths.seek_lost(), self.patience()].into_iter().flatten().min();
+        let limit = [self.paths.reconnect_when_due(), self.until_next_release()].into_iter().flatten().min();
         let asleep = clock::cycles();
         self.ready.extend(self.poller.wait(limit)?);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
@@ -182,30 +184,30 @@ impl Carrier {
     }
 
     /// Looks once at everything, and returns `None` when there is nothing to do.
-    fn look(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
+    fn poll_once(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
         self.ready.clear();
         let arrival = self.paths.next_arrival();
         // The call above may have received a notice of new room.
-        self.let_go()?;
+        self.resume_queues()?;
         self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
         Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
     }
 
-    fn take(&mut self, tag: u64, now_ms: u64) -> Result<(), ExchangeError> {
+    fn read_queue(&mut self, tag: u64, now_ms: u64) -> Result<(), ExchangeError> {
         let (id, place) = place_of(tag);
         let paths = &mut self.paths;
-        let Some(Some(its)) = paths.lanes.get(id) else { return Ok(()) };
-        let Some(end) = its.ends.get(place) else { return Ok(()) };
-        let queue = Rc::clone(&end.queue);
+        let Some(Some(its)) = paths.tap_ports.get(id) else { return Ok(()) };
+        let Some(its_queue) = its.queues.get(place) else { return Ok(()) };
+        let queue = Rc::clone(&its_queue.queue);
         // A paused queue is reported only for an error, such as its end.
-        let is_paused = end.held_back_by.is_some();
+        let is_paused = its_queue.held_back_by.is_some();
         self.gatherer.merge_datagrams(its.takes_udp);
         let carry = |packet: &mut [u8]| paths.carry(2 * id, place, packet, now_ms);
         let taken = self.gatherer.take(&queue, self.batch_frames, carry);
         if taken == Taken::Vanished {
-            self.release(id);
-            self.untold.push(id);
-        } else if !is_paused && self.paths.end(tag).is_some_and(|end| end.held_back_by.is_some()) {
+            self.remove_interface(id);
+            self.unreported.push(id);
+        } else if !is_paused && self.paths.queue(tag).is_some_and(|queue| queue.held_back_by.is_some()) {
             // Paused and not removed: the poller's place could go to another descriptor before the queue is added
             // again.
             self.poller.pause(&*queue, tag)?;
@@ -215,7 +217,7 @@ impl Carrier {
     }
 
     /// Resumes queues whose frames have room again, or whose hold-back time is over.
-    fn let_go(&mut self) -> Result<(), ExchangeError> {
+    fn resume_queues(&mut self) -> Result<(), ExchangeError> {
         if self.held_back.is_empty() {
             return Ok(());
         }
@@ -226,14 +228,14 @@ impl Carrier {
             if paths.held_back_until(*tag).is_some_and(|until| now < until) {
                 return true;
             }
-            if let Some(end) = paths.end(*tag)
-                && end.held_back_by.is_some()
+            if let Some(queue) = paths.queue(*tag)
+                && queue.held_back_by.is_some()
             {
-                if let Err(error) = poller.resume(&*end.queue, *tag) {
+                if let Err(error) = poller.resume(&*queue.queue, *tag) {
                     resumed = Err(error);
                     return true;
                 }
-                end.held_back_by = None;
+                queue.held_back_by = None;
             }
             false
         });
@@ -241,57 +243,57 @@ impl Carrier {
     }
 
     /// How long the loop may sleep before the next held-back queue is released, if there is one.
-    fn patience(&self) -> Option<Duration> {
+    fn until_next_release(&self) -> Option<Duration> {
         let now = Instant::now();
         let until = self.held_back.iter().map(|tag| self.paths.held_back_until(*tag).unwrap_or(now));
         Some(until.min()?.saturating_duration_since(now))
     }
 
-    /// Reports vanished interfaces, at most [`TOLD_MAX`] at a time. The other part answers each report with a
+    /// Reports vanished interfaces, at most [`UNRELEASED_MAX`] at a time. The other part answers each report with a
     /// release, which makes room for another report. More reports would not fit into the socket, and this loop cannot
     /// wait.
-    fn tell(&mut self) -> Result<(), ExchangeError> {
-        while self.told < TOLD_MAX
-            && let Some(lane) = self.untold.pop()
+    fn report_vanished(&mut self) -> Result<(), ExchangeError> {
+        while self.unreleased_count < UNRELEASED_MAX
+            && let Some(interface) = self.unreported.pop()
         {
-            self.told += 1;
-            order::send(&self.orders, &Answer::Vanished(lane), None)?;
+            self.unreleased_count += 1;
+            order::send(&self.orders, &Answer::Vanished(interface), None)?;
         }
         Ok(())
     }
 
-    fn obey(&mut self) -> Result<(), ExchangeError> {
+    fn take_orders(&mut self) -> Result<(), ExchangeError> {
         while let Some((order, file)) = order::receive_order(&self.orders)? {
             let answer = match order {
-                Order::Work(manner) => self.work(manner),
-                Order::Adopt(adoption) => match file {
-                    Some(file) => self.adopt(&adoption, Queue::from_descriptor(file)),
+                Order::Configure(settings) => self.configure(settings),
+                Order::AddInterface(new) => match file {
+                    Some(file) => self.add_interface(&new, Queue::from_descriptor(file)),
                     None => Some(Answer::Refused("an interface came without its queue".to_owned())),
                 },
-                Order::Widen(lane) => match file {
-                    Some(file) => self.widen(lane, Queue::from_descriptor(file)),
+                Order::AddQueue(interface) => match file {
+                    Some(file) => self.add_queue(interface, Queue::from_descriptor(file)),
                     None => Some(Answer::Refused("an interface came without one of its queues".to_owned())),
                 },
-                Order::Release(lane) => {
-                    self.told = self.told.saturating_sub(1);
-                    self.forget(lane);
-                    self.release(lane)
+                Order::RemoveInterface(interface) => {
+                    self.unreleased_count = self.unreleased_count.saturating_sub(1);
+                    self.cancel_report(interface);
+                    self.remove_interface(interface)
                 }
-                Order::Count(lane) => Some(self.count(lane)),
-                Order::Resize(lane, mtu_bytes) => self.resize(lane, mtu_bytes),
+                Order::QueryCounts(interface) => Some(self.count(interface)),
+                Order::SetMtu(interface, mtu_bytes) => self.set_mtu(interface, mtu_bytes),
                 Order::Join(join) => self.join(&join),
-                Order::Peer(place) => {
+                Order::QueryPeer(place) => {
                     let fabric = self.paths.fabric.as_ref();
                     let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
                     Some(Answer::Peer(report.map(Box::new), places))
                 }
-                Order::Watch => {
+                Order::Capture => {
                     let socket = file.and_then(|file| Socket::from_descriptor(file).ok());
-                    self.paths.watch = socket.map(Watch::new);
+                    self.paths.capture = socket.map(CaptureSender::new);
                     None
                 }
-                Order::Confess => Some(Answer::Confined(self.confinement.clone())),
-                Order::Settle => Some(Answer::Done),
+                Order::QueryConfinement => Some(Answer::Confined(self.confinement.clone())),
+                Order::Barrier => Some(Answer::Done),
             };
             if let Some(answer) = answer {
                 order::send(&self.orders, &answer, None)?;
@@ -300,70 +302,70 @@ impl Carrier {
         Ok(())
     }
 
-    fn work(&mut self, manner: Manner) -> Option<Answer> {
-        self.spin = Spin::new(Duration::from_micros(manner.spin_us.into()));
-        self.batch_frames = if manner.coalesce { BATCH_FRAMES } else { 1 };
-        self.paths.switch.allow_storms_of(manner.storm_frames_per_second);
-        self.hold_back = Duration::from_millis(manner.hold_back_ms.into());
+    fn configure(&mut self, settings: CarrierSettings) -> Option<Answer> {
+        self.spin = Spin::new(Duration::from_micros(settings.spin_us.into()));
+        self.batch_frames = if settings.coalesce { BATCH_FRAMES } else { 1 };
+        self.paths.switch.allow_storms_of(settings.storm_frames_per_second);
+        self.hold_back = Duration::from_millis(settings.hold_back_ms.into());
         if let Some(fabric) = &mut self.paths.fabric {
             fabric.hold_back_for(self.hold_back);
         }
         None
     }
 
-    fn adopt(&mut self, adoption: &Adoption, queue: Queue) -> Option<Answer> {
-        let id = adoption.lane;
-        let side = Side::Here { mac: MacAddress(adoption.mac), is_bridge: adoption.is_bridge };
-        if id >= LANES_MAX {
-            return Some(Answer::Refused(format!("more than {LANES_MAX} interfaces in one process")));
+    fn add_interface(&mut self, new: &NewInterface, queue: Queue) -> Option<Answer> {
+        let id = new.interface;
+        let attachment = Attachment::Interface { mac: MacAddress(new.mac), is_bridge: new.is_bridge };
+        if id >= INTERFACES_MAX {
+            return Some(Answer::Refused(format!("more than {INTERFACES_MAX} interfaces in one process")));
         }
-        self.forget(id);
-        self.release(id);
-        if !self.paths.switch.insert(2 * id, side) {
-            return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
+        self.cancel_report(id);
+        self.remove_interface(id);
+        if !self.paths.switch.insert(2 * id, attachment) {
+            return Some(Answer::Refused(format!("the address {} is taken", MacAddress(new.mac))));
         }
         if let Err(error) = self.poller.add(&queue, tag_of(id, 0)) {
             self.paths.switch.remove(2 * id);
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
-        if self.paths.lanes.len() <= id {
-            self.paths.lanes.resize_with(id + 1, || None);
+        if self.paths.tap_ports.len() <= id {
+            self.paths.tap_ports.resize_with(id + 1, || None);
         }
-        self.paths.lanes[id] = Some(Lane::new(queue, adoption));
+        self.paths.tap_ports[id] = Some(TapPort::new(queue, new));
         self.is_changed = true;
         None
     }
 
-    fn widen(&mut self, id: LaneId, queue: Queue) -> Option<Answer> {
+    fn add_queue(&mut self, id: InterfaceId, queue: Queue) -> Option<Answer> {
         // If the interface does not exist, it was refused, and the refusal was reported.
-        let Some(Some(lane)) = self.paths.lanes.get_mut(id) else { return None };
-        if lane.ends.len() >= ENDS_MAX {
-            return Some(Answer::Refused(format!("more than {ENDS_MAX} queues of one interface")));
+        let Some(Some(tap_port)) = self.paths.tap_ports.get_mut(id) else { return None };
+        if tap_port.queues.len() >= QUEUES_MAX {
+            return Some(Answer::Refused(format!("more than {QUEUES_MAX} queues of one interface")));
         }
-        if let Err(error) = self.poller.add(&queue, tag_of(id, lane.ends.len())) {
+        if let Err(error) = self.poller.add(&queue, tag_of(id, tap_port.queues.len())) {
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
-        lane.widen(queue);
+        tap_port.add_queue(queue);
         None
     }
 
     /// Drops a pending report about this place, so that its next interface is not reported as vanished.
-    fn forget(&mut self, id: LaneId) {
-        self.untold.retain(|lane| *lane != id);
+    fn cancel_report(&mut self, id: InterfaceId) {
+        self.unreported.retain(|interface| *interface != id);
     }
 
-    fn release(&mut self, id: LaneId) -> Option<Answer> {
-        if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
-            lane.ends.iter().for_each(|end| self.poller.remove(&*end.queue));
+    fn remove_interface(&mut self, id: InterfaceId) -> Option<Answer> {
+        if let Some(tap_port) = self.paths.tap_ports.get_mut(id).and_then(Option::take) {
+            tap_port.queues.iter().for_each(|queue| self.poller.remove(&*queue.queue));
             self.paths.switch.remove(2 * id);
             self.is_changed = true;
         }
         None
     }
 
-    fn resize(&mut self, id: LaneId, mtu_bytes: u32) -> Option<Answer> {
-        if let Some(Some(lane)) = self.paths.lanes.get_mut(id) {
-            lane.announced.mtu_bytes = mtu_bytes;
+    fn set_mtu(&mut self, id: InterfaceId, mtu_bytes: u32) -> Option<Answer> {
+        if let Some(Some(tap_port)) = self.paths.tap_ports.get_mut(id) {
+            tap_port.announced.mtu_bytes = mtu_bytes;
             self.is_changed = true;
         }
         None
@@ -393,45 +395,47 @@ impl Carrier {
             return;
         }
         if let Some(fabric) = &mut self.paths.fabric {
-            fabric.announce(self.paths.lanes.iter().flatten().map(|lane| lane.announced.clone()).collect());
+            fabric.announce(
+                self.paths.tap_ports.iter().flatten().map(|tap_port| tap_port.announced.clone()).collect(),
+            );
         }
     }
 
-    fn count(&self, id: LaneId) -> Answer {
-        match self.paths.lanes.get(id) {
-            Some(Some(lane)) => Answer::Counts(Box::new(lane.counts.clone())),
-            _ => Answer::Refused(format!("there is no lane {id}")),
+    fn count(&self, id: InterfaceId) -> Answer {
+        match self.paths.tap_ports.get(id) {
+            Some(Some(tap_port)) => Answer::Counts(Box::new(tap_port.counts.clone())),
+            _ => Answer::Refused(format!("there is no interface {id}")),
         }
     }
 }
 
 impl Paths {
-    fn end(&mut self, tag: u64) -> Option<&mut End> {
+    fn queue(&mut self, tag: u64) -> Option<&mut PortQueue> {
         let (id, place) = place_of(tag);
-        self.lanes.get_mut(id)?.as_mut()?.ends.get_mut(place)
+        self.tap_ports.get_mut(id)?.as_mut()?.queues.get_mut(place)
     }
 
     /// When a queue's hold-back ends, if it is held back.
     fn held_back_until(&self, tag: u64) -> Option<Instant> {
         let (id, place) = place_of(tag);
-        let target = self.lanes.get(id)?.as_ref()?.ends.get(place)?.held_back_by?;
+        let target = self.tap_ports.get(id)?.as_ref()?.queues.get(place)?.held_back_by?;
         self.fabric.as_ref()?.holds_back_until(target)
     }
 
     /// Delivers or drops a header and frame from the interface `from`, read from the queue at `place`. Returns
     /// `false` when no more frames may be read from that queue for now.
-    fn carry(&mut self, from: LaneId, place: usize, packet: &mut [u8], now_ms: u64) -> bool {
-        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return true };
+    fn carry(&mut self, from: SwitchPortId, place: usize, packet: &mut [u8], now_ms: u64) -> bool {
+        let Some(Some(tap_port)) = self.tap_ports.get_mut(from / 2) else { return true };
         let frame = packet.get(VnetHeader::BYTES..).unwrap_or_default();
-        lane.sends(frame.len(), packet.get(1).is_some_and(|kind| *kind != offload::GSO_NONE));
+        tap_port.sends(frame.len(), packet.get(1).is_some_and(|kind| *kind != offload::GSO_NONE));
         if frame.len() == FRAME_BYTES_MAX {
-            lane.counts.drops.count(Cause::Long);
+            tap_port.counts.drops.count(Cause::Long);
             return true;
         }
-        if let Some(watch) = &mut self.watch
-            && !watch.show(from, &lane.announced.label, frame)
+        if let Some(capture) = &mut self.capture
+            && !capture.send_copy(from, &tap_port.announced.label, frame)
         {
-            self.watch = None;
+            self.capture = None;
         }
         match self.switch.judge(from, frame, now_ms) {
             Verdict::To(target) if is_fabric(target) => {
@@ -440,54 +444,55 @@ impl Paths {
             }
             Verdict::To(target) => self.deliver(from, target, packet),
             Verdict::Flood { is_unknown } => self.flood(from, is_unknown, packet),
-            Verdict::Drop(cause) => lane.counts.drops.count(cause),
+            Verdict::Drop(cause) => tap_port.counts.drops.count(cause),
         }
         true
     }
 
     /// Holds a queue back if there is no room at the target of its frame. A queue is held back only for the targets
-    /// that [`Lane::end_for`] assigns to it. On another queue, the frame is the first of its flow, or belongs to a
+    /// that [`TapPort::queue_for`] assigns to it. On another queue, the frame is the first of its flow, or belongs to a
     /// flow without answers; other frames must not wait for those.
-    fn is_held_back(&mut self, from: LaneId, place: usize, target: LaneId) -> bool {
-        let (Some(Some(lane)), Some(fabric)) = (self.lanes.get_mut(from / 2), &mut self.fabric) else {
+    fn is_held_back(&mut self, from: SwitchPortId, place: usize, target: SwitchPortId) -> bool {
+        let (Some(Some(tap_port)), Some(fabric)) = (self.tap_ports.get_mut(from / 2), &mut self.fabric)
+        else {
             return false;
         };
         let until = fabric.holds_back_until(target);
-        if lane.end_for(target) != place || until.is_none_or(|until| until <= Instant::now()) {
+        if tap_port.queue_for(target) != place || until.is_none_or(|until| until <= Instant::now()) {
             return false;
         }
         // The rest of a burst finds the queue held back already.
-        if lane.ends[place].held_back_by.replace(target).is_none() {
+        if tap_port.queues[place].held_back_by.replace(target).is_none() {
             fabric.note_held_back(target);
         }
         true
     }
 
-    fn flood(&mut self, from: LaneId, is_unknown: bool, packet: &mut [u8]) {
+    fn flood(&mut self, from: SwitchPortId, is_unknown: bool, packet: &mut [u8]) {
         // Interfaces first: `send` overwrites the header in place.
-        for target in (0..self.switch.lanes_count()).step_by(2) {
+        for target in (0..self.switch.ports_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
                 self.deliver(from, target, packet);
             }
         }
-        for target in (1..self.switch.lanes_count()).step_by(2) {
+        for target in (1..self.switch.ports_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
                 self.send(from, target, packet);
             }
         }
     }
 
-    fn deliver(&mut self, from: LaneId, target: LaneId, packet: &[u8]) {
-        if let Some(Some(lane)) = self.lanes.get_mut(target / 2)
+    fn deliver(&mut self, from: SwitchPortId, target: SwitchPortId, packet: &[u8]) {
+        if let Some(Some(tap_port)) = self.tap_ports.get_mut(target / 2)
             && let Some((header, frame)) = packet.split_first_chunk()
         {
-            lane.deliver(from, *header, frame, &mut self.segment);
+            tap_port.deliver(from, *header, frame, &mut self.segment);
         }
     }
 
     /// Sends a frame to another process. The descriptor takes the place of the kernel's header, which is restored for
     /// the next target with the same meaning.
-    fn send(&mut self, from: LaneId, target: LaneId, packet: &mut [u8]) {
+    fn send(&mut self, from: SwitchPortId, target: SwitchPortId, packet: &mut [u8]) {
         let Some(fabric) = &mut self.fabric else { return };
         let Some((kernels, frame)) = packet.split_first_chunk_mut() else { return };
         let header = VnetHeader::from_bytes(*kernels);
@@ -496,8 +501,8 @@ impl Paths {
             checksum::complete(header, frame).map(|()| Descriptor::PLAIN)
         });
         let Ok(descriptor) = described else {
-            if let Some(Some(lane)) = self.lanes.get_mut(from / 2) {
-                lane.counts.drops.count(Cause::Illegal);
+            if let Some(Some(tap_port)) = self.tap_ports.get_mut(from / 2) {
+                tap_port.counts.drops.count(Cause::Illegal);
             }
             return;
         };
@@ -512,8 +517,8 @@ impl Paths {
     }
 
     /// Connects again to lost peers when that is due. Returns how long the loop may sleep until the next attempt.
-    fn seek_lost(&mut self) -> Option<Duration> {
-        self.fabric.as_mut()?.seek_lost()
+    fn reconnect_when_due(&mut self) -> Option<Duration> {
+        self.fabric.as_mut()?.reconnect_when_due()
     }
 
     fn next_arrival(&mut self) -> Option<Arrival> {
@@ -523,34 +528,34 @@ impl Paths {
     /// Delivers or drops a frame from another process. Nothing that the frame states about itself is trusted.
     fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
-        if let Some(watch) = &mut self.watch
-            && !watch.show(
-                arrival.lane,
+        if let Some(capture) = &mut self.capture
+            && !capture.send_copy(
+                arrival.port,
                 capture::FABRIC,
                 arrival.content.get(Descriptor::BYTES..).unwrap_or_default(),
             )
         {
-            self.watch = None;
+            self.capture = None;
         }
         match arrived(&arrival.content) {
-            Ok((header, frame)) => match self.switch.judge(arrival.lane, frame, now_ms) {
+            Ok((header, frame)) => match self.switch.judge(arrival.port, frame, now_ms) {
                 Verdict::To(target) => {
-                    if let Some(Some(lane)) = self.lanes.get_mut(target / 2) {
-                        lane.deliver(arrival.lane, header, frame, &mut self.segment);
+                    if let Some(Some(tap_port)) = self.tap_ports.get_mut(target / 2) {
+                        tap_port.deliver(arrival.port, header, frame, &mut self.segment);
                     }
                 }
                 Verdict::Flood { is_unknown } => {
-                    for (place, lane) in self.lanes.iter_mut().enumerate() {
-                        if let Some(lane) = lane
-                            && self.switch.floods(arrival.lane, 2 * place, is_unknown)
+                    for (place, tap_port) in self.tap_ports.iter_mut().enumerate() {
+                        if let Some(tap_port) = tap_port
+                            && self.switch.floods(arrival.port, 2 * place, is_unknown)
                         {
-                            lane.deliver(arrival.lane, header, frame, &mut self.segment);
+                            tap_port.deliver(arrival.port, header, frame, &mut self.segment);
                         }
                     }
                 }
-                Verdict::Drop(cause) => fabric.drop_from(arrival.lane, cause),
+                Verdict::Drop(cause) => fabric.drop_from(arrival.port, cause),
             },
-            Err(_) => fabric.drop_from(arrival.lane, Cause::Illegal),
+            Err(_) => fabric.drop_from(arrival.port, Cause::Illegal),
         }
         if let Content::Whole(payload) = arrival.content {
             fabric.port.recycle(payload);
@@ -566,15 +571,15 @@ fn arrived(payload: &[u8]) -> Result<([u8; VnetHeader::BYTES], &[u8]), BadFrame>
 }
 
 /// The tag of one queue of an interface.
-const fn tag_of(id: LaneId, place: usize) -> u64 {
+const fn tag_of(id: InterfaceId, place: usize) -> u64 {
     (place as u64) << 32 | id as u64
 }
 
 /// The interface of a tag, and the place of the queue among the interface's queues.
-const fn place_of(tag: u64) -> (LaneId, usize) {
-    ((tag & 0xFFFF_FFFF) as LaneId, (tag >> 32) as usize)
+const fn place_of(tag: u64) -> (InterfaceId, usize) {
+    ((tag & 0xFFFF_FFFF) as InterfaceId, (tag >> 32) as usize)
 }
 
-const fn is_fabric(lane: LaneId) -> bool {
-    lane % 2 == 1
+const fn is_fabric(port: SwitchPortId) -> bool {
+    port % 2 == 1
 }

@@ -21,9 +21,9 @@ const DIRECTORY: &str = "eth";
 /// The directory of ports, in the directory of control sockets.
 const PORTS: &str = "ports";
 /// The extension of a control socket. Its name is `NETWORK.NODE.eth`.
-const ENDING: &str = "eth";
+const EXTENSION: &str = "eth";
 /// How long one side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer: a thousand interfaces, each with all its causes of drops.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// The longest request, which is one word.
@@ -41,11 +41,11 @@ pub enum Request {
 
 /// The control socket of a running network. Dropping it removes the socket.
 #[derive(Debug)]
-pub struct Door {
+pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    window: Listener,
-    window_path: PathBuf,
+    capture_listener: Listener,
+    capture_path: PathBuf,
 }
 
 /// Why a control socket could not be opened or reached.
@@ -79,18 +79,18 @@ pub enum ControlError {
     #[error("cannot use the socket {0}: {1}")]
     System(PathBuf, io::Error),
     /// The answer is not valid JSON.
-    #[error("what `bywire eth up` answered cannot be understood: {0}")]
+    #[error("the answer of `bywire eth up` is not valid: {0}")]
     Unreadable(String),
 }
 
-impl Door {
+impl ControlSocket {
     /// Opens the control socket of a node.
     ///
     /// # Errors
     /// [`ControlError::Running`] if the node has one already, or [`ControlError::Directory`].
     pub fn open(network: &str, node: &str) -> Result<Self, ControlError> {
         let directory = own_directory()?;
-        let path = directory.join(format!("{network}.{node}.{ENDING}"));
+        let path = directory.join(format!("{network}.{node}.{EXTENSION}"));
         let system = |error| ControlError::System(path.clone(), error);
         // One process at a time: otherwise two could both find a third one's socket dead, and replace each other's.
         let _lock = lock(&directory).map_err(system)?;
@@ -101,10 +101,10 @@ impl Door {
         let listener = UnixListener::bind(&path).map_err(system)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(system)?;
         listener.set_nonblocking(true).map_err(system)?;
-        let window_path = window_of(&path);
-        let window = Listener::bind(&window_path).map_err(|error| system(error.into()))?;
-        directory::set_access(&window_path, 0o600, None).map_err(|error| system(error.into()))?;
-        Ok(Self { listener, path, window, window_path })
+        let capture_path = capture_path_of(&path);
+        let capture_listener = Listener::bind(&capture_path).map_err(|error| system(error.into()))?;
+        directory::set_access(&capture_path, 0o600, None).map_err(|error| system(error.into()))?;
+        Ok(Self { listener, path, capture_listener, capture_path })
     }
 
     /// The listener for requests, to be polled.
@@ -113,8 +113,8 @@ impl Door {
     }
 
     /// The listener for programs that capture frames.
-    pub fn window(&self) -> &Listener {
-        &self.window
+    pub fn capture_listener(&self) -> &Listener {
+        &self.capture_listener
     }
 
     /// The next caller with its request, if there is a request that can be understood.
@@ -131,10 +131,10 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         directory::remove(&self.path);
-        directory::remove(&self.window_path);
+        directory::remove(&self.capture_path);
     }
 }
 
@@ -142,16 +142,16 @@ impl Drop for Door {
 ///
 /// # Errors
 /// [`ControlError::Nobody`], [`ControlError::System`].
-pub fn watch(door: &Path) -> Result<Socket, ControlError> {
-    let path = window_of(door);
+pub fn connect_capture(control_socket: &Path) -> Result<Socket, ControlError> {
+    let path = capture_path_of(control_socket);
     Socket::connect(&path).map_err(|error| match error {
         Errno::NOENT | Errno::CONNREFUSED => ControlError::Nobody,
         error => ControlError::System(path, error.into()),
     })
 }
 
-fn window_of(door: &Path) -> PathBuf {
-    door.with_extension("capture")
+fn capture_path_of(control_socket: &Path) -> PathBuf {
+    control_socket.with_extension("capture")
 }
 
 /// The control sockets of this user's networks, or those of one network or node. Some may be left over from processes
@@ -159,7 +159,7 @@ fn window_of(door: &Path) -> PathBuf {
 ///
 /// # Errors
 /// [`ControlError::Directory`], [`ControlError::Foreign`].
-pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
+pub fn control_sockets(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let directory = runtime_directory()?.join(DIRECTORY);
     match directory::entry(&directory).map(|entry| entry.owner) {
         // No network has run yet.
@@ -173,7 +173,7 @@ pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, 
     found.retain(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let parts: Vec<&str> = name.split('.').collect();
-        let [its_network, its_node, ENDING] = parts[..] else { return false };
+        let [its_network, its_node, EXTENSION] = parts[..] else { return false };
         network.is_none_or(|network| network == its_network) && node.is_none_or(|node| node == its_node)
     });
     found.sort();
@@ -184,35 +184,35 @@ pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, 
 ///
 /// # Errors
 /// [`ControlError::System`], [`ControlError::Unreadable`].
-pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, ControlError> {
+pub fn ask(control_socket: &Path, request: Request) -> Result<Option<serde_json::Value>, ControlError> {
     let word = serde_json::to_vec(&request).map_err(|error| ControlError::Unreadable(error.to_string()))?;
     let began = Instant::now();
     loop {
-        let answer = call(door, &word);
+        let answer = call(control_socket, &word);
         // The service closes the connection to a caller that is held up before it has sent its request. Such a caller
         // may ask again.
         let is_unheard = match &answer {
             Ok(answer) => answer.as_ref().is_some_and(Vec::is_empty),
             Err(error) => matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset),
         };
-        if is_unheard && request == Request::Status && began.elapsed() < PATIENCE {
+        if is_unheard && request == Request::Status && began.elapsed() < TIMEOUT {
             continue;
         }
-        let answer = answer.map_err(|error| ControlError::System(door.to_owned(), error))?;
+        let answer = answer.map_err(|error| ControlError::System(control_socket.to_owned(), error))?;
         let read = |answer: Vec<u8>| serde_json::from_slice(&answer);
         return answer.map(read).transpose().map_err(|error| ControlError::Unreadable(error.to_string()));
     }
 }
 
 /// The raw answer to a request, or `None` when no process listens there.
-fn call(door: &Path, word: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let mut stream = match UnixStream::connect(door) {
+fn call(control_socket: &Path, word: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut stream = match UnixStream::connect(control_socket) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
             return Ok(None);
         }
         stream => stream?,
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(word)?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = Vec::new();
@@ -284,10 +284,10 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 fn sweep(directory: &Path) -> io::Result<()> {
     let has_ending = |path: &Path, ending: &str| path.extension().is_some_and(|found| found == ending);
     let is_dead = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    for path in entries(directory)?.iter().filter(|path| has_ending(path, ENDING)) {
+    for path in entries(directory)?.iter().filter(|path| has_ending(path, EXTENSION)) {
         if UnixStream::connect(path).is_err_and(is_dead) {
             directory::remove(path);
-            directory::remove(&window_of(path));
+            directory::remove(&capture_path_of(path));
         }
     }
     let ports = directory.join(PORTS);

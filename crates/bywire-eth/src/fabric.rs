@@ -1,4 +1,4 @@
-//! Frames between processes: one port of the message layer, with a lane for each peer process.
+//! Frames between processes: one port of the message layer, with a port of the switch for each peer process.
 //!
 //! Frames travel as datagrams, each behind a descriptor of eight bytes. Introductions travel as messages: each side
 //! lists its interfaces, and lists them again after a change. A process that starts connects to the processes that
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port,
-    PortName, PortOptions, Priority, SendError,
+    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Payload, Peer,
+    PeerInfo, Port, PortName, PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +23,9 @@ use crate::drops::{Cause, Drops};
 use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
 use crate::order::{Join, PeerReport, Traffic};
-use crate::parts::{self, Joined, Partial};
+use crate::reassembly::{self, Reassembled, Reassembler};
 use crate::segment::Cutter;
-use crate::switch::{LaneId, Switch};
+use crate::switch::{Switch, SwitchPortId};
 
 /// The most processes that one process connects to.
 pub const PEERS_MAX: usize = 256;
@@ -40,9 +40,9 @@ const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// Address conflicts of one peer that are kept for reports.
 const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction. With the longest names, they fit into the shortest datagram.
-const INTRODUCED: usize = 32;
+const INTRODUCED_MAX: usize = 32;
 /// The delay before lost peers are sought again, at first and at most. Each attempt doubles it.
-const SEEK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
+const RECONNECT_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 /// The version of the introductions.
 const VERSION: u32 = 2;
 
@@ -60,8 +60,8 @@ struct Introduction {
 /// A received frame behind its descriptor, in memory that no other process can change.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The lane that it came from.
-    pub lane: LaneId,
+    /// The switch port that it came from.
+    pub port: SwitchPortId,
     /// Descriptor and frame.
     pub content: Content,
 }
@@ -93,46 +93,46 @@ pub struct Fabric {
     pub port: Port,
     join: Join,
     directory: PathBuf,
-    own: PortName,
-    peers: HashMap<Peer, Met>,
-    lanes: Vec<Option<Peer>>,
+    own_name: PortName,
+    peers: HashMap<Peer, PeerState>,
+    peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
     /// How long a peer without room holds back its senders.
     hold_back: Duration,
     /// When lost peers are sought, if there are any.
-    seek_at: Option<Instant>,
-    seek_after: Duration,
+    reconnect_at: Option<Instant>,
+    reconnect_after: Duration,
 }
 
 /// A connected peer process, or one that is being connected to.
 #[derive(Debug)]
-struct Met {
-    lane: LaneId,
+struct PeerState {
+    switch_port: SwitchPortId,
     began_here: bool,
     is_connected: bool,
     name: PortName,
     node: String,
     interfaces: Vec<Announced>,
     /// The interfaces of its current introduction, until that is complete.
-    heard: Vec<Announced>,
+    introduced: Vec<Announced>,
     /// The next of our interfaces to introduce; `None` when the peer knows them all.
-    untold: Option<usize>,
+    next_to_introduce: Option<usize>,
     /// The longest datagram that both sides accept.
     datagram_bytes_max: usize,
     conflicts: Vec<String>,
     /// Datagrams to it that found no room.
     backlog: Backlog,
     /// A frame from it that comes in parts and is not complete.
-    partial: Partial,
+    reassembler: Reassembler,
     sent: Traffic,
     received: Traffic,
     drops: Drops,
     held_back: u64,
 }
 
-/// The lane number of a peer's place. Lanes to the fabric have odd numbers.
-const fn lane_of(place: usize) -> LaneId {
+/// The switch port of a peer's place: ports to the fabric have odd numbers.
+const fn switch_port_of(place: usize) -> SwitchPortId {
     2 * place + 1
 }
 
@@ -144,9 +144,9 @@ impl Fabric {
     /// [`OpenError`].
     pub fn join(join: &Join, directory: &Path) -> Result<Self, OpenError> {
         let geometry = geometry();
-        let own = PortName::Name(port_name(&join.network, &join.node, join.queue));
+        let own_name = PortName::Name(port_name(&join.network, &join.node, join.queue));
         let port = Port::open(PortOptions {
-            name: Some(own.clone()),
+            name: Some(own_name.clone()),
             message_bytes_max: geometry.fragment_bytes.into(),
             peers_max: PEERS_MAX as u32,
             geometry,
@@ -157,47 +157,47 @@ impl Fabric {
             port,
             join: join.clone(),
             directory: directory.to_owned(),
-            own,
+            own_name,
             peers: HashMap::with_capacity(PEERS_MAX),
-            lanes: Vec::with_capacity(PEERS_MAX),
+            peer_of_port: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
             hold_back: Duration::from_millis(HOLD_BACK_MS.into()),
-            seek_at: None,
-            seek_after: SEEK_AFTER[0],
+            reconnect_at: None,
+            reconnect_after: RECONNECT_AFTER[0],
         };
-        fabric.seek();
+        fabric.connect_to_others();
         Ok(fabric)
     }
 
     /// Begins to connect to every unknown port of the network in the directory.
-    fn seek(&mut self) {
+    fn connect_to_others(&mut self) {
         for name in others(&self.join, &self.directory) {
-            if self.peers.values().any(|met| met.name == name) {
+            if self.peers.values().any(|state| state.name == name) {
                 continue;
             }
             match self.port.connect_start(&Address::local(name.clone())) {
-                Ok(peer) => self.meet(peer, Some(name)),
+                Ok(peer) => self.add_peer(peer, Some(name)),
                 // A process that has ended needs no connection. If it starts again, it connects to us.
                 Err(ConnectError::NoPort) => {}
-                Err(_) => self.seek_later(),
+                Err(_) => self.schedule_reconnect(),
             }
         }
     }
 
-    fn seek_later(&mut self) {
-        if self.seek_at.is_none() {
-            self.seek_at = Some(Instant::now() + self.seek_after);
-            self.seek_after = (2 * self.seek_after).min(SEEK_AFTER[1]);
+    fn schedule_reconnect(&mut self) {
+        if self.reconnect_at.is_none() {
+            self.reconnect_at = Some(Instant::now() + self.reconnect_after);
+            self.reconnect_after = (2 * self.reconnect_after).min(RECONNECT_AFTER[1]);
         }
     }
 
     /// Connects again to lost peers when that is due. Returns how long the loop may sleep until the next attempt.
-    pub fn seek_lost(&mut self) -> Option<Duration> {
-        let rest = self.seek_at?.saturating_duration_since(Instant::now());
+    pub fn reconnect_when_due(&mut self) -> Option<Duration> {
+        let rest = self.reconnect_at?.saturating_duration_since(Instant::now());
         if rest.is_zero() {
-            self.seek_at = None;
-            self.seek();
+            self.reconnect_at = None;
+            self.connect_to_others();
         }
         Some(rest)
     }
@@ -211,7 +211,7 @@ impl Fabric {
     pub fn announce(&mut self, interfaces: Vec<Announced>) {
         self.interfaces = interfaces;
         let connected: Vec<Peer> =
-            self.peers.iter().filter(|(_, met)| met.is_connected).map(|(peer, _)| *peer).collect();
+            self.peers.iter().filter(|(_, state)| state.is_connected).map(|(peer, _)| *peer).collect();
         connected.into_iter().for_each(|peer| self.introduce(peer));
     }
 
@@ -222,55 +222,55 @@ impl Fabric {
         for _ in 0..EVENTS {
             match self.port.poll()? {
                 Event::Datagram(message) => {
-                    if let Some(arrival) = self.arrive(message.peer, message.payload) {
+                    if let Some(arrival) = self.take_datagram(message.peer, message.payload) {
                         return Some(arrival);
                     }
                 }
                 Event::Message(message) => {
-                    if !self.hear(message.peer, &message.payload, switch) {
+                    if !self.take_introduction(message.peer, &message.payload, switch) {
                         self.port.disconnect(message.peer);
                     }
                     self.port.recycle(message.payload);
                     return None;
                 }
                 Event::Connected(peer) => {
-                    self.meet(peer, None);
+                    self.add_peer(peer, None);
                     self.introduce(peer);
                 }
                 Event::Disconnected { peer, reason } => {
-                    self.part(peer, switch);
+                    self.remove_peer(peer, switch);
                     if !matches!(reason, DisconnectReason::Closed | DisconnectReason::Died) {
-                        self.seek_later();
+                        self.schedule_reconnect();
                     }
                 }
-                Event::Room { peer, priority: Priority::High } => self.tell(peer),
-                Event::Room { peer, priority: Priority::Low } => self.go_on(peer),
+                Event::Room { peer, priority: Priority::High } => self.send_introduction(peer),
+                Event::Room { peer, priority: Priority::Low } => self.drain_backlog(peer),
                 _ => {}
             }
         }
         None
     }
 
-    /// Sends `packet`, a descriptor and a frame, to a lane's process. If a superframe is too long for one datagram,
+    /// Sends `packet`, a descriptor and a frame, to a port's process. If a superframe is too long for one datagram,
     /// it is cut at the ends of its segments and goes in several. Any other frame that is too long goes in parts. The
     /// packet serves as scratch memory and is restored afterwards.
-    pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
-        let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
-        let Some(met) = self.peers.get_mut(&peer) else { return };
+    pub fn send(&mut self, switch_port: SwitchPortId, descriptor: Descriptor, packet: &mut [u8]) {
+        let Some(peer) = self.peer_of_port.get(switch_port / 2).copied().flatten() else { return };
+        let Some(state) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
-        if packet.len() <= met.datagram_bytes_max {
-            return match met.offer(port, peer, packet) {
-                Ok(()) => met.sent.count(packet.len(), descriptor.kind.is_superframe()),
-                Err(cause) => met.drops.count(cause),
+        if packet.len() <= state.datagram_bytes_max {
+            return match state.send_or_queue(port, peer, packet) {
+                Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
+                Err(cause) => state.drops.count(cause),
             };
         }
         let frame = &packet[Descriptor::BYTES..];
         let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
-        let room = met.datagram_bytes_max.saturating_sub(Descriptor::BYTES);
+        let room = state.datagram_bytes_max.saturating_sub(Descriptor::BYTES);
         let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
-            return match met.offer_parts(port, peer, packet) {
-                Ok(()) => met.sent.count(packet.len(), descriptor.kind.is_superframe()),
-                Err(cause) => met.drops.count(cause),
+            return match state.send_parts(port, peer, packet) {
+                Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
+                Err(cause) => state.drops.count(cause),
             };
         };
         while let Some(piece) = pieces.next_piece() {
@@ -283,9 +283,9 @@ impl Fabric {
             packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
             packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
             let is_superframe = piece.descriptor.kind.is_superframe();
-            match met.offer(port, peer, &packet[start..payload.end]) {
-                Ok(()) => met.sent.count(payload.end - start, is_superframe),
-                Err(cause) => met.drops.count(cause),
+            match state.send_or_queue(port, peer, &packet[start..payload.end]) {
+                Ok(()) => state.sent.count(payload.end - start, is_superframe),
+                Err(cause) => state.drops.count(cause),
             }
             packet[start..payload.start].copy_from_slice(kept);
         }
@@ -296,91 +296,96 @@ impl Fabric {
         self.hold_back = time;
     }
 
-    /// When the hold-back of the senders to a lane's process ends, if the process has no room.
-    pub fn holds_back_until(&self, lane: LaneId) -> Option<Instant> {
-        let peer = self.lanes.get(lane / 2).copied().flatten()?;
+    /// When the hold-back of the senders to a port's process ends, if the process has no room.
+    pub fn holds_back_until(&self, switch_port: SwitchPortId) -> Option<Instant> {
+        let peer = self.peer_of_port.get(switch_port / 2).copied().flatten()?;
         self.peers.get(&peer)?.backlog.holds_back_until(self.hold_back)
     }
 
-    /// Counts a queue that is held back because of a lane's process.
-    pub fn note_held_back(&mut self, lane: LaneId) {
-        if let Some(met) = self.met_by(lane) {
-            met.held_back += 1;
+    /// Counts a queue that is held back because of a port's process.
+    pub fn note_held_back(&mut self, switch_port: SwitchPortId) {
+        if let Some(state) = self.state_of(switch_port) {
+            state.held_back += 1;
         }
     }
 
     /// Sends a peer's waiting datagrams after it has made room.
-    fn go_on(&mut self, peer: Peer) {
-        let Some(met) = self.peers.get_mut(&peer) else { return };
+    fn drain_backlog(&mut self, peer: Peer) {
+        let Some(state) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
-        let drops = &mut met.drops;
-        let is_all = met.backlog.drain(|datagram| match port.send_datagram(peer, Priority::Low, datagram) {
-            Ok(has_gone) => has_gone,
-            Err(_) => {
-                drops.count(Cause::TargetDown);
-                true
-            }
-        });
+        let drops = &mut state.drops;
+        let is_all =
+            state.backlog.drain(|datagram| match port.send_datagram(peer, Priority::Low, datagram) {
+                Ok(has_gone) => has_gone,
+                Err(_) => {
+                    drops.count(Cause::TargetDown);
+                    true
+                }
+            });
         if !is_all {
-            met.wait(port, peer);
+            state.await_room(port, peer);
         }
     }
 
-    /// Counts a frame that came from a lane and was dropped.
-    pub fn drop_from(&mut self, lane: LaneId, cause: Cause) {
-        if let Some(met) = self.met_by(lane) {
-            met.drops.count(cause);
+    /// Counts a frame that came from a port and was dropped.
+    pub fn drop_from(&mut self, switch_port: SwitchPortId, cause: Cause) {
+        if let Some(state) = self.state_of(switch_port) {
+            state.drops.count(cause);
         }
     }
 
-    fn met_by(&mut self, lane: LaneId) -> Option<&mut Met> {
-        let peer = self.lanes.get(lane / 2).copied().flatten()?;
+    fn state_of(&mut self, switch_port: SwitchPortId) -> Option<&mut PeerState> {
+        let peer = self.peer_of_port.get(switch_port / 2).copied().flatten()?;
         self.peers.get_mut(&peer)
     }
 
     /// The report about the peer at this place, and the number of places.
     pub fn report(&self, place: usize) -> (Option<PeerReport>, usize) {
-        let met =
-            self.lanes.get(place).copied().flatten().and_then(|peer| Some((peer, self.peers.get(&peer)?)));
-        let report = met.map(|(peer, met)| PeerReport {
-            node: met.node.clone(),
-            process: self.port.peer_info(peer).map_or(0, |info| info.pid),
-            loops_count: usize::from(!met.interfaces.is_empty()),
+        let state = self
+            .peer_of_port
+            .get(place)
+            .copied()
+            .flatten()
+            .and_then(|peer| Some((peer, self.peers.get(&peer)?)));
+        let report = state.map(|(peer, state)| PeerReport {
+            node: state.node.clone(),
+            process: self.port.peer_info(peer).and_then(PeerInfo::pid).unwrap_or(0),
+            loops_count: usize::from(!state.interfaces.is_empty()),
             // An answer has a bounded length.
-            interfaces: met.interfaces.iter().take(16).cloned().collect(),
-            interfaces_count: met.interfaces.len(),
-            conflicts: met.conflicts.iter().take(4).cloned().collect(),
-            sent: met.sent,
-            received: met.received,
-            drops: met.drops,
-            held_back: met.held_back,
+            interfaces: state.interfaces.iter().take(16).cloned().collect(),
+            interfaces_count: state.interfaces.len(),
+            conflicts: state.conflicts.iter().take(4).cloned().collect(),
+            sent: state.sent,
+            received: state.received,
+            drops: state.drops,
+            held_back: state.held_back,
         });
-        (report, self.lanes.len())
+        (report, self.peer_of_port.len())
     }
 
-    fn arrive(&mut self, peer: Peer, payload: Payload) -> Option<Arrival> {
+    fn take_datagram(&mut self, peer: Peer, payload: Payload) -> Option<Arrival> {
         match self.peers.get_mut(&peer) {
-            Some(met) if !met.interfaces.is_empty() => {
-                let content = match met.partial.join(&payload) {
-                    Joined::Whole => Content::Whole(payload),
-                    Joined::Complete(bytes) => {
+            Some(state) if !state.interfaces.is_empty() => {
+                let content = match state.reassembler.join(&payload) {
+                    Reassembled::Whole => Content::Whole(payload),
+                    Reassembled::Complete(bytes) => {
                         self.port.recycle(payload);
                         Content::Joined(bytes)
                     }
                     joined => {
-                        if joined == Joined::Lost {
-                            met.drops.count(Cause::Illegal);
+                        if joined == Reassembled::Lost {
+                            state.drops.count(Cause::Illegal);
                         }
                         self.port.recycle(payload);
                         return None;
                     }
                 };
-                met.received.count(content.len(), content.first().is_some_and(|kind| *kind > 1));
-                Some(Arrival { lane: met.lane, content })
+                state.received.count(content.len(), content.first().is_some_and(|kind| *kind > 1));
+                Some(Arrival { port: state.switch_port, content })
             }
             // It has not introduced itself, or it has no interface that could send.
-            Some(met) => {
-                met.drops.count(Cause::ForeignSource);
+            Some(state) => {
+                state.drops.count(Cause::ForeignSource);
                 self.port.recycle(payload);
                 None
             }
@@ -388,61 +393,61 @@ impl Fabric {
         }
     }
 
-    /// Makes a lane for a peer. `sought` is the name that we connected to, if we began the connection.
-    fn meet(&mut self, peer: Peer, sought: Option<PortName>) {
-        if let Some(met) = self.peers.get_mut(&peer) {
-            met.is_connected = true;
+    /// Makes a switch port for a peer. `sought` is the name that we connected to, if we began the connection.
+    fn add_peer(&mut self, peer: Peer, sought: Option<PortName>) {
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.is_connected = true;
             return;
         }
-        let place = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
-        if place == self.lanes.len() {
-            self.lanes.push(None);
+        let place = self.peer_of_port.iter().position(Option::is_none).unwrap_or(self.peer_of_port.len());
+        if place == self.peer_of_port.len() {
+            self.peer_of_port.push(None);
         }
-        self.lanes[place] = Some(peer);
+        self.peer_of_port[place] = Some(peer);
         let began_here = sought.is_some();
         let told = || self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
-        let met = Met {
-            lane: lane_of(place),
+        let state = PeerState {
+            switch_port: switch_port_of(place),
             began_here,
             is_connected: !began_here,
             name: sought.unwrap_or_else(told),
             node: String::new(),
             interfaces: Vec::new(),
-            heard: Vec::new(),
-            untold: None,
+            introduced: Vec::new(),
+            next_to_introduce: None,
             datagram_bytes_max: self.datagram_bytes_max,
             conflicts: Vec::new(),
             backlog: Backlog::default(),
-            partial: Partial::default(),
+            reassembler: Reassembler::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
             drops: Drops::default(),
             held_back: 0,
         };
-        self.peers.insert(peer, met);
+        self.peers.insert(peer, state);
     }
 
-    fn part(&mut self, peer: Peer, switch: &mut Switch) {
-        if let Some(met) = self.peers.remove(&peer) {
-            switch.remove(met.lane);
-            self.lanes[met.lane / 2] = None;
+    fn remove_peer(&mut self, peer: Peer, switch: &mut Switch) {
+        if let Some(state) = self.peers.remove(&peer) {
+            switch.remove(state.switch_port);
+            self.peer_of_port[state.switch_port / 2] = None;
         }
     }
 
     /// Begins to tell a peer all interfaces.
     fn introduce(&mut self, peer: Peer) {
-        if let Some(met) = self.peers.get_mut(&peer) {
-            met.untold = Some(0);
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.next_to_introduce = Some(0);
         }
-        self.tell(peer);
+        self.send_introduction(peer);
     }
 
     /// Sends introductions as long as there is room. The rest follows when the peer has made room.
-    fn tell(&mut self, peer: Peer) {
-        let Some(met) = self.peers.get_mut(&peer) else { return };
-        while let Some(start) = met.untold {
+    fn send_introduction(&mut self, peer: Peer) {
+        let Some(state) = self.peers.get_mut(&peer) else { return };
+        while let Some(start) = state.next_to_introduce {
             let rest = &self.interfaces[start.min(self.interfaces.len())..];
-            let part = &rest[..rest.len().min(INTRODUCED)];
+            let part = &rest[..rest.len().min(INTRODUCED_MAX)];
             let introduction = Introduction {
                 version: VERSION,
                 node: self.join.node.clone(),
@@ -452,7 +457,7 @@ impl Fabric {
             };
             let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
             match self.port.send(peer, Priority::High, &bytes) {
-                Ok(()) => met.untold = (!introduction.is_last).then_some(start + part.len()),
+                Ok(()) => state.next_to_introduce = (!introduction.is_last).then_some(start + part.len()),
                 Err(SendError::Full) => return,
                 // A peer must not keep an outdated list: we disconnect, and connect again.
                 Err(_) => return self.port.disconnect(peer),
@@ -461,37 +466,37 @@ impl Fabric {
     }
 
     /// Accepts an introduction from a peer. Returns `false` when it is malformed.
-    fn hear(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
+    fn take_introduction(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
         let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
         let labels_are_good = said.interfaces.iter().all(|interface| is_label(&interface.label));
-        let is_short = said.interfaces.len() <= INTRODUCED;
+        let is_short = said.interfaces.len() <= INTRODUCED_MAX;
         if said.version != VERSION || !is_label(&said.node) || !labels_are_good || !is_short {
             return false;
         }
         if let Some(info) = self.port.peer_info(peer)
-            && let Some(met) = self.peers.get_mut(&peer)
+            && let Some(state) = self.peers.get_mut(&peer)
         {
-            met.name = info.port().clone();
+            state.name = info.port().clone();
             let its_bytes_max = usize::try_from(info.message_bytes_max).unwrap_or(usize::MAX);
-            met.datagram_bytes_max = self.datagram_bytes_max.min(its_bytes_max);
+            state.datagram_bytes_max = self.datagram_bytes_max.min(its_bytes_max);
         }
-        if !self.keep_one_of_two(peer, switch) {
+        if !self.drop_duplicate(peer, switch) {
             return true;
         }
-        let Some(met) = self.peers.get_mut(&peer) else { return true };
+        let Some(state) = self.peers.get_mut(&peer) else { return true };
         if said.is_first {
-            met.heard.clear();
+            state.introduced.clear();
         }
-        if met.heard.len() + said.interfaces.len() > INTERFACES_MAX {
+        if state.introduced.len() + said.interfaces.len() > INTERFACES_MAX {
             return false;
         }
-        met.heard.extend(said.interfaces);
+        state.introduced.extend(said.interfaces);
         if said.is_last {
-            met.node = said.node;
-            met.interfaces = std::mem::take(&mut met.heard);
-            met.know(switch);
-            self.seek_after = SEEK_AFTER[0];
+            state.node = said.node;
+            state.interfaces = std::mem::take(&mut state.introduced);
+            state.make_reachable(switch);
+            self.reconnect_after = RECONNECT_AFTER[0];
         }
         true
     }
@@ -499,34 +504,36 @@ impl Fabric {
     /// Two processes that start at the same time connect to each other, so they have two connections. Both keep the
     /// connection that was begun by the process with the smaller name. Returns `false` when this connection was given
     /// up.
-    fn keep_one_of_two(&mut self, peer: Peer, switch: &mut Switch) -> bool {
-        let Some(met) = self.peers.get(&peer) else { return false };
-        let same = |(other, its): &(&Peer, &Met)| **other != peer && its.name == met.name && its.is_connected;
+    fn drop_duplicate(&mut self, peer: Peer, switch: &mut Switch) -> bool {
+        let Some(state) = self.peers.get(&peer) else { return false };
+        let same = |(other, its): &(&Peer, &PeerState)| {
+            **other != peer && its.name == state.name && its.is_connected
+        };
         let Some((twin, its)) = self.peers.iter().find(same).map(|(twin, its)| (*twin, its)) else {
             return true;
         };
-        if its.began_here == met.began_here {
+        if its.began_here == state.began_here {
             // The peer came back before the end of its old connection was known.
             self.port.disconnect(twin);
-            self.part(twin, switch);
+            self.remove_peer(twin, switch);
             return true;
         }
-        let ours_counts = self.own.to_string() < met.name.to_string();
-        let loser = if met.began_here == ours_counts { twin } else { peer };
+        let ours_counts = self.own_name.to_string() < state.name.to_string();
+        let loser = if state.began_here == ours_counts { twin } else { peer };
         self.port.disconnect(loser);
-        self.part(loser, switch);
+        self.remove_peer(loser, switch);
         loser != peer
     }
 }
 
-impl Met {
+impl PeerState {
     /// Makes the peer's interfaces reachable, and no others.
-    fn know(&mut self, switch: &mut Switch) {
-        switch.lead_to_fabric(self.lane);
+    fn make_reachable(&mut self, switch: &mut Switch) {
+        switch.lead_to_fabric(self.switch_port);
         self.conflicts.clear();
         for interface in &self.interfaces {
             let mac = MacAddress(interface.mac);
-            let is_refused = mac.is_multicast() || !switch.announce(self.lane, mac);
+            let is_refused = mac.is_multicast() || !switch.announce(self.switch_port, mac);
             if is_refused && self.conflicts.len() < CONFLICTS_MAX {
                 self.conflicts
                     .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
@@ -535,14 +542,14 @@ impl Met {
     }
 
     /// Sends a datagram, or keeps it until there is room.
-    fn offer(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
+    fn send_or_queue(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
         if self.backlog.is_empty() {
             match port.send_datagram(peer, Priority::Low, datagram) {
                 Ok(true) => {
                     self.backlog.note_taken(datagram.len());
                     return Ok(());
                 }
-                Ok(false) => self.wait(port, peer),
+                Ok(false) => self.await_room(port, peer),
                 Err(_) => return Err(Cause::TargetDown),
             }
         }
@@ -550,17 +557,17 @@ impl Met {
     }
 
     /// Sends a descriptor and a frame in as many datagrams as needed.
-    fn offer_parts(&mut self, port: &mut Port, peer: Peer, packet: &[u8]) -> Result<(), Cause> {
-        let part_bytes = self.datagram_bytes_max.saturating_sub(parts::HEADER_BYTES).max(1);
+    fn send_parts(&mut self, port: &mut Port, peer: Peer, packet: &[u8]) -> Result<(), Cause> {
+        let part_bytes = self.datagram_bytes_max.saturating_sub(reassembly::HEADER_BYTES).max(1);
         for (number, part) in packet.chunks(part_bytes).enumerate() {
-            let header = parts::header(number * part_bytes, packet.len());
-            self.offer(port, peer, &[&header[..], part].concat())?;
+            let header = reassembly::header(number * part_bytes, packet.len());
+            self.send_or_queue(port, peer, &[&header[..], part].concat())?;
         }
         Ok(())
     }
 
     /// Notes that the peer has no room, and asks the port to report new room.
-    fn wait(&mut self, port: &mut Port, peer: Peer) {
+    fn await_room(&mut self, port: &mut Port, peer: Peer) {
         self.backlog.note_full(Instant::now());
         // An error means that the peer has ended. The port reports that next.
         let _ = port.await_room(peer, Priority::Low);

@@ -13,8 +13,8 @@ use bywire_sys::tap::Queue;
 use crate::address::MacAddress;
 use crate::coalesce::{Coalescer, Ready};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
-use crate::interface::SUPERFRAME_BYTES_MAX;
 use crate::offload::{self, Descriptor, VnetHeader};
+use crate::rtnetlink::SUPERFRAME_BYTES_MAX;
 
 /// Frames read from one interface before the next interface has its turn.
 pub const BATCH_FRAMES: usize = 64;
@@ -188,8 +188,8 @@ mod tests {
         frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
         frame.extend([7; 250]);
         let layout = Layout::parse(&frame).expect("a frame");
-        let partial = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
-        frame[50..52].copy_from_slice(&partial.to_be_bytes());
+        let reassembler = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
+        frame[50..52].copy_from_slice(&reassembler.to_be_bytes());
         let descriptor = Descriptor {
             kind: Kind::TcpIpv4,
             congestion: false,

@@ -1,228 +1,255 @@
-//! Network interfaces of the kernel, queried and changed by rtnetlink.
+//! An interface in a network namespace: made, addressed, set up, and maintained.
 //!
-//! All calls act on the network namespace of the calling thread.
+//! The device is made in an empty namespace of this process and moved into its target namespace. So it has its final
+//! name from the start, no service on the machine tries to configure it as hardware, and our descriptors do not keep
+//! the target namespace alive when its container ends.
 
-use std::fmt;
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::str::FromStr;
+use std::os::fd::AsFd;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
+use bywire_sys::Errno;
+use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::tap::{self, Offloads, Queue, Tap};
 
 use crate::address::MacAddress;
+use crate::rtnetlink::{Change, Cidr, Link, Links, SUPERFRAME_BYTES_MAX};
 
-/// The longest answer that is accepted. A link with all its attributes has a few KiB.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The longest superframe, without its link headers. Together with these and a descriptor it fits into 64 KiB.
-pub const SUPERFRAME_BYTES_MAX: u32 = 65_280;
+/// The MTUs that a TAP device accepts, in bytes: from Linux's own minimum to 64 KiB less an Ethernet header.
+pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_521;
+/// The minimum MTU for IPv6 (RFC 8200).
+const IPV6_MTU_BYTES: u32 = 1280;
 
-/// An IP address with the length of its network's prefix: `10.77.0.1/24`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    /// The interface's own address.
-    pub address: IpAddr,
-    /// The number of leading bits that identify the network.
-    pub prefix_bits: u8,
-}
-
-/// One link as the kernel describes it.
+/// The wanted state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Its number in this namespace.
-    pub index: u32,
+pub struct Plan {
+    /// The namespace.
+    pub place: Place,
+    /// The name of the interface.
+    pub name: String,
     /// Its hardware address.
-    pub mac: Option<MacAddress>,
-    /// The longest packet, without the Ethernet header.
-    pub mtu_bytes: u32,
-    /// True when the link is set up.
-    pub is_up: bool,
-}
-
-/// A change of one link. `None` leaves a value as it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Change {
-    /// Its hardware address.
-    pub mac: Option<MacAddress>,
+    pub mac: MacAddress,
+    /// Its IP addresses. With none, DHCP or the system assigns them.
+    pub addresses: Vec<Cidr>,
     /// The longest packet.
-    pub mtu_bytes: Option<u32>,
-    /// The longest superframe that the kernel's stack delivers.
-    pub superframe_bytes_max: Option<u32>,
-    /// The index of the bridge to attach it to.
-    pub bridge: Option<u32>,
-    /// Up or down.
-    pub up: Option<bool>,
+    pub mtu_bytes: u32,
+    /// A bridge in the same namespace to attach it to.
+    pub bridge: Option<String>,
+    /// The number of queues of the device, over all carrying processes.
+    pub queues_count: usize,
 }
 
-/// An rtnetlink socket for the namespace in which it was opened.
-pub struct Links {
-    socket: Socket,
-    sequence: u32,
+/// Why an interface could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// There is no such namespace.
+    #[error(
+        "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
+    )]
+    NoNamespace(Place),
+    /// The process that stood for the namespace has ended. Its process id means nothing any more.
+    #[error("the process of {0} has ended: name another process, or a namespace")]
+    NoProcess(Place),
+    /// The namespace cannot be entered.
+    #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
+    Entry(Place, Errno),
+    /// The kernel has no TAP devices.
+    #[error("there is no /dev/net/tun: `modprobe tun`, or give the container that device")]
+    NoTap,
+    /// The process lacks the permission.
+    #[error("making {0} is not permitted: run as root, or with CAP_NET_ADMIN")]
+    NotPermitted(String),
+    /// The name is taken.
+    #[error("the name {0} is taken already: choose another name, or end what holds it by `bywire eth down`")]
+    NameTaken(String),
+    /// There is no such bridge.
+    #[error(
+        "there is no bridge {bridge} in the namespace of {interface}: `ip link add {bridge} type bridge` makes one"
+    )]
+    NoBridge {
+        /// The bridge that was asked for.
+        bridge: String,
+        /// The interface.
+        interface: String,
+    },
+    /// IPv6 over an MTU that is too small for it.
+    #[error("{0} cannot have an IPv6 address at an MTU of {1} bytes: IPv6 needs at least {IPV6_MTU_BYTES}")]
+    MtuForIpv6(String, u32),
+    /// Another error of the kernel.
+    #[error("cannot {action} {interface}: {cause}")]
+    Kernel {
+        /// The failed action.
+        action: &'static str,
+        /// The interface.
+        interface: String,
+        /// The error of the kernel.
+        cause: io::Error,
+    },
 }
 
-impl FromStr for Cidr {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no address with a prefix: write 10.77.0.1/24 or fd00::1/64");
-        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = prefix.parse().ok().filter(|bits| *bits <= bits_max).ok_or_else(wrong)?;
-        Ok(Self { address, prefix_bits })
-    }
+/// An existing interface.
+#[derive(Debug)]
+pub struct Interface {
+    /// The current state of the interface, as planned.
+    pub plan: Plan,
+    /// The offloads that the kernel granted to the device.
+    pub offloads: Offloads,
 }
 
-impl fmt::Display for Cidr {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.address, self.prefix_bits)
-    }
-}
-
-impl Links {
-    /// Opens the socket.
+impl Interface {
+    /// Makes the interface of `plan`. The device is made in `workshop`, an empty namespace. The interface disappears
+    /// when the returned queues are closed.
     ///
     /// # Errors
-    /// The error of the kernel.
-    pub fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+    /// [`InterfaceError`].
+    pub fn build(plan: Plan, workshop: &Namespace) -> Result<(Self, Vec<Queue>), InterfaceError> {
+        plan.check()?;
+        let namespace = open(&plan.place)?;
+        let made = workshop.run(|| plan.make_device(&namespace));
+        let tap = made.map_err(|cause| InterfaceError::Entry(Place::Current, cause))??;
+        plan.inside(&namespace, || plan.configure())??;
+        Ok((Self { plan, offloads: tap.offloads }, tap.queues))
     }
 
-    /// Finds a link by its name.
+    /// The interface's current state in the kernel.
     ///
     /// # Errors
-    /// ENODEV when there is none.
-    pub fn find(&mut self, name: &str) -> io::Result<Link> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        let answer = self.ask(RouteNetlinkMessage::GetLink(message), 0)?;
-        match answer {
-            Some(RouteNetlinkMessage::NewLink(link)) => Ok(described(&link)),
-            _ => Err(io::Error::other("the kernel answered with something else than a link")),
-        }
+    /// [`InterfaceError`].
+    pub fn look(&self) -> Result<Link, InterfaceError> {
+        let namespace = open(&self.plan.place)?;
+        self.plan.inside(&namespace, || {
+            let found = Links::open().and_then(|mut links| links.find(&self.plan.name));
+            found.map_err(|cause| self.plan.failed("look at", cause))
+        })?
     }
 
-    /// Changes a link.
+    /// Changes the MTU and the addresses of the interface to those of `wanted`. Nothing else of an existing interface
+    /// can be changed. After a failure, `plan` holds what was changed up to then.
     ///
     /// # Errors
-    /// The error of the kernel: EPERM without CAP_NET_ADMIN, EINVAL for an MTU that the device cannot have.
-    pub fn change(&mut self, index: u32, change: Change) -> io::Result<()> {
-        // In two steps: superframe sizes that are set while the device is up apply to new connections only.
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        let attributes = &mut message.attributes;
-        attributes.extend(change.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
-        attributes.extend(change.mtu_bytes.map(LinkAttribute::Mtu));
-        attributes.extend(change.bridge.map(LinkAttribute::Controller));
-        if let Some(bytes) = change.superframe_bytes_max {
-            attributes.push(LinkAttribute::GsoMaxSize(bytes));
-            attributes.push(LinkAttribute::GsoIpv4MaxSize(bytes));
-        }
-        if !message.attributes.is_empty() {
-            self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK)?;
-        }
-        let Some(up) = change.up else { return Ok(()) };
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.header.change_mask = LinkFlags::Up;
-        message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
-        self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
-    }
-
-    /// Moves a link into another namespace. It keeps its name.
-    ///
-    /// # Errors
-    /// EEXIST if that namespace has a link of this name already.
-    pub fn hand_over(&mut self, index: u32, namespace: BorrowedFd<'_>) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
-        self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
-    }
-
-    /// Gives a link an address. It is not an error if the link has it already.
-    ///
-    /// # Errors
-    /// The error of the kernel: EACCES for IPv6 if IPv6 is switched off.
-    pub fn add_address(&mut self, index: u32, cidr: Cidr) -> io::Result<()> {
-        let message = address_message(index, cidr);
-        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
-        self.ask(RouteNetlinkMessage::NewAddress(message), flags).map(drop)
-    }
-
-    /// Removes an address from a link.
-    ///
-    /// # Errors
-    /// EADDRNOTAVAIL if the link does not have it.
-    pub fn remove_address(&mut self, index: u32, cidr: Cidr) -> io::Result<()> {
-        let message = address_message(index, cidr);
-        self.ask(RouteNetlinkMessage::DelAddress(message), NLM_F_ACK).map(drop)
-    }
-
-    /// Sends a request and returns the first message of the answer, unless that is only an acknowledgement.
-    fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
-        self.sequence += 1;
-        let mut packet = NetlinkMessage::from(question);
-        packet.header.flags = NLM_F_REQUEST | flags;
-        packet.header.sequence_number = self.sequence;
-        packet.finalize();
-        let mut bytes = vec![0; packet.buffer_len()];
-        packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        let mut buffer = vec![0; ANSWER_BYTES_MAX];
-        loop {
-            let length = self.socket.recv(&mut &mut buffer[..], 0)?;
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&buffer[..length])
-                .map_err(|error| io::Error::other(error.to_string()))?;
-            if answer.header.sequence_number != self.sequence {
-                continue;
+    /// [`InterfaceError`].
+    pub fn adapt(&mut self, wanted: Plan) -> Result<(), InterfaceError> {
+        // The namespace stays the same, even if the process id in `wanted` belongs to another process by now.
+        let wanted = Plan { place: self.plan.place.clone(), ..wanted };
+        wanted.check()?;
+        let namespace = open(&wanted.place)?;
+        let before = self.plan.clone();
+        let now = &mut self.plan;
+        wanted.inside(&namespace, || {
+            let failed = |cause| wanted.failed("change", cause);
+            let mut links = Links::open().map_err(failed)?;
+            let index = links.find(&wanted.name).map_err(failed)?.index;
+            if wanted.mtu_bytes != before.mtu_bytes {
+                let change = Change { mtu_bytes: Some(wanted.mtu_bytes), ..Change::default() };
+                links.change(index, change).map_err(failed)?;
+                now.mtu_bytes = wanted.mtu_bytes;
             }
-            return match answer.payload {
-                NetlinkPayload::Error(message) if message.code.is_some() => Err(message.to_io()),
-                NetlinkPayload::InnerMessage(message) => Ok(Some(message)),
-                _ => Ok(None),
+            for old in before.addresses.iter().filter(|cidr| !wanted.addresses.contains(cidr)) {
+                // Another program may have removed it already.
+                let _ = links.remove_address(index, *old);
+                now.addresses.retain(|cidr| cidr != old);
+            }
+            for new in wanted.addresses.iter().filter(|cidr| !before.addresses.contains(cidr)) {
+                links.add_address(index, *new).map_err(failed)?;
+                now.addresses.push(*new);
+            }
+            Ok(())
+        })??;
+        self.plan = wanted;
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Finds errors that the kernel would report only half-way.
+    fn check(&self) -> Result<(), InterfaceError> {
+        let needs_more = |cidr: &&Cidr| cidr.address.is_ipv6() && self.mtu_bytes < IPV6_MTU_BYTES;
+        match self.addresses.iter().find(needs_more) {
+            Some(cidr) => {
+                Err(InterfaceError::MtuForIpv6(format!("{} ({cidr})", self.label()), self.mtu_bytes))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The label of the interface: `NETNS:NAME`.
+    pub fn label(&self) -> String {
+        format!("{}:{}", self.place, self.name)
+    }
+
+    /// Makes the device in this thread's namespace and moves it to the target namespace.
+    fn make_device(&self, target: &Namespace) -> Result<Tap, InterfaceError> {
+        let wanted = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
+        let tap = Tap::create(&self.name, self.queues_count, wanted).map_err(|error| match error {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => InterfaceError::NoTap,
+            Errno::PERM | Errno::ACCESS => InterfaceError::NotPermitted(self.label()),
+            Errno::BUSY | Errno::EXIST => InterfaceError::NameTaken(self.label()),
+            error => self.failed("make", error.into()),
+        })?;
+        let mut links = Links::open().map_err(|cause| self.failed("make", cause))?;
+        let index = links.find(&self.name).map_err(|cause| self.failed("make", cause))?.index;
+        links.hand_over(index, target.as_fd()).map_err(|cause| {
+            match cause.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::EXIST) => InterfaceError::NameTaken(self.label()),
+                Some(Errno::PERM) => InterfaceError::NotPermitted(self.label()),
+                _ => self.failed("hand over", cause),
+            }
+        })?;
+        Ok(tap)
+    }
+
+    /// Sets the addresses of the device and sets it up, in this thread's namespace.
+    fn configure(&self) -> Result<(), InterfaceError> {
+        let failed = |cause| self.failed("set up", cause);
+        let mut links = Links::open().map_err(failed)?;
+        let index = links.find(&self.name).map_err(failed)?.index;
+        let bridge =
+            match &self.bridge {
+                Some(name) => Some(links.find(name).map_err(|_| InterfaceError::NoBridge {
+                    bridge: name.clone(),
+                    interface: self.label(),
+                })?),
+                None => None,
             };
+        let change = Change {
+            mac: Some(self.mac),
+            mtu_bytes: Some(self.mtu_bytes),
+            superframe_bytes_max: Some(SUPERFRAME_BYTES_MAX),
+            bridge: bridge.map(|link| link.index),
+            up: Some(true),
+        };
+        links.change(index, change).map_err(failed)?;
+        for cidr in &self.addresses {
+            links.add_address(index, *cidr).map_err(|cause| self.failed("give an address to", cause))?;
         }
+        Ok(())
+    }
+
+    fn inside<T: Send>(
+        &self,
+        namespace: &Namespace,
+        action: impl FnOnce() -> T + Send,
+    ) -> Result<T, InterfaceError> {
+        namespace.run(action).map_err(|cause| InterfaceError::Entry(self.place.clone(), cause))
+    }
+
+    fn failed(&self, action: &'static str, cause: io::Error) -> InterfaceError {
+        InterfaceError::Kernel { action, interface: self.label(), cause }
     }
 }
 
-fn described(message: &LinkMessage) -> Link {
-    let mut link = Link {
-        index: message.header.index,
-        mac: None,
-        mtu_bytes: 0,
-        is_up: message.header.flags.contains(LinkFlags::Up),
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok().map(MacAddress),
-            LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
-            _ => {}
-        }
-    }
-    link
+/// True if the kernel accepts this name for an interface.
+pub fn is_name(text: &str) -> bool {
+    let good =
+        |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '/' | ':' | '%');
+    (1..=tap::NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(good)
 }
 
-fn address_message(index: u32, cidr: Cidr) -> AddressMessage {
-    let mut message = AddressMessage::default();
-    message.header.index = index;
-    message.header.prefix_len = cidr.prefix_bits;
-    message.header.family = if cidr.address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    message.attributes.push(AddressAttribute::Local(cidr.address));
-    message.attributes.push(AddressAttribute::Address(cidr.address));
-    if let (IpAddr::V4(address), true) = (cidr.address, cidr.prefix_bits < 31) {
-        let host = u32::MAX.checked_shr(cidr.prefix_bits.into()).unwrap_or(0);
-        message.attributes.push(AddressAttribute::Broadcast((u32::from(address) | host).into()));
-    }
-    message
+fn open(place: &Place) -> Result<Namespace, InterfaceError> {
+    Namespace::open(place).map_err(|error| match error {
+        Errno::SRCH | Errno::NOENT if matches!(place, Place::Process(_)) => {
+            InterfaceError::NoProcess(place.clone())
+        }
+        Errno::NOENT | Errno::SRCH => InterfaceError::NoNamespace(place.clone()),
+        error => InterfaceError::Entry(place.clone(), error),
+    })
 }

@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`frame`] | the location of a frame's headers |
 //! | [`offload`] | the kernel's header, the fabric's descriptor, and the conversion between them |
-//! | [`checksum`] | the internet checksum: complete, partial, completed, verified |
+//! | [`checksum`] | the internet checksum: complete, reassembler, completed, verified |
 //! | [`segment`] | superframes cut into segments, or into smaller superframes |
 //! | [`coalesce`] | consecutive frames of a flow merged into superframes |
 //! | [`address`] | hardware addresses, and the address that follows from a node's name |
@@ -26,17 +26,17 @@
 //! | [`confinement`] | how it gives up the privileges that it does not need |
 //! | [`switch`] | the target of each frame |
 //! | [`gather`] | a burst of frames read from an interface, merged where possible |
-//! | [`lane`] | an interface as the loop sees it |
+//! | [`tap_port`] | a port of the switch that is an interface |
 //! | [`fabric`] | the other processes as the loop sees them |
 //! | `backlog` | datagrams that wait for a process, and how long they hold back their senders |
-//! | `parts` | frames too long for one datagram |
+//! | `reassembly` | frames too long for one datagram, sent in parts and joined again |
 //! | [`spin`] | how long the loop polls before it sleeps |
 //! | [`drops`] | counters of dropped frames |
 //! | [`order`] | the orders to the loop and its answers |
 //! | [`network`] | all interfaces and loops of a process |
-//! | [`station`] | an interface in its namespace |
+//! | [`interface`] | an interface in its namespace |
 //! | [`probe`] | the superframes that this kernel accepts, found by trying |
-//! | [`interface`] | links and addresses, by rtnetlink |
+//! | [`rtnetlink`] | links and addresses, by rtnetlink |
 //! | [`settings`] | the settings of the command line and the file |
 //! | [`service`] | a running network that answers requests and follows its settings |
 //! | [`capture`] | copies of frames for capturing programs |
@@ -57,19 +57,19 @@ pub mod fabric;
 pub mod frame;
 pub mod gather;
 pub mod interface;
-pub mod lane;
 pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;
-mod parts;
-mod patience;
 pub mod probe;
+mod reassembly;
 pub mod rejection;
+pub mod rtnetlink;
 pub mod segment;
 pub mod service;
 pub mod settings;
 pub mod spin;
-pub mod station;
 pub mod status;
 pub mod switch;
+pub mod tap_port;
+mod timed_write;

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::patience;
+use crate::timed_write;
 
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
 /// The timeout of a caller. A slower one gets no answer, because it would hold up the others.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A listener that answers every request with the same page.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Metrics {
     pub fn caller(&self) -> Option<TcpStream> {
         let (mut caller, _) = self.listener.accept().ok()?;
         caller.set_nonblocking(false).ok()?;
-        caller.set_read_timeout(Some(PATIENCE)).ok()?;
+        caller.set_read_timeout(Some(TIMEOUT)).ok()?;
         let mut request = [0; REQUEST_BYTES_MAX];
         let length = caller.read(&mut request).ok()?;
         request[..length].starts_with(b"GET ").then_some(caller)
@@ -60,7 +60,7 @@ pub fn answer(caller: &mut TcpStream, status: &Value) -> io::Result<()> {
         page.len()
     );
     let answer = head + &page;
-    patience::write_within(caller, TcpStream::set_write_timeout, answer.as_bytes(), PATIENCE)
+    timed_write::write_within(caller, TcpStream::set_write_timeout, answer.as_bytes(), TIMEOUT)
 }
 
 /// A status in the text form of Prometheus.

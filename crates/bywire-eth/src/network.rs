@@ -19,17 +19,17 @@ use bywire_sys::socket::Socket;
 use bywire_sys::tap;
 
 use crate::address::MacAddress;
-use crate::carrier::{self, LANES_MAX};
+use crate::carrier::{self, INTERFACES_MAX};
 use crate::fabric::PEERS_MAX;
+use crate::interface::{Interface, InterfaceError, Plan};
 use crate::order::{
-    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport, printable,
+    self, Answer, CarrierSettings, Confinement, Counts, ExchangeError, InterfaceId, Join, NewInterface,
+    Order, PeerReport, printable,
 };
 use crate::probe::{self, Probe};
-use crate::station::{Plan, Station, StationError};
-use crate::switch::LaneId;
 
 /// How long a carrying process may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many refusals of one loop are read before its answer to a query.
 const REFUSALS_MAX: usize = 16;
@@ -54,14 +54,14 @@ pub enum Launch {
 pub enum NetworkError {
     /// An interface could not be made.
     #[error(transparent)]
-    Station(#[from] StationError),
+    Interface(#[from] InterfaceError),
     /// Two interfaces would have one hardware address.
     #[error(
         "{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own"
     )]
     SameAddress(String, String, MacAddress),
     /// There are too many interfaces.
-    #[error("more than {LANES_MAX} interfaces in one process: start a second one")]
+    #[error("more than {INTERFACES_MAX} interfaces in one process: start a second one")]
     TooMany,
     /// A carrying loop could not be started.
     #[error("cannot start the part that carries frames: {0}")]
@@ -84,9 +84,9 @@ pub enum NetworkError {
 pub struct Network {
     workshop: Namespace,
     probe: Probe,
-    stations: Vec<Option<Station>>,
+    interfaces: Vec<Option<Interface>>,
     loops: Vec<Loop>,
-    vanished: BTreeSet<LaneId>,
+    vanished: BTreeSet<InterfaceId>,
 }
 
 /// One carrying loop.
@@ -105,16 +105,20 @@ enum Work {
 }
 
 impl Network {
-    /// Starts `loops_count` carrying loops that work as `manner` says, without interfaces.
+    /// Starts `loops_count` carrying loops that work as `settings` says, without interfaces.
     ///
     /// # Errors
     /// [`NetworkError`].
-    pub fn start(launch: &Launch, loops_count: usize, manner: Manner) -> Result<Self, NetworkError> {
+    pub fn start(
+        launch: &Launch,
+        loops_count: usize,
+        settings: CarrierSettings,
+    ) -> Result<Self, NetworkError> {
         let workshop = Namespace::fresh().map_err(NetworkError::Workshop)?;
         let probe = probe::probe(&workshop);
         let loops = (0..loops_count.max(1)).map(|_| Loop::start(launch)).collect::<Result<Vec<_>, _>>()?;
-        let network = Self { workshop, probe, stations: Vec::new(), loops, vanished: BTreeSet::new() };
-        network.work(manner)?;
+        let network = Self { workshop, probe, interfaces: Vec::new(), loops, vanished: BTreeSet::new() };
+        network.configure(settings)?;
         Ok(network)
     }
 
@@ -122,9 +126,9 @@ impl Network {
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
-    pub fn work(&self, manner: Manner) -> Result<(), NetworkError> {
+    pub fn configure(&self, settings: CarrierSettings) -> Result<(), NetworkError> {
         for each in &self.loops {
-            order::send(&each.orders, &Order::Work(manner), None)?;
+            order::send(&each.orders, &Order::Configure(settings), None)?;
         }
         Ok(())
     }
@@ -139,84 +143,84 @@ impl Network {
         self.loops.len()
     }
 
-    /// All existing interfaces, with their lanes.
-    pub fn stations(&self) -> impl Iterator<Item = (LaneId, &Station)> {
-        self.stations.iter().enumerate().filter_map(|(lane, station)| Some((lane, station.as_ref()?)))
+    /// All existing interfaces, with their numbers.
+    pub fn interfaces(&self) -> impl Iterator<Item = (InterfaceId, &Interface)> {
+        self.interfaces.iter().enumerate().filter_map(|(id, interface)| Some((id, interface.as_ref()?)))
     }
 
     /// Makes an interface, and carries its frames from now on.
     ///
     /// # Errors
     /// [`NetworkError`].
-    pub fn add(&mut self, plan: Plan) -> Result<LaneId, NetworkError> {
-        if let Some((_, other)) = self.stations().find(|(_, station)| station.plan.mac == plan.mac) {
+    pub fn add(&mut self, plan: Plan) -> Result<InterfaceId, NetworkError> {
+        if let Some((_, other)) = self.interfaces().find(|(_, interface)| interface.plan.mac == plan.mac) {
             return Err(NetworkError::SameAddress(other.plan.label(), plan.label(), plan.mac));
         }
-        let lane = self.stations.iter().position(Option::is_none).unwrap_or(self.stations.len());
-        if lane >= LANES_MAX {
+        let id = self.interfaces.iter().position(Option::is_none).unwrap_or(self.interfaces.len());
+        if id >= INTERFACES_MAX {
             return Err(NetworkError::TooMany);
         }
         let each_count = (tap::QUEUES_MAX / self.loops.len()).clamp(1, QUEUES);
         let plan = Plan { queues_count: each_count * self.loops.len(), ..plan };
-        let (station, queues) = Station::build(plan, &self.workshop)?;
-        let adoption = Adoption {
-            lane,
-            label: station.plan.label(),
-            mac: station.plan.mac.0,
-            mtu_bytes: station.plan.mtu_bytes,
-            is_bridge: station.plan.bridge.is_some(),
+        let (interface, queues) = Interface::build(plan, &self.workshop)?;
+        let new = NewInterface {
+            interface: id,
+            label: interface.plan.label(),
+            mac: interface.plan.mac.0,
+            mtu_bytes: interface.plan.mtu_bytes,
+            is_bridge: interface.plan.bridge.is_some(),
             takes_tcp: self.probe.takes_tcp,
             takes_udp: self.probe.takes_udp,
         };
         let mut queues = queues.into_iter().map(OwnedFd::from);
         for each in &self.loops {
-            order::send(&each.orders, &Order::Adopt(adoption.clone()), queues.next().as_ref())?;
+            order::send(&each.orders, &Order::AddInterface(new.clone()), queues.next().as_ref())?;
             for queue in queues.by_ref().take(each_count - 1) {
-                order::send(&each.orders, &Order::Widen(lane), Some(&queue))?;
+                order::send(&each.orders, &Order::AddQueue(id), Some(&queue))?;
             }
         }
-        if lane == self.stations.len() {
-            self.stations.push(None);
+        if id == self.interfaces.len() {
+            self.interfaces.push(None);
         }
-        self.stations[lane] = Some(station);
-        if let Err(error) = self.settle() {
+        self.interfaces[id] = Some(interface);
+        if let Err(error) = self.barrier() {
             // Half an interface would be worse than none. The reason for this failure matters more than a failure to
             // remove it.
-            let _ = self.remove(lane);
+            let _ = self.remove(id);
             return Err(error);
         }
-        Ok(lane)
+        Ok(id)
     }
 
     /// Removes an interface.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
-    pub fn remove(&mut self, lane: LaneId) -> Result<Option<Station>, NetworkError> {
-        let station = self.stations.get_mut(lane).and_then(Option::take);
+    pub fn remove(&mut self, id: InterfaceId) -> Result<Option<Interface>, NetworkError> {
+        let interface = self.interfaces.get_mut(id).and_then(Option::take);
         for each in &self.loops {
-            order::send(&each.orders, &Order::Release(lane), None)?;
+            order::send(&each.orders, &Order::RemoveInterface(id), None)?;
         }
-        self.settle()?;
+        self.barrier()?;
         // A report about the old interface must not apply to the next one in its place.
-        self.vanished.remove(&lane);
-        Ok(station)
+        self.vanished.remove(&id);
+        Ok(interface)
     }
 
-    /// The interface of a lane.
-    pub fn station(&self, lane: LaneId) -> Option<&Station> {
-        self.stations.get(lane)?.as_ref()
+    /// The interface of this number.
+    pub fn interface(&self, id: InterfaceId) -> Option<&Interface> {
+        self.interfaces.get(id)?.as_ref()
     }
 
-    /// Changes an existing interface as far as possible: see [`Station::adapt`].
+    /// Changes an existing interface as far as possible: see [`Interface::adapt`].
     ///
     /// # Errors
     /// [`NetworkError`].
-    pub fn adapt(&mut self, lane: LaneId, wanted: Plan) -> Result<(), NetworkError> {
-        let Some(station) = self.stations.get_mut(lane).and_then(Option::as_mut) else { return Ok(()) };
-        let adapted = station.adapt(wanted);
+    pub fn adapt(&mut self, id: InterfaceId, wanted: Plan) -> Result<(), NetworkError> {
+        let Some(interface) = self.interfaces.get_mut(id).and_then(Option::as_mut) else { return Ok(()) };
+        let adapted = interface.adapt(wanted);
         // The new MTU is sent even if only a part of the change succeeded.
-        let order = Order::Resize(lane, station.plan.mtu_bytes);
+        let order = Order::SetMtu(id, interface.plan.mtu_bytes);
         for each in &self.loops {
             order::send(&each.orders, &order, None)?;
         }
@@ -232,7 +236,7 @@ impl Network {
             let (network, node, directory) = (network.to_owned(), node.to_owned(), directory.to_owned());
             order::send(&each.orders, &Order::Join(Join { network, node, queue, directory }), None)?;
         }
-        self.settle()
+        self.barrier()
     }
 
     /// The connected processes, sorted by their nodes. The traffic over several queues is added up.
@@ -244,7 +248,7 @@ impl Network {
         for index in 0..self.loops.len() {
             let (mut place, mut places) = (0, 1);
             while place < places.min(PEERS_MAX) {
-                let Answer::Peer(report, count) = self.ask(index, &Order::Peer(place))? else { break };
+                let Answer::Peer(report, count) = self.ask(index, &Order::QueryPeer(place))? else { break };
                 (place, places) = (place + 1, count);
                 let Some(report) = report else { continue };
                 match peers.iter_mut().find(|known| known.node == report.node) {
@@ -261,10 +265,10 @@ impl Network {
     ///
     /// # Errors
     /// [`NetworkError`].
-    pub fn counts(&mut self, lane: LaneId) -> Result<Counts, NetworkError> {
-        let mut sum = Counts { lane, ..Counts::default() };
+    pub fn counts(&mut self, id: InterfaceId) -> Result<Counts, NetworkError> {
+        let mut sum = Counts { interface: id, ..Counts::default() };
         for index in 0..self.loops.len() {
-            match self.ask(index, &Order::Count(lane))? {
+            match self.ask(index, &Order::QueryCounts(id))? {
                 Answer::Counts(counts) => sum.add(&counts),
                 Answer::Refused(reason) => return Err(NetworkError::Refused(reason)),
                 _ => {}
@@ -279,43 +283,43 @@ impl Network {
     }
 
     /// True when [`Network::vanished`] has something to report that no loop will report again.
-    pub fn has_news(&self) -> bool {
+    pub fn has_vanished(&self) -> bool {
         !self.vanished.is_empty()
     }
 
-    /// The interfaces whose device was removed by another program since the last call. Their lanes are free again.
+    /// The interfaces whose device was removed by another program since the last call. Their numbers are free again.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`] when a carrying loop has ended.
-    pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
+    pub fn vanished(&mut self) -> Result<Vec<Interface>, NetworkError> {
         for each in &self.loops {
             // A bounded number: the other end is not trusted and could send forever.
-            for _ in 0..LANES_MAX {
+            for _ in 0..INTERFACES_MAX {
                 let Some(answer) = order::receive::<Answer>(&each.orders)? else { break };
-                if let Answer::Vanished(lane) = answer
-                    && lane < LANES_MAX
+                if let Answer::Vanished(id) = answer
+                    && id < INTERFACES_MAX
                 {
-                    self.vanished.insert(lane);
+                    self.vanished.insert(id);
                 }
             }
         }
-        let lanes = std::mem::take(&mut self.vanished);
-        let mut gone = Vec::with_capacity(lanes.len());
-        for lane in lanes {
+        let ids = std::mem::take(&mut self.vanished);
+        let mut gone = Vec::with_capacity(ids.len());
+        for id in ids {
             // Each loop reports the end of its queues of the device, each at its own time.
-            gone.extend(self.remove(lane)?);
+            gone.extend(self.remove(id)?);
         }
         Ok(gone)
     }
 
-    /// Sends copies of all frames that enter to the other end of `watcher`.
+    /// Sends copies of all frames that enter to the other end of `capture_socket`.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
-    pub fn show(&self, watcher: &Socket) -> Result<(), NetworkError> {
+    pub fn capture_to(&self, capture_socket: &Socket) -> Result<(), NetworkError> {
         for each in &self.loops {
-            let copy = watcher.as_fd().try_clone_to_owned().map_err(NetworkError::Launch)?;
-            order::send(&each.orders, &Order::Watch, Some(&copy))?;
+            let copy = capture_socket.as_fd().try_clone_to_owned().map_err(NetworkError::Launch)?;
+            order::send(&each.orders, &Order::Capture, Some(&copy))?;
         }
         Ok(())
     }
@@ -331,7 +335,7 @@ impl Network {
                 Some(Work::Process(process)) => process.id(),
                 _ => std::process::id(),
             };
-            if let Answer::Confined(confinement) = self.ask(index, &Order::Confess)? {
+            if let Answer::Confined(confinement) = self.ask(index, &Order::QueryConfinement)? {
                 confinements.push((process, confinement));
             }
         }
@@ -339,10 +343,10 @@ impl Network {
     }
 
     /// Waits until every loop has carried out or refused every order.
-    fn settle(&mut self) -> Result<(), NetworkError> {
+    fn barrier(&mut self) -> Result<(), NetworkError> {
         let mut refused = None;
         for index in 0..self.loops.len() {
-            let mut answer = self.ask(index, &Order::Settle)?;
+            let mut answer = self.ask(index, &Order::Barrier)?;
             // Refusals come before the answer to the query.
             for _ in 0..REFUSALS_MAX {
                 let Answer::Refused(reason) = answer else { break };
@@ -360,11 +364,11 @@ impl Network {
 
     fn await_answer(&mut self, index: usize) -> Result<Answer, NetworkError> {
         let each = &self.loops[index];
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             match order::await_next(&each.orders, rest)? {
-                Answer::Vanished(lane) if lane < LANES_MAX => drop(self.vanished.insert(lane)),
+                Answer::Vanished(id) if id < INTERFACES_MAX => drop(self.vanished.insert(id)),
                 Answer::Refused(reason) => return Ok(Answer::Refused(printable(&reason))),
                 answer => return Ok(answer),
             }
@@ -402,15 +406,15 @@ impl Drop for Loop {
         // The loop ends when its orders end. Waiting for it makes sure that its devices are gone.
         match self.work.take() {
             Some(Work::Thread(thread)) => drop(thread.join()),
-            Some(Work::Process(process)) => end_within(process, PATIENCE),
+            Some(Work::Process(process)) => end_within(process, TIMEOUT),
             None => {}
         }
     }
 }
 
 /// Waits for a process to end, and kills it if it does not end in time. It may be stopped or stuck.
-fn end_within(mut process: Child, patience: Duration) {
-    let deadline = Instant::now() + patience;
+fn end_within(mut process: Child, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     while matches!(process.try_wait(), Ok(None)) {
         if Instant::now() >= deadline {
             // An error means that it has ended by now.
@@ -440,8 +444,8 @@ mod tests {
             })
             .unzip();
         let workshop = Namespace::open(&bywire_sys::namespace::Place::Current).expect("ours");
-        let (probe, stations, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
-        (Network { workshop, probe, stations, loops, vanished }, theirs)
+        let (probe, interfaces, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
+        (Network { workshop, probe, interfaces, loops, vanished }, theirs)
     }
 
     #[test]
@@ -459,7 +463,7 @@ mod tests {
             let said = [Answer::Refused(index.to_string()), Answer::Vanished(index), Answer::Done];
             said.iter().for_each(|answer| order::send(each, answer, None).expect("sent"));
         }
-        let refused = network.settle();
+        let refused = network.barrier();
         assert!(matches!(&refused, Err(NetworkError::Refused(reason)) if reason == "0"), "{refused:?}");
         assert_eq!(network.vanished, BTreeSet::from([0, 1]));
         for each in &network.loops {
@@ -472,17 +476,17 @@ mod tests {
         let sleeping = Command::new("sleep").arg("60").spawn().expect("`sleep`");
         let began = Instant::now();
         end_within(sleeping, Duration::from_millis(20));
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TIMEOUT);
     }
 
     #[test]
     fn an_end_of_what_never_was_is_not_believed() {
         let (mut network, theirs) = network();
-        for lane in [LANES_MAX, usize::MAX] {
-            order::send(&theirs, &Answer::Vanished(lane), None).expect("sent");
+        for id in [INTERFACES_MAX, usize::MAX] {
+            order::send(&theirs, &Answer::Vanished(id), None).expect("sent");
         }
         order::send(&theirs, &Answer::Done, None).expect("sent");
         assert!(network.vanished().expect("an answer").is_empty());
-        assert!(!network.has_news());
+        assert!(!network.has_vanished());
     }
 }

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::announced::Announced;
 use crate::drops::Drops;
-use crate::switch::LaneId;
+
+/// The number of an interface in its process.
+pub type InterfaceId = usize;
 
 /// The longest order or answer.
 pub const BYTES_MAX: usize = 16 * 1024;
@@ -22,43 +24,43 @@ pub const BYTES_MAX: usize = 16 * 1024;
 /// An order to the carrying part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// How to work. It is the first order, and comes again after a change.
-    Work(Manner),
+    /// Work by these settings. It is the first order, and comes again after a change.
+    Configure(CarrierSettings),
     /// Carry frames for an interface. The order brings a queue of its TAP device.
-    Adopt(Adoption),
+    AddInterface(NewInterface),
     /// Carry frames for one more queue of this interface. The order brings the queue.
-    Widen(LaneId),
+    AddQueue(InterfaceId),
     /// Stop carrying frames for this interface, and close its queues.
-    Release(LaneId),
-    /// Answer with [`Answer::Counts`] of this lane.
-    Count(LaneId),
-    /// Change the MTU of this lane.
-    Resize(LaneId, u32),
+    RemoveInterface(InterfaceId),
+    /// Answer with [`Answer::Counts`] of this interface.
+    QueryCounts(InterfaceId),
+    /// Change the MTU of this interface.
+    SetMtu(InterfaceId, u32),
     /// Connect to the other processes of the network.
     Join(Join),
     /// Answer with [`Answer::Peer`] for this place among the peers.
-    Peer(usize),
+    QueryPeer(usize),
     /// Send copies of frames to the socket that this order brings. It replaces the previous one.
-    Watch,
+    Capture,
     /// Answer with [`Answer::Confined`].
-    Confess,
+    QueryConfinement,
     /// Answer with [`Answer::Done`]. All earlier orders are carried out or refused by then.
-    Settle,
+    Barrier,
 }
 
 /// An answer of the carrying part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The answer to [`Order::Count`].
+    /// The answer to [`Order::QueryCounts`].
     Counts(Box<Counts>),
-    /// The answer to [`Order::Peer`]: the peer at this place, if there is one, and the number of places.
+    /// The answer to [`Order::QueryPeer`]: the peer at this place, if there is one, and the number of places.
     Peer(Option<Box<PeerReport>>, usize),
-    /// The answer to [`Order::Confess`].
+    /// The answer to [`Order::QueryConfinement`].
     Confined(Confinement),
-    /// The answer to [`Order::Settle`].
+    /// The answer to [`Order::Barrier`].
     Done,
-    /// The TAP device of this lane is gone. The lane is released already.
-    Vanished(LaneId),
+    /// The TAP device of this interface is gone. The interface is released already.
+    Vanished(InterfaceId),
     /// An order that could not be carried out, with the reason.
     Refused(String),
 }
@@ -77,7 +79,7 @@ pub enum Confinement {
 
 /// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manner {
+pub struct CarrierSettings {
     /// Read as many frames as there are at each wake-up and merge those of a flow, rather than read one at a time.
     pub coalesce: bool,
     /// How long to poll for the next frame before sleeping, in microseconds.
@@ -90,9 +92,9 @@ pub struct Manner {
 
 /// An interface to carry frames for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adoption {
-    /// The lane of the interface.
-    pub lane: LaneId,
+pub struct NewInterface {
+    /// The number of the interface.
+    pub interface: InterfaceId,
     /// Its name, for people.
     pub label: String,
     /// Its address.
@@ -156,11 +158,11 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// The counters of a lane.
+/// The counters of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// The lane.
-    pub lane: LaneId,
+    /// The interface.
+    pub interface: InterfaceId,
     /// Frames from the interface, after merging: a superframe counts as one.
     pub sent: Traffic,
     /// Frames delivered to the interface.
@@ -219,13 +221,15 @@ impl Traffic {
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The other part has ended.
-    #[error("the other part of this program has ended; why, it says above: run `bywire eth up` again")]
+    #[error(
+        "the other part of this program has ended: see its message above, then run `bywire eth up` again"
+    )]
     Ended,
     /// The other part did not answer in time.
     #[error("the other part of this program does not answer")]
     Late,
     /// The packet is not a valid order or answer.
-    #[error("the other part of this program says what cannot be understood: {0}")]
+    #[error("the other part of this program sent an invalid message: {0}")]
     Unreadable(String),
     /// The kernel reported this error.
     #[error("cannot talk to the other part of this program: {0}")]
@@ -293,9 +297,9 @@ pub fn printable(text: &str) -> String {
 /// Waits for the next order or answer.
 ///
 /// # Errors
-/// [`ExchangeError::Late`] if none comes within `patience`.
-pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> Result<T, ExchangeError> {
-    let deadline = Instant::now() + patience;
+/// [`ExchangeError::Late`] if none comes within `timeout`.
+pub fn await_next<T: DeserializeOwned>(socket: &Socket, timeout: Duration) -> Result<T, ExchangeError> {
+    let deadline = Instant::now() + timeout;
     let mut poller = bywire_sys::poller::Poller::new()?;
     poller.add(socket, 0)?;
     loop {

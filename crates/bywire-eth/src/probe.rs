@@ -8,8 +8,8 @@ use bywire_sys::namespace::Namespace;
 use bywire_sys::tap::{Offloads, Queue, Tap};
 
 use crate::checksum::Sum;
-use crate::interface::{Change, Links};
 use crate::offload::{self, VnetHeader};
+use crate::rtnetlink::{Change, Links};
 
 /// The payload of the tested superframes: three segments, the last one shorter.
 const PAYLOAD_BYTES: usize = 2500;

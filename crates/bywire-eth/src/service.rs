@@ -15,21 +15,21 @@ use bywire_sys::poller::Poller;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::control::{ControlError, Door, Request, ports_directory};
+use crate::control::{ControlError, ControlSocket, Request, ports_directory};
+use crate::interface::{InterfaceError, Plan};
 use crate::metrics::{self, Metrics};
 use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
-use crate::patience::write_within;
 use crate::settings::{Settings, SettingsError};
-use crate::station::{Plan, StationError};
 use crate::status;
+use crate::timed_write::write_within;
 
 /// How often a missing interface is tried again. Its namespace may come back, for instance with a restarted
 /// container.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long a caller may take to read an answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a service did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -52,18 +52,18 @@ pub enum ServiceError {
 }
 
 /// Tags of the poller.
-const DOOR: u64 = 0;
+const CONTROL: u64 = 0;
 const STOP: u64 = 1;
 const RELOAD: u64 = 2;
 const CARRIERS: u64 = 3;
 const METRICS: u64 = 4;
-const WINDOW: u64 = 5;
+const CAPTURE: u64 = 5;
 
 /// A network with its control socket.
 pub struct Service<'a> {
     settings: Settings,
     network: Network,
-    door: Door,
+    control_socket: ControlSocket,
     metrics: Option<Metrics>,
     missing: Vec<Plan>,
     /// Labels of interfaces whose process has ended, as long as the settings name them.
@@ -74,34 +74,34 @@ pub struct Service<'a> {
     reload: UnixStream,
     began: Instant,
     read: &'a dyn Fn() -> Result<Settings, SettingsError>,
-    say: &'a dyn Fn(&str),
+    log: &'a dyn Fn(&str),
 }
 
 impl<'a> Service<'a> {
-    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `say` takes a log line.
+    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `log` takes a log line.
     ///
     /// # Errors
     /// [`ServiceError`]. After an error, nothing is left running.
     pub fn start(
         read: &'a dyn Fn() -> Result<Settings, SettingsError>,
         launch: &Launch,
-        say: &'a dyn Fn(&str),
+        log: &'a dyn Fn(&str),
     ) -> Result<Self, ServiceError> {
         let (settings, plans) = planned(read)?;
         let (stop, reload) = watch_signals().map_err(ServiceError::System)?;
-        let door = Door::open(&settings.network, &settings.node)?;
+        let control_socket = ControlSocket::open(&settings.network, &settings.node)?;
         let listen =
             |address| Metrics::listen(address).map_err(|error| ServiceError::Metrics(address, error));
         let metrics = settings.metrics.map(listen).transpose()?;
-        let mut network = Network::start(launch, settings.queues, settings.manner())?;
+        let mut network = Network::start(launch, settings.queues, settings.carrier())?;
         for plan in plans {
             network.add(plan)?;
         }
         network.join(&settings.network, &settings.node, &ports_directory()?)?;
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
         let watched = [
-            (door.listener().as_fd(), DOOR),
-            (door.window().as_fd(), WINDOW),
+            (control_socket.listener().as_fd(), CONTROL),
+            (control_socket.capture_listener().as_fd(), CAPTURE),
             (stop.as_fd(), STOP),
             (reload.as_fd(), RELOAD),
         ];
@@ -116,7 +116,7 @@ impl<'a> Service<'a> {
         Ok(Self {
             settings,
             network,
-            door,
+            control_socket,
             metrics,
             missing: Vec::new(),
             given_up: HashSet::new(),
@@ -125,7 +125,7 @@ impl<'a> Service<'a> {
             reload,
             began,
             read,
-            say,
+            log,
         })
     }
 
@@ -141,8 +141,8 @@ impl<'a> Service<'a> {
 
     /// The existing interfaces, one line for each.
     pub fn lines(&self) -> Vec<String> {
-        let stations = self.network.stations();
-        stations.map(|(_, station)| status::heading(&station.plan)).collect()
+        let interfaces = self.network.interfaces();
+        interfaces.map(|(_, interface)| status::heading(&interface.plan)).collect()
     }
 
     /// Runs until a signal or a request on the control socket ends it. Everything is removed by then.
@@ -152,7 +152,7 @@ impl<'a> Service<'a> {
     pub fn run(mut self) -> Result<(), ServiceError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         loop {
-            let timeout = match self.network.has_news() {
+            let timeout = match self.network.has_vanished() {
                 true => Some(Duration::ZERO),
                 false => (!self.missing.is_empty()).then_some(RETRY),
             };
@@ -164,17 +164,21 @@ impl<'a> Service<'a> {
             }
             if ready.contains(&RELOAD) {
                 drain(&self.reload);
-                self.follow()?;
+                self.reload_settings()?;
             }
-            if ready.contains(&WINDOW)
-                && let Ok(Some(watcher)) = self.door.window().accept()
+            if ready.contains(&CAPTURE)
+                && let Ok(Some(capture_socket)) = self.control_socket.capture_listener().accept()
             {
-                // Loops close a watcher's socket at once, which must not block. A watcher has nothing to send, so its
+                // Loops close a capture socket at once, which must not block. A capturing program has nothing to send, so the
                 // socket is shut for reading.
-                match watcher.hear_no_more().then(|| self.network.show(&watcher)).transpose() {
-                    Ok(_) => watcher.release(),
-                    // Some loops did not get the socket. The watcher sees the end, and the service continues.
-                    Err(error) => (self.say)(&format!("nobody can watch now: {error}")),
+                match capture_socket
+                    .hear_no_more()
+                    .then(|| self.network.capture_to(&capture_socket))
+                    .transpose()
+                {
+                    Ok(_) => capture_socket.release(),
+                    // Some loops did not get the socket. The capturing program sees the end, and the service continues.
+                    Err(error) => (self.log)(&format!("frames cannot be captured now: {error}")),
                 }
             }
             if ready.contains(&METRICS)
@@ -184,24 +188,24 @@ impl<'a> Service<'a> {
                 // An error means that the caller has gone.
                 let _ = metrics::answer(&mut caller, &status);
             }
-            if ready.contains(&DOOR)
+            if ready.contains(&CONTROL)
                 && let Some(caller) = self.answer()?
             {
                 self.end(caller);
                 return Ok(());
             }
             // A loop may have reported a vanished interface while it was asked for something else.
-            self.mourn()?;
+            self.note_vanished()?;
             self.retry()?;
         }
     }
 
     /// Notes the interfaces that another program has removed.
-    fn mourn(&mut self) -> Result<(), ServiceError> {
-        for station in self.network.vanished()? {
-            let label = station.plan.label();
-            (self.say)(&format!("{label} was removed: it is made anew as soon as that is possible"));
-            self.missing.push(station.plan);
+    fn note_vanished(&mut self) -> Result<(), ServiceError> {
+        for interface in self.network.vanished()? {
+            let label = interface.plan.label();
+            (self.log)(&format!("{label} was removed: it will be made again"));
+            self.missing.push(interface.plan);
         }
         Ok(())
     }
@@ -210,19 +214,19 @@ impl<'a> Service<'a> {
     fn retry(&mut self) -> Result<(), ServiceError> {
         for plan in std::mem::take(&mut self.missing) {
             match self.network.add(plan.clone()) {
-                Ok(_) => (self.say)(&format!("{} stands again", plan.label())),
+                Ok(_) => (self.log)(&format!("{} is up again", plan.label())),
                 Err(NetworkError::Exchange(error)) => return Err(NetworkError::Exchange(error).into()),
-                Err(error) => self.miss(plan, &error),
+                Err(error) => self.keep_for_retry(plan, &error),
             }
         }
         Ok(())
     }
 
     /// Keeps an interface that could not be made for a retry, unless it can never be made.
-    fn miss(&mut self, plan: Plan, error: &NetworkError) {
+    fn keep_for_retry(&mut self, plan: Plan, error: &NetworkError) {
         match error {
-            NetworkError::Station(StationError::NoProcess(_)) => {
-                (self.say)(&format!("{} is given up: {error}", plan.label()));
+            NetworkError::Interface(InterfaceError::NoProcess(_)) => {
+                (self.log)(&format!("{} is given up: {error}", plan.label()));
                 self.given_up.insert(plan.label());
             }
             _ => self.missing.push(plan),
@@ -230,12 +234,12 @@ impl<'a> Service<'a> {
     }
 
     /// Reads the settings again and applies the differences.
-    fn follow(&mut self) -> Result<(), ServiceError> {
+    fn reload_settings(&mut self) -> Result<(), ServiceError> {
         // A file that is just being written may be empty for a moment, so empty settings are refused here too.
         let (settings, mut plans) = match planned(self.read) {
             Ok(planned) => planned,
             Err(error) => {
-                (self.say)(&format!("everything stays as it was: {error}"));
+                (self.log)(&format!("the settings stay as they were: {error}"));
                 return Ok(());
             }
         };
@@ -243,12 +247,12 @@ impl<'a> Service<'a> {
             (settings.network.clone(), settings.node.clone(), settings.queues, settings.metrics)
         };
         if fixed(&settings) != fixed(&self.settings) {
-            (self.say)(
-                "everything stays as it was: network, node, queues and metrics change with a restart only",
+            (self.log)(
+                "the settings stay as they were: network, node, queues and metrics change with a restart only",
             );
             return Ok(());
         }
-        self.network.work(settings.manner())?;
+        self.network.configure(settings.carrier())?;
         self.keep_places(&mut plans);
         self.given_up.retain(|label| plans.iter().any(|wanted| wanted.label() == *label));
         plans.retain(|wanted| !self.given_up.contains(&wanted.label()));
@@ -256,14 +260,14 @@ impl<'a> Service<'a> {
         self.missing = plans.iter().filter(|wanted| missed.contains(&wanted.label())).cloned().collect();
         self.change(plans)?;
         self.settings = settings;
-        (self.say)("the settings were read again");
+        (self.log)("the settings were read again");
         Ok(())
     }
 
     /// Keeps the namespace that is known for a label. The process id in the new settings may belong to another
     /// process by now.
     fn keep_places(&self, plans: &mut [Plan]) {
-        let standing = self.network.stations().map(|(_, station)| &station.plan);
+        let standing = self.network.interfaces().map(|(_, interface)| &interface.plan);
         let known: HashMap<_, _> =
             standing.chain(&self.missing).map(|plan| (plan.label(), &plan.place)).collect();
         for plan in plans {
@@ -276,27 +280,27 @@ impl<'a> Service<'a> {
     /// Changes the interfaces to the planned ones, except missing ones.
     fn change(&mut self, plans: Vec<Plan>) -> Result<(), ServiceError> {
         let standing: Vec<_> =
-            self.network.stations().map(|(lane, station)| (lane, station.plan.clone())).collect();
-        for (lane, plan) in &standing {
+            self.network.interfaces().map(|(id, interface)| (id, interface.plan.clone())).collect();
+        for (id, plan) in &standing {
             let wanted = plans.iter().find(|wanted| wanted.label() == plan.label());
             let fits = wanted.is_some_and(|wanted| wanted.mac == plan.mac && wanted.bridge == plan.bridge);
             if !fits {
-                self.network.remove(*lane)?;
+                self.network.remove(*id)?;
             } else if let Some(wanted) = wanted
-                && let Err(error) = self.network.adapt(*lane, wanted.clone())
+                && let Err(error) = self.network.adapt(*id, wanted.clone())
             {
-                (self.say)(&error.to_string());
+                (self.log)(&error.to_string());
             }
         }
         for plan in plans {
             let label = plan.label();
-            let stands = self.network.stations().any(|(_, station)| station.plan.label() == label);
+            let stands = self.network.interfaces().any(|(_, interface)| interface.plan.label() == label);
             if stands || self.missing.iter().any(|plan| plan.label() == label) {
                 continue;
             }
             if let Err(error) = self.network.add(plan.clone()) {
-                (self.say)(&error.to_string());
-                self.miss(plan, &error);
+                (self.log)(&error.to_string());
+                self.keep_for_retry(plan, &error);
             }
         }
         Ok(())
@@ -304,30 +308,31 @@ impl<'a> Service<'a> {
 
     /// Answers the next caller on the control socket. Returns the caller if it asks for the end.
     fn answer(&mut self) -> Result<Option<Deferred<UnixStream>>, ServiceError> {
-        let Some((request, mut caller)) = self.door.answer_next() else { return Ok(None) };
+        let Some((request, mut caller)) = self.control_socket.answer_next() else { return Ok(None) };
         if request == Request::Down {
             return Ok(Some(caller));
         }
         let answer = self.status()?;
         // Below, an error means that the caller has gone.
         let answer = answer.to_string();
-        let _ = write_within(&mut *caller, UnixStream::set_write_timeout, answer.as_bytes(), PATIENCE);
+        let _ = write_within(&mut *caller, UnixStream::set_write_timeout, answer.as_bytes(), TIMEOUT);
         Ok(None)
     }
 
     fn status(&mut self) -> Result<serde_json::Value, ServiceError> {
-        let lanes: Vec<_> = self.network.stations().map(|(lane, _)| lane).collect();
+        let ids: Vec<_> = self.network.interfaces().map(|(id, _)| id).collect();
         let mut interfaces = Vec::new();
-        for lane in lanes {
+        for id in ids {
             // An interface that vanishes in between is reported once its end is known.
-            let counts = match self.network.counts(lane) {
+            let counts = match self.network.counts(id) {
                 Ok(counts) => counts,
-                Err(NetworkError::Refused(_)) => Counts { lane, ..Counts::default() },
+                Err(NetworkError::Refused(_)) => Counts { interface: id, ..Counts::default() },
                 Err(error) => return Err(error.into()),
             };
-            let station = self.network.station(lane);
-            interfaces
-                .extend(station.map(|station| status::interface(station, self.network.probe(), &counts)));
+            let interface = self.network.interface(id);
+            interfaces.extend(
+                interface.map(|interface| status::interface(interface, self.network.probe(), &counts)),
+            );
         }
         let loops = self.network.confinements()?;
         let peers: Vec<_> = self.network.peers()?.iter().map(status::peer).collect();
@@ -338,7 +343,7 @@ impl<'a> Service<'a> {
             "process": std::process::id(),
             "uptime_s": self.began.elapsed().as_secs(),
             "coalesce": self.settings.coalesce,
-            "spin_us": self.settings.manner().spin_us,
+            "spin_us": self.settings.carrier().spin_us,
             "carriers": loops.iter().map(|(process, given_up)| status::carrier(*process, given_up)).collect::<Vec<_>>(),
             "warnings": status::warnings(&interfaces, &peers),
             "peers": peers,
@@ -349,9 +354,9 @@ impl<'a> Service<'a> {
 
     /// Removes everything, then confirms it to the caller.
     fn end(self, mut caller: Deferred<UnixStream>) {
-        let Self { network, door, settings, .. } = self;
+        let Self { network, control_socket, settings, .. } = self;
         drop(network);
-        drop(door);
+        drop(control_socket);
         let answer = json!({ "network": settings.network, "node": settings.node, "ended": true });
         let _ = caller.write_all(answer.to_string().as_bytes());
     }

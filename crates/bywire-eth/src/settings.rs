@@ -24,10 +24,10 @@ use serde::Deserialize;
 
 use crate::address::{MacAddress, MacAddressError};
 use crate::backlog::HOLD_BACK_MS;
-use crate::carrier::LANES_MAX;
-use crate::interface::Cidr;
-use crate::order::Manner;
-use crate::station::{self, MTU_BYTES, Plan};
+use crate::carrier::INTERFACES_MAX;
+use crate::interface::{self, MTU_BYTES, Plan};
+use crate::order::CarrierSettings;
+use crate::rtnetlink::Cidr;
 
 /// The name of the network if none is given.
 pub const DEFAULT_NETWORK: &str = "default";
@@ -108,11 +108,11 @@ pub enum SettingsError {
     Syntax(PathBuf, usize, String),
     /// The text does not describe an interface.
     #[error(
-        "{0:?} tells no interface: write NETNS:NAME or NETNS:NAME=ADDRESS/PREFIX, as in blue:by0=10.77.0.1/24"
+        "{0:?} is not an interface: write NETNS:NAME or NETNS:NAME=ADDRESS/PREFIX, as in blue:by0=10.77.0.1/24"
     )]
     Interface(String),
     /// The text does not identify a namespace.
-    #[error("{0:?} tells no network namespace: give a name, pid:N, a path, or - for this one")]
+    #[error("{0:?} is not a network namespace: give a name, pid:N, a path, or - for this one")]
     Namespace(String),
     /// The kernel does not accept this name.
     #[error("{0:?} is no name for an interface: 1 to 15 letters without spaces, /, : and %")]
@@ -145,7 +145,7 @@ pub enum SettingsError {
         most: u64,
     },
     /// The same interface is given twice.
-    #[error("{0} is told twice: leave one out")]
+    #[error("{0} is given twice: leave one out")]
     Twice(String),
     /// No interface is given.
     #[error(
@@ -200,7 +200,7 @@ impl Settings {
         }
         within("a number of queues", self.queues as u64, 1, QUEUES_MAX as u64)?;
         within("a time to spin in microseconds", self.spin_us.into(), 0, SPIN_US_MAX.into())?;
-        within("a number of interfaces", self.interfaces.len() as u64, 0, LANES_MAX as u64)?;
+        within("a number of interfaces", self.interfaces.len() as u64, 0, INTERFACES_MAX as u64)?;
         let mut told = HashSet::new();
         let plans = self.interfaces.iter().map(|interface| {
             let plan = interface.plan(self)?;
@@ -210,8 +210,8 @@ impl Settings {
     }
 
     /// How frames are to be carried.
-    pub fn manner(&self) -> Manner {
-        Manner {
+    pub fn carrier(&self) -> CarrierSettings {
+        CarrierSettings {
             coalesce: self.coalesce,
             spin_us: if self.coalesce { self.spin_us } else { 0 },
             storm_frames_per_second: self.storm_frames_per_second,
@@ -229,7 +229,7 @@ impl Interface {
         let place: Place =
             self.namespace.parse().map_err(|_| SettingsError::Namespace(self.namespace.clone()))?;
         for name in [Some(&self.name), self.bridge.as_ref()].into_iter().flatten() {
-            if !station::is_name(name) {
+            if !interface::is_name(name) {
                 return Err(SettingsError::Name(name.clone()));
             }
         }

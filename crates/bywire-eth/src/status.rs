@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::address::MacAddress;
 use crate::drops::Drops;
+use crate::interface::{Interface, Plan};
 use crate::order::{Confinement, Counts, PeerReport, Traffic, printable};
 use crate::probe::Probe;
-use crate::station::{Plan, Station};
 
 /// The version of the JSON. The number changes when a reader of the old form would misread the new one.
 pub const SCHEMA: &str = "bywire-eth-status/1";
@@ -27,16 +27,16 @@ pub fn heading(plan: &Plan) -> String {
 }
 
 /// The complete status of an interface.
-pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
-    let plan = &station.plan;
-    let found = station.look();
+pub fn interface(interface: &Interface, probe: &Probe, counts: &Counts) -> Value {
+    let plan = &interface.plan;
+    let found = interface.look();
     let (mtu_bytes, state) = match &found {
         Ok(link) => (link.mtu_bytes, if link.is_up { "up" } else { "down" }.to_owned()),
         Err(error) => (plan.mtu_bytes, format!("unknown: {error}")),
     };
     json!({
         "interface": plan.label(),
-        "lane": 2 * counts.lane,
+        "lane": 2 * counts.interface,
         "namespace": plan.place.to_string(),
         "name": plan.name,
         "mac": plan.mac.to_string(),
@@ -44,7 +44,7 @@ pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
         "state": state,
         "addresses": plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "bridge": plan.bridge,
-        "offloads": offloads(station.offloads, probe, counts),
+        "offloads": offloads(interface.offloads, probe, counts),
         "sent": traffic(counts.sent),
         "received": traffic(counts.received),
         "cut": counts.cut,

@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use crate::address::MacAddress;
 use crate::drops::Cause;
 
-/// The number of a lane: its place in the switch's table.
-pub type LaneId = usize;
+/// The number of a port of the switch: its place in the table. Interfaces of this process have even numbers, each twice
+/// its [`InterfaceId`](crate::order::InterfaceId). Ports to the fabric have odd numbers, one for each peer process.
+pub type SwitchPortId = usize;
 
 /// The most addresses that are learned behind all bridges together. Further addresses are reached by flooding.
 pub const LEARNED_MAX: usize = 4096;
@@ -23,11 +24,11 @@ const SWEEP_MS: u64 = 1000;
 /// The bytes at the start of a frame that decide where it goes.
 pub const ADDRESSES_BYTES: usize = 12;
 
-/// The far end of a lane.
+/// What a port of the switch leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Attachment {
     /// An interface of this process.
-    Here {
+    Interface {
         /// Its address.
         mac: MacAddress,
         /// True if other addresses may be behind the interface.
@@ -40,9 +41,9 @@ pub enum Side {
 /// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Deliver it to this lane.
-    To(LaneId),
-    /// Deliver it to every lane for which [`Switch::floods`] returns true.
+    /// Deliver it to this port.
+    To(SwitchPortId),
+    /// Deliver it to every port for which [`Switch::floods`] returns true.
     Flood {
         /// True if its target is a single address without a known owner.
         is_unknown: bool,
@@ -51,20 +52,20 @@ pub enum Verdict {
     Drop(Cause),
 }
 
-/// The table of lanes and addresses.
+/// The table of ports and addresses.
 #[derive(Debug)]
 pub struct Switch {
-    lanes: Vec<Option<Lane>>,
+    ports: Vec<Option<SwitchPort>>,
     /// Addresses with a known owner: those of interfaces here, and those that peers have announced.
-    stations: HashMap<MacAddress, LaneId>,
+    owners: HashMap<MacAddress, SwitchPortId>,
     learned: HashMap<MacAddress, Learned>,
     sweep_again_ms: u64,
     storm_frames_per_second: u64,
 }
 
 #[derive(Debug)]
-struct Lane {
-    side: Side,
+struct SwitchPort {
+    attachment: Attachment,
     /// Broadcasts and multicasts that it may still send.
     allowance: u64,
     refilled_ms: u64,
@@ -72,77 +73,78 @@ struct Lane {
 
 #[derive(Clone, Copy, Debug)]
 struct Learned {
-    lane: LaneId,
+    port: SwitchPortId,
     seen_ms: u64,
 }
 
 impl Switch {
-    /// An empty switch that accepts this many broadcasts and multicasts from each lane, per second.
+    /// An empty switch that accepts this many broadcasts and multicasts from each port, per second.
     pub fn new(storm_frames_per_second: u64) -> Self {
         Self {
-            lanes: Vec::new(),
-            stations: HashMap::new(),
+            ports: Vec::new(),
+            owners: HashMap::new(),
             learned: HashMap::with_capacity(LEARNED_MAX),
             sweep_again_ms: 0,
             storm_frames_per_second,
         }
     }
 
-    /// Changes the limit on broadcasts and multicasts from each lane, per second.
+    /// Changes the limit on broadcasts and multicasts from each port, per second.
     pub fn allow_storms_of(&mut self, frames_per_second: u64) {
         self.storm_frames_per_second = frames_per_second;
     }
 
-    /// Adds or replaces a lane. Returns `false`, and changes nothing, if its address belongs to another interface of
+    /// Adds or replaces a port. Returns `false`, and changes nothing, if its address belongs to another interface of
     /// this process. If another process has claimed the address, it loses it. Otherwise it could keep an interface of
     /// this process from coming back.
     #[must_use]
-    pub fn insert(&mut self, id: LaneId, side: Side) -> bool {
-        if let Side::Here { mac, .. } = side
-            && self.stations.get(&mac).is_some_and(|owner| *owner != id && !self.is_fabric(*owner))
+    pub fn insert(&mut self, id: SwitchPortId, attachment: Attachment) -> bool {
+        if let Attachment::Interface { mac, .. } = attachment
+            && self.owners.get(&mac).is_some_and(|owner| *owner != id && !self.is_fabric(*owner))
         {
             return false;
         }
         self.remove(id);
-        if self.lanes.len() <= id {
-            self.lanes.resize_with(id + 1, || None);
+        if self.ports.len() <= id {
+            self.ports.resize_with(id + 1, || None);
         }
-        self.lanes[id] = Some(Lane { side, allowance: self.storm_frames_per_second, refilled_ms: 0 });
-        if let Side::Here { mac, .. } = side {
-            self.stations.insert(mac, id);
+        self.ports[id] =
+            Some(SwitchPort { attachment, allowance: self.storm_frames_per_second, refilled_ms: 0 });
+        if let Attachment::Interface { mac, .. } = attachment {
+            self.owners.insert(mac, id);
         }
         true
     }
 
-    /// Makes a lane to the fabric through which no address is reachable yet. An existing lane to the fabric loses its
+    /// Makes a port to the fabric through which no address is reachable yet. An existing port to the fabric loses its
     /// addresses and nothing else, so a peer that announces again gets no new allowance for broadcasts.
-    pub fn lead_to_fabric(&mut self, id: LaneId) {
+    pub fn lead_to_fabric(&mut self, id: SwitchPortId) {
         if self.is_fabric(id) {
-            self.stations.retain(|_, lane| *lane != id);
+            self.owners.retain(|_, port| *port != id);
         } else {
-            // A lane without an address of its own cannot be refused.
-            let _ = self.insert(id, Side::Fabric);
+            // A port without an address of its own cannot be refused.
+            let _ = self.insert(id, Attachment::Fabric);
         }
     }
 
-    /// Makes `mac` reachable through a lane to the fabric. Returns `false` if it belongs to another lane.
+    /// Makes `mac` reachable through a port to the fabric. Returns `false` if it belongs to another port.
     #[must_use]
-    pub fn announce(&mut self, id: LaneId, mac: MacAddress) -> bool {
-        let owner = *self.stations.entry(mac).or_insert(id);
+    pub fn announce(&mut self, id: SwitchPortId, mac: MacAddress) -> bool {
+        let owner = *self.owners.entry(mac).or_insert(id);
         owner == id
     }
 
-    /// Removes a lane with all its addresses.
-    pub fn remove(&mut self, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(id) {
-            *lane = None;
+    /// Removes a port with all its addresses.
+    pub fn remove(&mut self, id: SwitchPortId) {
+        if let Some(port) = self.ports.get_mut(id) {
+            *port = None;
         }
-        self.stations.retain(|_, lane| *lane != id);
-        self.learned.retain(|_, learned| learned.lane != id);
+        self.owners.retain(|_, port| *port != id);
+        self.learned.retain(|_, learned| learned.port != id);
     }
 
-    /// Decides about a frame from lane `from`, by its first bytes, at `now_ms` of any steady clock.
-    pub fn judge(&mut self, from: LaneId, frame: &[u8], now_ms: u64) -> Verdict {
+    /// Decides about a frame from port `from`, by its first bytes, at `now_ms` of any steady clock.
+    pub fn judge(&mut self, from: SwitchPortId, frame: &[u8], now_ms: u64) -> Verdict {
         let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame))
         else {
             return Verdict::Drop(Cause::Short);
@@ -153,52 +155,52 @@ impl Switch {
         if target.is_multicast() {
             return self.judge_group(from, target, now_ms);
         }
-        let lane = self.stations.get(&target).copied().or_else(|| self.learned_at(target, now_ms));
-        match lane {
-            Some(lane) if lane == from => Verdict::Drop(Cause::SentBack),
+        let port = self.owners.get(&target).copied().or_else(|| self.learned_at(target, now_ms));
+        match port {
+            Some(port) if port == from => Verdict::Drop(Cause::SentBack),
             // From the fabric to the fabric.
-            Some(lane) if self.is_fabric(from) && self.is_fabric(lane) => Verdict::Drop(Cause::SentBack),
-            Some(lane) => Verdict::To(lane),
+            Some(port) if self.is_fabric(from) && self.is_fabric(port) => Verdict::Drop(Cause::SentBack),
+            Some(port) => Verdict::To(port),
             None => self.judge_unknown(from, now_ms),
         }
     }
 
-    /// An upper bound: every lane has a smaller number.
-    pub fn lanes_count(&self) -> usize {
-        self.lanes.len()
+    /// An upper bound: every port has a smaller number.
+    pub fn ports_count(&self) -> usize {
+        self.ports.len()
     }
 
-    /// True if a flooded frame from lane `from` goes to lane `to`. `is_unknown` means that its target is a single
+    /// True if a flooded frame from port `from` goes to port `to`. `is_unknown` means that its target is a single
     /// address without a known owner. Only bridges can lead to such an address.
-    pub fn floods(&self, from: LaneId, to: LaneId, is_unknown: bool) -> bool {
-        let Some(Some(lane)) = self.lanes.get(to) else { return false };
-        match lane.side {
-            Side::Here { is_bridge, .. } => from != to && (is_bridge || !is_unknown),
-            Side::Fabric => from != to && !self.is_fabric(from),
+    pub fn floods(&self, from: SwitchPortId, to: SwitchPortId, is_unknown: bool) -> bool {
+        let Some(Some(port)) = self.ports.get(to) else { return false };
+        match port.attachment {
+            Attachment::Interface { is_bridge, .. } => from != to && (is_bridge || !is_unknown),
+            Attachment::Fabric => from != to && !self.is_fabric(from),
         }
     }
 
     /// The reason to drop a frame because of its source, if there is one. Learns the source where that is allowed.
-    fn object(&mut self, from: LaneId, source: MacAddress, now_ms: u64) -> Option<Cause> {
-        let Some(Some(lane)) = self.lanes.get(from) else { return Some(Cause::ForeignSource) };
-        if self.stations.get(&source) == Some(&from) {
+    fn object(&mut self, from: SwitchPortId, source: MacAddress, now_ms: u64) -> Option<Cause> {
+        let Some(Some(port)) = self.ports.get(from) else { return Some(Cause::ForeignSource) };
+        if self.owners.get(&source) == Some(&from) {
             return None;
         }
-        let may_be_foreign = match lane.side {
-            Side::Here { is_bridge, .. } => is_bridge,
+        let may_be_foreign = match port.attachment {
+            Attachment::Interface { is_bridge, .. } => is_bridge,
             // The far end checks the addresses behind its bridge. They cannot be known here.
-            Side::Fabric => true,
+            Attachment::Fabric => true,
         };
         // A host behind a bridge must not use the address of an interface.
-        if !may_be_foreign || source.is_multicast() || self.stations.contains_key(&source) {
+        if !may_be_foreign || source.is_multicast() || self.owners.contains_key(&source) {
             return Some(Cause::ForeignSource);
         }
         self.learn(from, source, now_ms);
         None
     }
 
-    fn learn(&mut self, lane: LaneId, mac: MacAddress, now_ms: u64) {
-        let learned = Learned { lane, seen_ms: now_ms };
+    fn learn(&mut self, port: SwitchPortId, mac: MacAddress, now_ms: u64) {
+        let learned = Learned { port, seen_ms: now_ms };
         if let Some(known) = self.learned.get_mut(&mac) {
             *known = learned;
             return;
@@ -213,12 +215,12 @@ impl Switch {
         }
     }
 
-    fn learned_at(&self, mac: MacAddress, now_ms: u64) -> Option<LaneId> {
+    fn learned_at(&self, mac: MacAddress, now_ms: u64) -> Option<SwitchPortId> {
         let known = self.learned.get(&mac)?;
-        (now_ms.saturating_sub(known.seen_ms) < LEARNED_MS).then_some(known.lane)
+        (now_ms.saturating_sub(known.seen_ms) < LEARNED_MS).then_some(known.port)
     }
 
-    fn judge_group(&mut self, from: LaneId, target: MacAddress, now_ms: u64) -> Verdict {
+    fn judge_group(&mut self, from: SwitchPortId, target: MacAddress, now_ms: u64) -> Verdict {
         if target.is_link_local_control() {
             return Verdict::Drop(Cause::LinkControl);
         }
@@ -229,8 +231,8 @@ impl Switch {
         }
     }
 
-    fn judge_unknown(&mut self, from: LaneId, now_ms: u64) -> Verdict {
-        let leads_somewhere = (0..self.lanes.len()).any(|to| self.floods(from, to, true));
+    fn judge_unknown(&mut self, from: SwitchPortId, now_ms: u64) -> Verdict {
+        let leads_somewhere = (0..self.ports.len()).any(|to| self.floods(from, to, true));
         match (leads_somewhere, leads_somewhere && self.spend(from, now_ms)) {
             (false, _) => Verdict::Drop(Cause::UnknownTarget),
             (true, true) => Verdict::Flood { is_unknown: true },
@@ -238,22 +240,22 @@ impl Switch {
         }
     }
 
-    /// Takes one frame out of a lane's allowance. An empty allowance is full again after one second.
-    fn spend(&mut self, from: LaneId, now_ms: u64) -> bool {
+    /// Takes one frame out of a port's allowance. An empty allowance is full again after one second.
+    fn spend(&mut self, from: SwitchPortId, now_ms: u64) -> bool {
         let rate = self.storm_frames_per_second;
-        let Some(Some(lane)) = self.lanes.get_mut(from) else { return false };
-        let earned = now_ms.saturating_sub(lane.refilled_ms).saturating_mul(rate) / 1000;
+        let Some(Some(port)) = self.ports.get_mut(from) else { return false };
+        let earned = now_ms.saturating_sub(port.refilled_ms).saturating_mul(rate) / 1000;
         if earned > 0 {
-            lane.allowance = lane.allowance.saturating_add(earned).min(rate);
-            lane.refilled_ms = now_ms;
+            port.allowance = port.allowance.saturating_add(earned).min(rate);
+            port.refilled_ms = now_ms;
         }
-        let may = lane.allowance > 0;
-        lane.allowance -= u64::from(may);
+        let may = port.allowance > 0;
+        port.allowance -= u64::from(may);
         may
     }
 
-    fn is_fabric(&self, id: LaneId) -> bool {
-        matches!(self.lanes.get(id), Some(Some(Lane { side: Side::Fabric, .. })))
+    fn is_fabric(&self, id: SwitchPortId) -> bool {
+        matches!(self.ports.get(id), Some(Some(SwitchPort { attachment: Attachment::Fabric, .. })))
     }
 }
 
@@ -272,14 +274,16 @@ mod tests {
         [&target.0[..], &source.0[..], &[8, 0]].concat()
     }
 
-    /// Lanes 0 and 1 are interfaces. Lane 2 belongs to a bridge. Lanes 3 and 4 lead to the fabric. Address 13 is
-    /// behind lane 3.
+    /// Lanes 0 and 1 are interfaces. SwitchPort 2 belongs to a bridge. Lanes 3 and 4 lead to the fabric. Address 13 is
+    /// behind port 3.
     fn switch() -> Switch {
         let mut switch = Switch::new(10);
-        for lane in 0..3 {
-            assert!(switch.insert(lane, Side::Here { mac: mac(lane as u8), is_bridge: lane == 2 }));
+        for port in 0..3 {
+            assert!(
+                switch.insert(port, Attachment::Interface { mac: mac(port as u8), is_bridge: port == 2 })
+            );
         }
-        assert!(switch.insert(3, Side::Fabric) && switch.insert(4, Side::Fabric));
+        assert!(switch.insert(3, Attachment::Fabric) && switch.insert(4, Attachment::Fabric));
         assert!(switch.announce(3, mac(13)));
         switch
     }
@@ -304,8 +308,11 @@ mod tests {
         assert_eq!(switch.judge(2, &frame(mac(1), mac(0)), 0), foreign, "not even behind a bridge");
         assert_eq!(switch.judge(4, &frame(mac(1), mac(13)), 0), foreign, "nor from the fabric");
         assert_eq!(switch.judge(2, &frame(mac(1), MacAddress::BROADCAST), 0), foreign);
-        assert_eq!(switch.judge(9, &frame(mac(1), mac(9)), 0), foreign, "there is no such lane");
-        assert!(!switch.insert(5, Side::Here { mac: mac(1), is_bridge: false }), "an address has one owner");
+        assert_eq!(switch.judge(9, &frame(mac(1), mac(9)), 0), foreign, "there is no such port");
+        assert!(
+            !switch.insert(5, Attachment::Interface { mac: mac(1), is_bridge: false }),
+            "an address has one owner"
+        );
         assert!(!switch.announce(4, mac(13)));
     }
 
@@ -313,7 +320,7 @@ mod tests {
     fn broadcasts_go_everywhere_but_back() {
         let mut switch = switch();
         let targets = |switch: &Switch, from| {
-            (0..6).filter(|to| switch.floods(from, *to, false)).collect::<Vec<LaneId>>()
+            (0..6).filter(|to| switch.floods(from, *to, false)).collect::<Vec<SwitchPortId>>()
         };
         assert_eq!(switch.judge(0, &frame(MacAddress::BROADCAST, mac(0)), 0), GROUP);
         assert_eq!(targets(&switch, 0), [1, 2, 3, 4]);
@@ -330,8 +337,8 @@ mod tests {
     #[test]
     fn storms_are_bounded_for_each_lane_and_end() {
         let mut switch = switch();
-        let broadcast = |switch: &mut Switch, lane: u8, now_ms| {
-            switch.judge(lane.into(), &frame(MacAddress::BROADCAST, mac(lane)), now_ms)
+        let broadcast = |switch: &mut Switch, port: u8, now_ms| {
+            switch.judge(port.into(), &frame(MacAddress::BROADCAST, mac(port)), now_ms)
         };
         let taken = (0..100).filter(|_| broadcast(&mut switch, 0, 1000) == GROUP).count();
         assert_eq!(taken, 10);
@@ -358,7 +365,7 @@ mod tests {
     #[test]
     fn an_interface_here_has_its_address_whoever_claims_it() {
         let mut switch = switch();
-        assert!(switch.insert(5, Side::Here { mac: mac(13), is_bridge: false }));
+        assert!(switch.insert(5, Attachment::Interface { mac: mac(13), is_bridge: false }));
         assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), Verdict::To(5));
         assert!(!switch.announce(3, mac(13)));
     }
@@ -368,7 +375,7 @@ mod tests {
         let mut switch = switch();
         let behind = mac(50);
         assert_eq!(switch.judge(0, &frame(behind, mac(0)), 0), UNKNOWN);
-        let asked: Vec<LaneId> = (0..6).filter(|to| switch.floods(0, *to, true)).collect();
+        let asked: Vec<SwitchPortId> = (0..6).filter(|to| switch.floods(0, *to, true)).collect();
         assert_eq!(asked, [2, 3, 4], "only where somebody unknown can be");
         assert_eq!(switch.judge(2, &frame(mac(0), behind), 5), Verdict::To(0));
         assert_eq!(switch.judge(0, &frame(behind, mac(0)), 6), Verdict::To(2));
@@ -380,7 +387,7 @@ mod tests {
     #[test]
     fn what_is_learned_is_bounded() {
         let mut switch = Switch::new(10);
-        assert!(switch.insert(0, Side::Here { mac: mac(0), is_bridge: true }));
+        assert!(switch.insert(0, Attachment::Interface { mac: mac(0), is_bridge: true }));
         for index in 0..2 * LEARNED_MAX as u32 {
             let [_, a, b, c] = index.to_be_bytes();
             let _ = switch.judge(0, &frame(mac(1), MacAddress([2, 1, 1, a, b, c])), 0);

@@ -1,7 +1,7 @@
 //! A full ring slows the senders to that process, and no other sender.
 
+mod hostile_peer;
 mod rooms;
-mod stranger;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use bywire::{Event, Peer};
 use bywire_eth::carrier;
-use bywire_eth::order::{self, Adoption, Answer, Confinement, Manner, Order, PeerReport};
+use bywire_eth::order::{self, Answer, CarrierSettings, Confinement, NewInterface, Order, PeerReport};
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
-use rooms::{Link, MANNER, Room, join as join_rooms, persist, rooms, tcp};
-use stranger::{Stranger, join};
+use hostile_peer::{HostilePeer, join};
+use rooms::{Link, Room, SETTINGS, join as join_rooms, persist, rooms, tcp};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any test, so that a held-back queue stays held back.
 const ENDLESS: Duration = Duration::from_secs(3600);
 const FRAME_BYTES: usize = 60_000;
@@ -41,12 +41,13 @@ impl Node {
         let (orders, theirs) = Socket::pair().expect("a pair");
         std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
         let hold_back_ms = hold_back.as_millis() as u32;
-        let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms };
-        order::send(&orders, &Order::Work(manner), None).expect("sent");
+        let settings =
+            CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms };
+        order::send(&orders, &Order::Configure(settings), None).expect("sent");
         let ends = [NEAR, NEIGHBOUR].map(|mac| {
             let (end, queue) = Socket::pair().expect("a pair");
-            let adoption = Adoption {
-                lane: usize::from(mac == NEIGHBOUR),
+            let new = NewInterface {
+                interface: usize::from(mac == NEIGHBOUR),
                 label: format!("near:by{}", mac[5]),
                 mac,
                 mtu_bytes: 9000,
@@ -54,7 +55,7 @@ impl Node {
                 takes_tcp: true,
                 takes_udp: true,
             };
-            order::send(&orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
+            order::send(&orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
             end
         });
         Self { orders, ends }
@@ -62,7 +63,7 @@ impl Node {
 
     /// Sends a frame from the first interface as soon as there is room.
     fn send(&self, target: [u8; 6], number: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_taken(&self.ends[0], target, number) {
             assert!(Instant::now() < deadline, "nothing is taken any more");
             std::thread::yield_now();
@@ -72,8 +73,8 @@ impl Node {
     /// Waits until the report about the peer at `place` satisfies `what`.
     fn report(&self, place: usize, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
         persist(|| {
-            order::send(&self.orders, &Order::Peer(place), None).expect("sent");
-            match order::await_next(&self.orders, PATIENCE).expect("an answer") {
+            order::send(&self.orders, &Order::QueryPeer(place), None).expect("sent");
+            match order::await_next(&self.orders, TIMEOUT).expect("an answer") {
                 Answer::Peer(Some(report), _) if what(&report) => Ok(*report),
                 other => Err(std::io::Error::other(format!("{other:?}"))),
             }
@@ -101,12 +102,12 @@ fn is_taken(end: &Socket, target: [u8; 6], number: usize) -> bool {
 }
 
 /// A process that is connected to `node` and has announced the address [`far`].
-fn met(node: &Node, directory: &Path, number: u8) -> (Stranger, Peer) {
-    let mut stranger = Stranger::open(&format!("stranger{number}"), directory);
+fn met(node: &Node, directory: &Path, number: u8) -> (HostilePeer, Peer) {
+    let mut hostile_peer = HostilePeer::open(&format!("hostile_peer{number}"), directory);
     join(&node.orders, "near", directory);
-    let peer = stranger.meet();
-    stranger.introduce(peer, far(number));
-    (stranger, peer)
+    let peer = hostile_peer.meet();
+    hostile_peer.introduce(peer, far(number));
+    (hostile_peer, peer)
 }
 
 #[test]
@@ -114,20 +115,20 @@ fn what_finds_no_room_waits_at_the_interface_and_is_not_lost() {
     const FRAMES: usize = 1500;
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
-    let (mut stranger, _) = met(&node, directory.path(), 1);
+    let (mut hostile_peer, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
     let mut numbers = Vec::with_capacity(FRAMES);
     std::thread::scope(|scope| {
         scope.spawn(|| (0..FRAMES).for_each(|number| node.send(far(1), number)));
         // The reader starts once its sender is held back, and stays slower: it reads some datagrams, then pauses.
         node.report(0, |report| report.held_back > 0);
-        let deadline = Instant::now() + 2 * PATIENCE;
+        let deadline = Instant::now() + 2 * TIMEOUT;
         while numbers.len() < FRAMES && Instant::now() < deadline {
             for _ in 0..16 {
-                if let Some(Event::Datagram(message)) = stranger.port.poll() {
+                if let Some(Event::Datagram(message)) = hostile_peer.port.poll() {
                     let number = message.payload[22..30].try_into().expect("eight bytes");
                     numbers.push(usize::from_le_bytes(number));
-                    stranger.port.recycle(message.payload);
+                    hostile_peer.port.recycle(message.payload);
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -145,10 +146,10 @@ fn a_queue_that_is_held_back_holds_up_no_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
     let (end, queue) = Socket::pair().expect("a pair");
-    order::send(&node.orders, &Order::Widen(0), Some(&OwnedFd::from(queue))).expect("sent");
+    order::send(&node.orders, &Order::AddQueue(0), Some(&OwnedFd::from(queue))).expect("sent");
     let (_silent, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut number = 0;
     let mut fill = || {
         while is_taken(&end, far(1), number) {
@@ -193,12 +194,12 @@ fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
     let node = Node::new(ENDLESS);
     let (end, queue) = Socket::pair().expect("a pair");
     let queue = OwnedFd::from(queue);
-    order::send(&node.orders, &Order::Widen(0), Some(&queue)).expect("sent");
+    order::send(&node.orders, &Order::AddQueue(0), Some(&queue)).expect("sent");
     let (_silent, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
     let watched = watched_for(&queue);
     assert!(watched.len() == 1 && watched[0] & IN != 0, "{watched:x?}");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut number = 0;
     while node.report(0, |_| true).held_back == 0 {
         number += usize::from(is_taken(&end, far(1), number));
@@ -206,8 +207,9 @@ fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
     }
     let watched = watched_for(&queue);
     assert!(watched.len() == 1 && watched[0] & IN == 0, "{watched:x?}");
-    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms: 0 };
-    order::send(&node.orders, &Order::Work(manner), None).expect("sent");
+    let settings =
+        CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms: 0 };
+    order::send(&node.orders, &Order::Configure(settings), None).expect("sent");
     persist(|| match watched_for(&queue)[..] {
         [events] if events & IN != 0 => Ok(()),
         ref watched => Err(std::io::Error::other(format!("{watched:x?}"))),
@@ -221,12 +223,12 @@ fn whoever_never_reads_holds_up_nobody_for_long() {
     let (mut silent, mut reader);
     let node = Node::new(Duration::from_millis(50));
     {
-        silent = Stranger::open("stranger1", directory.path());
-        reader = Stranger::open("stranger2", directory.path());
+        silent = HostilePeer::open("stranger1", directory.path());
+        reader = HostilePeer::open("stranger2", directory.path());
         join(&node.orders, "near", directory.path());
-        for (stranger, number) in [(&mut silent, 1), (&mut reader, 2)] {
-            let peer = stranger.meet();
-            stranger.introduce(peer, far(number));
+        for (hostile_peer, number) in [(&mut silent, 1), (&mut reader, 2)] {
+            let peer = hostile_peer.meet();
+            hostile_peer.introduce(peer, far(number));
         }
         (0..2).for_each(|place| drop(node.report(place, |report| report.interfaces_count == 1)));
     }
@@ -358,7 +360,7 @@ fn four_streams_between_two_processes_repeat_hardly_more_than_over_a_cable() {
     let mut joined = join_rooms(&carried, Link::Between, 9000);
     // On this machine, a thread may wait for a processor longer than the default hold-back.
     for network in &mut joined.networks {
-        network.work(Manner { hold_back_ms: 10_000, ..MANNER }).expect("told");
+        network.configure(CarrierSettings { hold_back_ms: 10_000, ..SETTINGS }).expect("told");
     }
     let (mut by_cable, mut by_us) = (Figures::default(), Figures::default());
     for _ in 0..3 {

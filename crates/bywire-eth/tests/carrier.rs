@@ -1,6 +1,6 @@
 //! The carrying loop alone, without privileges. Packet sockets stand for the queues of TAP devices.
 
-mod stranger;
+mod hostile_peer;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
-use bywire_eth::order::{self, Adoption, Answer, Confinement, Counts, ExchangeError, Manner, Order};
+use bywire_eth::order::{
+    self, Answer, CarrierSettings, Confinement, Counts, ExchangeError, NewInterface, Order,
+};
 use bywire_sys::socket::{Received, Socket};
+use hostile_peer::HostilePeer;
 use seccompiler::{SeccompAction, SeccompFilter};
-use stranger::Stranger;
 
 /// Counts the allocations of the threads that set `COUNTED`.
 struct Counting;
@@ -47,7 +49,7 @@ fn allocations() -> MutexGuard<'static, u64> {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Allocations are counted for the whole program, so one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -60,14 +62,14 @@ struct Bench {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Starts a loop. `bridges` are the lanes that belong to bridges, behind which other addresses may be.
-fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
-    bench_with(lanes, bridges, storm_frames_per_second, || ())
+/// Starts a loop. `bridges` are the interfaces that belong to bridges, behind which other addresses may be.
+fn bench(interfaces: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
+    bench_with(interfaces, bridges, storm_frames_per_second, || ())
 }
 
 /// Like [`bench`], but `begin` runs first on the loop's thread.
 fn bench_with(
-    lanes: usize,
+    interfaces: usize,
     bridges: &[usize],
     storm_frames_per_second: u64,
     begin: impl FnOnce() + Send + 'static,
@@ -79,30 +81,30 @@ fn bench_with(
         COUNTED.set(true);
         carrier::run(theirs, Confinement::Absent)
     });
-    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
-    order::send(&orders, &Order::Work(manner), None).expect("sent");
+    let settings = CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
+    order::send(&orders, &Order::Configure(settings), None).expect("sent");
     let mut bench = Bench { orders, ends: Vec::new(), carrier: Some(carrier), _turn: turn };
-    for lane in 0..lanes {
+    for interface in 0..interfaces {
         let (end, queue) = Socket::pair().expect("a pair");
-        let is_bridge = bridges.contains(&lane);
-        let adoption = Adoption {
-            lane,
-            label: lane.to_string(),
-            mac: mac(lane),
+        let is_bridge = bridges.contains(&interface);
+        let new = NewInterface {
+            interface,
+            label: interface.to_string(),
+            mac: mac(interface),
             mtu_bytes: 1500,
             is_bridge,
             takes_tcp: true,
             takes_udp: true,
         };
-        order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
+        order::send(&bench.orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
         bench.ends.push(end);
-        bench.settle();
+        bench.barrier();
     }
     bench
 }
 
-fn mac(lane: usize) -> [u8; 6] {
-    [2, 0, 0, 0, (lane >> 8) as u8, lane as u8]
+fn mac(interface: usize) -> [u8; 6] {
+    [2, 0, 0, 0, (interface >> 8) as u8, interface as u8]
 }
 
 /// A plain frame behind an empty header.
@@ -111,24 +113,24 @@ fn frame(target: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
 }
 
 impl Bench {
-    fn settle(&self) {
-        order::send(&self.orders, &Order::Settle, None).expect("sent");
-        assert_eq!(order::await_next::<Answer>(&self.orders, PATIENCE).expect("an answer"), Answer::Done);
+    fn barrier(&self) {
+        order::send(&self.orders, &Order::Barrier, None).expect("sent");
+        assert_eq!(order::await_next::<Answer>(&self.orders, TIMEOUT).expect("an answer"), Answer::Done);
     }
 
-    fn counts(&self, lane: usize) -> Counts {
-        order::send(&self.orders, &Order::Count(lane), None).expect("sent");
-        match order::await_next(&self.orders, PATIENCE).expect("an answer") {
+    fn counts(&self, interface: usize) -> Counts {
+        order::send(&self.orders, &Order::QueryCounts(interface), None).expect("sent");
+        match order::await_next(&self.orders, TIMEOUT).expect("an answer") {
             Answer::Counts(counts) => *counts,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits until the counters of a lane satisfy `what`. The loop takes orders and frames in any order.
-    fn counts_when(&self, lane: usize, what: impl Fn(&Counts) -> bool) -> Counts {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until the counters of an interface satisfy `what`. The loop takes orders and frames in any order.
+    fn counts_when(&self, interface: usize, what: impl Fn(&Counts) -> bool) -> Counts {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let counts = self.counts(lane);
+            let counts = self.counts(interface);
             if what(&counts) {
                 return counts;
             }
@@ -137,23 +139,23 @@ impl Bench {
         }
     }
 
-    fn send(&self, lane: usize, packet: &[u8]) {
-        while let Err(error) = self.ends[lane].send(packet, &[]) {
+    fn send(&self, interface: usize, packet: &[u8]) {
+        while let Err(error) = self.ends[interface].send(packet, &[]) {
             assert_eq!(error, bywire_sys::Errno::AGAIN);
             std::thread::yield_now();
         }
     }
 
-    /// Waits for the next packet at a lane.
-    fn receive(&self, lane: usize) -> Vec<u8> {
-        await_packet(&self.ends[lane])
+    /// Waits for the next packet at an interface.
+    fn receive(&self, interface: usize) -> Vec<u8> {
+        await_packet(&self.ends[interface])
     }
 
-    /// True if no packet comes out at a lane for a tenth of a second.
-    fn is_silent(&self, lane: usize) -> bool {
+    /// True if no packet comes out at an interface for a tenth of a second.
+    fn is_silent(&self, interface: usize) -> bool {
         (0..200).all(|_| {
             std::thread::sleep(Duration::from_micros(500));
-            look(&self.ends[lane]).is_none()
+            look(&self.ends[interface]).is_none()
         })
     }
 }
@@ -169,7 +171,7 @@ fn look(end: &Socket) -> Option<Vec<u8>> {
 
 /// Waits for the next packet.
 fn await_packet(end: &Socket) -> Vec<u8> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(packet) = look(end) {
             return packet;
@@ -257,10 +259,10 @@ fn a_full_target_loses_its_own_frames_only() {
 #[test]
 fn superframes_are_cut_for_a_kernel_that_takes_none() {
     let bench = bench(3, &[], 100);
-    // The kernel of lane 1 accepts no superframes, that of lane 2 does.
+    // The kernel of interface 1 accepts no superframes, that of interface 2 does.
     let (end, queue) = Socket::pair().expect("a pair");
-    let adoption = Adoption {
-        lane: 1,
+    let new = NewInterface {
+        interface: 1,
         label: String::new(),
         mac: mac(1),
         mtu_bytes: 1500,
@@ -268,8 +270,8 @@ fn superframes_are_cut_for_a_kernel_that_takes_none() {
         takes_tcp: false,
         takes_udp: false,
     };
-    order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
-    bench.settle();
+    order::send(&bench.orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
+    bench.barrier();
     bench.send(0, &superframe(2));
     assert_eq!(bench.receive(2), superframe(2), "whole, and unchanged");
     bench.send(0, &superframe(1));
@@ -344,11 +346,11 @@ fn behind_a_bridge_addresses_are_learned() {
 fn a_device_that_vanishes_is_told_and_its_place_is_free() {
     let mut bench = bench(2, &[], 100);
     bench.ends.remove(1);
-    // A closed socket reads as a frame of no bytes, a removed TAP device as an error. Both end a lane.
-    let vanished = order::await_next::<Answer>(&bench.orders, PATIENCE).expect("an answer");
+    // A closed socket reads as a frame of no bytes, a removed TAP device as an error. Both end an interface.
+    let vanished = order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("an answer");
     assert_eq!(vanished, Answer::Vanished(1));
     bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
-    bench.settle();
+    bench.barrier();
     bench.counts_when(0, |counts| counts.drops.of(Cause::UnknownTarget) == 1);
 }
 
@@ -362,29 +364,29 @@ fn devices_that_vanish_all_at_once_are_told_by_and_by() {
     std::thread::sleep(Duration::from_millis(200));
     let mut told = std::collections::BTreeSet::new();
     while told.len() < MANY {
-        match order::await_next::<Answer>(&bench.orders, PATIENCE).expect("the loop lives") {
-            Answer::Vanished(lane) => {
-                assert!(told.insert(lane), "{lane} twice");
-                order::send(&bench.orders, &Order::Release(lane), None).expect("sent");
+        match order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("the loop lives") {
+            Answer::Vanished(interface) => {
+                assert!(told.insert(interface), "{interface} twice");
+                order::send(&bench.orders, &Order::RemoveInterface(interface), None).expect("sent");
             }
             other => panic!("{other:?}"),
         }
     }
-    bench.settle();
+    bench.barrier();
 }
 
 #[test]
 fn a_place_that_was_given_up_is_told_of_no_more() {
-    // More lanes than are reported before the first release.
+    // More interfaces than are reported before the first release.
     const MANY: usize = 40;
     let mut bench = bench(MANY, &[], 100);
     bench.ends.clear();
     std::thread::sleep(Duration::from_millis(200));
-    for lane in 0..MANY {
-        order::send(&bench.orders, &Order::Release(lane), None).expect("sent");
+    for interface in 0..MANY {
+        order::send(&bench.orders, &Order::RemoveInterface(interface), None).expect("sent");
     }
-    order::send(&bench.orders, &Order::Settle, None).expect("sent");
-    while order::await_next::<Answer>(&bench.orders, PATIENCE).expect("an answer") != Answer::Done {}
+    order::send(&bench.orders, &Order::Barrier, None).expect("sent");
+    while order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("an answer") != Answer::Done {}
     let late = order::await_next::<Answer>(&bench.orders, Duration::from_millis(100));
     assert!(matches!(late, Err(ExchangeError::Late)), "{late:?}");
 }
@@ -402,8 +404,8 @@ fn frames_allocate_nothing_once_it_is_warm() {
     let run = |count: usize| {
         for index in 0..count {
             bench.send(0, &kinds[index % kinds.len()]);
-            for lane in 1..3 {
-                while look(&bench.ends[lane]).is_some() {}
+            for interface in 1..3 {
+                while look(&bench.ends[interface]).is_some() {}
             }
         }
         // The last frame arrives after all earlier ones have been handled.
@@ -424,12 +426,13 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
     const COUNT: usize = 2000;
     const FAR: [u8; 6] = [2, 9, 9, 9, 9, 9];
     let directory = tempfile::tempdir().expect("a directory");
-    let mut far = Stranger::open("stranger", directory.path());
+    let mut far = HostilePeer::open("hostile_peer", directory.path());
     let bench = bench(1, &[], 100);
-    stranger::join(&bench.orders, "near", directory.path());
+    hostile_peer::join(&bench.orders, "near", directory.path());
     let peer = far.meet();
     far.introduce(peer, FAR);
-    let (mut inwards, outwards) = (vec![7; stranger::DATAGRAM_BYTES_MAX], frame(FAR, mac(0), &[8; 60_000]));
+    let (mut inwards, outwards) =
+        (vec![7; hostile_peer::DATAGRAM_BYTES_MAX], frame(FAR, mac(0), &[8; 60_000]));
     inwards[..8].fill(0);
     inwards[8..20].copy_from_slice(&[mac(0), FAR].concat());
     let last_inwards = [&[0; 8], &mac(0)[..], &FAR, &[9; 60]].concat();
@@ -445,8 +448,8 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
         // The last frames arrive after all earlier ones have been handled.
         bench.send(0, &last_outwards);
         far.await_datagram(8 + last_outwards[10..].len());
-        // The queue behind the lane may still be full, and then this frame is dropped: it is sent until one arrives.
-        let deadline = Instant::now() + PATIENCE;
+        // The queue behind the interface may still be full, and then this frame is dropped: it is sent until one arrives.
+        let deadline = Instant::now() + TIMEOUT;
         let is_last = |packet: Vec<u8>| packet[10..] == last_inwards[8..];
         let is_through = || {
             std::thread::sleep(Duration::from_millis(1));

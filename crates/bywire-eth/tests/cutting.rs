@@ -10,7 +10,7 @@ use bywire_eth::offload::{self, VnetHeader};
 use bywire_eth::segment::Segmenter;
 use bywire_sys::Errno;
 use bywire_sys::tap::{Offloads, Queue, Tap};
-use rooms::{PATIENCE, Room, persist, rooms};
+use rooms::{Room, TIMEOUT, persist, rooms};
 
 const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 
@@ -46,14 +46,14 @@ fn bench() -> Option<Bench> {
     });
     // Late copies of the first frame arrive before this frame.
     write(1).expect("the kernel takes it");
-    while read(&plain.queues[0], PATIENCE).expect("it forwards") != ordinary(1) {}
+    while read(&plain.queues[0], TIMEOUT).expect("it forwards") != ordinary(1) {}
     Some(Bench { whole, plain, _room: room })
 }
 
-/// The next frame, if one comes within `patience`.
-fn read(queue: &Queue, patience: Duration) -> Option<Vec<u8>> {
+/// The next frame, if one comes within `timeout`.
+fn read(queue: &Queue, timeout: Duration) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 70_000];
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match queue.read(&mut buffer) {
             Ok(length) => return Some(buffer[VnetHeader::BYTES..length].to_vec()),
@@ -187,7 +187,7 @@ fn compare(bench: &Bench, recipe: Recipe) {
         let mut index = 0;
         while let Some(segment) = segments.next_segment() {
             let ours = [segment.headers, segment.payload].concat();
-            let kernels = read(&bench.plain.queues[0], PATIENCE);
+            let kernels = read(&bench.plain.queues[0], TIMEOUT);
             let kernels =
                 kernels.unwrap_or_else(|| panic!("{recipe:?}: the kernel made {index} segments only"));
             assert!(

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::Manner;
-use rooms::{INTERFACE, MANNER, Room, connect, exchange, persist, rooms, tcp, udp};
+use bywire_eth::order::CarrierSettings;
+use rooms::{INTERFACE, Room, SETTINGS, connect, exchange, persist, rooms, tcp, udp};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 8 << 20;
@@ -16,7 +16,7 @@ const STREAM_BYTES: usize = 8 << 20;
 #[test]
 fn one_frame_per_wake_carries_the_same() {
     let Some(rooms) = rooms(2) else { return };
-    let _network = connect(&rooms, 1500, Manner { coalesce: false, spin_us: 0, ..MANNER });
+    let _network = connect(&rooms, 1500, CarrierSettings { coalesce: false, spin_us: 0, ..SETTINGS });
     let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
     exchange(&near, &far, STREAM_BYTES);
 }
@@ -24,7 +24,7 @@ fn one_frame_per_wake_carries_the_same() {
 #[test]
 fn several_queues_carry_several_streams() {
     let Some(rooms) = rooms(2) else { return };
-    let mut network = Network::start(&Launch::Thread, 3, MANNER).expect("a network");
+    let mut network = Network::start(&Launch::Thread, 3, SETTINGS).expect("a network");
     for room in &rooms {
         network.add(room.plan(1500)).expect("an interface");
     }
@@ -54,7 +54,7 @@ fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
 #[test]
 fn multicast_reaches_every_member_and_nobody_twice() {
     let Some(rooms) = rooms(3) else { return };
-    let mut network = connect(&rooms, 1500, MANNER);
+    let mut network = connect(&rooms, 1500, SETTINGS);
     let group = Ipv4Addr::new(239, 1, 2, 3);
     let join = |room: &Room| {
         let socket = udp(room, SocketAddr::from(([0, 0, 0, 0], 7002)));
@@ -79,14 +79,14 @@ fn multicast_reaches_every_member_and_nobody_twice() {
 #[test]
 fn all_nodes_of_ipv6_hear_each_other() {
     let Some(rooms) = rooms(2) else { return };
-    let _network = connect(&rooms, 1500, MANNER);
+    let _network = connect(&rooms, 1500, SETTINGS);
     let all_nodes: Ipv6Addr = "ff02::1".parse().expect("an address");
     let listener = udp(&rooms[1], SocketAddr::from((Ipv6Addr::UNSPECIFIED, 7003)));
     let sender = udp(&rooms[0], rooms[0].ipv6(7003));
     // The kernel is a member of this group on every interface. In a namespace, the first interface after `lo` has
     // index 2 or higher.
     let index =
-        rooms[0].inside(|| bywire_eth::interface::Links::open()?.find(INTERFACE)).expect("a link").index;
+        rooms[0].inside(|| bywire_eth::rtnetlink::Links::open()?.find(INTERFACE)).expect("a link").index;
     let target = std::net::SocketAddrV6::new(all_nodes, 7003, 0, index);
     persist(|| sender.send_to(b"all", target));
     assert_eq!(listener.recv_from(&mut [0; 8]).expect("received").0, 3);
@@ -95,7 +95,7 @@ fn all_nodes_of_ipv6_hear_each_other() {
 #[test]
 fn a_connection_survives_the_end_and_return_of_the_network() {
     let Some(rooms) = rooms(2) else { return };
-    let network = connect(&rooms, 1500, MANNER);
+    let network = connect(&rooms, 1500, SETTINGS);
     let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
     exchange(&near, &far, 1 << 20);
     drop(network);
@@ -103,15 +103,15 @@ fn a_connection_survives_the_end_and_return_of_the_network() {
         // The bytes that are under way now are lost, and retransmitted later.
         let stream = scope.spawn(|| exchange(&near, &far, 1 << 20));
         std::thread::sleep(Duration::from_millis(300));
-        let _again = connect(&rooms, 1500, MANNER);
+        let _again = connect(&rooms, 1500, SETTINGS);
         stream.join().expect("the stream goes on");
     });
 }
 
-/// Waits until a lane has dropped more than `count` frames for this cause.
-fn drops_more(network: &mut Network, lane: usize, cause: Cause, count: u64) {
+/// Waits until an interface has dropped more than `count` frames for this cause.
+fn drops_more(network: &mut Network, interface: usize, cause: Cause, count: u64) {
     persist(|| {
-        let counts = network.counts(lane).expect("counts");
+        let counts = network.counts(interface).expect("counts");
         if counts.drops.of(cause) > count {
             Ok(())
         } else {
@@ -123,7 +123,7 @@ fn drops_more(network: &mut Network, lane: usize, cause: Cause, count: u64) {
 #[test]
 fn nobody_sends_under_another_address() {
     let Some(rooms) = rooms(2) else { return };
-    let mut network = connect(&rooms, 1500, MANNER);
+    let mut network = connect(&rooms, 1500, SETTINGS);
     let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
     echo(&near, &far, rooms[1].ipv4(7001), b"as ourselves");
     rooms[0].ip(&format!("link set {INTERFACE} address 02:00:00:00:00:99"));
@@ -148,7 +148,7 @@ fn behind_a_bridge_others_are_reached() {
     rooms[1].ip("link set br0 up");
     rooms[1].inside(|| {
         let holder = &rooms[2].namespace;
-        let mut links = bywire_eth::interface::Links::open().expect("netlink");
+        let mut links = bywire_eth::rtnetlink::Links::open().expect("netlink");
         let output = std::process::Command::new("ip")
             .args(["link", "add", "cable", "type", "veth", "peer", "name", INTERFACE])
             .output()
@@ -161,7 +161,7 @@ fn behind_a_bridge_others_are_reached() {
     rooms[1].ip("link set cable up");
     rooms[2].ip(&format!("address add 10.77.0.3/24 dev {INTERFACE}"));
     rooms[2].ip(&format!("link set {INTERFACE} up"));
-    let mut network = Network::start(&Launch::Thread, 1, MANNER).expect("a network");
+    let mut network = Network::start(&Launch::Thread, 1, SETTINGS).expect("a network");
     network.add(rooms[0].plan(1500)).expect("an interface");
     let mut bridged = rooms[1].plan(1500);
     bridged.addresses.clear();
@@ -176,7 +176,7 @@ fn behind_a_bridge_others_are_reached() {
 #[test]
 fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     let Some(rooms) = rooms(2) else { return };
-    let mut network = connect(&rooms, 1500, MANNER);
+    let mut network = connect(&rooms, 1500, SETTINGS);
     let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
     exchange(&near, &far, 1 << 20);
     rooms[1].ip(&format!("link set {INTERFACE} down"));
@@ -188,11 +188,11 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
 
     let wanted = rooms[0].plan(9000);
     network.adapt(0, wanted).expect("adapted");
-    assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
+    assert_eq!(network.interface(0).expect("an interface").look().expect("a link").mtu_bytes, 9000);
     exchange(&near, &far, 1 << 20);
-    let impossible = bywire_eth::station::Plan { mtu_bytes: 1279, ..rooms[0].plan(1500) };
+    let impossible = bywire_eth::interface::Plan { mtu_bytes: 1279, ..rooms[0].plan(1500) };
     network.adapt(0, impossible).expect_err("it has an IPv6 address");
-    assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
+    assert_eq!(network.interface(0).expect("an interface").look().expect("a link").mtu_bytes, 9000);
 
     rooms[0].ip(&format!("link delete {INTERFACE}"));
     let plan = vanished(&mut network);
@@ -202,7 +202,7 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
 }
 
 /// Waits until one interface has vanished, and returns its plan.
-fn vanished(network: &mut Network) -> bywire_eth::station::Plan {
+fn vanished(network: &mut Network) -> bywire_eth::interface::Plan {
     let gone = persist(|| match network.vanished() {
         Ok(gone) if !gone.is_empty() => Ok(gone),
         _ => Err(std::io::ErrorKind::WouldBlock.into()),
@@ -214,7 +214,7 @@ fn vanished(network: &mut Network) -> bywire_eth::station::Plan {
 #[test]
 fn a_device_with_several_queues_vanishes_once_for_all() {
     let Some(rooms) = rooms(2) else { return };
-    let mut network = Network::start(&Launch::Thread, 3, MANNER).expect("a network");
+    let mut network = Network::start(&Launch::Thread, 3, SETTINGS).expect("a network");
     for room in &rooms {
         network.add(room.plan(1500)).expect("an interface");
     }
@@ -233,8 +233,8 @@ fn a_device_with_several_queues_vanishes_once_for_all() {
 #[test]
 fn what_cannot_be_made_is_refused_in_one_line() {
     let Some(rooms) = rooms(1) else { return };
-    let mut network = connect(&rooms, 1500, MANNER);
-    let mut refused = |change: &dyn Fn(&mut bywire_eth::station::Plan), expected: &str| {
+    let mut network = connect(&rooms, 1500, SETTINGS);
+    let mut refused = |change: &dyn Fn(&mut bywire_eth::interface::Plan), expected: &str| {
         let mut plan = rooms[0].plan(1500);
         plan.mac.0[5] ^= 1;
         change(&mut plan);
@@ -245,7 +245,7 @@ fn what_cannot_be_made_is_refused_in_one_line() {
     refused(&|plan| plan.mac.0[5] ^= 1, "would both have the address");
     refused(&|plan| plan.mtu_bytes = 1279, "IPv6 needs at least 1280");
     refused(&|plan| plan.place = "no-such-namespace".parse().expect("a place"), "no network namespace");
-    let unbridged = |plan: &mut bywire_eth::station::Plan| {
+    let unbridged = |plan: &mut bywire_eth::interface::Plan| {
         plan.name = "by1".to_owned();
         plan.bridge = Some("br9".to_owned());
     };

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::{self, Adoption, Answer, Confinement, Join, Order};
+use bywire_eth::order::{self, Answer, Confinement, Join, NewInterface, Order};
 use bywire_sys::socket::Socket;
-use rooms::{INTERFACE, MANNER, PATIENCE, exchange, met, node, persist, rooms, tcp, udp};
+use rooms::{INTERFACE, SETTINGS, TIMEOUT, exchange, met, node, persist, rooms, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -70,7 +70,7 @@ fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
     for everybody in [Ipv4Addr::new(10, 77, 0, 255), group] {
         sender.send_to(b"everybody", (everybody, 7100)).expect("sent");
         for listener in &listeners {
-            listener.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+            listener.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
             assert_eq!(listener.recv_from(&mut [0; 64]).expect("received").0, 9);
             listener.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out");
             assert!(listener.recv_from(&mut [0; 64]).is_err(), "it came twice");
@@ -103,7 +103,7 @@ fn whoever_claims_another_s_address_gets_and_sends_nothing_by_it() {
     let mut one = node(&rooms[0], 1500, directory.path(), 1);
     let _other = node(&rooms[1], 1500, directory.path(), 1);
     met(&mut one, 1);
-    let mut thief = Network::start(&Launch::Thread, 1, MANNER).expect("a network");
+    let mut thief = Network::start(&Launch::Thread, 1, SETTINGS).expect("a network");
     let mut plan = rooms[2].plan(1500);
     plan.mac = rooms[1].plan(1500).mac;
     thief.add(plan).expect("it cannot know");
@@ -155,23 +155,23 @@ fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
     let run = move || bywire_eth::carrier::run(theirs, Confinement::Absent);
     std::thread::Builder::new().name(format!("loop-{name}")).spawn(run).expect("a thread");
     let settle = || {
-        order::send(&orders, &Order::Settle, None).expect("sent");
+        order::send(&orders, &Order::Barrier, None).expect("sent");
         let answer = order::await_next::<Answer>(&orders, Duration::from_secs(20)).expect("an answer");
         assert_eq!(answer, Answer::Done);
     };
-    order::send(&orders, &Order::Work(MANNER), None).expect("sent");
-    for lane in 0..interfaces {
-        let [high, low] = (lane as u16).to_be_bytes();
-        let adoption = Adoption {
-            lane,
-            label: format!("/run/a/rather/long/path/to/a/namespace/of/some/container/{lane}:by0"),
+    order::send(&orders, &Order::Configure(SETTINGS), None).expect("sent");
+    for interface in 0..interfaces {
+        let [high, low] = (interface as u16).to_be_bytes();
+        let new = NewInterface {
+            interface,
+            label: format!("/run/a/rather/long/path/to/a/namespace/of/some/container/{interface}:by0"),
             mac: [2, name.len() as u8, 0, 0, high, low],
             mtu_bytes: 1500,
             is_bridge: false,
             takes_tcp: true,
             takes_udp: true,
         };
-        order::send(&orders, &Order::Adopt(adoption), Some(&silent_queue())).expect("sent");
+        order::send(&orders, &Order::AddInterface(new), Some(&silent_queue())).expect("sent");
         settle();
     }
     let (network, node, directory) = ("test".to_owned(), name.to_owned(), directory.to_owned());
@@ -187,7 +187,7 @@ fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
     let other = quiet_node("bb", 1024, directory.path());
     for (orders, count) in [(&one, 1024), (&other, 300)] {
         persist(|| {
-            order::send(orders, &Order::Peer(0), None).expect("sent");
+            order::send(orders, &Order::QueryPeer(0), None).expect("sent");
             let answer = order::await_next(orders, Duration::from_secs(20)).expect("an answer");
             match answer {
                 Answer::Peer(Some(report), _) if report.interfaces_count == count => Ok(()),
@@ -220,7 +220,7 @@ fn two_processes_that_have_nothing_to_carry_use_no_processor() {
     let nodes = ["idle-a", "idle-bb"].map(|name| quiet_node(name, 2, directory.path()));
     for orders in &nodes {
         persist(|| {
-            order::send(orders, &Order::Peer(0), None).expect("sent");
+            order::send(orders, &Order::QueryPeer(0), None).expect("sent");
             match order::await_next(orders, Duration::from_secs(20)).expect("an answer") {
                 Answer::Peer(Some(report), _) if report.interfaces_count == 2 => Ok(()),
                 other => Err(std::io::Error::other(format!("{other:?}"))),
@@ -243,16 +243,16 @@ fn two_processes_that_have_nothing_to_carry_use_no_processor() {
 #[test]
 fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
     let Some(rooms) = rooms(1) else { return };
-    let mut network = rooms::connect(&rooms, 1500, MANNER);
+    let mut network = rooms::connect(&rooms, 1500, SETTINGS);
     rooms[0].ip(&format!("link delete {INTERFACE}"));
     // The loop reports the end of the device before it answers.
     persist(|| match network.counts(0) {
         Err(_) => Ok(()),
         Ok(_) => Err(std::io::ErrorKind::WouldBlock.into()),
     });
-    assert!(network.has_news());
+    assert!(network.has_vanished());
     assert_eq!(network.vanished().expect("an answer").len(), 1);
-    assert!(!network.has_news());
+    assert!(!network.has_vanished());
     // The next interface in the same place must not be taken for the vanished one.
     network.add(rooms[0].plan(1500)).expect("made anew");
     assert_eq!(network.vanished().expect("an answer").len(), 0);

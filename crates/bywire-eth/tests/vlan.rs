@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
 use bywire_eth::drops::Cause;
-use bywire_eth::interface::Links;
-use rooms::{INTERFACE, Link, MANNER, PATIENCE, Room, connect, exchange, join, rooms, tcp, udp};
+use bywire_eth::rtnetlink::Links;
+use rooms::{INTERFACE, Link, Room, SETTINGS, TIMEOUT, connect, exchange, join, rooms, tcp, udp};
 
 const LINKS: [Link; 2] = [Link::Within, Link::Between];
 const MTU_BYTES: u32 = 1500;
@@ -52,8 +52,8 @@ impl PacketSocket {
             let bound = unsafe { libc::bind(raw, (&raw const address).cast(), size::<libc::sockaddr_ll>()) };
             checked(bound as libc::ssize_t)?;
             socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1_i32)?;
-            let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
-            socket.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
+            let timeout = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
             Ok(socket)
         })
     }
@@ -104,12 +104,12 @@ impl PacketSocket {
 
     /// True if exactly this frame arrives.
     fn hears(&self, wanted: &[u8]) -> bool {
-        self.hears_within(PATIENCE, wanted)
+        self.hears_within(TIMEOUT, wanted)
     }
 
-    fn hears_within(&self, patience: Duration, wanted: &[u8]) -> bool {
+    fn hears_within(&self, timeout: Duration, wanted: &[u8]) -> bool {
         let started = Instant::now();
-        while started.elapsed() < patience {
+        while started.elapsed() < timeout {
             if self.receive().is_ok_and(|frame| frame == wanted) {
                 return true;
             }
@@ -199,7 +199,7 @@ fn what_has_a_tag_of_priority_alone_is_for_everybody() {
         let _joined = join(&rooms, link, MTU_BYTES);
         let socket = PacketSocket::open(&rooms[0]).expect("a socket");
         let listener = udp(&rooms[1], rooms[1].ipv4(7001));
-        listener.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        listener.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
         let datagram = datagram(rooms[0].number, rooms[1].number, 7001, b"urgent");
         let sent = frame(mac(&rooms[1]), mac(&rooms[0]), &[(VLAN, 5 << 13)], 0x0800, &datagram);
         socket.send(&sent).expect("sent");
@@ -225,7 +225,7 @@ fn datagram(source: u8, target: u8, port: u16, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn vlan_devices_of_the_kernel_speak_through_it() {
     let Some(rooms) = rooms(2) else { return };
-    let _network = connect(&rooms, MTU_BYTES, MANNER);
+    let _network = connect(&rooms, MTU_BYTES, SETTINGS);
     for room in &rooms {
         if let Err(said) = room.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
             println!("not run: this kernel has no VLAN devices ({}): `modprobe 8021q`", said.trim());

@@ -1,34 +1,36 @@
-//! From what the two ends of each pair measured to one cell.
+//! Aggregates what the two ends of each pair measured into one cell.
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
 use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
+use bywire_results::level::MEMORY;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use crate::crowd::{self, Crowd, Together, fairness, limit};
+use crate::disturbance;
 use crate::memory;
+use crate::multi_connection::{self, MultiConnection, Together, fairness, limit};
 use crate::plan::Outcomes;
 use crate::plan::{Details, Outcome, Part, Plan, Test};
 use crate::size;
 use crate::web;
-use crate::workload::course::{Blocks, PROCESS, Results, histogram, way_seconds};
+use crate::workload::block_loop::{Blocks, PROCESS, Results, histogram, transfer_seconds};
 use crate::workload::{self, nhalf};
 
-/// Intervals of one stored cell come out the same every time.
+/// A fixed seed, so that the interval of a stored cell can be reproduced.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
 
 /// The share of memcpy that a message layer's plateau is set against for N½, when it is larger.
 const MEMCPY_SHARE: f64 = 0.4;
 
-/// What a cell is about.
+/// What a cell measures.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A test of a level, at one size.
     Messages(Plan),
-    /// N½: the plan of its streams, whatever their size.
+    /// N½: the plan of its streams, which have several sizes.
     Sweep(Plan),
     /// A ceiling.
     Memory(memory::Spec),
@@ -43,25 +45,26 @@ pub struct Aggregation {
     pairs: Vec<Vec<Outcomes>>,
     /// Per pair of a sweep: memcpy at the same time.
     memcpy: Vec<Outcome>,
-    /// Per crowd: what it did while all of it ran.
-    crowds: Vec<Together>,
+    /// Per group: what it did while all of it ran.
+    together: Vec<Together>,
 }
 
 impl Aggregation {
-    /// Nothing yet.
+    /// An aggregation without pairs.
     pub fn new(subject: Subject) -> Self {
-        Self { subject, pairs: Vec::new(), memcpy: Vec::new(), crowds: Vec::new() }
+        Self { subject, pairs: Vec::new(), memcpy: Vec::new(), together: Vec::new() }
     }
 
-    /// Pairs so far.
+    /// The number of pairs.
     pub fn pairs(&self) -> u32 {
         self.pairs.len() as u32
     }
 
-    /// Adds one pair, after checking that its ends agree; a sweep of the message layer with memcpy at the same time.
+    /// Adds one pair, after a check that its ends agree. A sweep of the message layer brings memcpy, measured at the
+    /// same time.
     ///
     /// # Errors
-    /// Ends that have not seen the same blocks, or bytes lost where none may be.
+    /// The ends have not seen the same blocks, or bytes were lost on a level that loses none.
     pub fn add(&mut self, outcomes: Vec<Outcomes>, memcpy: Option<Outcome>) -> Result<()> {
         for outcomes in &outcomes {
             self.check(outcomes)?;
@@ -71,13 +74,13 @@ impl Aggregation {
         Ok(())
     }
 
-    /// Adds one crowd.
+    /// Adds one group of connections.
     ///
     /// # Errors
     /// As [`Aggregation::add`].
-    pub fn add_crowd(&mut self, crowd: Crowd) -> Result<()> {
-        self.add(crowd.outcomes, None)?;
-        self.crowds.push(crowd.together);
+    pub fn add_multi_connection(&mut self, group: MultiConnection) -> Result<()> {
+        self.add(group.outcomes, None)?;
+        self.together.push(group.together);
         Ok(())
     }
 
@@ -107,15 +110,15 @@ impl Aggregation {
         Ok(())
     }
 
-    /// The cell, but for its link, its place, its parameters and its environment.
+    /// The cell, without its link, place, parameters and environment.
     ///
     /// # Errors
-    /// No pair so far, or none with a block that has a value.
+    /// There is no pair, or no block has a value.
     pub fn cell(&self) -> Result<Cell> {
         let mut details = Details::new();
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
-            Subject::Messages(plan) if plan.test.is_crowd() => {
-                let blocks = self.crowd_blocks(plan, &mut details);
+            Subject::Messages(plan) if plan.test.is_multi_connection() => {
+                let blocks = self.multi_connection_blocks(plan, &mut details);
                 (plan.level.name(), plan.test.name(), plan.test.kind().unit, Some(plan.size_bytes), blocks)
             }
             Subject::Messages(plan) => {
@@ -131,7 +134,7 @@ impl Aggregation {
                 (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
             }
             Subject::Web(plan) => {
-                details = web::account::details(self.all().map(|(_, outcomes)| outcomes))?;
+                details = web::open_load::details(self.all().map(|(_, outcomes)| outcomes))?;
                 let blocks = self.blocks(
                     |outcome| &outcome.blocks,
                     |client, _| Some(client.operations as f64 / client.seconds),
@@ -142,7 +145,7 @@ impl Aggregation {
             Subject::Memory(spec) => {
                 let blocks = self.blocks(|outcome| &outcome.blocks, |source, _| source.reading);
                 let size_bytes = spec.test.is_rate().then_some(spec.size_bytes);
-                ("memory", spec.test.name(), spec.test.unit(), size_bytes, blocks)
+                (MEMORY, spec.test.name(), spec.test.unit(), size_bytes, blocks)
             }
         };
         self.warmup_details(&mut details);
@@ -179,8 +182,8 @@ impl Aggregation {
         })
     }
 
-    fn is_crowd(&self) -> bool {
-        matches!(&self.subject, Subject::Messages(plan) if plan.test.is_crowd())
+    fn is_multi_connection(&self) -> bool {
+        matches!(&self.subject, Subject::Messages(plan) if plan.test.is_multi_connection())
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, &Outcomes)> {
@@ -206,9 +209,9 @@ impl Aggregation {
                 blocks.push(Block {
                     pair,
                     value,
-                    seconds: way_seconds(source, target),
+                    seconds: transfer_seconds(source, target),
                     operations: source.operations,
-                    disturbed: disturbed(source, target),
+                    disturbed: disturbance::of_block(source, target),
                     outlier: false,
                 });
             }
@@ -236,7 +239,7 @@ impl Aggregation {
                 value,
                 seconds: parts().map(|part| part.seconds).sum(),
                 operations: parts().map(|part| part.operations).sum(),
-                disturbed: sweep_disturbed(sweep, memcpy),
+                disturbed: disturbance::of_sweep(sweep, memcpy),
                 outlier: false,
             }));
         }
@@ -250,7 +253,7 @@ impl Aggregation {
         if without > 0 {
             details.insert("sweeps_without_n_half".into(), without.into());
         }
-        let parts: Vec<Vec<String>> = self.pairs.iter().flatten().flat_map(reasons_by_block).collect();
+        let parts: Vec<Vec<String>> = self.pairs.iter().flatten().flat_map(disturbance::by_block).collect();
         details.insert("blocks_of_streams".into(), parts.len().into());
         let disturbed = parts.iter().filter(|reasons| !reasons.is_empty()).count();
         details.insert("blocks_of_streams_disturbed".into(), disturbed.into());
@@ -264,37 +267,35 @@ impl Aggregation {
         Ok(blocks)
     }
 
-    /// The blocks in which all connections of a crowd ran, and what each of them did.
-    fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
+    /// The blocks in which all connections of a group ran, and what each of them did.
+    fn multi_connection_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
         self.granted_details(details);
         let mut blocks = Vec::new();
-        for (pair, (outcomes, together)) in self.pairs.iter().zip(&self.crowds).enumerate() {
+        for (pair, (outcomes, together)) in self.pairs.iter().zip(&self.together).enumerate() {
             blocks.extend(together.slices.iter().map(|slice| Block {
                 pair: pair as u32,
                 value: slice.value,
                 seconds: together.slice_seconds,
                 operations: slice.operations.round() as u64,
-                disturbed: once_each(
-                    outcomes.iter().flat_map(reasons_by_block).flatten().collect::<Vec<_>>().iter(),
-                ),
+                disturbed: disturbance::of_pairs(outcomes),
                 outlier: false,
             }));
         }
-        let connections = self.crowds.first().map_or(0, |crowd| crowd.connections.len());
+        let connections = self.together.first().map_or(0, |group| group.connections.len());
         let over_pairs =
-            |of: &dyn Fn(&Together) -> f64| median(&self.crowds.iter().map(of).collect::<Vec<_>>());
+            |of: &dyn Fn(&Together) -> f64| median(&self.together.iter().map(of).collect::<Vec<_>>());
         let each: Vec<f64> =
-            (0..connections).map(|connection| over_pairs(&|crowd| crowd.connections[connection])).collect();
+            (0..connections).map(|connection| over_pairs(&|group| group.connections[connection])).collect();
         let (least, most) = each
             .iter()
             .fold((f64::INFINITY, 0.0f64), |(least, most), &value| (least.min(value), most.max(value)));
         let unit = if plan.test == Test::Hotspot { "ns" } else { "bytes_per_second" };
         details.insert(format!("least_{unit}"), least.into());
         details.insert(format!("most_{unit}"), most.into());
-        details.insert("fairness_jain".into(), over_pairs(&|crowd| fairness(&crowd.work_per_second)).into());
+        details.insert("fairness_jain".into(), over_pairs(&|group| fairness(&group.work_per_second)).into());
         details.insert(format!("connections_{unit}"), each.into());
         if plan.test == Test::Hotspot {
-            let sum = over_pairs(&|crowd| crowd.work_per_second.iter().sum());
+            let sum = over_pairs(&|group| group.work_per_second.iter().sum());
             details.insert("summed_transactions_per_second".into(), sum.into());
         }
         self.loss_details(plan, details);
@@ -327,7 +328,7 @@ impl Aggregation {
         self.loss_details(plan, details);
     }
 
-    /// Which share of all payload did not arrive, where some may get lost on the way.
+    /// The share of all payload that did not arrive, on a level that may lose messages.
     fn loss_details(&self, plan: &Plan, details: &mut Details) {
         if !plan.level.carrier().is_lossy || !plan.test.is_one_way() {
             return;
@@ -343,7 +344,8 @@ impl Aggregation {
         }
     }
 
-    /// What the kernel granted and what the ends counted; buffers and what is the target's with the end's name before.
+    /// What the kernel granted and what the ends counted. Names of buffers, and of what the target counted, begin with
+    /// the end's name.
     fn granted_details(&self, details: &mut Details) {
         let Some((_, outcomes)) = self.all().next() else {
             return;
@@ -359,7 +361,7 @@ impl Aggregation {
         details.extend(target.map(|(name, value)| (format!("target_{name}"), value)));
     }
 
-    /// Every round trip of every pair in ns; absent where none was timed.
+    /// Every round trip of every pair, in ns. Absent if none was timed.
     fn round_trips(&self) -> Option<Histogram<u64>> {
         let mut all = histogram();
         for (_, outcomes) in self.all() {
@@ -423,33 +425,32 @@ impl Aggregation {
         }
     }
 
-    /// The cost of an end of one connection, or of that end of all connections of a crowd, which share its core.
+    /// The cost of an end of one connection, or of that end of all connections of a group, which share its core.
     fn together(&self, end: CpuEnd, of: fn(&Outcomes) -> Option<&Outcome>) -> CpuEnd {
-        if !self.is_crowd() {
+        if !self.is_multi_connection() {
             return end;
         }
-        let shares = self
-            .pairs
-            .iter()
-            .filter_map(|outcomes| crowd::attributed(&outcomes.iter().filter_map(of).collect::<Vec<_>>()));
+        let shares = self.pairs.iter().filter_map(|outcomes| {
+            multi_connection::attributed(&outcomes.iter().filter_map(of).collect::<Vec<_>>())
+        });
         let shares: Vec<f64> = shares.collect();
         let attributed = (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64);
         let unattributed = end.machine_busy.zip(attributed).map(|(busy, share)| busy - share);
         CpuEnd { attributed, unattributed, ..end }
     }
 
-    /// The cost of those who carry the messages, over the blocks of all pairs, whose `work` is in transactions or in bytes
-    /// that arrived.
+    /// The CPU cost of the processes that carry the messages, over the blocks of all pairs. `work` is transactions, or
+    /// bytes received.
     fn carriers_end(&self, work: f64, transactions: bool, bytes: bool) -> CpuEnd {
-        // The first of several connections watches them for all.
+        // The first of several connections reads them for all.
         let watched =
             || self.pairs.iter().filter_map(|all| all.first()).flat_map(|first| &first.source.blocks);
         let cpu_seconds: f64 = watched().map(|part| part.carriers_cpu_seconds).sum();
         let seconds: f64 = watched().map(|part| part.seconds).sum();
         let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
         let work = match &self.subject {
-            Subject::Messages(plan) if plan.test.is_crowd() => {
-                self.pairs.iter().map(|crowd| crowd::work_beside_first(plan.test, crowd)).sum()
+            Subject::Messages(plan) if plan.test.is_multi_connection() => {
+                self.pairs.iter().map(|group| multi_connection::work_beside_first(plan.test, group)).sum()
             }
             _ => work,
         };
@@ -472,48 +473,18 @@ fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
     Some((source.sent_bytes / source.operations.max(1), median(&rates)))
 }
 
-fn disturbed(source: &Part, target: &Part) -> Vec<String> {
-    once_each(source.disturbed.iter().chain(&target.disturbed))
-}
-
-fn once_each<'a>(reasons: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let reasons: std::collections::BTreeSet<&String> = reasons.collect();
-    reasons.into_iter().cloned().collect()
-}
-
-/// Why each block of a pair counts as disturbed.
-fn reasons_by_block(outcomes: &Outcomes) -> Vec<Vec<String>> {
-    let none = Part::default();
-    let target = |index| outcomes.target.as_ref().and_then(|target| target.blocks.get(index));
-    let sources = outcomes.source.blocks.iter().enumerate();
-    sources.map(|(index, source)| disturbed(source, target(index).unwrap_or(&none))).collect()
-}
-
-/// Why the N½ of a sweep counts as disturbed. Each of its points is a median of blocks, and so is memcpy: it stands
-/// while fewer than half of them are disturbed.
-fn sweep_disturbed(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
-    let memcpy =
-        memcpy.map(|memcpy| memcpy.blocks.iter().map(|part| part.disturbed.clone()).collect::<Vec<_>>());
-    let points: Vec<_> = sweep.iter().map(reasons_by_block).chain(memcpy).collect();
-    let shaken = points.iter().filter(|blocks| {
-        let disturbed = blocks.iter().filter(|reasons| !reasons.is_empty()).count();
-        disturbed > 0 && 2 * disturbed >= blocks.len()
-    });
-    once_each(shaken.flatten().flatten())
-}
-
 /// A `memory` test's rate, in bytes per second.
 fn median_reading(outcome: &Outcome) -> f64 {
     median(&outcome.blocks.iter().filter_map(|part| part.reading).collect::<Vec<_>>())
 }
 
 fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
-    let buckets = crate::workload::course::buckets(histogram);
+    let buckets = crate::workload::block_loop::buckets(histogram);
     buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
 }
 
-/// One end's cost over all pairs, each weighing as much as it lasted. What the kernel's counters are too coarse to tell of
-/// the shorter ones is not told of all by the others, which somebody may have held up.
+/// One end's CPU cost over all pairs, weighted by their durations. A value that the kernel's counters are too coarse
+/// for in any pair is absent: the longer pairs alone may be those that something held up.
 fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) -> u64>) -> CpuEnd {
     let mean = |of: fn(&CpuEnd) -> Option<f64>| {
         let shares: Vec<f64> = outcomes.iter().map(|outcome| of(&outcome.cpu)).collect::<Option<_>>()?;
@@ -541,38 +512,12 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disturbance::tests::{outcome, outcomes};
+    use crate::options::Request;
     use crate::place::Place;
     use crate::plan::End;
     use crate::registry::Level;
-    use crate::request::Request;
     use crate::resolution;
-
-    fn outcome(end: End, disturbed: &[bool]) -> Outcome {
-        let part = |&disturbed: &bool| Part {
-            disturbed: if disturbed { vec![format!("{end}")] } else { Vec::new() },
-            ..Part::default()
-        };
-        Outcome { blocks: disturbed.iter().map(part).collect(), ..Outcome::of(end) }
-    }
-
-    fn outcomes(source: &[bool], target: &[bool]) -> Outcomes {
-        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
-        Outcomes { source, target, same_machine: true }
-    }
-
-    #[test]
-    fn a_sweep_is_disturbed_where_a_median_of_it_is() {
-        let clean = outcomes(&[false; 4], &[false; 4]);
-        let once = outcomes(&[true, false, false, false], &[true, false, false, false]);
-        let half = outcomes(&[true, false, false, false], &[false, true, false, false]);
-        let none: Vec<String> = Vec::new();
-        assert_eq!(sweep_disturbed(&[clean.clone(), once.clone()], None), none);
-        assert_eq!(sweep_disturbed(&[once.clone(), half], None), ["source", "target"]);
-        let memcpy = outcome(End::Source, &[true, true, false]);
-        assert_eq!(sweep_disturbed(&[clean.clone(), once], Some(&memcpy)), ["source"]);
-        let alone = Outcomes { target: None, ..outcomes(&[true], &[]) };
-        assert_eq!(reasons_by_block(&alone), [["source"]]);
-    }
 
     fn aggregation(test: Test, pair: Vec<Outcomes>) -> Aggregation {
         let plan = json!({
@@ -637,8 +582,8 @@ mod tests {
     #[test]
     fn connections_have_of_their_core_what_they_had_of_all_the_time() {
         // Each alone for a quarter of a second, which has 1.25 s of the core in 1.25 s rather than in one.
-        let crowd = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
-        let cpu = aggregation(Test::Hotspot, crowd).cpu();
+        let group = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
+        let cpu = aggregation(Test::Hotspot, group).cpu();
         assert!(is_near(cpu.source.attributed, 1.0) && is_near(cpu.source.unattributed, -0.1), "{cpu:?}");
         // The first connection's second has all of its own round trips, and three quarters of the other's.
         let carriers = cpu.carriers.unwrap();

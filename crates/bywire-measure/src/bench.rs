@@ -16,24 +16,23 @@ use crate::plan::Level;
 use crate::preset::Preset;
 use crate::{environment, interrupt, mpi, pin};
 
-/// How long the machine is watched while nothing runs.
+/// How long the cores are observed while no measurement runs.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Where sessions go unless asked otherwise.
+/// The default directory of sessions.
 pub const SESSIONS: &str = "sessions";
 
-/// The report's name inside the session's directory.
-/// The name of the report's files, before their endings.
+/// The name of the report's files, without extension.
 const REPORT_FILE: &str = "report";
 
-/// Makes the report's files of a session: the ending of each one's name with its text, the page first.
+/// Makes the report's files of a session: the extension and the text of each, the page first.
 pub type Report = fn(&Session) -> Vec<(String, String)>;
 
-/// What a session tells while it runs.
+/// Notifications of a running session.
 pub trait Progress {
-    /// It is about to begin and will take about so long.
+    /// The session begins, with this number of cells. `total` is the expected time.
     fn begins(&mut self, cells: usize, total: Duration);
-    /// So much of the whole is done, both in expected time.
+    /// `done` of `total` is over. Both are expected times.
     fn advanced(&mut self, done: Duration, total: Duration);
     /// A cell is complete and stored.
     fn measured(&mut self, cell: &Cell);
@@ -43,11 +42,11 @@ pub trait Progress {
 
 /// A finished or interrupted session.
 pub struct Finished {
-    /// With all its cells.
+    /// The session, with all its cells.
     pub session: Session,
-    /// Where it is stored.
+    /// The session's directory.
     pub directory: PathBuf,
-    /// Its report.
+    /// The report's page.
     pub report: PathBuf,
 }
 
@@ -56,12 +55,11 @@ pub const ROUNDS_MAX: u32 = 100;
 
 /// Runs `preset` and stores it in `directory`. An interrupt ends it early; what was measured is kept.
 ///
-/// With `rounds`, every round takes one pair of every cell, in random order: each cell then sees the whole session,
-/// and whatever the machine went through in it. Without, cells are taken to their end one group after the other. `report`
-/// makes the page of the whole.
+/// With `rounds`, each round takes one pair of every cell, in random order, so that each cell is spread over the whole
+/// session. Without, groups of cells are completed one after the other. `report` makes the page.
 ///
 /// # Errors
-/// The directory cannot be written (a full disk, say); what was stored before stays.
+/// The directory cannot be written, for instance because the disk is full. Pairs stored before stay.
 pub fn run(
     preset: Preset,
     rounds: Option<u32>,
@@ -75,7 +73,7 @@ pub fn run(
     bench.take(preset, rounds, &cores, report).map_err(|error| bench.kept(error))
 }
 
-/// Where a session goes unless asked otherwise: under [`SESSIONS`], by preset and moment.
+/// The default directory of a session: in [`SESSIONS`], named by preset and time.
 pub fn default_directory(preset: &str) -> PathBuf {
     let moment: String = now().chars().filter(|letter| *letter != ':').collect();
     Path::new(SESSIONS).join(format!("{preset}-{moment}"))
@@ -146,9 +144,9 @@ impl<'a> Bench<'a> {
         self.finish(report)
     }
 
-    /// Says with an error that ended the session early what there is nevertheless.
+    /// Adds to an error that ended the session early how many cells are kept.
     fn kept(&self, error: anyhow::Error) -> anyhow::Error {
-        // With those that were being measured.
+        // Cells that were being measured count too.
         let cells = store::read(self.store.directory())
             .map_or(self.session.cells.len(), |session| session.cells.len());
         let place = self.store.directory().display();
@@ -162,7 +160,7 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    /// Watches the cores while nothing of ours runs.
+    /// Records how busy the cores are while no measurement runs.
     fn idle(&mut self, name: &str, cores: &[u32]) {
         if interrupt::requested() {
             return;
@@ -222,13 +220,13 @@ impl<'a> Bench<'a> {
                     self.give_up(&running.request, &error, running.expected * (pairs - taken));
                 }
             }
-            // Nothing of this has to be said twice: what is wrong with it is told when the cell is kept.
+            // An error here is reported when the cell is kept.
             if let Ok(cell) = running.cell() {
                 self.store.keep_running(place, &cell)?;
             }
             self.save()?;
         }
-        // A cell that was cut short is kept too: its parameters say how many pairs stand behind it.
+        // A cell that was cut short is kept too. Its parameters state the number of its pairs.
         for running in running.iter().filter(|running| running.measurement.pairs_taken() > 0) {
             match running.cell() {
                 Ok(cell) => self.keep(cell)?,
@@ -335,18 +333,18 @@ struct Running {
     measurement: Measurement,
     /// Of one pair.
     expected: Duration,
-    /// Why no more pairs of it are taken.
+    /// Why no more of its pairs are taken.
     failure: Option<String>,
 }
 
 impl Running {
-    /// What there is of it.
+    /// The cell of the pairs taken so far.
     fn cell(&self) -> Result<Cell> {
         Ok(Cell { failure: self.failure.clone(), ..self.measurement.cell()? })
     }
 }
 
-/// What tells a request from others of its level and test.
+/// The part of a request that distinguishes it from others of its level and test.
 fn shape(request: &Request) -> String {
     let parts = [
         request.mpi.clone(),
@@ -365,7 +363,7 @@ fn shape(request: &Request) -> String {
     if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
 }
 
-/// About how long a session takes where everything can be measured.
+/// The expected time of a session in which everything can be measured.
 pub fn expected(preset: &Preset, rounds: Option<u32>) -> Duration {
     let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
     let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
@@ -373,9 +371,9 @@ pub fn expected(preset: &Preset, rounds: Option<u32>) -> Duration {
     ceilings + messages * rounds.unwrap_or(PAIRS) + 2 * IDLE
 }
 
-/// About how long one pair of a request takes; nothing where it cannot be met anyway.
+/// The expected time of one pair of a request, or zero if the request cannot be measured.
 fn expected_pair(request: &Request) -> Duration {
-    // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
+    // An estimate does not depend on the namespaces or hosts, and must not open them.
     let launch = if request.level == Level::Mpi.name() { mpi::LAUNCH } else { Duration::ZERO };
     anywhere(request)
         .and_then(|request| Measurement::prepare(request, &mut Topology::default()))

@@ -1,9 +1,9 @@
-//! Where the half-RTT of one message goes, in two accounts that know nothing of each other.
+//! Where the half-RTT of one message goes, in two independent accounts.
 //!
-//! The first goes down a ladder of variants, taken in turn in fresh pairs: each leaves out one thing more, and what it
-//! is shorter by is that thing's part. Parts may be negative, and what the last variant still takes is set against what
-//! the machine alone takes for its system calls and its cache lines; the rest is said to be unexplained. The second
-//! account asks both cores in fine steps of time what they are at.
+//! The first account measures a ladder of variants, in fresh pairs. Each variant leaves out one thing more, and the
+//! difference is that thing's part. A part may be negative. The time of the last variant is compared with the machine's
+//! own system calls and cache lines, and the rest is called unexplained. The second account samples what both cores are
+//! doing.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -12,42 +12,42 @@ use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{bootstrap, median};
 use rand::seq::SliceRandom;
 
-use crate::ending::Misuse;
+use crate::exit_status::Misuse;
 use crate::memory;
 use crate::pair;
 use crate::place::{Cores, Place};
 use crate::plan::Outcomes;
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
 use crate::sampling::{self, Sampling, Symbols, Who};
-use crate::workload::course::PROCESS;
+use crate::workload::block_loop::PROCESS;
 
 pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
 
-/// A message that carries nothing but its mark.
+/// The length of a message that holds its mark only.
 const SHORT_BYTES: u64 = 8;
 
 const SEED: u64 = 0x6272_6b64;
 
-/// The machine's own two figures are read for so long beside each pair.
+/// How long the machine's own two figures are measured beside each pair.
 const ALONE_BLOCK_US: u64 = 500;
 const ALONE_BLOCKS: u32 = 4;
 
-/// One variant of what is broken down.
+/// One variant of the measured message.
 struct Variant {
     plan: Plan,
     place: Place,
-    /// What it leaves out of the one before, and how that is said.
+    /// What it leaves out compared with the variant before, and the words for it.
     part: &'static str,
     how: String,
 }
 
 /// A breakdown with the pairs taken so far.
 pub struct Breakdown {
-    /// The first is the whole.
+    /// The first variant is the whole message.
     ladder: Vec<Variant>,
-    /// Set against one of the ladder: its place there, and whether the ladder's is the longer one.
+    /// Variants compared with one of the ladder: the index there, and whether the ladder's takes longer.
     beside: Vec<(Variant, usize, bool)>,
-    /// Read when they are first needed.
+    /// Read at first use.
     symbols: OnceLock<Result<Symbols>>,
     taken: Vec<Taken>,
 }
@@ -65,7 +65,7 @@ struct Taken {
     sampled: Vec<Sampled>,
 }
 
-/// What one core was at during a half-RTT, in ns.
+/// What one core did during a half-RTT, in ns.
 struct Sampled {
     core: u32,
     parts: BTreeMap<&'static str, f64>,
@@ -73,10 +73,10 @@ struct Sampled {
 }
 
 impl Breakdown {
-    /// Of messages as `plan` has them, between two ends at `place`.
+    /// A breakdown of the messages of `plan`, between two ends at `place`.
     ///
     /// # Errors
-    /// The other end is on another machine, where it cannot be watched.
+    /// The other end is on another machine, where it cannot be sampled.
     pub fn new(plan: &Plan, place: &Place) -> Result<Self, Misuse> {
         if matches!(place, Place::Host(_)) {
             return Err(Misuse(
@@ -166,10 +166,10 @@ impl Breakdown {
         Ok(sampling.within(&spans, &who, symbols).into_iter().map(scaled).collect())
     }
 
-    /// What the pairs so far come to.
+    /// The account of the pairs taken so far.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no pair.
     pub fn account(&self, cores: Cores) -> Result<Account> {
         ensure!(!self.taken.is_empty(), "nothing has been taken");
         let rung = |index: usize| move |taken: &Taken| Some(taken.ladder[index]);
@@ -278,7 +278,7 @@ impl Breakdown {
             );
         } else if whole.spin && whole.level != Level::Msg {
             notes.push(
-                "system calls: not counted, as whoever polls makes them in vain most of the time".to_owned(),
+                "system calls: not counted, because a polling end makes most of them in vain".to_owned(),
             );
         }
         if let Err(reason) = self.symbols.get_or_init(Symbols::read) {
@@ -295,7 +295,7 @@ impl Breakdown {
         notes
     }
 
-    /// What the sampling itself does to what it watches.
+    /// How much the sampling itself slows the message down.
     fn sampling_cost(&self) -> String {
         let sampled = |taken: &Taken| taken.sampled.first().map(|core| core.parts.values().sum::<f64>());
         let [with, without] = [
@@ -366,7 +366,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
     ladder
 }
 
-/// What is worth knowing but no part of the sum.
+/// Differences that are not part of the sum.
 fn beside(whole: &Plan, place: &Place, ladder: &[Variant]) -> Vec<(Variant, usize, bool)> {
     if whole.level != Level::Msg {
         return Vec::new();
@@ -395,7 +395,7 @@ fn half_rtt_ns(outcomes: &Outcomes) -> f64 {
     median(&readings)
 }
 
-/// What the machine alone takes, in ns; nothing where that cannot be had.
+/// The machine's own figure in ns, if it can be measured.
 fn alone_ns(test: memory::Test, cores: Cores) -> Option<f64> {
     let plan = MemoryPlan::short(test, ALONE_BLOCK_US, ALONE_BLOCKS);
     pair::run(&Job::Memory(plan), &Place::Processes, cores).ok()?.source.median_reading()

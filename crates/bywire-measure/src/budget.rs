@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::ending::Misuse;
+use crate::exit_status::Misuse;
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
@@ -10,24 +10,24 @@ pub const PAIRS: u32 = 5;
 /// Variants of one breakdown, at most: its time is shared by them.
 pub const VARIANTS: u32 = 8;
 
-/// Measuring time of a cell unless asked otherwise.
+/// The default measuring time of a cell.
 pub const TIME_SECONDS: f64 = 1.0;
 
-/// The same of a cell of `nhalf`, which is shared by all the lengths of its sweep.
+/// The default of a cell of `nhalf`. All lengths of its sweep share it.
 pub const SWEEP_TIME_SECONDS: f64 = 5.0;
 
-/// The same of a cell with several connections, whose processes take turns on a core.
+/// The default of a cell with several connections, whose processes take turns on a core.
 pub(crate) const CROWD_SECONDS: f64 = 2.5;
 
-/// Blocks are this long, …
+/// The length of a block, unless the cell takes [`MACHINE_SECONDS_MIN`] or longer.
 const BLOCK_US: u64 = 20_000;
 
-/// … but this long where a cell takes [`MACHINE_SECONDS_MIN`]: there the machine's CPU is published, which the kernel
-/// counts in ticks of 10 ms.
+/// The length of a block in cells that take [`MACHINE_SECONDS_MIN`] or longer. Those publish the machine's CPU, which
+/// the kernel counts in ticks of 10 ms.
 const MACHINE_BLOCK_US: u64 = 500_000;
 const MACHINE_SECONDS_MIN: f64 = 10.0;
 
-/// A block shorter than this says more about its beginning and its end than about what is between them.
+/// The beginning and the end of a shorter block would weigh more than the rest of it.
 const BLOCK_US_MIN: u64 = 1_000;
 
 /// The longest `--time`.
@@ -42,11 +42,11 @@ pub fn parse_time(text: &str) -> Result<f64> {
     seconds.with_context(|| format!("give {} to {TIME_SECONDS_MAX} seconds, like 0.5", time_min(1)))
 }
 
-/// The measuring time in seconds that was asked for a cell of so many `streams` (one, but for a sweep), or the usual
-/// one.
+/// The measuring time of a cell in seconds: the requested one, or the default. A sweep has several `streams`, every
+/// other cell one.
 ///
 /// # Errors
-/// A time that is none, too short for a block of each pair, or too long.
+/// The time is not positive, too short for one block of each pair, or too long.
 pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
     let usual = if streams > 1 { SWEEP_TIME_SECONDS } else { TIME_SECONDS };
     let seconds = asked.unwrap_or(usual);
@@ -66,7 +66,7 @@ pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
     )))
 }
 
-/// The shortest time of a cell of so many streams, in seconds.
+/// The minimum time of a cell with this number of streams, in seconds.
 pub(crate) fn time_min(streams: u32) -> f64 {
     f64::from(PAIRS * streams) * BLOCK_US_MIN as f64 * 1e-6
 }
@@ -90,7 +90,7 @@ impl Blocks {
         Self { block_us, warmup, kept }
     }
 
-    /// One block of each of [`PAIRS`] crowds that take `seconds` together: the ends of many connections that share a
+    /// One block of each of [`PAIRS`] groups that take `seconds` together: the ends of many connections that share a
     /// core would wait for each other longer between blocks than a short block takes.
     pub(crate) fn whole(seconds: f64) -> Self {
         Self { block_us: (seconds * 1e6 / f64::from(PAIRS)).max(1000.0) as u64, warmup: 0, kept: 1 }

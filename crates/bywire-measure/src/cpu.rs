@@ -1,8 +1,8 @@
-//! CPU accounts: what a stretch of measuring cost the machine, and how much of it is the thread's own.
+//! CPU accounts: what a span of measuring cost the machine, and how much of that is the thread's own time.
 //!
-//! The kernel counts a core's time in ticks of 10 ms (`USER_HZ`), so one reading is wrong by up to a tick:
-//! machine figures mean something over long spans only, and are left out under [`MACHINE_SPAN_SECONDS_MIN`].
-//! The thread's own clock is exact to nanoseconds over any span.
+//! The kernel counts a core's time in ticks of 10 ms (`USER_HZ`), so a reading is wrong by up to one tick. Machine
+//! figures are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`]. The thread's own clock is exact to nanoseconds over
+//! any span.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,16 @@ use rustix::time::{ClockId, clock_gettime};
 /// Spans shorter than this carry no machine figures: the tick alone would be over 2 % of them.
 pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
 
-/// A block is disturbed when more than this share of it was taken from one of its ends. On a quiet machine the kernel's
-/// own threads take under 0.5 %, and a program that wants the same core 10 to 50 %.
-const TAKEN_SHARE_MAX: f64 = 0.02;
+/// What was taken from a thread over a span of wall time.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// The span.
+    pub wall_seconds: f64,
+    /// What the hypervisor took of the core, in whole ticks.
+    pub stolen_seconds: Option<f64>,
+    /// How long the thread was ready to run while another one had the core.
+    pub waited_seconds: Option<f64>,
+}
 
 /// Readings of every account at one moment, for the calling thread and one core.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,13 +36,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the accounts now. `core` is the core that the calling thread is pinned to; without one there
-    /// are no machine figures, since nothing of the machine could be charged to this end.
+    /// Reads the accounts now. `core` is the core that the calling thread is pinned to. Without one there are no
+    /// machine figures, because no core can be charged to this end.
     pub fn take(core: Option<u32>) -> Self {
-        Self { thread_seconds: seconds(ClockId::ThreadCPUTime), ..Self::of_thread("/proc/thread-self", core) }
+        Self { thread_seconds: thread_seconds(), ..Self::of_thread("/proc/thread-self", core) }
     }
 
-    /// The same of another thread, `thread` being its directory under `/proc`; its own time is as of the last tick.
+    /// Reads the accounts of another thread by its directory under `/proc`. Its own time is as of the last tick.
     pub fn of_thread(thread: &str, core: Option<u32>) -> Self {
         let read = |path: &str| fs::read_to_string(path).ok();
         let account = read(&format!("{thread}/schedstat")).and_then(|account| thread_account(&account));
@@ -48,9 +55,9 @@ impl Snapshot {
         }
     }
 
-    /// The same of all threads of several processes together, whose waiting is not known.
+    /// Reads the accounts of all threads of several processes together. Their waiting time is unknown.
     pub fn of_processes(processes: &[u32], core: Option<u32>) -> Self {
-        let thread_seconds = processes.iter().map(|&process| process_seconds(process)).sum();
+        let thread_seconds = processes_seconds(processes);
         Self { thread_seconds, waited_seconds: None, ..Self::of_thread("/proc/thread-self", core) }
     }
 
@@ -59,7 +66,7 @@ impl Snapshot {
         self.thread_seconds - earlier.thread_seconds
     }
 
-    /// The same of another thread that has told how long it has run so far.
+    /// Reads the accounts of another thread that has reported its own CPU time.
     pub fn of_thread_that_ran(thread: &str, core: Option<u32>, thread_seconds: f64) -> Self {
         Self { thread_seconds, ..Self::of_thread(thread, core) }
     }
@@ -85,18 +92,16 @@ impl Snapshot {
         }
     }
 
-    /// Why the span from `self` to `later` counts as disturbed (see [`bywire_results::cell::DISTURBED`]): `steal` when the hypervisor had the
-    /// core, counted in ticks of 10 ms; `waited-for-core` when another thread had it. Empty when clean. A single
-    /// switch says nothing: the kernel's own threads cause one in most blocks, for microseconds.
-    pub fn disturbed_since(&self, later: &Self) -> Vec<String> {
-        let taken_max = TAKEN_SHARE_MAX * (later.wall_seconds - self.wall_seconds);
-        let stolen = self.core_times_until(later).map(|spent| spent.steal);
-        let waited = later.waited_seconds.zip(self.waited_seconds).map(|(after, before)| after - before);
-        [("steal", stolen), ("waited-for-core", waited)]
-            .into_iter()
-            .filter(|(_, taken)| taken.is_some_and(|taken| taken > taken_max))
-            .map(|(reason, _)| reason.to_owned())
-            .collect()
+    /// What was taken from the thread between `self` and `later`.
+    pub fn taken_until(&self, later: &Self) -> Taken {
+        Taken {
+            wall_seconds: later.wall_seconds - self.wall_seconds,
+            stolen_seconds: self.core_times_until(later).map(|spent| spent.steal),
+            waited_seconds: later
+                .waited_seconds
+                .zip(self.waited_seconds)
+                .map(|(after, before)| after - before),
+        }
     }
 
     fn core_times_until(&self, later: &Self) -> Option<CoreTimes> {
@@ -104,20 +109,27 @@ impl Snapshot {
     }
 }
 
-/// The CPU time of all threads of a process so far, as of the last tick where one is running; 0 once it is gone.
-pub fn process_seconds(process: u32) -> f64 {
-    process_seconds_by("/proc".as_ref(), process)
+/// The calling thread's own CPU time.
+pub fn thread_seconds() -> f64 {
+    seconds(ClockId::ThreadCPUTime)
 }
 
-/// The same by another place than `/proc`, whose process it is.
-pub fn process_seconds_by(proc: &Path, process: u32) -> f64 {
-    let threads = fs::read_dir(proc.join(format!("{process}/task"))).into_iter().flatten().flatten();
+/// The CPU time of all threads of several processes so far, as of the last tick for a running thread. A process that has
+/// ended adds nothing.
+pub fn processes_seconds(processes: &[u32]) -> f64 {
+    processes_seconds_by("/proc".as_ref(), processes)
+}
+
+/// The same, read below another mount of procfs, in whose namespace `processes` are numbers.
+pub fn processes_seconds_by(proc: &Path, processes: &[u32]) -> f64 {
+    let threads = processes.iter().flat_map(|process| fs::read_dir(proc.join(format!("{process}/task"))));
+    let threads = threads.flatten().flatten();
     let accounts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
     accounts.filter_map(|account| thread_account(&account)).map(|(ran, _)| ran).sum()
 }
 
-/// One core's times out of `/proc/stat`, in seconds. Busy is what remains of wall time without the first three:
-/// the idle counter is precise under NO_HZ while the busy ones are sampled, and `guest` is already inside `user`.
+/// One core's times in `/proc/stat`, in seconds. Busy time is wall time less these three: the idle counter is exact
+/// under NO_HZ, the busy counters are sampled, and `user` includes `guest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct CoreTimes {
     idle: f64,
@@ -153,7 +165,7 @@ impl CoreTimes {
     }
 }
 
-/// The seconds that a thread ran and that it waited for its core, out of its `schedstat`.
+/// The seconds that a thread ran and the seconds that it waited for its core, from its `schedstat`.
 fn thread_account(schedstat: &str) -> Option<(f64, f64)> {
     let mut fields = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
     let mut next_seconds = || Some(fields.next()?.ok()? as f64 * 1e-9);
@@ -212,17 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn disturbances_are_named_and_a_moment_is_none() {
-        let before = snapshot(10.0, 5.0, 0.0, 7.0);
-        let reasons = |steal, waited| before.disturbed_since(&snapshot(10.5, 5.0, steal, waited));
-        assert!(reasons(0.0, 7.0).is_empty());
-        assert!(reasons(0.01, 7.01).is_empty(), "a tick, and 2 % of waiting");
-        assert_eq!(reasons(0.02, 7.0), ["steal"]);
-        assert_eq!(reasons(0.0, 7.011), ["waited-for-core"]);
-        assert_eq!(reasons(0.02, 7.1), ["steal", "waited-for-core"]);
-    }
-
-    #[test]
     fn a_threads_account_is_read_by_its_first_two_fields() {
         assert_eq!(thread_account("2000000000 500000000 7\n"), Some((2.0, 0.5)));
         assert_eq!(thread_account("2000000000"), None);
@@ -230,39 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_on_the_core_is_a_disturbance() {
-        let core = crate::pin::allowed_cores()[0];
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        let busy = |until: &dyn Fn() -> bool| while !until() {};
-        let (there, is_there) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                crate::pin::pin_to(core).unwrap();
-                there.send(()).unwrap();
-                // Relaxed: a flag alone, nothing else hangs on it.
-                busy(&|| stop.load(std::sync::atomic::Ordering::Relaxed));
-            });
-            is_there.recv().unwrap();
-            let disturbed = scope.spawn(|| {
-                crate::pin::pin_to(core).unwrap();
-                let before = Snapshot::take(Some(core));
-                let began = std::time::Instant::now();
-                busy(&|| began.elapsed().as_millis() > 200);
-                before.disturbed_since(&Snapshot::take(Some(core)))
-            });
-            let reasons = disturbed.join().unwrap();
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(reasons.iter().any(|reason| reason == "waited-for-core"), "{reasons:?}");
-        });
-    }
-
-    #[test]
     fn the_thread_clock_counts_work_and_not_waiting() {
-        // A thread is held up between its readings too: the wall's lie outside of its own.
+        // A thread may be held up between its readings too, so wall time is read outside of them.
         let began = std::time::Instant::now();
         let before = Snapshot::take(Some(0));
         let mut sum = 0u64;
-        while seconds(ClockId::ThreadCPUTime) - before.thread_seconds < 0.01 {
+        while thread_seconds() - before.thread_seconds < 0.01 {
             sum = std::hint::black_box(sum + 1);
         }
         let after = Snapshot::take(Some(0));

@@ -1,7 +1,6 @@
-//! The seam between the tests and the levels: one end of a connected pair that carries whole messages.
+//! The interface between tests and levels: one end of a connected pair that carries whole messages.
 //!
-//! Tests are generic over [`Endpoint`] and monomorphised, so one measuring core serves every level and none pays
-//! for a dynamic call on its data path.
+//! Tests are generic over [`Endpoint`], so every level uses the same code without dynamic calls on its data path.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +9,17 @@ use anyhow::{Result, bail};
 use crate::plan::Details;
 
 /// How long an end waits for its peer to make any progress before it gives up.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long [`Endpoint::receive`] sleeps at most before it returns empty-handed.
+/// The longest time that [`Endpoint::receive`] sleeps before it returns `None`.
 pub const NAP: Duration = Duration::from_millis(500);
 
 /// One end of a connected pair that carries whole messages in order.
 ///
-/// An endpoint is opened for one length in each direction, so that levels that are byte streams can tell
-/// messages apart as a program with fixed records would.
+/// An endpoint is opened for one length in each direction, so that levels that are byte streams find the ends of
+/// messages.
 pub trait Endpoint {
-    /// False where messages may be lost or arrive twice: the tests then ask again and count both ends.
+    /// False if messages may be lost or duplicated. Tests then repeat their requests and count at both ends.
     const RELIABLE: bool = true;
 
     /// Fills and submits the next message of `length` bytes, at least 1. `Ok(false)`: there is no room now; call
@@ -36,12 +35,12 @@ pub trait Endpoint {
     /// opened. May return early.
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()>;
 
-    /// Does [`Endpoint::wait`] return at once?
+    /// True if [`Endpoint::wait`] returns at once.
     fn spins(&self) -> bool {
         false
     }
 
-    /// Sends one message, waiting for room; fails when the peer takes nothing for [`PATIENCE`].
+    /// Sends one message, waiting for room; fails when the peer takes nothing for [`TIMEOUT`].
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
         if self.try_send(length, mark)? {
@@ -49,8 +48,8 @@ pub trait Endpoint {
         }
         let started = Instant::now();
         while !self.try_send(length, mark)? {
-            if started.elapsed() > PATIENCE {
-                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+            if started.elapsed() > TIMEOUT {
+                bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
             }
             self.wait(Interest::Send, NAP)?;
         }
@@ -63,36 +62,37 @@ pub trait Endpoint {
         if let Some(received) = self.try_receive()? {
             return Ok(Some(received));
         }
-        // Looking at the clock costs about as much as a message, so an end that spins does it seldom.
+        // Reading the clock costs about as much as a message, so an end that spins does it seldom.
         let stride = if self.spins() { 1024 } else { 1 };
         let mut started = None;
-        for turn in 1u64.. {
+        for attempt in 1u64.. {
             self.wait(Interest::Receive, NAP)?;
             let received = self.try_receive()?;
             if received.is_some() {
                 return Ok(received);
             }
-            if turn.is_multiple_of(stride) && started.get_or_insert_with(Instant::now).elapsed() >= NAP {
+            if attempt.is_multiple_of(stride) && started.get_or_insert_with(Instant::now).elapsed() >= NAP {
                 break;
             }
         }
         Ok(None)
     }
 
-    /// Sends so far that the system refused for want of memory (`ENOBUFS`), which netperf counts too; each was made again.
+    /// The number of sends that the system refused for lack of memory (`ENOBUFS`), as netperf counts them. Each was
+    /// repeated.
     fn send_errors(&self) -> u64 {
         0
     }
 
-    /// What was really granted, for the cell's details (`send_socket_bytes`, …).
+    /// What the system granted, for the cell's details (`send_socket_bytes`, …).
     fn details(&self) -> Details {
         Details::new()
     }
 }
 
-/// Receives one message; fails when none comes for [`PATIENCE`].
+/// Receives one message; fails when none comes for [`TIMEOUT`].
 #[inline]
-pub fn receive_patiently<E: Endpoint>(end: &mut E) -> Result<Received> {
+pub fn receive_in_time<E: Endpoint>(end: &mut E) -> Result<Received> {
     if let Some(received) = end.receive()? {
         return Ok(received);
     }
@@ -101,8 +101,8 @@ pub fn receive_patiently<E: Endpoint>(end: &mut E) -> Result<Received> {
         if let Some(received) = end.receive()? {
             return Ok(received);
         }
-        if started.elapsed() > PATIENCE {
-            bail!("the peer has sent nothing for {} s", PATIENCE.as_secs());
+        if started.elapsed() > TIMEOUT {
+            bail!("the peer has sent nothing for {} s", TIMEOUT.as_secs());
         }
     }
 }
@@ -165,16 +165,16 @@ impl Mark {
         Self((kind as u64) << Self::TAG_BITS | (tag as u64 & 0x1f))
     }
 
-    /// Payload with the tag of nought.
+    /// A payload message with tag 0.
     pub const DATA: Self = Self::new(Kind::Data, 0);
 
-    /// The byte as it stands in the message.
+    /// The byte in the message.
     #[inline]
     pub const fn byte(self) -> u8 {
         self.0 as u8
     }
 
-    /// Reads a message's first byte; fails on a byte that is no mark.
+    /// Parses a message's first byte. Fails if it is not a mark.
     #[inline]
     pub fn from_byte(byte: u8) -> Result<Self> {
         if byte >> Self::TAG_BITS > Kind::Finished as u8 {
@@ -197,7 +197,7 @@ impl Mark {
         }
     }
 
-    /// The low five bits of the tag it was made with.
+    /// The low five bits of its tag.
     #[inline]
     pub const fn tag(self) -> u32 {
         (self.0 & 0x1f) as u32

@@ -1,4 +1,5 @@
-//! What has to be known about a machine to judge a run on it. Stored with every result; names no host and no user.
+//! The facts about a machine that are needed to judge a result. Stored with every result, without names of hosts and
+//! users.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::pin;
 
-/// Sysctls that move results of network tests.
+/// Sysctls that affect results of network tests.
 const SYSCTLS: [&str; 12] = [
     "net.core.rmem_default",
     "net.core.rmem_max",
@@ -26,7 +27,7 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_mtu_probing",
 ];
 
-/// Describes this machine now, with `cores` the ones measured on. What this kernel does not tell is `null`.
+/// Describes this machine now. `cores` are measured on. Facts that the kernel does not report are `null`.
 pub fn describe(cores: &[u32]) -> Value {
     json!({
         "package": { "version": env!("CARGO_PKG_VERSION"), "revision": option_env!("BYWIRE_REVISION") },
@@ -64,10 +65,10 @@ fn kernel() -> Value {
     })
 }
 
-/// Equal for two processes of one booted machine, and tells nothing else about it.
+/// Equal for two processes of one booted machine. It reveals nothing else about the machine.
 pub fn boot_identity() -> Option<String> {
     let boot = read("/proc/sys/kernel/random/boot_id")?;
-    // Fixed keys: the same on every run. What is hashed is random already, so this hides it well enough.
+    // Fixed keys give the same hash in every run. The hashed value is random already, so the hash hides it.
     let mut hasher = DefaultHasher::new();
     ("bywire", boot).hash(&mut hasher);
     Some(format!("{:016x}", hasher.finish()))
@@ -128,8 +129,8 @@ fn caches(core: u32) -> Vec<Cache> {
     indexes.filter_map(cache).collect()
 }
 
-/// What all of `cores` share, closest first: `core` (hardware threads of one), `L1`, `L2`, `L3`, `package`.
-/// Empty for fewer than two cores or where the kernel does not tell.
+/// What all of `cores` share, closest first: `core` (hardware threads of one), `L1`, `L2`, `L3`, `package`. Empty for
+/// fewer than two cores, or if the kernel does not report it.
 pub fn shared(cores: &[u32]) -> Vec<String> {
     let Some((&first, others)) = cores.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Vec::new();

@@ -12,41 +12,41 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::ending::Misuse;
+use crate::exit_status::Misuse;
 use crate::interrupt::Leader;
-use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
-use crate::request::{MTU_BYTES, Request};
-use crate::star::Star;
+use crate::options::{MTU_BYTES, Request};
+use crate::scratch_directory::{ScratchDirectory, nonce};
+use crate::switched_network::SwitchedNetwork;
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
-/// What the interfaces are called.
+/// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
 
-/// How long a carrying process may take until its interfaces stand and the other one is known.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a carrying process may take until its interfaces exist and it knows the other process.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A look at the status takes a few milliseconds.
+/// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How frames are to be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameLink {
-    /// By what.
+    /// The link.
     pub link: Link,
     /// MTU of both interfaces.
     pub mtu_bytes: u32,
-    /// Take all frames there are at each wake, rather than one.
+    /// Take all available frames at each wake-up, rather than one.
     pub coalesce: bool,
-    /// Leave the cutting of long sends into segments to the interfaces.
+    /// Let the interfaces segment long sends.
     pub segmentation: bool,
 }
 
-/// A way to carry frames of up to `mtu_bytes`.
+/// A link for frames of up to `mtu_bytes`.
 ///
 /// # Errors
-/// An MTU that the link has not.
+/// The link does not support the MTU.
 pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<FrameLink> {
     let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
     ensure!(
@@ -56,7 +56,7 @@ pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool
     Ok(FrameLink { link, mtu_bytes, coalesce, segmentation })
 }
 
-/// What is asked of the level `eth`.
+/// The request for the level `eth`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ethernet {
     pub(crate) protocol: Protocol,
@@ -64,7 +64,7 @@ pub(crate) struct Ethernet {
 }
 
 impl Ethernet {
-    /// Nothing where `request` is for another level.
+    /// The Ethernet part of `request`, or `None` if it is for another level.
     pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
         if request.level != LEVEL {
             return Ok(None);
@@ -99,7 +99,7 @@ impl FrameLink {
         Ok(namespaces)
     }
 
-    /// Has each side's TCP cut what it sends into segments of one frame, where the interfaces are not to.
+    /// Makes each side's TCP send segments of one frame, if the interfaces must not segment.
     fn limit_segments<'a>(self, sides: impl IntoIterator<Item = &'a Namespace>) -> Result<()> {
         if self.segmentation {
             return Ok(());
@@ -112,17 +112,19 @@ impl FrameLink {
         Ok(())
     }
 
-    /// So many namespaces around a switch that carries this way.
+    /// Makes `count` namespaces around a switch of this link.
     ///
     /// # Errors
     /// As [`FrameLink::open`].
-    pub fn open_star(self, nodes: u32) -> Result<Star> {
-        let star = match self.link {
-            Link::Veth => Star::bridge(nodes, self.mtu_bytes)?,
-            Link::OneProcess | Link::TwoProcesses => Star::joined(nodes, |sides| self.join(sides))?,
+    pub fn open_network(self, nodes: u32) -> Result<SwitchedNetwork> {
+        let network = match self.link {
+            Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes)?,
+            Link::OneProcess | Link::TwoProcesses => {
+                SwitchedNetwork::joined(nodes, |sides| self.join(sides))?
+            }
         };
-        self.limit_segments(&star.nodes)?;
-        Ok(star)
+        self.limit_segments(&network.nodes)?;
+        Ok(network)
     }
 
     fn join(self, sides: &[Side]) -> Result<Joint> {
@@ -132,8 +134,8 @@ impl FrameLink {
                 && Path::new("/dev/net/tun").exists(),
             "level eth makes interfaces of its own: run as root, with /dev/net/tun (`modprobe tun`)"
         );
-        let meeting_place = MeetingPlace::of(&nonce())?;
-        let place = meeting_place.path();
+        let scratch_directory = ScratchDirectory::of(&nonce())?;
+        let place = scratch_directory.path();
         let carriers = match self.link {
             Link::TwoProcesses => namespaces
                 .iter()
@@ -144,7 +146,7 @@ impl FrameLink {
         };
         let processes = await_peers(place, carriers.len())?;
         // The processes first: they remove their sockets from the directory.
-        Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, meeting_place)) })
+        Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, scratch_directory)) })
     }
 }
 
@@ -172,18 +174,18 @@ impl Carrier {
         Ok(carrier)
     }
 
-    /// It tells each interface in a line of its own.
+    /// It prints one line for each interface.
     fn await_interfaces(&mut self, expected: usize) -> Result<()> {
         let said = self.leader.child.stdout.take().context("`bywire eth up` has no output")?;
         let mut complaints = self.leader.child.stderr.take().context("`bywire eth up` has no errors")?;
         let (sender, lines) = channel();
-        // Whatever it says later is read too, so that it never waits for a reader.
+        // Its later output is read too, so that it never blocks on a full pipe.
         std::thread::spawn(move || {
             for line in BufReader::new(said).lines().map_while(Result::ok) {
                 let _nobody_listens = sender.send(line);
             }
         });
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         for _ in 0..expected {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(_) => {}
@@ -203,7 +205,7 @@ impl Carrier {
     }
 }
 
-/// This very program, with its sockets in `directory`.
+/// This program's own file, with its sockets in `directory`.
 fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).env("BYWIRE_RUNTIME_DIR", directory);
@@ -211,9 +213,9 @@ fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits until each of so many nodes knows the interfaces of the others; with the processes that carry frames.
+/// Waits until each node knows the interfaces of the others. Returns the processes that carry frames.
 fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         let output = bywire(directory, &["eth", "status", "--json"]).stderr(Stdio::null()).output()?;
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -230,7 +232,7 @@ fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
     }
 }
 
-/// Does a node, by its status, know that many others with their interfaces?
+/// True if a node's status lists that many others with their interfaces.
 fn knows(node: &Value, others: usize) -> bool {
     let peers = node["peers"].as_array().map_or(&[][..], Vec::as_slice);
     peers.iter().filter(|peer| peer["interfaces_count"].as_u64() > Some(0)).count() >= others

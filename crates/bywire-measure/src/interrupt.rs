@@ -1,4 +1,4 @@
-//! Ctrl-C: what is running is ended at once, what was measured is kept.
+//! Interrupts (Ctrl-C): running workers end at once, and measured pairs are kept.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What a shell expects of a program that was interrupted.
+/// The exit status that a shell expects of an interrupted program.
 pub const EXIT_CODE: i32 = 130;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -55,10 +55,10 @@ pub fn check() -> Result<()> {
 struct Group(Pid);
 
 impl Group {
-    /// Watches over the group that `leader` leads.
+    /// The group of the process `leader`.
     fn of(leader: Pid) -> Self {
         groups().push(leader);
-        // An interrupt that came before it was known has not ended it.
+        // An interrupt before this registration has not ended it.
         if requested() {
             let _gone = kill_process_group(leader, Signal::KILL);
         }
@@ -83,7 +83,7 @@ impl Leader {
 
     /// Ends it and all of its group.
     pub(crate) fn end(&mut self) {
-        // The group first: once the child has been waited for, its number may belong to somebody else.
+        // The group first: after `wait`, the process id may belong to another process.
         drop(self.group.take());
         let _gone = self.child.kill();
         let _gone = self.child.wait();

@@ -1,33 +1,32 @@
 //! Measures a machine level by level, with what each level costs in CPU.
 //!
-//! Data flows one way: a [`preset`] names cells, a [`request`] becomes a [`plan`], a [`pair`] of fresh processes fills each
-//! cell with blocks, and [`aggregation`] condenses them. Whoever compares or reports cells knows nothing of this crate.
+//! Data flows one way: a [`preset`] names cells, an [`options::Request`] becomes a [`plan`], a [`pair`] of fresh
+//! processes fills each cell with blocks, and [`aggregation`] condenses them. The crates that compare and report cells
+//! do not depend on this one.
 
 pub mod aggregation;
 pub mod bench;
+pub mod block_progress;
 pub mod breakdown;
 pub mod budget;
-pub mod burden;
 pub mod clock;
 pub mod cpu;
-pub mod crowd;
-pub mod ending;
+pub mod disturbance;
 pub mod endpoint;
 pub mod environment;
 pub mod ethernet;
-pub mod far;
-pub mod gauge;
-pub mod hub;
+pub mod exit_status;
 pub mod interrupt;
 mod isolation;
 pub mod load;
+pub mod machine_probe;
 pub mod measure;
-pub mod meeting;
 pub mod memory;
 pub mod mpi;
+pub mod multi_connection;
 pub mod namespaces;
-pub mod option;
-pub mod pace;
+pub mod option_row;
+pub mod options;
 pub mod pair;
 pub mod payload;
 pub mod pin;
@@ -37,12 +36,15 @@ pub mod preload;
 pub mod preset;
 pub mod process;
 pub mod registry;
-pub mod request;
+pub mod remote_target;
 pub mod resolution;
 pub mod sampling;
+pub mod scratch_directory;
 pub mod segments;
+pub mod shared_port;
 pub mod size;
-pub mod star;
+pub mod slowdown;
+pub mod switched_network;
 pub mod topology;
 pub mod transport;
 pub mod web;

@@ -1,4 +1,4 @@
-//! Others that want the cores: busy threads beside what is measured, as many on one core as on the other.
+//! Competing load: busy threads beside the measurement, as many on one core as on the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::pin;
 use crate::place::Cores;
 
-/// More says nothing else, and takes long.
+/// More threads show nothing new and take long.
 pub const THREADS_MAX: u32 = 256;
 
 /// Busy threads, until dropped. To the scheduler each of them counts as much as a process.
@@ -20,10 +20,10 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts so many, in turns on the cores of source and target.
+    /// Starts this number of threads, alternating between the cores of source and target.
     ///
     /// # Errors
-    /// A core that may not be used.
+    /// This process may not use the core.
     pub fn start(count: u32, cores: Cores) -> Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut load = Self { is_over, threads: Vec::new() };

@@ -1,6 +1,6 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
-mod served;
+mod web_measurement;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::aggregation::{Aggregation, Subject};
 use crate::breakdown::{self, Breakdown};
 use crate::budget::Blocks;
 pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time};
-use crate::crowd::{self, Ground};
-use crate::ending::Misuse;
 use crate::environment;
 use crate::ethernet::{self, Ethernet};
-use crate::gauge::{self, Moment, now_unix_seconds};
+use crate::exit_status::Misuse;
 use crate::load::Load;
+use crate::machine_probe::{self, Moment, now_unix_seconds};
 use crate::memory;
 use crate::mpi::{Choice, Installation};
+use crate::multi_connection::{self, Layout};
+pub use crate::options::Request;
 use crate::pair;
 use crate::place::{Cores, Place};
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::registry;
 use crate::registry::MEMORY;
-pub use crate::request::Request;
 use crate::resolution::{self, CONNECTIONS};
 pub use crate::resolution::{NODES_MAX, anywhere, time_min_of};
 use crate::segments::{self, Segments};
@@ -37,10 +37,10 @@ use crate::transport::msg;
 use crate::web;
 use crate::workload::nhalf;
 
-/// About how long the processes of a pair take to start and to end, …
+/// The expected time for the processes of a pair to start and end, without idle peers.
 const PAIR_START: Duration = Duration::from_millis(45);
 
-/// … and so much longer for each idle peer, at both ends together.
+/// The expected additional time for each idle peer, at both ends together.
 const PEER_START: Duration = Duration::from_millis(4);
 
 /// A cache line is timed over this many blocks of this length beside a cell.
@@ -50,8 +50,8 @@ const CACHELINE_BLOCK_US: u64 = 500;
 /// Measures one cell from beginning to end.
 ///
 /// # Errors
-/// One line: a request that makes no sense or cannot be met here, or what went wrong on the way. What is done is told
-/// to `progress` as a share of the whole.
+/// One line: the request is invalid or not possible here, or what failed. `progress` gets the finished share of the
+/// whole.
 pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
     let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
     while !measurement.is_complete() {
@@ -67,37 +67,38 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
     Ok(cell)
 }
 
-/// A request that has been found to make sense, and the pairs taken for it so far.
+/// A checked request, and the pairs taken for it so far.
 pub struct Measurement {
     job: Job,
     place: Place,
-    /// Where each of several connections runs, and how many there are.
-    crowd: Option<(Ground, u32)>,
+    /// Where several connections run, and their number.
+    group: Option<(Layout, u32)>,
     cores: Cores,
     parameters: Parameters,
     link: Option<String>,
     between: String,
-    /// Of the level `eth`, whose messages are those of another level.
+    /// The Ethernet part of a request for the level `eth`, which carries the messages of another level.
     ethernet: bool,
-    /// Whether a cache line is timed beside it, and how fast it was.
+    /// Whether a cache line is timed beside the cell, and its times.
     beside: Option<Option<Cacheline>>,
     /// Busy threads beside each pair.
     load: u32,
     aggregation: Aggregation,
-    /// Crowds that did not run at one time, and were taken again.
-    crowds_repeated: u32,
-    /// What TCP sent between namespaces, warm-ups included.
+    /// The number of repeated attempts, because connections did not run at one time.
+    attempts_repeated: u32,
+    /// The segments that TCP sent between namespaces, including warm-ups.
     segments: Option<Segments>,
     breakdown: Option<Breakdown>,
-    /// Of each pair taken so far.
+    /// The moment of each pair taken so far.
     moments: Vec<Moment>,
 }
 
 impl Measurement {
-    /// Checks `request` and opens what its pairs run in; `topology` keeps that for the next ones.
+    /// Checks `request` and opens the namespaces or hosts that its pairs run in. `topology` keeps them for later
+    /// requests.
     ///
     /// # Errors
-    /// One line: what makes no sense or is not possible here, and what to do.
+    /// One line: what is invalid or not possible here, and what to do.
     pub fn prepare(request: Request, topology: &mut Topology) -> Result<Self> {
         registry::level(&request.level)?;
         if request.level == web::LEVEL {
@@ -111,7 +112,7 @@ impl Measurement {
             Some(ethernet) => registry::spoken(ethernet.protocol),
             None => request.level.parse().map_err(Misuse::of)?,
         };
-        // First, as it knows which tests it has.
+        // First, because the level knows its tests.
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         resolution::check_bounds(&request, level, test).map_err(Misuse::of)?;
@@ -119,13 +120,14 @@ impl Measurement {
             Installation::look(choice.implementation)?;
         }
         let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
-        let apart =
-            ethernet.is_some() || frame_link.is_some() || (test.is_crowd() && request.nodes.is_some());
+        let apart = ethernet.is_some()
+            || frame_link.is_some()
+            || (test.is_multi_connection() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
-        let star = topology.star(&request, level, test, &between, ethernet.as_ref())?;
-        let place = match (&star, &ethernet) {
-            (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
+        let network = topology.network(&request, level, test, &between, ethernet.as_ref())?;
+        let place = match (&network, &ethernet) {
+            (Some(network), _) => Layout::Network(Arc::clone(network)).place(test, 0),
             (None, Some(ethernet)) => topology.ethernet(ethernet.frame_link)?,
             (None, None) => match frame_link {
                 Some(frame_link) => topology.ethernet(frame_link)?,
@@ -133,11 +135,11 @@ impl Measurement {
             },
         };
         if level == Level::Sock {
-            // Said before anything is started.
+            // Checked before anything is started.
             launch::find_library().map_err(|error| Misuse(error.to_string()))?;
         }
-        let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
-        let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
+        let layout = network.map_or_else(|| Layout::One(place.clone()), Layout::Network);
+        let group = test.is_multi_connection().then(|| (layout, request.connections.unwrap_or(CONNECTIONS)));
         let cores = resolution::choose_cores(request.cores, &place).map_err(Misuse::of)?;
         let plan = Plan { mpi, ..resolution::plan(&request, level, test, &place).map_err(Misuse::of)? };
         let link = resolution::link(&request, level, &place);
@@ -153,19 +155,19 @@ impl Measurement {
             ethernet: ethernet.is_some(),
             beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
             breakdown,
-            crowd,
+            group,
             link,
             between,
             ..Self::of(subject, Job::Messages(plan), place, cores)
         })
     }
 
-    /// One that has nothing beside its pairs.
+    /// A measurement without anything beside its pairs.
     fn of(subject: Subject, job: Job, place: Place, cores: Cores) -> Self {
         Self {
             job,
             place,
-            crowd: None,
+            group: None,
             cores,
             parameters: Parameters::default(),
             link: None,
@@ -174,7 +176,7 @@ impl Measurement {
             beside: None,
             load: 0,
             aggregation: Aggregation::new(subject),
-            crowds_repeated: 0,
+            attempts_repeated: 0,
             segments: None,
             breakdown: None,
             moments: Vec::new(),
@@ -189,7 +191,7 @@ impl Measurement {
         spec.lines = request.lines.unwrap_or(spec.lines);
         spec.both_cores = request.both_cores;
         spec.check().map_err(Misuse::of)?;
-        // Two cores at once work side by side; only hand-offs go between two processes.
+        // With both cores at once, two threads of one process measure. Only hand-offs are between two processes.
         let between = if spec.needs_target() && !test.is_rate() { "processes" } else { "" };
         let lines = (test == memory::Test::Cacheline).then_some(spec.lines);
         let parameters = Request { lines, ..request.clone() }.parameters();
@@ -222,8 +224,8 @@ impl Measurement {
         if self.pairs_taken() == 0 && self.beside.is_some() {
             self.beside = Some(self.cacheline_ns().map(|before_ns| Cacheline { before_ns, after_ns: None }));
         }
-        let gauge = |cores: Cores| gauge::read(cores.source, cores.target);
-        let (pair, before) = (self.pairs_taken(), gauge(self.cores));
+        let probe = |cores: Cores| machine_probe::read(cores.source, cores.target);
+        let (pair, before) = (self.pairs_taken(), probe(self.cores));
         let began_unix_seconds = now_unix_seconds();
         let load = Load::start(self.load, self.cores)?;
         let counted = self.count_segments()?;
@@ -232,8 +234,8 @@ impl Measurement {
         if let Some((before, after)) = counted.zip(self.count_segments()?) {
             *self.segments.get_or_insert_default() += after - before;
         }
-        self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
-        // A session in rounds may take more; the second reading stands for all of them.
+        self.moments.push(Moment { pair, began_unix_seconds, before, after: probe(self.cores) });
+        // A session in rounds may take more pairs. The second reading counts for all of them.
         if self.pairs_taken() == PAIRS
             && let Some(Some(before)) = self.beside
         {
@@ -243,7 +245,7 @@ impl Measurement {
         Ok(())
     }
 
-    /// What TCP has sent in the namespaces so far, where that is what is measured.
+    /// The segments that TCP has sent in the namespaces so far, if TCP is measured.
     fn count_segments(&self) -> Result<Option<Segments>> {
         let namespaces = self.place.namespaces();
         let is_tcp = matches!(&self.job, Job::Messages(plan) if plan.level == Level::Tcp);
@@ -258,10 +260,10 @@ impl Measurement {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.aggregation.add(vec![outcomes], None);
         };
-        if let Some((ground, connections)) = &self.crowd {
-            let crowd = crowd::run(plan, ground, *connections, self.cores)?;
-            self.crowds_repeated += crowd.repeats;
-            return self.aggregation.add_crowd(crowd);
+        if let Some((layout, connections)) = &self.group {
+            let group = multi_connection::run(plan, layout, *connections, self.cores)?;
+            self.attempts_repeated += group.repeats;
+            return self.aggregation.add_multi_connection(group);
         }
         if let Some(breakdown) = &mut self.breakdown {
             let whole = breakdown.take(self.cores, progress)?;
@@ -285,14 +287,14 @@ impl Measurement {
         self.aggregation.add(sweep, memcpy)
     }
 
-    /// How fast a cache line crosses between the two cores right now: the machine's own state, which a virtual one
-    /// may change by the second. A few milliseconds; nothing where it cannot be had, which harms no measurement.
+    /// Measures how fast a cache line crosses between the two cores now, in a few milliseconds. A virtual machine may
+    /// change that by the second. Absent if it cannot be measured.
     fn cacheline_ns(&self) -> Option<f64> {
         let plan = MemoryPlan::short(memory::Test::Cacheline, CACHELINE_BLOCK_US, CACHELINE_BLOCKS);
         pair::run(&Job::Memory(plan), &Place::Processes, self.cores).ok()?.source.median_reading()
     }
 
-    /// Memcpy now: the message layer's N½ is set against its rate.
+    /// Measures memcpy now. The message layer's N½ is relative to its rate.
     fn memcpy(&self, plan: &Plan) -> Result<Outcome> {
         let job = Job::Memory(MemoryPlan {
             spec: memory::Spec::new(memory::Test::Memcpy),
@@ -314,7 +316,7 @@ impl Measurement {
         self.aggregation.pairs()
     }
 
-    /// About how long one more pair takes.
+    /// The expected time of one more pair.
     pub fn pair_duration(&self) -> Duration {
         let blocks = |block_us: u64, blocks: u32| Duration::from_micros(block_us * u64::from(blocks));
         let of_pair = match &self.job {
@@ -326,11 +328,14 @@ impl Measurement {
             Job::Memory(plan) => PAIR_START + blocks(plan.block_us, plan.blocks + plan.warmup_blocks),
             Job::Web(plan) => PAIR_START + Duration::from_micros(plan.pair_us()),
         };
-        let start = self.crowd.as_ref().map_or(Duration::ZERO, |(_, connections)| crowd::start(*connections));
+        let start = self
+            .group
+            .as_ref()
+            .map_or(Duration::ZERO, |(_, connections)| multi_connection::start(*connections));
         start + of_pair * self.pairs_in_one()
     }
 
-    /// How many pairs of processes one pair of a cell comes to.
+    /// The number of pairs of processes behind one pair of a cell.
     fn pairs_in_one(&self) -> u32 {
         match (&self.job, &self.breakdown) {
             (_, Some(breakdown)) => breakdown.pairs(),
@@ -341,8 +346,8 @@ impl Measurement {
         }
     }
 
-    /// The cell of the pairs taken so far; of its environment what is not the machine's, between namespaces whether they
-    /// soon forget pieces of lost datagrams.
+    /// The cell of the pairs taken so far. Its environment states, between namespaces, whether they forget fragments of
+    /// lost datagrams soon.
     ///
     /// # Errors
     /// No pair has been taken, or its two ends contradict each other.
@@ -358,8 +363,8 @@ impl Measurement {
         }
         cell.parameters.clone_from(&self.parameters);
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
-        if self.crowds_repeated > 0 {
-            cell.details.insert("crowds_repeated".to_owned(), self.crowds_repeated.into());
+        if self.attempts_repeated > 0 {
+            cell.details.insert("attempts_repeated".to_owned(), self.attempts_repeated.into());
         }
         if let Some(segments) = self.segments {
             let counts = [segments.sent, segments.again].map(Value::from);
@@ -381,8 +386,7 @@ impl Measurement {
     }
 }
 
-/// The lengths of an N½ sweep, the longest first at one time and last at another would confound drift with length:
-/// they come in random order.
+/// The lengths of an N½ sweep in random order, so that drift of the machine is not taken for an effect of length.
 fn sweep_sizes(level: Level) -> Vec<u64> {
     use rand::seq::SliceRandom;
     let mut sizes = nhalf::sizes(level.carrier().longest_bytes);

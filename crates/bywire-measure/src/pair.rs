@@ -7,30 +7,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::boot_identity;
-use crate::far::Far;
-use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::Namespace;
 use crate::place::{Cores, Place};
 use crate::plan::{End, Job, Level, Order, Outcome, Outcomes, Plan, Role, Word};
 use crate::preload::{NotCarried, Preload};
 use crate::process::{Event, Setting, Worker, listen};
-use crate::web::Keeper;
-use crate::{hub, interrupt, mpi};
+use crate::remote_target::RemoteTarget;
+use crate::scratch_directory::{ScratchDirectory, nonce};
+use crate::web::ServerGuard;
+use crate::{interrupt, mpi, shared_port};
 
-/// How much longer than their own deadline the workers are waited for.
+/// How long the parent waits beyond the workers' own deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A pair of whose connections some were not carried is taken so often again.
+/// How often a pair is repeated if some of its connections were not carried.
 const CARRIED_REPEATS: u32 = 2;
 
-/// Each time it warms up for so many times as long.
+/// The factor by which each repetition warms up longer.
 const CARRIED_LONGER: u32 = 4;
 
-/// Runs one fresh pair through its job. Where it is to be carried and was not in time, as a service that is held up tells
-/// its ends of each other late, another one takes its place.
+/// Runs one fresh pair through its job. If its connections were not carried in time, because the service was held up,
+/// another pair takes its place.
 ///
 /// # Errors
-/// One line from the end that failed first; by then both ends are gone.
+/// One line from the end that failed first, after both have ended.
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     let mut job = job.clone();
     for _ in 0..CARRIED_REPEATS {
@@ -54,7 +54,7 @@ fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     {
         return mpi::run(plan, choice, place, cores);
     }
-    let _meeting_place = meeting_place(job)?;
+    let _scratch_directory = scratch_directory(job)?;
     let preload = Preload::of(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
@@ -71,7 +71,7 @@ fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     Ok(outcomes)
 }
 
-/// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
+/// The same job with a new cookie, so that nothing of an earlier pair is mistaken for part of this one.
 fn fresh(job: &Job) -> Job {
     let mut job = job.clone();
     match &mut job {
@@ -82,12 +82,12 @@ fn fresh(job: &Job) -> Job {
     job
 }
 
-/// Where the ports of a `msg` pair meet.
-fn meeting_place(job: &Job) -> Result<Option<MeetingPlace>> {
+/// The scratch directory for the ports of a `msg` pair.
+fn scratch_directory(job: &Job) -> Result<Option<ScratchDirectory>> {
     let Job::Messages(Plan { level: Level::Msg, cookie, .. }) = job else {
         return Ok(None);
     };
-    MeetingPlace::of(cookie).map(Some)
+    ScratchDirectory::of(cookie).map(Some)
 }
 
 fn run_threads(
@@ -118,12 +118,14 @@ fn run_two(
     }
     let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match place {
         Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
-        Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
+        Place::Nodes { network, source, target } => {
+            (Some(&network.nodes[*source]), Some(&network.nodes[*target]))
+        }
         _ => (None, None),
     };
     if let Job::Web(plan) = job {
-        let keeper = Keeper::start(plan, cores.target, Setting { namespace: target_space, preload })?;
-        let address = serde_json::to_string(keeper.address())?;
+        let guard = ServerGuard::start(plan, cores.target, Setting { namespace: target_space, preload })?;
+        let address = serde_json::to_string(guard.address())?;
         let _source = start(
             End::Source,
             job,
@@ -135,16 +137,22 @@ fn run_two(
         let (source, target) = conversation.outcomes()?;
         let outcomes = Outcomes { source, target: Some(target), same_machine: true };
         if let Some(preload) = preload {
-            // While the server is there to tell what it carried.
+            // While the server still runs, because it reports what it carried.
             preload.check(&outcomes)?;
         }
         return Ok(outcomes);
     }
     let _target = match place {
-        Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
+        Place::Host(host) => Target::Remote(RemoteTarget::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Near(start(End::Target, job, role, Setting { namespace: target_space, preload }, sender)?)
+            Target::Local(start(
+                End::Target,
+                job,
+                role,
+                Setting { namespace: target_space, preload },
+                sender,
+            )?)
         }
     };
     let (address, boot) = conversation.listening()?;
@@ -152,7 +160,7 @@ fn run_two(
     let _source = start(End::Source, job, source_role(address), setting, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
-        // The target of a ceiling has nothing to tell but that it is done, before or after the source.
+        // The target of a ceiling reports only its end, before or after the source.
         let mut outcome = conversation.outcome()?;
         while outcome.end == End::Target {
             outcome = conversation.outcome()?;
@@ -163,57 +171,58 @@ fn run_two(
     Ok(Outcomes { source, target: Some(target), same_machine })
 }
 
-/// Runs so many connections of one port of the message layer at once: one process where all of them meet, and one at the
-/// other end of each.
+/// Runs several connections of one port of the message layer at once: one process with the port, and one process at the
+/// other end of each connection.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_hub(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
+pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
     interrupt::check()?;
     let job = fresh(&Job::Messages(plan.clone()));
-    let _meeting_place = meeting_place(&job)?;
-    let Job::Messages(plan) = &job else { bail!("only messages have a hub") };
+    let _scratch_directory = scratch_directory(&job)?;
+    let Job::Messages(plan) = &job else { bail!("only messages have a shared port") };
     let until = Instant::now() + job.deadline() + GRACE;
     let conversation = || {
         let (sender, receiver) = channel();
         (sender, Conversation { receiver, until, reported: Vec::new() })
     };
-    let end = hub::end(plan.test);
+    let end = shared_port::end(plan.test);
     let (core, other_core) = match end {
         End::Source => (cores.source, cores.target),
         End::Target => (cores.target, cores.source),
     };
-    let (hub_sender, mut hub_says) = conversation();
-    let start_hub = || start(end, &job, Role::Hub { core, connections }, Setting::default(), &hub_sender);
-    // Whoever connects comes after those that are connected to.
+    let (port_sender, mut port_says) = conversation();
+    let start_port =
+        || start(end, &job, Role::SharedPort { core, connections }, Setting::default(), &port_sender);
+    // The ends that connect start after those that listen.
     let mut address = String::new();
-    let mut hub_worker = match end {
-        End::Target => Some(start_hub()?),
+    let mut port_worker = match end {
+        End::Target => Some(start_port()?),
         End::Source => None,
     };
-    if hub_worker.is_some() {
-        address = hub_says.listening()?.0;
+    if port_worker.is_some() {
+        address = port_says.listening()?.0;
     }
-    let mut spokes = Vec::new();
-    for spoke in 0..connections {
-        let job = Job::Messages(Plan { spoke: Some(spoke), ..plan.clone() });
+    let mut peers = Vec::new();
+    for peer in 0..connections {
+        let job = Job::Messages(Plan { peer_number: Some(peer), ..plan.clone() });
         let (sender, says) = conversation();
         let (other, role) = match end {
             End::Source => (End::Target, Role::Target { core: other_core }),
             End::Target => (End::Source, Role::Source { core: other_core, address: address.clone() }),
         };
-        spokes.push((start(other, &job, role, Setting::default(), &sender)?, says));
+        peers.push((start(other, &job, role, Setting::default(), &sender)?, says));
     }
     if end == End::Source {
-        for (_, says) in &mut spokes {
+        for (_, says) in &mut peers {
             says.listening()?;
         }
-        hub_worker = Some(start_hub()?);
+        port_worker = Some(start_port()?);
     }
-    // The hub tells of all connections in their order; a spoke that fails takes the hub with it.
-    let outcomes = spokes.iter_mut().enumerate().map(|(spoke, (_, says))| {
-        let other = says.outcome().with_context(|| format!("connection {spoke}"));
-        other.and_then(|other| Ok((other, hub_says.outcome()?)))
+    // The shared port reports all connections in their order. A peer that fails takes it down.
+    let outcomes = peers.iter_mut().enumerate().map(|(peer, (_, says))| {
+        let other = says.outcome().with_context(|| format!("connection {peer}"));
+        other.and_then(|other| Ok((other, port_says.outcome()?)))
     });
     let outcomes = outcomes.map(|ends| {
         let (other, own) = ends?;
@@ -221,38 +230,38 @@ pub fn run_hub(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcom
         Ok(Outcomes { source, target: Some(target), same_machine: true })
     });
     let outcomes: Result<Vec<Outcomes>> = outcomes.collect();
-    drop(hub_worker);
+    drop(port_worker);
     interrupt::check()?;
     outcomes
 }
 
-/// Held for as long as the target has to live.
+/// Keeps the target alive.
 enum Target {
-    Near(#[expect(dead_code, reason = "its drop ends the process")] Worker),
-    Far(#[expect(dead_code, reason = "its drop ends the connection")] Far),
+    Local(#[expect(dead_code, reason = "its drop ends the process")] Worker),
+    Remote(#[expect(dead_code, reason = "its drop ends the connection")] RemoteTarget),
 }
 
-/// The parent's side of what the workers say.
+/// The parent's end of the messages of the workers.
 struct Conversation {
     receiver: Receiver<Event>,
     until: Instant,
-    /// Ends that have told their outcome.
+    /// Ends that have reported their outcome.
     reported: Vec<End>,
 }
 
 impl Conversation {
-    /// Where the target listens, and its boot.
+    /// Waits for the address of the target, and its boot identity.
     fn listening(&mut self) -> Result<(String, Option<String>)> {
         match self.next()? {
             Word::Listening { address, boot } => Ok((address, boot)),
-            other => bail!("a worker spoke out of turn: {other:?}"),
+            other => bail!("an unexpected message of a worker: {other:?}"),
         }
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
         match self.next()? {
             Word::Outcome(outcome) => Ok(outcome),
-            other => bail!("a worker spoke out of turn: {other:?}"),
+            other => bail!("an unexpected message of a worker: {other:?}"),
         }
     }
 
@@ -283,7 +292,7 @@ impl Conversation {
                     }
                     return Ok(word);
                 }
-                // A worker that has reported its outcome may go; the other one's word is still to come.
+                // A worker that has reported its outcome may end. The other one's report is still to come.
                 None if self.reported.contains(&end) => {}
                 None => bail!("the {end} died in the middle of the test"),
             }
@@ -291,7 +300,7 @@ impl Conversation {
     }
 }
 
-/// Starts a worker whose words arrive at `sender`.
+/// Starts a worker whose messages go to `sender`.
 fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
     let order = Order { job: job.clone(), role };
     let (worker, output) = Worker::start(&order, setting)?;

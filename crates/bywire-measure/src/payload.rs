@@ -1,9 +1,9 @@
-//! What the messages carry: a pattern that the source writes and the target reads, word by word.
+//! The payload of messages: a pattern that the source writes and the target reads, word by word.
 //!
 //! Byte 0 is the mark, bytes 1 to 7 the message's sequence number, every further word a function of both its place
 //! and the sequence number. Messages under 8 bytes carry a fixed pattern behind their mark.
 //!
-//! On request only the first 8 bytes are written and read, as programs do that measure nothing but the carrying.
+//! With `--untouched`, only the first 8 bytes are written and read.
 
 use anyhow::{Result, bail, ensure};
 
@@ -22,7 +22,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// As the plan has it.
+    /// A writer for this plan.
     pub fn of(plan: &Plan) -> Self {
         Self { sequence: 0, untouched: plan.request.untouched }
     }
@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-/// Reads payloads: always every byte, and on request each against what the writer must have written.
+/// Reads every byte of payloads. With `--verify` it compares them with what the writer must have written.
 #[derive(Clone, Debug)]
 pub struct Reader {
     verify: bool,
@@ -64,7 +64,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// As the plan has it; see [`Reader::new`] for `ordered`.
+    /// A reader for this plan. See [`Reader::new`] for `ordered`.
     pub fn of(plan: &Plan, ordered: bool) -> Self {
         Self { untouched: plan.request.untouched, ..Self::new(plan.request.verify, ordered) }
     }
@@ -111,7 +111,7 @@ impl Reader {
     }
 }
 
-/// The wrapping sum of all words, the last one padded with noughts.
+/// The wrapping sum of all words. The last word is padded with zeros.
 #[inline]
 fn sum(message: &[u8]) -> u64 {
     let words = message.chunks_exact(8);
@@ -142,7 +142,7 @@ mod tests {
         Writer::default().fill(&mut message, Mark::DATA);
         for bit in 0..43 * 8 {
             message[bit / 8] ^= 1 << (bit % 8);
-            // The tag in the first byte is the test's own to judge.
+            // The test itself checks the tag in the first byte.
             let found = Reader::new(true, true).read(&message).is_err();
             assert!(found || bit < 8, "bit {bit}");
             message[bit / 8] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! Which cores to measure on, and staying there.
+//! The cores to measure on, and pinning threads to them.
 
 use std::fs;
 use std::io;
@@ -38,13 +38,13 @@ fn choose_two(allowed: &[u32], siblings: impl Fn(u32) -> Vec<u32>) -> (u32, u32)
     (first, second)
 }
 
-/// The hardware threads of `core`'s physical core, itself among them; empty where the kernel does not tell.
+/// The hardware threads of `core`'s physical core, including `core`. Empty if the kernel does not report them.
 pub fn siblings(core: u32) -> Vec<u32> {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
     fs::read_to_string(path).map_or_else(|_| Vec::new(), |list| core_list(&list))
 }
 
-/// Reads the kernel's form of a set of cores, such as `0-3,8`; parts that make no sense are left out.
+/// Parses the kernel's form of a set of cores, such as `0-3,8`. Malformed parts are ignored.
 pub fn core_list(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::far::Host;
 use crate::namespaces::{Namespace, Namespaces};
-use crate::star::Star;
+use crate::remote_target::Host;
+use crate::switched_network::SwitchedNetwork;
 
 /// Where the two ends of a pair run.
 #[derive(Clone)]
@@ -19,13 +19,13 @@ pub enum Place {
     /// Two processes in two nodes of several that a switch joins.
     Nodes {
         /// All of them.
-        star: Arc<Star>,
+        network: Arc<SwitchedNetwork>,
         /// Where the source runs.
         source: usize,
         /// Where the target runs.
         target: usize,
     },
-    /// The target on another machine.
+    /// The source here, the target on another machine.
     Host(Arc<Host>),
 }
 
@@ -34,7 +34,7 @@ impl Place {
     pub fn target_address(&self) -> IpAddr {
         match self {
             Self::Namespaces(namespaces) => namespaces.target.address().into(),
-            Self::Nodes { star, target, .. } => star.nodes[*target].address().into(),
+            Self::Nodes { network, target, .. } => network.nodes[*target].address().into(),
             _ => [127, 0, 0, 1].into(),
         }
     }
@@ -43,22 +43,22 @@ impl Place {
     pub fn namespaces(&self) -> Vec<&Namespace> {
         match self {
             Self::Namespaces(namespaces) => vec![&namespaces.source, &namespaces.target],
-            Self::Nodes { star, .. } => star.nodes.iter().collect(),
+            Self::Nodes { network, .. } => network.nodes.iter().collect(),
             _ => Vec::new(),
         }
     }
 
-    /// The processes that carry what the two ends exchange, where it is not the kernel alone.
+    /// The processes that carry the messages of the two ends, if it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         match self {
             Self::Namespaces(namespaces) => namespaces.carriers(),
-            Self::Nodes { star, .. } => star.carriers(),
+            Self::Nodes { network, .. } => network.carriers(),
             _ => &[],
         }
     }
 }
 
-/// The cores that the two ends are pinned to; absent: not pinned, or chosen by the other machine.
+/// The cores that the two ends are pinned to. Absent if an end is not pinned, or the other machine chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
     /// The source's.
@@ -68,7 +68,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// True where two different ones are known.
+    /// True if both are known and different.
     pub fn apart(self) -> bool {
         self.source.is_some() && self.target.is_some() && self.source != self.target
     }

@@ -1,4 +1,4 @@
-//! What one pair is told to do, and what each of its ends reports: the messages between the session and its workers.
+//! The messages between a session and its workers: the plan of a pair, and the reports of its ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::memory;
 use crate::mpi::choice::Choice;
-use crate::request::Request;
+use crate::options::Request;
 use crate::web::plan as web;
 
 pub use crate::registry::{Lanes, Level, Test};
@@ -24,14 +24,14 @@ pub type Details = BTreeMap<String, Value>;
 /// Everything that both ends of one pair must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What was asked for: options that nothing else settles are obeyed as they stand here.
+    /// The request. Options without a field of their own in the plan are read here.
     #[serde(default)]
     pub request: Request,
     /// The level that carries the messages.
     pub level: Level,
     /// The test.
     pub test: Test,
-    /// Whose MPI, carried by what (`mpi`).
+    /// The MPI implementation and its link (`mpi`).
     #[serde(default)]
     pub mpi: Option<Choice>,
     /// Length of a message from source to target.
@@ -48,31 +48,31 @@ pub struct Plan {
     pub spin: bool,
     /// Never spin before sleeping (`msg` and `sock`, which else spin a bounded time).
     pub sleep: bool,
-    /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
+    /// Processes of the source's machine that carry the messages between the two ends. Their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
     /// When the source begins its first block that is kept, by the machine's monotonic clock: several connections begin at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
-    /// Which of several connections of one port this is (`msg`).
+    /// The number of this connection among those of one shared port (`msg`).
     #[serde(default)]
-    pub spoke: Option<u32>,
-    /// By how many percent the source is slowed down on purpose.
+    pub peer_number: Option<u32>,
+    /// The injected slowdown of the source, in percent.
     #[serde(default)]
-    pub burden_percent: u32,
+    pub slowdown_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
-    /// The only address that the target takes a source from; absent where both ends are on one machine. What a datagram
-    /// says of where it comes from is anybody's word: this is from where the test was asked for over TCP.
+    /// The only source address that the target accepts. Absent if both ends are on one machine. The address in a
+    /// datagram can be forged, so this is the address of the TCP control connection.
     #[serde(default)]
     pub source: Option<IpAddr>,
-    /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
+    /// A secret of the two ends, so that another program's connection is not mistaken for the source's.
     pub cookie: String,
     /// A worker that has not finished by then ends itself.
     pub deadline_seconds: u64,
 }
 
-/// A block of a warm-up is no longer than this: what it is for has happened by then, however long those are that count.
+/// The longest block of a warm-up, whatever the length of the blocks that count.
 const WARMUP_BLOCK_US_MAX: u64 = 100_000;
 
 impl Plan {
@@ -236,8 +236,8 @@ pub enum Role {
         /// Where the target listens, as it reported.
         address: String,
     },
-    /// One port that has many peers (`msg`): the end where all connections meet.
-    Hub {
+    /// One port with many peers (`msg`): the end that all connections share.
+    SharedPort {
         /// The core to be pinned to.
         core: Option<u32>,
         /// How many there are.
@@ -260,12 +260,12 @@ pub enum Word {
     Listening {
         /// In the level's own form.
         address: String,
-        /// Names the running kernel's boot where it is known, to see whether both ends share a machine.
+        /// Identifies the boot of the running kernel, if known, to find out whether both ends share a machine.
         boot: Option<String>,
     },
     /// An end has done its part.
     Outcome(Outcome),
-    /// An end could not go on: one line why.
+    /// An end failed, with one line about the reason.
     Failed {
         /// Which end.
         end: End,
@@ -308,7 +308,7 @@ pub struct Outcomes {
 pub type Note = (u64, u64);
 
 impl Outcome {
-    /// Of an end that has measured nothing yet.
+    /// The outcome of an end that has measured nothing yet.
     pub fn of(end: End) -> Self {
         Self {
             end,
@@ -321,7 +321,7 @@ impl Outcome {
         }
     }
 
-    /// The median of what its blocks yield by themselves; absent where none does.
+    /// The median of its blocks' own readings. Absent if they have none.
     pub fn median_reading(&self) -> Option<f64> {
         let readings: Vec<f64> = self.blocks.iter().filter_map(|part| part.reading).collect();
         (!readings.is_empty()).then(|| median(&readings))
@@ -334,7 +334,7 @@ pub struct Part {
     /// When this end began it, by the machine's monotonic clock.
     #[serde(default)]
     pub began_ns: u64,
-    /// How long this end was at it.
+    /// Its duration at this end.
     pub seconds: f64,
     /// Messages or round trips completed.
     pub operations: u64,
@@ -347,18 +347,18 @@ pub struct Part {
     /// The CPU time of the plan's carriers over the block, at the source.
     #[serde(default)]
     pub carriers_cpu_seconds: f64,
-    /// From the first message of payload that arrived to the last one, where some may be lost; elsewhere nought, as the
-    /// source's own time covers the delivery.
+    /// On a level that may lose messages, the time from the first payload message that arrived to the last. Otherwise
+    /// 0, because the source's own time includes the delivery.
     #[serde(default)]
     pub arrival_seconds: f64,
-    /// What the block yields by itself: median half-RTT or time per message in ns, or a `memory` test's own value.
+    /// The block's own reading: median half-RTT or time per message in ns, or the value of a `memory` test.
     pub reading: Option<f64>,
-    /// Round trips that were given up and asked again.
+    /// Round trips that were given up and repeated.
     pub lost: u64,
-    /// How far it had got meanwhile, at the end of a crowd's connection that counts: see [`crate::pace`].
+    /// The progress of the block, at the end that counts of one of several connections: see [`crate::block_progress`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
-    /// Sends that the system refused and that were made again.
+    /// Sends that the system refused and that were repeated.
     #[serde(default)]
     pub send_errors: u64,
     /// Why the block counts as disturbed; empty when clean.

@@ -1,5 +1,5 @@
-//! What a pair of level `sock`, or of level `web` on its link, is started with: the library of `bywire run`, and a pairing service of the pair's own,
-//! which knows afterwards whether the library has carried what was measured.
+//! The preloaded library of `bywire run` for a pair of level `sock`, or of level `web` on that link, with a pairing
+//! service of the pair's own. The service reports afterwards whether the connections were carried.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -9,34 +9,35 @@ use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status::{self, AskError, Status};
 use bywire_results::web::Link;
 
-use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::end_with_this_thread;
 use crate::plan::{Job, Level, Outcomes, Plan};
+use crate::scratch_directory::{ScratchDirectory, nonce};
 
-/// Ends tell the service what they carried when they close, a moment before they report.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for the ends' reports to the service. They come when connections close, shortly before the ends'
+/// own reports.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The means, for as long as the pair lives. Dropping it ends the service.
+/// The library and the service for the lifetime of a pair. Dropping it ends the service.
 #[derive(Debug)]
 pub struct Preload {
     launch: Launch,
     service: Child,
-    _place: MeetingPlace,
+    _place: ScratchDirectory,
     connections: u64,
 }
 
 impl Preload {
-    /// What `job` has to be started with; nothing where that is nothing.
+    /// The library and service that `job` needs, if it needs them.
     ///
     /// # Errors
-    /// No library, or no service.
+    /// There is no library, or the service does not start.
     pub fn of(job: &Job) -> Result<Option<Self>> {
         let (sleep, connections) = match job {
             Job::Messages(plan @ Plan { level: Level::Sock, .. }) => (plan.sleep, plan.lanes() as u64),
             Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into()),
             _ => return Ok(None),
         };
-        let place = MeetingPlace::of(&nonce())?;
+        let place = ScratchDirectory::of(&nonce())?;
         // Spinning is the library's own choice unless it was forbidden.
         let spin = sleep.then_some(false);
         let launch = Launch::new(place.path(), &launch::find_library()?)?.spin(spin);
@@ -52,7 +53,7 @@ impl Preload {
         self.launch.prepare(command);
     }
 
-    /// Was all that counts carried?
+    /// Checks that all measured connections were carried.
     ///
     /// # Errors
     /// [`NotCarried`], or the service does not answer.
@@ -62,16 +63,16 @@ impl Preload {
         let due_bytes: u64 = parts.map(|part| part.sent_bytes).sum();
         let started = Instant::now();
         loop {
-            let has_waited = started.elapsed() > PATIENCE;
+            let has_waited = started.elapsed() > TIMEOUT;
             match status::ask(self.launch.service()) {
                 Ok(status) if status.carried_ever >= self.connections && status.bytes >= due_bytes => {
                     return Ok(());
                 }
-                // Of those who are gone nothing more is to be heard.
+                // Ended programs report nothing more.
                 Ok(status) if has_waited || status.processes == 0 => {
                     bail!(NotCarried(not_carried(&status, self.connections, due_bytes)));
                 }
-                // It may be held up.
+                // The service may be held up.
                 Err(AskError::Silent) if !has_waited => {}
                 Err(error) => return Err(error).context("was it carried?"),
                 Ok(_) => {}
@@ -81,7 +82,7 @@ impl Preload {
     }
 }
 
-/// It was not: how much of it, and why.
+/// Not all connections were carried: how many were not, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotCarried(String);

@@ -1,4 +1,4 @@
-//! Presets: which cells a session takes, as data. Each source document has one that repeats what it did.
+//! Presets: the cells of a session, as data. Each source document has a preset that repeats its measurements.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use bywire_results::cell::Absence;
 use bywire_results::name::unknown;
 
-use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
+use crate::exit_status::Misuse;
 use crate::measure::{self, Request};
 use crate::mpi::{self, Implementation};
 use crate::registry;
@@ -22,9 +22,9 @@ pub struct Preset {
     pub name: &'static str,
     /// Ceilings, taken before and after everything else.
     pub ceilings: Vec<Request>,
-    /// Cells to be compared with each other stand in one group and are taken pair by pair in turn.
+    /// Groups of cells that are compared with each other. The pairs of one group are taken in turn.
     pub groups: Vec<Vec<Request>>,
-    /// What the preset would take but this version cannot.
+    /// Cells that the preset would take but this version cannot.
     pub absent: Vec<Absence>,
 }
 
@@ -42,12 +42,12 @@ pub const PRESETS: [(&str, &str); 7] = [
     ("toe", "Los Alamos's and Ohio's two MTUs, segmentation offload, many connections, and web servers"),
 ];
 
-/// How long each of them takes unless asked otherwise, in minutes: by [`crate::bench::expected`], which a help text would
-/// have to wait for.
+/// The default duration of each preset in minutes. [`crate::bench::expected`] computes it, but takes too long for a
+/// help text.
 const MINUTES: [(&str, u64); 7] =
     [("quick", 2), ("full", 28), ("gm", 13), ("gm-ethernet", 33), ("trapeze", 5), ("bip", 8), ("toe", 22)];
 
-/// How long the preset of that name takes unless asked otherwise.
+/// The default duration of the preset of that name.
 pub fn usual(name: &str) -> Option<Duration> {
     let (_, minutes) = MINUTES.iter().find(|(known, _)| *known == name)?;
     Some(Duration::from_secs(60 * minutes))
@@ -64,7 +64,7 @@ pub fn about(duration: Duration) -> String {
 /// The levels that carry messages between any two processes, in the report's order.
 const LEVELS: [&str; 5] = ["msg", "unix", "tcp", "sock", "udp"];
 
-/// Those whose ends may poll: the library of `sock` decides by itself when to.
+/// The levels whose ends may poll. The library of `sock` decides that itself.
 const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 const MPI: &str = "mpi";
@@ -72,7 +72,7 @@ const MPI: &str = "mpi";
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
 
-/// The round size that a datagram would have, were it not for its headers.
+/// The power of two that the longest datagram stands for. It is shorter by its headers.
 const DATAGRAM_BOUND: u64 = 64 * KIB;
 
 const KIB: u64 = 1 << 10;
@@ -99,7 +99,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
     preset.absent.extend(left_out(&preset));
     measure::time(time_seconds, 1)?;
     for request in preset.groups.iter_mut().flatten() {
-        // A sweep has more to do: what is enough for a cell may be too short for it.
+        // A sweep needs more time: a time that is enough for a cell may be too short for it.
         let given = time_seconds.map(|time| time.max(measure::time_min_of(request)));
         request.time_seconds = given.or(request.time_seconds);
     }
@@ -113,7 +113,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
     Ok(preset)
 }
 
-/// What the preset leaves out by choice or by nature, so that nothing is missing without a word.
+/// What the preset leaves out, with the reasons, for the report.
 fn left_out(preset: &Preset) -> Vec<Absence> {
     let requests = || preset.groups.iter().flatten();
     let absent = |level: &str, reason: String| Absence { level: level.to_owned(), test: None, reason };
@@ -391,7 +391,7 @@ fn bip() -> Preset {
 fn toe() -> Preset {
     let at = |test: &str, size, mtu_bytes, segmentation| -> Vec<Request> {
         let ways = Link::ALL.iter().map(|&link| over(link, test, size));
-        // Where it is on, nothing is said of it: so are all other cells.
+        // Not set if it is on, which is the default of all other cells.
         let segmentation = if segmentation { None } else { Some(false) };
         ways.map(|way| Request { mtu_bytes: Some(mtu_bytes), segmentation, ..way }).collect()
     };
@@ -462,7 +462,7 @@ fn with_ethernet(mut group: Vec<Request>, test: &str, size_bytes: u64) -> Vec<Re
     group
 }
 
-/// The same requests with socket buffers of so many bytes, where there are sockets.
+/// The same requests with socket buffers of `bytes`, on levels with sockets.
 fn buffered(bytes: u64, requests: Vec<Request>) -> Vec<Request> {
     let sized = |request: Request| {
         let socket_buffer_bytes = (request.level != "msg").then_some(bytes);
@@ -521,7 +521,7 @@ fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
 }
 
-/// TCP with and without the fabric, by `epoll` too, and where nobody may spin.
+/// TCP with and without the fabric, also with `epoll`, and with spinning forbidden.
 fn unmodified(test: &str, size_bytes: u64) -> Vec<Request> {
     let both = || at_levels(&["tcp", "sock"], test, Some(size_bytes)).into_iter();
     let asleep = both().filter(|request| request.level == "sock");
@@ -529,7 +529,7 @@ fn unmodified(test: &str, size_bytes: u64) -> Vec<Request> {
     both().map(|request| Request { epoll: true, ..request }).chain(asleep).collect()
 }
 
-/// The same requests with so many connections at once.
+/// The same requests with several connections at once.
 fn several(connections: u32, requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { connections: Some(connections), ..request }).collect()
 }

@@ -1,4 +1,4 @@
-//! The worker processes of a pair, and what they say.
+//! The worker processes of a pair, and their messages.
 
 use std::io::{BufRead, Write};
 use std::process::{ChildStdout, Command, Stdio};
@@ -11,27 +11,27 @@ use crate::namespaces::Namespace;
 use crate::plan::{End, Order, Word};
 use crate::preload::Preload;
 
-/// What a worker says, or that it says no more.
+/// A message of a worker, or its end.
 pub(crate) struct Event {
     pub(crate) end: End,
     /// Absent when the worker is gone.
     pub(crate) word: Option<Word>,
 }
 
-/// What a worker process is started in and with, other than as this one was.
+/// Where and with which library a worker process is started, if that differs from this process.
 #[derive(Clone, Copy, Default)]
 pub struct Setting<'a> {
-    /// Where its network is.
+    /// Its network namespace.
     pub namespace: Option<&'a Namespace>,
-    /// What carries its connections.
+    /// The library that carries its connections.
     pub preload: Option<&'a Preload>,
 }
 
 impl Setting<'_> {
-    /// Sees to it that what `command` starts is in this setting.
+    /// Makes `command` start in this setting.
     ///
     /// # Errors
-    /// There is no such namespace any more.
+    /// The namespace has gone.
     pub fn prepare(&self, command: &mut Command) -> Result<()> {
         if let Some(namespace) = self.namespace {
             namespace.enter(command)?;
@@ -49,7 +49,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts this very program, as it was when it started, as a worker; with what it will say.
+    /// Starts this program's own file as a worker. Returns the worker and its output.
     pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -65,13 +65,13 @@ impl Worker {
     }
 }
 
-/// Passes on what a worker says until it is gone.
+/// Forwards the messages of a worker until its end.
 pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
     for line in output.lines() {
         let Ok(line) = line else { break };
         let word = serde_json::from_str(&line).unwrap_or_else(|error| Word::Failed {
             end,
-            reason: format!("its report makes no sense: {error}"),
+            reason: format!("its report is not valid: {error}"),
         });
         if sender.send(Event { end, word: Some(word) }).is_err() {
             return;

@@ -1,24 +1,23 @@
 //! The levels and the tests, each declared in one row.
 //!
-//! A row of `levels` names a level that carries messages and the transport that plays it, a row of `tests` a test and
-//! the workload that plays it. The worker, the account of both ends, the help and the command line follow from the rows.
+//! A row of `levels` names a level that carries messages, and its transport. A row of `tests` names a test, and its
+//! workload. The worker, the aggregation, the help and the command line are derived from the rows.
 
 use bywire_results::cell::Unit;
 use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 use bywire_results::name::unknown;
 use bywire_results::{ethernet, mpi, names, web};
 
-use crate::ending::Misuse;
+use crate::exit_status::Misuse;
 use crate::memory;
 
-/// The level of the ceilings.
-pub const MEMORY: &str = "memory";
+pub use bywire_results::level::MEMORY;
 
-/// A word of the command line, with a line about it.
+/// A name on the command line, with a line about it.
 pub type Word = (&'static str, &'static str);
 
-/// Hands every level that carries messages to the macro `$then`: its name, its transport in `transport/` unless it has
-/// workers of its own, and what it is like.
+/// Calls the macro `$then` with every level that carries messages: its name, its transport in `transport/` unless it
+/// has workers of its own, and its properties.
 macro_rules! levels {
     ($then:ident) => {
         $then! {
@@ -67,7 +66,7 @@ macro_rules! levels {
     };
 }
 
-/// Hands every test of messages to the macro `$then`: its name, its workload in `workload/`, and what it is like.
+/// Calls the macro `$then` with every test of messages: its name, its workload in `workload/`, and its properties.
 macro_rules! tests {
     ($then:ident) => {
         $then! {
@@ -116,7 +115,7 @@ macro_rules! tests {
             );
             /// Summed rate of several connections at once.
             Streams = "streams" [stream::Stream] Kind {
-                is_crowd: true,
+                is_multi_connection: true,
                 ..Kind::one_way(
                     "several connections at once: their rates while all of them run, added up, and fairness",
                 )
@@ -124,19 +123,19 @@ macro_rules! tests {
             /// Half-RTT of each of several clients of one server.
             Hotspot = "hotspot" [latency::Latency] Kind {
                 size_bytes: 1,
-                is_crowd: true,
+                is_multi_connection: true,
                 shows_round_trips: true,
                 counts_transactions: true,
                 ..Kind::of("several clients of one core's servers: the mean half-RTT that each of them sees")
             };
             /// Summed rate of several senders to one receiver.
             Fanin = "fanin" [stream::Stream] Kind {
-                is_crowd: true,
+                is_multi_connection: true,
                 ..Kind::one_way("several senders to one node: their rates added up")
             };
             /// Summed rate of one sender to several receivers.
             Fanout = "fanout" [stream::Stream] Kind {
-                is_crowd: true,
+                is_multi_connection: true,
                 ..Kind::one_way("one node's senders to several others: their rates added up")
             };
         }
@@ -145,16 +144,16 @@ macro_rules! tests {
 
 pub(crate) use {levels, tests};
 
-/// What a level that carries messages is like.
+/// The properties of a level that carries messages.
 #[derive(Clone, Copy)]
 pub struct Carrier {
     /// What it is, in a line.
     pub about: &'static str,
     /// The tests that it has.
     pub tests: &'static [Test],
-    /// What may carry its messages, where it has a choice.
+    /// The links that it can choose from, if any.
     pub links: fn() -> Vec<Word>,
-    /// What carries its messages unless asked otherwise; absent where that depends on where the ends run.
+    /// The default link. Absent if it depends on where the ends run.
     pub own_link: Option<&'static str>,
     /// The longest message that it carries, in bytes.
     pub longest_bytes: u64,
@@ -162,7 +161,7 @@ pub struct Carrier {
     pub is_lossy: bool,
     /// Whether its ends may be in two network namespaces or on two machines.
     pub is_ip: bool,
-    /// Whether an end polls a bounded time and then sleeps, unless asked otherwise.
+    /// Whether an end polls a bounded time and then sleeps by default.
     pub is_adaptive: bool,
     /// Whether its ends poll unless asked otherwise.
     pub polls: bool,
@@ -188,20 +187,20 @@ impl Carrier {
     }
 }
 
-/// What a test of messages is like.
+/// The properties of a test of messages.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// What it measures, in a line.
     pub about: &'static str,
-    /// What its value is counted in.
+    /// The unit of its value.
     pub unit: Unit,
-    /// Length of a message unless asked otherwise, where the level takes one so long.
+    /// The default length of a message, if the level supports it.
     pub size_bytes: u64,
-    /// What its two ends are joined by.
+    /// The lanes between its two ends.
     pub lanes: Lanes,
     /// Whether it has several connections at once.
-    pub is_crowd: bool,
-    /// Whether the source sends all it can, and the target but reads.
+    pub is_multi_connection: bool,
+    /// Whether the source sends as fast as it can and the target only reads.
     pub is_one_way: bool,
     /// Whether its ends poll unless asked otherwise.
     pub polls: bool,
@@ -219,7 +218,7 @@ impl Kind {
             unit: Unit::Nanoseconds,
             size_bytes: 8,
             lanes: Lanes::One,
-            is_crowd: false,
+            is_multi_connection: false,
             is_one_way: false,
             polls: false,
             shows_round_trips: false,
@@ -233,14 +232,14 @@ impl Kind {
     }
 }
 
-/// What the two ends of a test are joined by.
+/// The lanes between the two ends of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
     /// One lane.
     One,
     /// One lane for a long transfer, and one of high priority for the test's own messages.
     BesideLong,
-    /// One lane for the test's own messages, and one for what its ends have to agree on.
+    /// One lane for the test's own messages, and one for its control messages.
     WithControl,
 }
 
@@ -281,18 +280,18 @@ macro_rules! test_names {
 tests!(test_names);
 
 impl Test {
-    /// Several connections at once?
-    pub fn is_crowd(self) -> bool {
-        self.kind().is_crowd
+    /// True if it has several connections at once.
+    pub fn is_multi_connection(self) -> bool {
+        self.kind().is_multi_connection
     }
 
-    /// Does the source send all it can, and the target but read?
+    /// True if the source sends as fast as it can and the target only reads.
     pub fn is_one_way(self) -> bool {
         self.kind().is_one_way
     }
 }
 
-/// A level as the command line has it.
+/// A level of the command line.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its name on the command line and in cells.
@@ -301,7 +300,7 @@ pub struct Row {
     pub about: &'static str,
     /// Its tests.
     pub tests: Vec<Word>,
-    /// What may carry its messages, where it has a choice.
+    /// The links that it can choose from, if any.
     pub links: Vec<Word>,
 }
 
@@ -331,7 +330,7 @@ pub fn rows() -> Vec<Row> {
         Row { name: level.name(), about, tests: words(tests), links: links() }
     };
     let mut rows: Vec<Row> = [memory].into_iter().chain(Level::ALL.iter().map(of_messages)).collect();
-    // Behind the levels whose messages it carries.
+    // After the levels whose messages it carries.
     let carried = Level::ALL.iter().rposition(|level| level.carrier().is_ip).unwrap_or(0);
     rows.insert(carried + 2, ethernet);
     rows.push(web);
@@ -346,7 +345,7 @@ pub fn names() -> Vec<&'static str> {
 /// The level of that name.
 ///
 /// # Errors
-/// There is none: one line with those that there are.
+/// There is no such level. The line lists those that exist.
 pub fn level(name: &str) -> Result<Row, Misuse> {
     let row = rows().into_iter().find(|level| level.name == name);
     row.ok_or_else(|| Misuse(unknown("level", name, &names())))

@@ -1,33 +1,33 @@
-//! What a request comes to: a plan for both ends, or the reason why it makes no sense.
+//! Resolves a request: a plan for both ends, or the reason why the request is invalid.
 
 use anyhow::{Result, bail, ensure};
 use bywire_results::parameter::{ADAPTIVE, Parameters};
 
 use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
-use crate::crowd;
 use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
+use crate::multi_connection;
+use crate::options::{HERE, MTU_BYTES, Request};
 use crate::place::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
-use crate::request::{HERE, MTU_BYTES, Request};
 use crate::workload::{nhalf, overhead};
-use crate::{burden, pin, size, web};
+use crate::{pin, size, slowdown, web};
 
-/// Connections of a test with several unless asked otherwise.
+/// The default number of connections in tests with several.
 pub(crate) const CONNECTIONS: u32 = 4;
 
-/// Length of a datagram unless asked otherwise, where a stream has longer messages.
+/// The default length of a datagram in tests whose streams have longer messages.
 const DATAGRAM_BYTES: u64 = 8192;
 
-/// A connection of `sock` leaves the kernel while it warms up, once two programs and a service that share two cores have
-/// talked about it.
+/// The warm-up of `sock`. A connection leaves the kernel in it, after two programs and the service have agreed while
+/// they share two cores.
 const CUT_OVER_BLOCKS: u32 = 8;
 
-/// A preset takes no shorter one for each of the connections.
+/// The minimum time for each connection in a preset.
 const CROWD_SECONDS_EACH: f64 = 0.05;
 
-/// Idle peers may not be more.
+/// The maximum number of idle peers.
 pub const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Result<()> {
@@ -41,10 +41,10 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
         "--nodes is out of bounds: give up to {NODES_MAX}"
     );
     ensure!(
-        request.connections.is_none_or(|connections| crowd::CONNECTIONS.contains(&connections)),
+        request.connections.is_none_or(|connections| multi_connection::CONNECTIONS.contains(&connections)),
         "--connections is out of bounds: give {} to {}",
-        crowd::CONNECTIONS.start(),
-        crowd::CONNECTIONS.end()
+        multi_connection::CONNECTIONS.start(),
+        multi_connection::CONNECTIONS.end()
     );
     ensure!(
         request.load.is_none_or(|threads| (1..=THREADS_MAX).contains(&threads)),
@@ -52,12 +52,12 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
     );
     let connections = request.connections.unwrap_or(CONNECTIONS);
     ensure!(
-        !test.is_crowd() || request.spin != Some(true) || connections == 1,
+        !test.is_multi_connection() || request.spin != Some(true) || connections == 1,
         "{connections} ends that poll would take turns on one core, and what is measured would be the scheduler's time slice: \
          leave out --spin, or give --connections 1"
     );
     ensure!(
-        here || !test.is_crowd(),
+        here || !test.is_multi_connection(),
         "{test} takes place on one machine: give --between {}",
         HERE.join(" or ")
     );
@@ -109,13 +109,13 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         );
     }
     let connections = u64::from(request.connections.unwrap_or(CONNECTIONS));
-    let longest_of_many = crowd::BYTES_MAX / connections.max(1);
+    let longest_of_many = multi_connection::BYTES_MAX / connections.max(1);
     ensure!(
-        !test.is_crowd() || size_bytes.max(response_bytes) <= longest_of_many,
+        !test.is_multi_connection() || size_bytes.max(response_bytes) <= longest_of_many,
         "{connections} connections with messages of {} would keep too much memory: give a --size of up to {longest_of_many} \
          bytes, or fewer --connections, so that one message of each has no more than {} together",
         size::show(size_bytes),
-        size::show(crowd::BYTES_MAX)
+        size::show(multi_connection::BYTES_MAX)
     );
     ensure!(
         test != Test::Overhead || size_bytes <= overhead::BURST_BYTES_MAX,
@@ -127,14 +127,14 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         Test::Breakdown => VARIANTS,
         _ => 1,
     };
-    let blocks = match test.is_crowd() {
+    let blocks = match test.is_multi_connection() {
         true => Blocks::whole(time(Some(request.time_seconds.unwrap_or(CROWD_SECONDS)), 1)?),
         false => Blocks::within(time(request.time_seconds, streams)? / f64::from(streams)),
     };
     Ok(Plan {
         request: Request {
-            // Whoever shares a core with many others needs no idle peers besides.
-            nodes: if test.is_crowd() { Some(0) } else { request.nodes },
+            // Connections that share a core need no idle peers besides.
+            nodes: if test.is_multi_connection() { Some(0) } else { request.nodes },
             ..request.clone()
         },
         level,
@@ -145,13 +145,13 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         block_us: blocks.block_us,
         warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
-        // MPI polls; at level sock it is the library that spins, except where the test itself does.
+        // MPI polls. At level `sock` the library spins, unless the test itself does.
         spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(kind.polls || carrier.polls),
         sleep: request.spin == Some(false),
         carriers: place.carriers().to_vec(),
         begin_ns: None,
-        spoke: None,
-        burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
+        peer_number: None,
+        slowdown_percent: request.slowdown_percent.unwrap_or(0).min(slowdown::PERCENT_MAX),
         bind: place.target_address(),
         source: None,
         // Each pair gets one of its own.
@@ -165,13 +165,13 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
         (Some(own), _) => request.link.as_deref().unwrap_or(own),
         (None, Place::Processes | Place::Threads) => "loopback",
         (None, Place::Namespaces(namespaces)) => namespaces.link(),
-        (None, Place::Nodes { star, .. }) => star.link(),
+        (None, Place::Nodes { network, .. }) => network.link(),
         (None, Place::Host(_)) => "network",
     };
     Some(link.to_owned())
 }
 
-/// What was chosen, in the words of the command line, with what holds where nothing was.
+/// The parameters of a cell: the chosen options in the words of the command line, and defaults for the others.
 pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> Parameters {
     let mut resolved = request.clone();
     if matches!(plan.level, Level::Tcp | Level::Sock) {
@@ -184,7 +184,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> Param
         resolved.protocol = Some(plan.level.name().to_owned());
     }
     resolved.mpi = plan.mpi.map(|choice| choice.implementation.name().to_owned());
-    if plan.test.is_crowd() {
+    if plan.test.is_multi_connection() {
         resolved.connections.get_or_insert(CONNECTIONS);
     }
     let adaptive = plan.level.carrier().is_adaptive && !plan.spin && !plan.sleep;
@@ -195,10 +195,10 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> Param
     parameters
 }
 
-/// The same messages between two processes without anything between them that would have to be made first.
+/// The same messages between two processes, without namespaces or links that would have to be made first.
 ///
 /// # Errors
-/// What the levels `eth` and `mpi` have not.
+/// The request is not valid for the levels `eth` and `mpi`.
 pub fn anywhere(request: &Request) -> Result<Request> {
     if request.level == web::LEVEL {
         let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
@@ -222,12 +222,12 @@ pub fn anywhere(request: &Request) -> Result<Request> {
     })
 }
 
-/// The shortest time that `request` can be given, in seconds.
+/// The minimum time of `request`, in seconds.
 pub fn time_min_of(request: &Request) -> f64 {
     if request.level == web::LEVEL {
         return web::TIME_SECONDS_MIN;
     }
-    // The ends of many connections that share a core take turns: in each block every one has to have one.
+    // The ends of many connections that share a core take turns. In each block, every end must have a turn.
     let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
     turns.max(time_min(match request.test.as_str() {
         sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,

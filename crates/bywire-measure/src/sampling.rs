@@ -1,8 +1,8 @@
-//! Where the time of a core goes, by samples: at each tick of a fine clock the kernel notes what the core is at.
+//! Where the time of a core goes, by samples: at each tick of a fine clock the kernel records what the core executes.
 //!
-//! The clock is the kernel's own (`cpu-clock` of perf_event_open), so virtual machines without a counter of cycles have
-//! it too. What runs with interrupts held back is noted at their release: such functions are counted with what they
-//! serve where their name says it, and as "the kernel otherwise" where it does not.
+//! The clock is the kernel's own (`cpu-clock` of perf_event_open), which virtual machines without a cycle counter have
+//! too. Code that runs with interrupts disabled is recorded when they are enabled again. Functions count towards the
+//! purpose that their name shows, and otherwise as "the kernel otherwise".
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,10 +23,10 @@ const PERIOD_NS_MIN: u64 = 100_000;
 const SAMPLES_MAX: u64 = 16_384;
 const SAMPLE_BYTES: u64 = 48;
 
-/// Programs are below this, the kernel is above.
+/// The lowest address of the kernel. Programs are below it.
 const KERNEL: u64 = 1 << 63;
 
-/// Parts of names of the kernel's functions, the first that fits counts.
+/// Kinds of kernel functions, by parts of their names. The first match counts.
 #[rustfmt::skip]
 const NAMES: [(&str, &[&str]); 10] = [
     (IDLE, &["safe_halt", "default_idle", "mwait_idle", "acpi_idle", "cpuidle_enter", "haltpoll"]),
@@ -41,20 +41,20 @@ const NAMES: [(&str, &[&str]); 10] = [
     ("TCP and IP", &["sk_", "_sk", "sock_", "skb", "dev_", "net_", "__fib", "timer", "lock_timer"]),
 ];
 
-/// Samples of some cores, as long as this lives.
+/// Samples cores until it is dropped.
 pub struct Sampling {
     cores: Vec<(u32, Sampler)>,
     period_ns: u64,
 }
 
-/// The samples of one core, by what it was at.
+/// The number of samples of one core, by kind.
 pub type Profile = BTreeMap<&'static str, u64>;
 
 impl Sampling {
-    /// Begins to sample each of `cores` for about `expected_ns`.
+    /// Begins to sample each of `cores`, for about `expected_ns`.
     ///
     /// # Errors
-    /// The kernel does not let this user, or has no such clock.
+    /// This user may not, or the kernel has no such clock.
     pub fn start(cores: &[u32], expected_ns: u64) -> Result<Self> {
         let period_ns = PERIOD_NS_MIN.max(expected_ns / (SAMPLES_MAX / 2));
         let start = |&core: &u32| -> io::Result<(u32, Sampler)> {
@@ -71,12 +71,12 @@ impl Sampling {
         Ok(Self { cores, period_ns })
     }
 
-    /// The time that a sample stands for.
+    /// The time between two samples.
     pub fn period_ns(&self) -> u64 {
         self.period_ns
     }
 
-    /// What each core was at within `spans` (begin and end in ns of the monotonic clock).
+    /// The samples of each core within `spans` (begin and end in ns of the monotonic clock).
     pub fn within(mut self, spans: &[(u64, u64)], who: &Who, symbols: &Symbols) -> Vec<(u32, Profile)> {
         let profile = |(core, sampler): &mut (u32, Sampler)| {
             let mut profile = Profile::new();
@@ -98,12 +98,12 @@ impl Sampling {
     }
 }
 
-/// Whose processes are whose.
+/// The processes by their part in the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
     /// The two ends.
     pub ends: Vec<u32>,
-    /// Those who carry between them.
+    /// The processes that carry between them.
     pub carriers: Vec<u32>,
 }
 
@@ -117,14 +117,14 @@ impl Who {
     }
 }
 
-/// The kernel's functions by where they begin, each with what it serves.
+/// The kernel's functions by their addresses, each with its kind.
 pub struct Symbols(Vec<(u64, &'static str)>);
 
 impl Symbols {
-    /// Of the running kernel.
+    /// The functions of the running kernel.
     ///
     /// # Errors
-    /// The kernel keeps them to itself.
+    /// The kernel hides them from this user.
     pub fn read() -> Result<Self> {
         let text =
             fs::read_to_string("/proc/kallsyms").context("the kernel's functions have no names here")?;
@@ -195,17 +195,17 @@ mod tests {
         };
         let busy = std::thread::spawn(move || {
             crate::pin::pin_to(core).unwrap();
-            let began_ns = crate::workload::course::monotonic_ns();
+            let began_ns = crate::clock::monotonic_ns();
             let began = std::time::Instant::now();
             while began.elapsed().as_millis() < 300 {}
-            (began_ns, crate::workload::course::monotonic_ns())
+            (began_ns, crate::clock::monotonic_ns())
         });
         let span = busy.join().unwrap();
         let who = Who { ends: vec![std::process::id()], carriers: Vec::new() };
         let profiles = sampling.within(&[span], &who, &symbols);
         let own = profiles[0].1.get(PROGRAM).copied().unwrap_or(0);
         assert!(own > 100, "{profiles:?}");
-        // Not none: who has a share of a core only is stopped at times.
+        // Some idle time is normal: a process with a share of a core is stopped at times.
         let idle = profiles[0].1.get(IDLE).copied().unwrap_or(0);
         assert!(idle < own, "{profiles:?}");
     }

@@ -1,5 +1,5 @@
-//! What the kernels of namespaces count of TCP: segments sent, and those that were sent again. A namespace of a
-//! measurement has no other connections than those measured.
+//! The kernel's counts of TCP segments in namespaces: all that were sent, and those that were retransmitted. A
+//! namespace of a measurement has no other connections.
 
 use std::ops::{AddAssign, Sub};
 use std::process::{Command, Stdio};
@@ -14,17 +14,17 @@ pub const DETAILS: [&str; 2] = ["segments_sent", "segments_sent_again"];
 /// Segments of all connections of some namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// All of them.
+    /// All segments sent.
     pub sent: u64,
-    /// Those that had been sent before.
+    /// Retransmitted segments.
     pub again: u64,
 }
 
 impl Segments {
-    /// What `namespaces` have counted so far.
+    /// The current counts of `namespaces`.
     ///
     /// # Errors
-    /// A kernel that does not tell.
+    /// The kernel does not report them.
     pub fn of<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Result<Self> {
         let mut sum = Self::default();
         for namespace in namespaces {
@@ -37,11 +37,11 @@ impl Segments {
         Ok(sum)
     }
 
-    /// Out of `/proc/net/snmp`: a line of names, and one of numbers.
+    /// Parses `/proc/net/snmp`: a line of names, and a line of numbers.
     fn read(text: &str) -> Result<Self> {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
         let (names, numbers) =
-            lines.next().zip(lines.next()).context("/proc/net/snmp tells nothing of TCP")?;
+            lines.next().zip(lines.next()).context("/proc/net/snmp has no TCP counters")?;
         let number = |name: &str| -> Result<u64> {
             let mut pairs = names.split_whitespace().zip(numbers.split_whitespace());
             let found = pairs.find(|(known, _)| *known == name);

@@ -4,10 +4,9 @@ use anyhow::{Context, Result};
 
 const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// Bytes, out of a whole number with or without a unit behind it: K, M or G, by itself or followed by `B` or `iB`.
+/// Parses a length in bytes: a whole number with an optional unit K, M or G, which may be followed by `B` or `iB`.
 ///
-/// Every unit is a power of 1,024, as netperf and iperf3 take their K, so that what is written short is the length that
-/// programs really use.
+/// Every unit is a power of 1,024, as in netperf and iperf3.
 ///
 /// # Errors
 /// One line with the forms that are understood.

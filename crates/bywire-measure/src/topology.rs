@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::ending::Misuse;
 use crate::ethernet::{Ethernet, FrameLink, Link};
-use crate::far::Host;
+use crate::exit_status::Misuse;
 use crate::namespaces::Namespaces;
+use crate::options::{MTU_BYTES, Request};
 use crate::place::Place;
 use crate::plan::{Level, Test};
-use crate::request::{MTU_BYTES, Request};
-use crate::star::Star;
+use crate::remote_target::Host;
+use crate::switched_network::SwitchedNetwork;
 
-/// What pairs run in, opened once and shared by the measurements of a session.
+/// The namespaces, nodes and hosts that pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
 pub struct Topology {
     namespaces: BTreeMap<FrameLink, Arc<Namespaces>>,
-    stars: BTreeMap<(FrameLink, u32), Arc<Star>>,
+    networks: BTreeMap<(FrameLink, u32), Arc<SwitchedNetwork>>,
     hosts: BTreeMap<String, Arc<Host>>,
 }
 
@@ -62,16 +62,16 @@ impl Topology {
         Ok(place)
     }
 
-    /// The nodes that a test with several connections asks for, made where they are not there yet.
-    pub(crate) fn star(
+    /// The nodes that a test with several connections requests. Makes them at first use.
+    pub(crate) fn network(
         &mut self,
         request: &Request,
         level: Level,
         test: Test,
         between: &str,
         ethernet: Option<&Ethernet>,
-    ) -> Result<Option<Arc<Star>>> {
-        let Some(nodes) = request.nodes.filter(|_| test.is_crowd()) else {
+    ) -> Result<Option<Arc<SwitchedNetwork>>> {
+        let Some(nodes) = request.nodes.filter(|_| test.is_multi_connection()) else {
             return Ok(None);
         };
         ensure!(
@@ -90,9 +90,9 @@ impl Topology {
             segmentation: request.segmentation.unwrap_or(true),
         };
         let frame_link = ethernet.map_or(cable, |ethernet| ethernet.frame_link);
-        Ok(Some(match self.stars.entry((frame_link, nodes)) {
+        Ok(Some(match self.networks.entry((frame_link, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),
-            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(frame_link.open_star(nodes)?))),
+            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(frame_link.open_network(nodes)?))),
         }))
     }
 
@@ -100,7 +100,7 @@ impl Topology {
         self.namespaces(frame_link)
     }
 
-    /// The namespaces that are joined this way, made where they are not there yet.
+    /// The namespaces joined by this link. Makes them at first use.
     fn namespaces(&mut self, frame_link: FrameLink) -> Result<Place> {
         let pair = match self.namespaces.entry(frame_link) {
             Entry::Occupied(known) => known.into_mut(),

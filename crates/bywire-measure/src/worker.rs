@@ -1,7 +1,7 @@
-//! A worker process: one end of one pair, told what to do by a line of JSON on its standard input.
+//! A worker process: one end of one pair. A line of JSON on its standard input is its order.
 //!
-//! It lives no longer than its parent: it is killed with it, and ends itself when its standard input does or when
-//! its deadline has passed.
+//! It does not outlive its parent: it is killed with the parent, and exits when its standard input ends or its deadline
+//! has passed.
 
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc;
@@ -11,34 +11,34 @@ use anyhow::{Context, Result, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::burden::Burdened;
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::memory;
 use crate::plan::{End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
 use crate::registry::levels;
+use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
-use crate::{hub, pin, web, workload};
+use crate::{disturbance, pin, shared_port, web, workload};
 
 /// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
 ///
 /// # Errors
-/// Only for an order that makes no sense; what fails later is told to the parent.
+/// The order is invalid. Later failures are reported to the parent.
 pub fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
-    let order: Order = serde_json::from_str(&line).context("a worker's order makes no sense")?;
+    let order: Order = serde_json::from_str(&line).context("a worker's order is not valid")?;
     if let (Job::Web(plan), Role::Target { core }) = (&order.job, &order.role) {
-        // It outlives its parent by as long as it needs to clean up.
-        return web::keep(plan, *core, say);
+        // The server's guard outlives its parent until it has cleaned up.
+        return web::guard(plan, *core, say);
     }
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let deadline = order.job.deadline();
     let end = match order.role {
         Role::Target { .. } => End::Target,
         Role::Source { .. } | Role::Both { .. } => End::Source,
-        Role::Hub { .. } => match &order.job {
-            Job::Messages(plan) => hub::end(plan.test),
+        Role::SharedPort { .. } => match &order.job {
+            Job::Messages(plan) => shared_port::end(plan.test),
             _ => End::Target,
         },
     };
@@ -47,7 +47,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Writes one line to the parent; a parent that is gone needs no answer.
+/// Writes one line to the parent. An error means that the parent is gone.
 fn say(word: Word) {
     if let Ok(line) = serde_json::to_string(&word) {
         let mut output = io::stdout().lock();
@@ -70,7 +70,7 @@ fn end_with_parent(end: End, deadline: Duration) {
         if ready == Ok(0) {
             say(Word::Failed { end, reason: format!("not finished after {} s", deadline.as_secs()) });
         }
-        // Nothing but the end of the input can come after the order.
+        // After the order, only the end of the input can come.
         std::process::exit(3);
     }
 }
@@ -79,12 +79,13 @@ fn obey(order: &Order, say: &Say) {
     match (&order.job, &order.role) {
         (Job::Memory(plan), role) => measure_memory(plan, role, say),
         (Job::Web(plan), role) => measure_web(plan, role, say),
-        (Job::Messages(plan), Role::Hub { core, connections }) => {
-            let played = pin(*core)
-                .and_then(|()| hub::run(plan, *core, *connections, |address| say(listening(address))));
+        (Job::Messages(plan), Role::SharedPort { core, connections }) => {
+            let played = pin(*core).and_then(|()| {
+                shared_port::run(plan, *core, *connections, |address| say(listening(address)))
+            });
             match played {
                 Ok(outcomes) => outcomes.into_iter().map(Word::Outcome).for_each(say),
-                Err(error) => say(failed(hub::end(plan.test), &error)),
+                Err(error) => say(failed(shared_port::end(plan.test), &error)),
             }
         }
         (Job::Messages(plan), role) => match player(plan.level) {
@@ -97,7 +98,7 @@ fn obey(order: &Order, say: &Say) {
 /// Plays a role of a plan.
 type Player = fn(&Plan, &Role, &Say);
 
-/// Tells the parent.
+/// Sends a message to the parent.
 type Say = dyn Fn(Word) + Sync;
 
 macro_rules! players {
@@ -122,7 +123,7 @@ fn play<T: Transport>(plan: &Plan, role: &Role, say: &Say) {
         Role::Source { core, address } => {
             report(End::Source, say, || play_source::<T>(plan, *core, address));
         }
-        Role::Hub { .. } => {
+        Role::SharedPort { .. } => {
             say(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
         }
         Role::Both { source_core, target_core } => std::thread::scope(|scope| {
@@ -172,9 +173,9 @@ fn play_target<T: Transport>(
 fn play_source<T: Transport>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
     pin(core)?;
     let mut lanes = T::connect(plan, address)?;
-    if plan.burden_percent > 0 {
-        let burdened = lanes.into_iter().map(|lane| Burdened::new(lane, plan.burden_percent));
-        return workload::run(plan, End::Source, core, &mut burdened.collect::<Vec<_>>());
+    if plan.slowdown_percent > 0 {
+        let slowed_down = lanes.into_iter().map(|lane| SlowedDown::new(lane, plan.slowdown_percent));
+        return workload::run(plan, End::Source, core, &mut slowed_down.collect::<Vec<_>>());
     }
     workload::run(plan, End::Source, core, &mut lanes)
 }
@@ -210,7 +211,7 @@ fn measure_memory(plan: &MemoryPlan, role: &Role, say: &Say) {
             pin(*core)?;
             memory_blocks(plan, *core, address)
         }),
-        Role::Both { .. } | Role::Hub { .. } => {
+        Role::Both { .. } | Role::SharedPort { .. } => {
             say(failed(End::Source, &anyhow!("level memory measures between processes only")))
         }
     }
@@ -221,7 +222,7 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
         "" => None,
         address => Some(serde_json::from_str(address)?),
     };
-    // The target serves without a notion of blocks: its accounts are read from here.
+    // The target does not know about blocks, so its accounts are read here.
     let take = || {
         let target = address.as_ref().map(|target| Snapshot::of_thread(&target.thread, target.core));
         (Snapshot::take(core), target)
@@ -233,11 +234,12 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
         let before = take();
         let reading = source.block(Duration::from_micros(plan.block_us))?;
         let after = take();
+        let ends = [Some((&before.0, &after.0)), before.1.as_ref().zip(after.1.as_ref())];
         let part = Part {
             seconds: reading.seconds,
             operations: reading.operations,
             reading: Some(reading.value),
-            disturbed: disturbed_at_either(&before, &after),
+            disturbed: disturbance::at_any(ends.into_iter().flatten()),
             ..Part::default()
         };
         if index < plan.warmup_blocks {
@@ -249,18 +251,4 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
         outcome.cpu_seconds += reading.seconds;
     }
     Ok(outcome)
-}
-
-/// Why a block counts as disturbed at its source, or at its target where it has one.
-fn disturbed_at_either(
-    before: &(Snapshot, Option<Snapshot>),
-    after: &(Snapshot, Option<Snapshot>),
-) -> Vec<String> {
-    let mut reasons = before.0.disturbed_since(&after.0);
-    if let (Some(before), Some(after)) = (&before.1, &after.1) {
-        reasons.extend(before.disturbed_since(after));
-    }
-    reasons.sort();
-    reasons.dedup();
-    reasons
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bywire_measure::endpoint::{Endpoint, Interest, Kind, Mark, Received};
-use bywire_measure::hub;
-use bywire_measure::meeting;
-use bywire_measure::meeting::MeetingPlace;
+use bywire_measure::options::Request;
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::plan::{End, Level, Outcome, Part, Plan, Test};
-use bywire_measure::request::Request;
+use bywire_measure::scratch_directory;
+use bywire_measure::scratch_directory::ScratchDirectory;
+use bywire_measure::shared_port;
 use bywire_measure::transport::Transport as _;
 use bywire_measure::transport::msg::Msg;
 use bywire_measure::transport::tcp::Tcp;
@@ -52,8 +52,8 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         request: Request { verify: true, ..Request::default() },
         carriers: Vec::new(),
         begin_ns: None,
-        spoke: None,
-        burden_percent: 0,
+        peer_number: None,
+        slowdown_percent: 0,
         bind: [127, 0, 0, 1].into(),
         source: None,
         cookie: format!("{:032x}", rand::random::<u128>()),
@@ -101,7 +101,7 @@ fn every_test_runs_over_every_socket_level_and_every_byte_is_right() {
 }
 
 /// One block of 20 ms, long enough for many notes of how far it got.
-fn crowd_plan(level: Level, test: Test) -> Plan {
+fn multi_connection_plan(level: Level, test: Test) -> Plan {
     Plan { block_us: 20_000, warmup_blocks: 0, blocks: 1, ..plan(level, test, 8192) }
         .with(|request| request.nodes = Some(0))
 }
@@ -115,35 +115,36 @@ fn has_noted_how_far_it_got(part: &Part) {
 }
 
 #[test]
-fn the_end_of_a_crowd_that_counts_notes_how_far_it_got() {
+fn the_end_of_several_connections_that_counts_notes_how_far_it_got() {
     for level in [Level::Unix, Level::Tcp, Level::Udp] {
-        let (_, target) = by_level(&crowd_plan(level, Test::Streams)).unwrap();
+        let (_, target) = by_level(&multi_connection_plan(level, Test::Streams)).unwrap();
         has_noted_how_far_it_got(&target.blocks[0]);
-        let (source, _) = by_level(&crowd_plan(level, Test::Hotspot)).unwrap();
+        let (source, _) = by_level(&multi_connection_plan(level, Test::Hotspot)).unwrap();
         has_noted_how_far_it_got(&source.blocks[0]);
-        let (_, target) = by_level(&crowd_plan(level, Test::Stream)).unwrap();
+        let (_, target) = by_level(&multi_connection_plan(level, Test::Stream)).unwrap();
         assert_eq!(target.blocks[0].notes, [], "one connection runs alone");
     }
 }
 
 #[test]
 fn one_port_with_many_peers_notes_how_far_each_got() {
-    let plan = crowd_plan(Level::Msg, Test::Fanin);
-    let _place = MeetingPlace::make(meeting::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let plan = multi_connection_plan(Level::Msg, Test::Fanin);
+    let _place = ScratchDirectory::make(scratch_directory::directory(&plan.cookie), "bywire-lab-").unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let plan = &plan;
     thread::scope(|scope| {
-        let hub = scope.spawn(move || hub::run(plan, None, 3, |address| sender.send(address).unwrap()));
-        let address = receiver.recv().expect("the hub listens");
-        for spoke in 0..3 {
-            let plan = Plan { spoke: Some(spoke), ..plan.clone() };
+        let shared_port =
+            scope.spawn(move || shared_port::run(plan, None, 3, |address| sender.send(address).unwrap()));
+        let address = receiver.recv().expect("the shared port listens");
+        for peer in 0..3 {
+            let plan = Plan { peer_number: Some(peer), ..plan.clone() };
             let address = address.clone();
             scope.spawn(move || {
                 let mut lanes = Msg::connect(&plan, &address).unwrap();
                 workload::run(&plan, End::Source, None, &mut lanes).unwrap()
             });
         }
-        let outcomes = hub.join().expect("the hub does not panic").unwrap();
+        let outcomes = shared_port.join().expect("it does not panic").unwrap();
         assert_eq!(outcomes.len(), 3);
         outcomes.iter().for_each(|outcome| has_noted_how_far_it_got(&outcome.blocks[0]));
     });
@@ -154,13 +155,15 @@ const LATE: Duration = Duration::from_secs(13);
 
 #[test]
 fn nobody_gives_up_before_all_are_to_begin() {
-    let begin_ns = Some(workload::course::monotonic_ns() + LATE.as_nanos() as u64);
-    let late = |level, test| Plan { begin_ns, ..crowd_plan(level, test) };
+    let begin_ns = Some(bywire_measure::clock::monotonic_ns() + LATE.as_nanos() as u64);
+    let late = |level, test| Plan { begin_ns, ..multi_connection_plan(level, test) };
     let streams = late(Level::Unix, Test::Streams);
     let (fanin, fanout) = (late(Level::Msg, Test::Fanin), late(Level::Msg, Test::Fanout));
-    let place = |plan: &Plan| MeetingPlace::make(meeting::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let place = |plan: &Plan| {
+        ScratchDirectory::make(scratch_directory::directory(&plan.cookie), "bywire-lab-").unwrap()
+    };
     let _places = [place(&fanin), place(&fanout)];
-    let spoke = |plan: &Plan| Plan { spoke: Some(0), ..plan.clone() };
+    let peer = |plan: &Plan| Plan { peer_number: Some(0), ..plan.clone() };
     let block_of = |outcome: &Outcome| assert!(outcome.blocks[0].operations > 0, "{outcome:?}");
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -170,26 +173,26 @@ fn nobody_gives_up_before_all_are_to_begin() {
         let (sender, receiver) = mpsc::channel();
         let plan = &fanin;
         scope.spawn(move || {
-            let outcomes = hub::run(plan, None, 1, |address| sender.send(address).unwrap()).unwrap();
+            let outcomes = shared_port::run(plan, None, 1, |address| sender.send(address).unwrap()).unwrap();
             outcomes.iter().for_each(block_of);
         });
         scope.spawn(move || {
-            let address = receiver.recv().expect("the hub listens");
-            let plan = spoke(plan);
+            let address = receiver.recv().expect("the shared port listens");
+            let plan = peer(plan);
             let mut lanes = Msg::connect(&plan, &address).unwrap();
             block_of(&workload::run(&plan, End::Source, None, &mut lanes).unwrap());
         });
         let (sender, receiver) = mpsc::channel();
         let plan = &fanout;
         scope.spawn(move || {
-            let plan = spoke(plan);
+            let plan = peer(plan);
             let (listener, address) = Msg::listen(&plan).unwrap();
             sender.send(address).unwrap();
             let mut lanes = Msg::accept(listener, &plan).unwrap();
             block_of(&workload::run(&plan, End::Target, None, &mut lanes).unwrap());
         });
-        receiver.recv().expect("the spoke listens");
-        hub::run(&fanout, None, 1, |_| {}).unwrap().iter().for_each(block_of);
+        receiver.recv().expect("the peer listens");
+        shared_port::run(&fanout, None, 1, |_| {}).unwrap().iter().for_each(block_of);
     });
 }
 
@@ -417,7 +420,7 @@ fn between<const RELIABLE: bool>(
     let (source, target) = (play(End::Source, source), play(End::Target, target));
     let outcome = |end: mpsc::Receiver<_>| end.recv_timeout(NEVER).expect("it neither hangs nor panics");
     let target: Result<Outcome> = outcome(target);
-    // The source is left behind when the target has failed: it would only wait for its patience to end.
+    // The source is left behind when the target has failed: it would only wait for its timeout.
     let source = target.is_ok().then(|| outcome(source));
     (target, source)
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use bywire_measure::measure::{Measurement, Request, Topology, anywhere};
+use bywire_measure::options::OPTIONS;
 use bywire_measure::plan::{Level, Test};
 use bywire_measure::preset::{self, PRESETS};
-use bywire_measure::request::OPTIONS;
 use bywire_measure::web;
 
 const SOURCES: &str = include_str!("../../../docs/sources.md");

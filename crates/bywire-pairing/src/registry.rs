@@ -11,7 +11,7 @@ use bywire_sys::deferred::{Held, Ticket};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp::Identity;
-use bywire_sys::{Errno, deferred, limits, process, strike};
+use bywire_sys::{Errno, deferred, limits, process, timer_doorbell};
 
 use crate::account::Account;
 use crate::protocol::{Kind, Packet, Verdict};
@@ -462,7 +462,7 @@ impl Registry {
             return false;
         }
         let Some(place) = self.users.bells.take(program.user) else { return false };
-        let Ok(file) = strike::new() else { return false };
+        let Ok(file) = timer_doorbell::new() else { return false };
         let file = Held::new(file, Some(place));
         let name = self.next;
         self.next += 1;

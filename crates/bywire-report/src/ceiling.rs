@@ -1,12 +1,13 @@
 //! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
 
 use bywire_results::cell::{Cacheline, Cell, Unit};
+use bywire_results::level::MEMORY;
 use bywire_results::parameter::parameter;
 use bywire_results::quantity;
 
-use crate::way::{NOT_A_WAY, Waiting};
+use crate::way::{Waiting, is_no_way};
 
-/// A ceiling that moved by more than this between its first and its last measurement marks the session unstable.
+/// A ceiling that changed by more than this between its first and last measurement makes the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;
 
 /// What this machine's memory and kernel allow.
@@ -26,7 +27,7 @@ pub struct Ceiling<'a> {
 }
 
 impl Ceiling<'_> {
-    /// The value that results are set against: the mean of first and last.
+    /// The value that results are compared with: the mean of first and last.
     pub fn value(&self) -> f64 {
         (self.first.value + self.last.value) / 2.0
     }
@@ -39,12 +40,12 @@ impl Ceiling<'_> {
         parts.join(", ")
     }
 
-    /// How far the last lies from the first, as a share of the first; absent when taken once.
+    /// The change from first to last, as a share of the first. Absent if measured once.
     pub fn drift(&self) -> Option<f64> {
         (!std::ptr::eq(self.first, self.last)).then(|| self.last.value / self.first.value - 1.0)
     }
 
-    /// Whether it moved too far for the session to count as stable.
+    /// True if it changed too much for a stable session.
     pub fn unstable(&self) -> bool {
         self.drift().is_some_and(|drift| drift.abs() > DRIFT_SHARE_MAX)
     }
@@ -54,7 +55,7 @@ impl<'a> Ceilings<'a> {
     /// From the `memory` cells of a session.
     pub fn of(cells: &'a [Cell]) -> Self {
         let mut rows: Vec<Ceiling> = Vec::new();
-        for cell in cells.iter().filter(|cell| cell.level == "memory") {
+        for cell in cells.iter().filter(|cell| cell.level == MEMORY) {
             let same = |row: &&mut Ceiling| {
                 let first = row.first;
                 (&first.test, first.size_bytes, &first.between, chosen(first))
@@ -80,8 +81,8 @@ impl<'a> Ceilings<'a> {
         floors.map(Ceiling::value).min_by(f64::total_cmp)
     }
 
-    /// The floor that belongs to a way of waiting, with a word for it: whoever polls, if only for a while, cannot beat a cache line, sleepers
-    /// the kernel's hand-off.
+    /// The floor for a way of waiting, with its name: a cache line for ends that poll, if only for a while, and the
+    /// kernel's hand-off for ends that sleep.
     pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
         match waiting {
             Waiting::Polling | Waiting::Adaptive => Some(("cache line", self.half_rtt_floor()?)),
@@ -89,8 +90,7 @@ impl<'a> Ceilings<'a> {
         }
     }
 
-    /// The same as it was while a cell was measured, where that is known: a virtual machine's cores may move apart between
-    /// two cells.
+    /// The floor at the time of a cell, if known. A virtual machine's cores may move apart between two cells.
     pub fn floor_beside(&self, cell: &Cell, waiting: Waiting) -> Option<(&'static str, f64)> {
         let own = cell.cacheline.filter(|_| waiting != Waiting::Sleeping);
         let mean = |line: Cacheline| f64::midpoint(line.before_ns, line.after_ns.unwrap_or(line.before_ns));
@@ -136,8 +136,8 @@ fn place(test: &str) -> usize {
     ORDER.iter().position(|name| *name == test).unwrap_or(ORDER.len())
 }
 
-/// What was chosen for a cell, but for how long it was measured.
+/// The options of a cell, without those of the measuring time.
 fn chosen(cell: &Cell) -> Vec<String> {
-    let parameters = cell.parameters.iter().filter(|(name, _)| !NOT_A_WAY.contains(&name.as_str()));
+    let parameters = cell.parameters.iter().filter(|(name, _)| !is_no_way(name));
     parameters.map(|(name, value)| parameter(name, value)).collect()
 }

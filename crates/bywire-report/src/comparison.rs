@@ -1,4 +1,4 @@
-//! Every way beside the kernel's TCP: a question has one length, and a way has one row in it, however it waits.
+//! Every way beside the kernel's TCP. A question has one length. A way has one row in it, with all its ways of waiting.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,31 +7,31 @@ use bywire_results::cell::{Cell, Unit};
 use bywire_results::level::DATAGRAM_BYTES_MAX;
 use bywire_results::quantity::{self, TOO_FEW_PAIRS};
 
-use crate::quiet::is_disturbed;
+use crate::disturbed_cells::is_disturbed;
 use crate::way::{Waiting, Way};
 
-/// From what is nearest to memory to what is furthest; levels that are not named come last, as they were taken.
+/// The order of levels, nearest to memory first. Other levels come last, in the order taken.
 const RUNGS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];
 
-/// Parameters in which a figure and its rival's must agree: they change the question.
+/// Parameters that change the question: a figure and its rival must agree in them.
 const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
 
-/// With an upper end so many times the lower one an interval is wide: it is told wherever its middle is.
+/// An interval is wide if its upper end is at least this factor above its lower end. Wide intervals are always printed.
 const WIDE: f64 = 1.5;
 
 /// What is asked of every way.
 #[derive(Debug)]
 pub struct Question {
-    /// Whose cells answer it.
+    /// The test whose cells answer it.
     pub test: &'static str,
-    /// What it is, before ` of 8 bytes`.
+    /// Its title, before ` of 8 bytes`.
     title: &'static str,
     /// What is better, for a heading.
     pub better: &'static str,
-    /// The length that stands for it, where as many ways were measured at it as at any other.
+    /// The preferred length, if as many ways were measured at it as at any other.
     usual_bytes: u64,
     less_is_better: bool,
-    /// What its CPU is divided by; nothing where the figure is CPU time itself.
+    /// The unit of work that CPU is divided by. Absent if the figure is CPU time itself.
     pub cost: Option<&'static str>,
 }
 
@@ -107,34 +107,34 @@ pub struct Row<'a> {
 /// One figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The way that it is of.
+    /// The way.
     pub way: &'a Way<'a>,
-    /// Where it comes from.
+    /// The cell of the figure.
     pub cell: &'a Cell,
-    /// What it is to the rival.
+    /// Its ratio to the rival.
     pub times: Times,
 }
 
-/// How many times better than the rival a figure is, above one, or worse, below it.
+/// How many times better than the rival a figure is. Below 1 it is worse.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Times {
     /// With the ends of an interval.
     Better(f64, [f64; 2]),
     /// It is the rival itself.
     Rival,
-    /// Its machine was not quiet enough.
+    /// The cell was disturbed.
     Disturbed,
-    /// The rival's machine was not.
+    /// The rival's cell was disturbed.
     RivalDisturbed,
     /// It was measured at another length than the others.
     OtherLength,
-    /// One of both has too few pairs for an interval.
+    /// One of the two has too few pairs for an interval.
     TooFewPairs,
-    /// Nothing to compare with waits alike.
+    /// No rival waits in the same way.
     Nobody,
 }
 
-/// Every question that was asked, each at one length.
+/// Every question that the session answers, each at one length.
 pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
     QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways)).collect()
 }
@@ -150,8 +150,8 @@ impl Question {
         if self.less_is_better { value < other } else { value > other }
     }
 
-    /// How many times better `own` is than `rival`, from the ends of both 95 % intervals: it holds the true ratio in at
-    /// least 90 of 100 cases.
+    /// How many times better `own` is than `rival`, with an interval from the ends of both 95 % intervals. The interval
+    /// holds the true ratio in at least 90 of 100 cases.
     fn times(&self, own: &Cell, rival: &Cell) -> Times {
         let Some(([own_low, own_high], [rival_low, rival_high])) = own.ci95.zip(rival.ci95) else {
             return Times::TooFewPairs;
@@ -201,7 +201,7 @@ impl<'a> Comparison<'a> {
         self.rows.iter().filter(usable).reduce(|one, other| if better(one, other) { other } else { one })
     }
 
-    /// The CPU of everybody together for one unit of work, with that unit.
+    /// The CPU of both ends and of the carrying processes for one unit of work.
     pub fn cpu(&self, cell: &Cell) -> Option<String> {
         let us = match self.question.cost? {
             ROUND_TRIP => cell.cpu.service_demand_us_per_transaction(),
@@ -212,7 +212,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// One more way of waiting: what programs do by default is the usual one.
+    /// Adds a way of waiting. The programs' default is the usual one.
     fn add(&mut self, entry: Entry<'a>) {
         let rank = |waiting: Waiting| {
             [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling]
@@ -243,7 +243,7 @@ impl<'a> Row<'a> {
         Self { usual: told(&self.usual), others: self.others.iter().map(told).collect() }
     }
 
-    /// Like is compared with like: the default of one with the default of another, otherwise the same way of waiting.
+    /// Compares the default of one way with the default of another, and otherwise the same way of waiting.
     fn waiting_like(&self, waiting: Waiting) -> Option<&Entry<'a>> {
         let same = self.entries().find(|entry| entry.way.waiting == waiting);
         let default = Some(&self.usual).filter(|entry| entry.way.waiting == Waiting::Sleeping);
@@ -264,7 +264,7 @@ fn times(question: &Question, size_bytes: Option<u64>, entry: &Entry, rival: Opt
     }
 }
 
-/// The kernel's TCP on loopback, or what comes nearest to it: other TCP, then the kernel's other ways.
+/// The rival: the kernel's TCP on loopback, or else other TCP, or else another way of the kernel.
 fn rival_of<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
     let of = |level: &str, link: Option<&str>| {
         rows.iter().find(|row| {
@@ -319,7 +319,7 @@ fn busy_us_per_kb(cell: &Cell) -> Option<f64> {
 }
 
 impl Entry<'_> {
-    /// Its figure; with its length where that is another one than was asked.
+    /// The figure, with its length if that is not the question's.
     pub fn value(&self, size_bytes: Option<u64>) -> String {
         let other = self.cell.size_bytes.filter(|size| Some(*size) != size_bytes);
         let at = other.map(|size| format!(" at {}", quantity::size(size))).unwrap_or_default();
@@ -328,7 +328,7 @@ impl Entry<'_> {
 }
 
 impl Times {
-    /// `276×`; with its interval where that is wide; or why there is none.
+    /// `276×`, with its interval if that is wide, or the reason why there is none.
     pub fn text(self) -> String {
         match self {
             Self::Better(factor, _) => {
@@ -367,7 +367,7 @@ impl Times {
         self.interval().filter(|_| matches!(self, Self::Better(_, [low, high]) if high > low * WIDE))
     }
 
-    /// The factor alone, for a mark in a picture; empty where there is none.
+    /// The factor alone, for a mark in a picture. Empty if there is none.
     pub fn mark(self) -> String {
         match self {
             Self::Better(..) => self.factor(),
@@ -377,7 +377,7 @@ impl Times {
     }
 }
 
-/// What people call a way.
+/// The name of a way in a sentence.
 pub fn called<'a>(way: &Way<'a>) -> &'a str {
     let is_veth = way.cells.first().is_some_and(|cell| cell.link.as_deref() == Some("veth"));
     match way.level {

@@ -1,39 +1,39 @@
-//! Everything in a report as files of its own: each plot as SVG and as CSV, each table as CSV.
+//! The parts of a report as files: each plot as SVG and CSV, each table as CSV.
 
 use bywire_results::cell::Session;
 use bywire_results::csv;
 
-use crate::carried;
 use crate::ceiling::Ceilings;
 use crate::comparison;
-use crate::gain;
+use crate::ethernet_table;
+use crate::historic_figures::comparisons;
 use crate::model;
 use crate::page::render_presets;
-use crate::past::comparisons;
 use crate::picture;
 use crate::plot;
 use crate::plot::data::{Kind, Plot};
 use crate::plot::drawing;
-use crate::score::Score;
-use crate::served;
+use crate::sockets_table;
 use crate::summary;
 use crate::way::ways;
+use crate::way_figures::WayFigures;
+use crate::web_table;
 
-/// A file's name and what it holds.
+/// A file's name and content.
 pub type File = (String, String);
 
-/// The page of a session, and what to share of it, by the ending of the file's name; the page comes first.
+/// The page of a session, then the files to share, by file extension.
 pub fn files(session: &Session) -> Vec<File> {
     files_of_presets(std::slice::from_ref(session), session)
 }
 
-/// The same of several sessions, of a preset each; `whole` is all of them.
+/// The same for several sessions of one preset each. `whole` is all of them together.
 pub fn files_of_presets(presets: &[Session], whole: &Session) -> Vec<File> {
     let texts = [render_presets(presets), picture::svg(whole), summary::markdown(whole)];
     ["html", "svg", "md"].map(str::to_owned).into_iter().zip(texts).collect()
 }
 
-/// Every plot as SVG, those of the source documents too, by its place in the page.
+/// Every plot as SVG, in the order of the page, including those of the source documents.
 pub fn drawings(session: &Session) -> Vec<File> {
     let drawn = all_plots(session).into_iter().filter(Plot::has_marks);
     drawn.map(|plot| (format!("{}.svg", plot.id), drawing::svg(&plot))).collect()
@@ -52,7 +52,7 @@ pub fn tables(session: &Session) -> Vec<File> {
     let ceilings = Ceilings::of(&session.cells);
     let mut files = vec![
         ("cells.csv".to_owned(), csv::from_cells(&session.cells)),
-        ("ways.csv".to_owned(), scores(&Score::of(&ways))),
+        ("ways.csv".to_owned(), figures(&WayFigures::of(&ways))),
         ("ceilings.csv".to_owned(), ceiling_table(&ceilings)),
     ];
     for comparison in comparisons(&ways, &ceilings) {
@@ -66,9 +66,9 @@ pub fn tables(session: &Session) -> Vec<File> {
         files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
     }
     for (name, tables) in [
-        ("ethernet", carried::tables(&session.cells)),
-        ("sockets", gain::tables(&session.cells)),
-        ("web", served::tables(&session.cells)),
+        ("ethernet", ethernet_table::tables(&session.cells)),
+        ("sockets", sockets_table::tables(&session.cells)),
+        ("web", web_table::tables(&session.cells)),
     ] {
         files.extend(tables.into_iter().enumerate().map(|(number, table)| {
             let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
@@ -79,19 +79,19 @@ pub fn tables(session: &Session) -> Vec<File> {
     files
 }
 
-fn scores(scores: &[Score]) -> String {
+fn figures(figures: &[WayFigures]) -> String {
     let value = |cell: Option<&bywire_results::cell::Cell>| number(cell.map(|cell| cell.value));
-    let rows = scores.iter().map(|score| {
+    let rows = figures.iter().map(|row| {
         vec![
-            score.way.label.clone(),
-            value(score.half_rtt),
-            value(score.one_way),
-            number(score.n_half.map(|n_half| n_half.bytes)),
-            value(score.two_way),
-            value(score.transactions),
-            value(score.overhead),
-            number(score.cpu_us_per_kb()),
-            number(score.cpu_us_per_transaction()),
+            row.way.label.clone(),
+            value(row.half_rtt),
+            value(row.one_way),
+            number(row.n_half.map(|n_half| n_half.bytes)),
+            value(row.two_way),
+            value(row.transactions),
+            value(row.overhead),
+            number(row.cpu_us_per_kb()),
+            number(row.cpu_us_per_transaction()),
         ]
     });
     let heading = [

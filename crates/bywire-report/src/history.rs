@@ -1,18 +1,17 @@
-//! The source documents beside this session: what they print, and what models say of their machines. Nothing of it was
-//! measured here, so it stands by itself.
+//! The section of the source documents: their printed figures beside this session, and models of their machines.
 
 use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
+use crate::historic_figures::{Comparison, Row, comparisons};
 use crate::model;
-use crate::past::{Comparison, Row, comparisons};
 use crate::plot::{self, section};
 use crate::table::Column::{Figures, Words};
 use crate::table::scroll;
 use crate::way::Way;
 
-/// Everything, with `name` for the names of its parts.
+/// The section. `name` makes the identifiers of its parts.
 pub fn section(ways: &[Way], ceilings: &Ceilings, name: &dyn Fn(&str) -> String) -> Markup {
     html! {
         (past(&comparisons(ways, ceilings), &name("past")))
@@ -66,7 +65,7 @@ fn past_table(comparison: &Comparison) -> Markup {
     )
 }
 
-/// The length that the document prints, or that it prints none.
+/// The length that the document prints, or a note that it prints none.
 fn length_told(row: &Row) -> String {
     let figure = row.figure;
     match figure.size_bytes {

@@ -1,32 +1,32 @@
-//! The report: one self-contained HTML file that opens from disk without a network, and its plain-text sister.
+//! The report: one self-contained HTML file that opens from disk without a network, and the same as plain text.
 //!
-//! It begins with the answer: a verdict, the ladder of every way, what to do next, and a table. Then come plots with a
-//! table each, what could not be measured, the machine and the commands; the source documents stand by themselves. A
-//! picture and a page of Markdown are written beside it. Whatever comes from a cell is escaped.
+//! It begins with the verdict, the ladder of every way, what to do next, and a table. Plots with a table each follow,
+//! then what could not be measured, the machine and the commands. The source documents have a section of their own. A
+//! picture and a page of Markdown are written beside it. All text of cells is escaped.
 
-mod answer;
-mod carried;
 mod ceiling;
 mod comparison;
+mod disturbed_cells;
+mod ethernet_table;
 mod export;
-mod gain;
+mod headline;
+mod historic_figures;
 mod history;
 mod machine;
 pub mod merged;
 mod model;
 pub mod netperf;
 mod page;
-mod past;
 mod picture;
 mod plot;
-mod quiet;
-mod score;
-mod served;
+mod sockets_table;
 mod summary;
 mod table;
 mod text;
 mod verdict;
 mod way;
+mod way_figures;
+mod web_table;
 
 pub use export::{File, drawings, files, files_of_presets, tables};
 pub use model::rows as model_rows;

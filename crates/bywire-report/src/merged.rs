@@ -1,16 +1,15 @@
 //! Sessions of several machines, or several presets of one, so that one report shows them side by side.
 
 use bywire_results::cell::{Absence, Session};
+use bywire_results::level::MEMORY;
 use bywire_results::parameter::MACHINE;
 use serde_json::{Map, Value};
 
-/// The level of the ceilings, which are a machine's own.
-const MEMORY: &str = "memory";
 const CEILINGS_ELSEWHERE: &str = "the ceilings of each machine stand in its own report";
 
-/// One session out of several, each with a name. A single one stays as it is.
+/// Merges several named sessions into one. A single session is not changed.
 ///
-/// Ceilings stay behind: results are shown as a share of their own machine's, of which a report has one.
+/// Ceilings are left out, because a report has the ceilings of one machine only.
 pub fn merged(mut sessions: Vec<(String, Session)>) -> Option<Session> {
     if sessions.len() < 2 {
         return sessions.pop().map(|(_, session)| session);
@@ -35,8 +34,7 @@ pub fn by_preset(mut sessions: Vec<(String, Session)>) -> Vec<Session> {
     presets.into_iter().filter_map(merged).collect()
 }
 
-/// All of what [`by_preset`] gave, for what is answered out of all of them. Ceilings stay behind where any cell is
-/// tagged.
+/// All sessions of [`by_preset`] together, for the head of the report. Ceilings are left out if any cell is tagged.
 pub fn together(presets: &[Session]) -> Session {
     match presets {
         [] => Session::default(),
@@ -45,7 +43,7 @@ pub fn together(presets: &[Session]) -> Session {
     }
 }
 
-/// By what a machine tells of itself: a virtual one may be another after it was started again.
+/// Compares boot, CPU and memory. A virtual machine may be a different one after a restart.
 fn are_of_one_machine(sessions: &[(String, Session)]) -> bool {
     let identity = |session: &Session| {
         ["boot", "cpu", "memory_total_bytes"].map(|fact| session.environment.get(fact).cloned())

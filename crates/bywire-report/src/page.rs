@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, Session};
+use bywire_results::level::MEMORY;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::shell;
@@ -12,22 +13,22 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::answer;
-use crate::carried;
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
-use crate::gain;
+use crate::disturbed_cells;
+use crate::ethernet_table;
+use crate::headline;
 use crate::history;
 use crate::machine::machines;
 use crate::merged::together;
 use crate::plot;
 use crate::plot::data::Plot;
 use crate::plot::{drawing, section};
-use crate::quiet;
-use crate::served;
+use crate::sockets_table;
 use crate::table::Column::{self, Figures, Words};
 use crate::table::scroll;
 use crate::way::{Way, ways};
+use crate::web_table;
 
 const SCRIPT: &str = include_str!("../assets/report.js");
 const STYLE: &str = include_str!("../assets/report.css");
@@ -40,8 +41,8 @@ pub fn render(session: &Session) -> String {
     document(session, &[Page::of("", "", session, &ways)])
 }
 
-/// The report of several sessions, of a preset each: the first page answers out of all of them, and each then has a page
-/// of its own, all inside the one file.
+/// The report of several sessions of one preset each, in one file: the first page covers all of them, and each has a
+/// page of its own.
 pub fn render_presets(sessions: &[Session]) -> String {
     let [first, others @ ..] = sessions else {
         return render(&Session::default());
@@ -66,7 +67,7 @@ pub fn render_presets(sessions: &[Session]) -> String {
 
 /// What one page of the file shows.
 struct Page<'a> {
-    /// Its place in the file, before the names of its plots; empty where it is the only one.
+    /// The prefix of its identifiers. Empty if it is the only page.
     place: &'a str,
     title: &'a str,
     session: &'a Session,
@@ -85,7 +86,7 @@ impl<'a> Page<'a> {
         Self { place, title, session, ways, ceilings, comparisons, plots, is_overview: false }
     }
 
-    /// The name of one of its parts, unique in the file.
+    /// The identifier of one of its parts, unique in the file.
     fn name(&self, part: &str) -> String {
         if self.place.is_empty() { part.to_owned() } else { format!("{}-{part}", self.place) }
     }
@@ -95,11 +96,11 @@ impl<'a> Page<'a> {
         let (ladder, others): (Vec<&Plot>, Vec<&Plot>) = self.plots.iter().partition(|plot| plot.is_ladder());
         let name = |part: &str| self.name(part);
         html! {
-            (answer::section(self.session, self.ways, &self.ceilings, &self.comparisons, &ladder, &name))
+            (headline::section(self.session, self.ways, &self.ceilings, &self.comparisons, &ladder, &name))
             @if !self.is_overview {
-                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(cells)))
-                (tables(self, "gain", "What an unmodified program gains", &gain::tables(cells)))
-                (tables(self, "web", "Web servers", &served::tables(cells)))
+                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &ethernet_table::tables(cells)))
+                (tables(self, "gain", "What an unmodified program gains", &sockets_table::tables(cells)))
+                (tables(self, "web", "Web servers", &web_table::tables(cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (section::of_plot(plot, &self.name(plot.id))) }
                 (ceiling_table(self, &self.ceilings))
@@ -111,7 +112,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// What was not measured, apart from what was.
+    /// What could not be measured.
     fn history(&self) -> Markup {
         history::section(self.ways, &self.ceilings, &|part: &str| self.name(part))
     }
@@ -163,7 +164,7 @@ fn document(session: &Session, pages: &[Page]) -> String {
     html.into_string()
 }
 
-/// Nothing from anywhere but this file, and of scripts only the one that was written into it.
+/// The content security policy: no content from elsewhere, and only the page's own script, by its hash.
 fn policy() -> String {
     let hash = |script: &str| STANDARD.encode(Sha256::digest(script.as_bytes()));
     format!(
@@ -196,7 +197,7 @@ fn facts(session: &Session) -> Markup {
 }
 
 /// Tables whose first columns are names, under one heading.
-fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table]) -> Markup {
+fn tables(page: &Page, identity: &str, heading: &str, tables: &[ethernet_table::Table]) -> Markup {
     html! {
         @if !tables.is_empty() {
             section.card id=(page.name(identity)) {
@@ -204,7 +205,7 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table])
                 @for table in tables {
                     h4 { (table.title) }
                     p.about { (table.about) }
-                    @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {
+                    @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < ethernet_table::NAMING {
                         true => Words(name),
                         false => Figures(name),
                     }).collect();
@@ -212,7 +213,7 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table])
                         @for row in &table.rows { tr {
                             @for (index, entry) in row.iter().enumerate() { @match index {
                                 0 => th scope="row" { (entry) },
-                                1..carried::NAMING => td { (entry) },
+                                1..ethernet_table::NAMING => td { (entry) },
                                 _ if entry.is_empty() => td.figure { span.none { "–" } },
                                 _ => td.figure { (entry) },
                             } }
@@ -288,14 +289,14 @@ const CELL_COLUMNS: [Column<'static>; 11] = [
     Figures("cache line"),
 ];
 
-/// How the session went: every cell with its interval and its marked blocks.
+/// All cells, with their intervals and marked blocks.
 fn conduct(page: &Page) -> Markup {
     let session = page.session;
     html! {
         @if !session.cells.is_empty() {
             section.card id=(page.name("cells")) {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs: of five pairs they hold the true median in 94 of 100 cells, of more in 89 to 95, and fewer have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs: of five pairs they hold the true median in 94 of 100 cells, of more in 89 to 95, and fewer have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", &CELL_COLUMNS, html! {
@@ -310,7 +311,7 @@ fn conduct(page: &Page) -> Markup {
 fn cell_row(cell: &Cell) -> Markup {
     let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
     html! {
-        tr class=[(quiet::is_disturbed(cell)).then_some("unusable")] {
+        tr class=[(disturbed_cells::is_disturbed(cell)).then_some("unusable")] {
             th scope="row" {
                 code { (command_of(cell)) }
                 @if let Some(limit) = cell.details.get("limited_by").and_then(Value::as_str) { small { (limit) } }
@@ -339,11 +340,11 @@ fn cacheline(cacheline: Cacheline) -> String {
 fn command_of(cell: &Cell) -> String {
     let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
     let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
-    // Several nodes at the kernel's own cables have a bridge between them.
+    // Several nodes with veth have a bridge between them.
     let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
     words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
     // Some levels have no choice.
-    let is_chosen = !["memory", web::LEVEL].contains(&cell.level.as_str());
+    let is_chosen = ![MEMORY, web::LEVEL].contains(&cell.level.as_str());
     if !["processes", ""].contains(&cell.between.as_str()) && is_chosen {
         words.push(format!("--between {}", shell::quoted(&cell.between)));
     }
@@ -354,14 +355,14 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 6] = ["block_us", "blocks", "burden", MACHINE, "pairs", "sendfile"];
+const NOT_AN_OPTION: [&str; 7] = ["block_us", "blocks", "burden", MACHINE, "pairs", "sendfile", "slowdown"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");
     match (name.as_str(), value) {
         (_, Value::Null) => None,
         ("spin", Value::Bool(false)) => Some("--no-spin".into()),
-        // The default of the one level that waits so.
+        // The default of that level.
         ("spin", Value::String(_)) => None,
         ("integrity" | "nagle", Value::Bool(on)) => {
             Some(format!("--{name} {}", if *on { "on" } else { "off" }))

@@ -51,7 +51,7 @@ pub fn svg(session: &Session) -> String {
     on_white(drawing.into_string())
 }
 
-/// Of what cannot be used.
+/// The colour of what cannot be used.
 const ALARM: &str = "#b3261e";
 
 /// One of the plots, shrunk where it has many rows.

@@ -45,7 +45,7 @@ fn line(comparison: &Comparison, entry: &Entry) -> String {
     format!("| {} |", entries.map(|entry| escaped(&entry)).join(" | "))
 }
 
-/// Words that Markdown takes as words: a session may hold any.
+/// Escapes text for Markdown. A session may contain any text.
 fn escaped(text: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars() {

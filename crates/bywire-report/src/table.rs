@@ -1,8 +1,8 @@
-//! A table of the page, which scrolls by itself where the page is narrow, by keyboard too, and shows that it does.
+//! A table of the page. On a narrow page it scrolls by itself, also by keyboard, and shows that it does.
 
 use maud::{Markup, html};
 
-/// What stands in a column, under its heading.
+/// A column: its heading and its alignment.
 pub enum Column<'a> {
     /// Text, to the left.
     Words(&'a str),

@@ -4,21 +4,21 @@ use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cell, Session};
 use bywire_results::quantity;
 
-use crate::carried;
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
-use crate::gain;
-use crate::score::{NHalf, Score};
-use crate::served;
+use crate::ethernet_table;
+use crate::sockets_table;
 use crate::verdict::Verdict;
 use crate::way::ways;
+use crate::way_figures::{NHalf, WayFigures};
+use crate::web_table;
 
-/// The answer of a session in plain text: the verdict, every way beside the kernel's TCP, what each delivers, the ceilings,
+/// The report in plain text: the verdict, every way beside the kernel's TCP, all figures of each way, the ceilings, and
 /// what is absent.
 pub fn summary_text(session: &Session) -> String {
     let ways = ways(&session.cells);
     let ceilings = Ceilings::of(&session.cells);
-    let scores = Score::of(&ways);
+    let figures = WayFigures::of(&ways);
     let comparisons = comparisons(&ways);
     let mut text = String::new();
     if !session.cells.is_empty() {
@@ -26,16 +26,17 @@ pub fn summary_text(session: &Session) -> String {
         text += &head(&verdict);
         text += &comparisons.iter().map(comparison_table).collect::<String>();
     }
-    if !scores.is_empty() {
-        text += &score_table(&scores, &ceilings);
+    if !figures.is_empty() {
+        text += &way_table(&figures, &ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
                  One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
                  off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
-    let carried = carried::tables(&session.cells).into_iter();
-    for table in carried.chain(gain::tables(&session.cells)).chain(served::tables(&session.cells)) {
-        let rows = aligned(&table.columns, carried::NAMING, &table.rows);
+    let carried = ethernet_table::tables(&session.cells).into_iter();
+    for table in carried.chain(sockets_table::tables(&session.cells)).chain(web_table::tables(&session.cells))
+    {
+        let rows = aligned(&table.columns, ethernet_table::NAMING, &table.rows);
         text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }
     if !ceilings.rows.is_empty() {
@@ -57,7 +58,7 @@ pub fn summary_text(session: &Session) -> String {
     text.trim_matches('\n').to_owned() + "\n"
 }
 
-/// What stands above every table.
+/// The head: the verdict and its remarks.
 fn head(verdict: &Verdict) -> String {
     let said = verdict.alarms.iter().chain(&verdict.sentences).chain(&verdict.notes);
     let said = said.map(|line| format!("{line}\n"));
@@ -84,7 +85,7 @@ fn comparison_table(comparison: &Comparison) -> String {
     aligned(&heading, 2, &rows.collect::<Vec<_>>()) + "\n"
 }
 
-fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
+fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
     let heading =
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
     let of =
@@ -97,17 +98,17 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
         let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
         share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
     };
-    let rows = scores.iter().map(|score| {
+    let rows = figures.iter().map(|row| {
         vec![
-            score.way.label.clone(),
-            score.way.waiting.name().into(),
-            of(score.half_rtt),
-            rate(score.one_way) + &share(score.one_way, &|size| ceilings.one_way(size)),
-            score.n_half.map(n_half_told).unwrap_or_default(),
-            rate(score.two_way) + &share(score.two_way, &|_| ceilings.two_way()),
-            of(score.transactions),
-            of(score.overhead),
-            score.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
+            row.way.label.clone(),
+            row.way.waiting.name().into(),
+            of(row.half_rtt),
+            rate(row.one_way) + &share(row.one_way, &|size| ceilings.one_way(size)),
+            row.n_half.map(n_half_told).unwrap_or_default(),
+            rate(row.two_way) + &share(row.two_way, &|_| ceilings.two_way()),
+            of(row.transactions),
+            of(row.overhead),
+            row.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
         ]
     });
     aligned(&heading.map(str::to_owned), 1, &rows.collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! What a session says, in a sentence or two of plain words, and what to do next.
+//! The verdict of a session, in one or two sentences, and what to do next.
 
 use bywire_results::cell::{DISTURBED, Session};
 use bywire_results::quantity;
@@ -6,18 +6,18 @@ use bywire_results::shell;
 
 use crate::ceiling::{Ceiling, Ceilings};
 use crate::comparison::{Comparison, Row, Times, called, length};
-use crate::quiet::Quiet;
+use crate::disturbed_cells::Disturbance;
 
-/// What stands above everything else.
+/// The head of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// One for each of latency and rate, at one length each.
     pub sentences: Vec<String>,
-    /// Nothing of it can be used.
+    /// True if the session cannot be used.
     pub is_unusable: bool,
-    /// What was wrong with the session: nothing below it should be trusted before this is read.
+    /// What was wrong with the session.
     pub alarms: Vec<String>,
-    /// What to keep in mind with it.
+    /// Remarks about the session.
     pub notes: Vec<String>,
     /// What to do, each with the command that does it.
     pub steps: Vec<(String, String)>,
@@ -26,11 +26,11 @@ pub struct Verdict {
 impl Verdict {
     /// Of a session.
     pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
-        let quiet = Quiet::of(&session.cells);
-        let mut verdict = Self { is_unusable: quiet.is_unusable(), ..Self::default() };
+        let disturbance = Disturbance::of(&session.cells);
+        let mut verdict = Self { is_unusable: disturbance.is_unusable(), ..Self::default() };
         if session.cells.is_empty() {
             verdict.alarms.push("Nothing was measured in this session.".to_owned());
-        } else if quiet.is_unusable() {
+        } else if disturbance.is_unusable() {
             verdict
                 .sentences
                 .push("This session cannot be used: the machine was busy with something else.".to_owned());
@@ -44,9 +44,9 @@ impl Verdict {
                 .alarms
                 .push("This session was interrupted: it shows what had been measured by then.".to_owned());
         }
-        verdict.alarms.extend(quiet.is_disturbed().then(|| alarm(quiet)));
-        if !quiet.is_disturbed() && quiet.disturbed_cells > 0 {
-            verdict.notes.push(format!("{}. {DISTURBED}", greyed(quiet)));
+        verdict.alarms.extend(disturbance.is_disturbed().then(|| alarm(disturbance)));
+        if !disturbance.is_disturbed() && disturbance.disturbed_cells > 0 {
+            verdict.notes.push(format!("{}. {DISTURBED}", greyed(disturbance)));
         }
         let unstable: Vec<String> =
             ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
@@ -57,12 +57,12 @@ impl Verdict {
                 unstable.join("; ")
             ));
         }
-        verdict.steps = steps(session, quiet, comparisons);
+        verdict.steps = steps(session, disturbance, comparisons);
         verdict
     }
 }
 
-/// How a question is told.
+/// The words for a question.
 struct Words {
     /// Before the length and the figure, and between them.
     begins: [&'static str; 2],
@@ -74,7 +74,7 @@ struct Words {
 const LATENCY: Words = Words { begins: ["A message of", "arrives in"], verb: "takes", better: "sooner" };
 const RATE: Words = Words { begins: ["Messages of", "stream at"], verb: "carries", better: "faster" };
 
-/// What is said of one question: its best way beside the rival, at the length that both were measured at.
+/// The sentence for one question: its best way beside the rival, at the length at which both were measured.
 fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
     let best = comparison.best()?;
     let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
@@ -104,26 +104,26 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
     Some(format!("{begins} {size} {between} {} by {}{margin}.", value(best), called(best.usual.way)))
 }
 
-fn alarm(quiet: Quiet) -> String {
+fn alarm(disturbance: Disturbance) -> String {
     format!(
         "The machine was not quiet: {} of all blocks were disturbed. {DISTURBED} {}.",
-        quantity::percent(quiet.disturbed_share()),
-        greyed(quiet)
+        quantity::percent(disturbance.disturbed_share()),
+        greyed(disturbance)
     )
 }
 
-fn greyed(quiet: Quiet) -> String {
-    match quiet.disturbed_cells {
+fn greyed(disturbance: Disturbance) -> String {
+    match disturbance.disturbed_cells {
         0 => "No cell had half of its pairs disturbed, so every median stands".to_owned(),
         1 => "One cell cannot be used and is grey".to_owned(),
-        several => format!("{several} of {} cells cannot be used and are grey", quiet.cells),
+        several => format!("{several} of {} cells cannot be used and are grey", disturbance.cells),
     }
 }
 
-fn steps(session: &Session, quiet: Quiet, comparisons: &[Comparison]) -> Vec<(String, String)> {
+fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<(String, String)> {
     let again = command(session);
     let step = |what: &str, command: &str| (what.to_owned(), command.to_owned());
-    if quiet.is_disturbed() || session.cells.is_empty() {
+    if disturbance.is_disturbed() || session.cells.is_empty() {
         return vec![step("Stop other programs, then take the session again:", &again)];
     }
     if !session.complete {

@@ -3,27 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
-use bywire_results::parameter::{ADAPTIVE, MACHINE, MPI, Spin, parameter};
+use bywire_results::level::MEMORY;
+use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, parameter};
 use bywire_results::web;
 use serde_json::Value;
 
-/// Parameters that say how long or how carefully was measured, not what.
-pub const NOT_A_WAY: [&str; 11] = [
-    "blocks",
-    "block_us",
-    "burden",
-    "connections",
-    "cores",
-    "pairs",
-    "response-size",
-    "response_size",
-    "seed",
-    "time",
-    "verify",
-];
+/// Parameters that make no way, beside those of the measuring time.
+const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
 
-/// What no way is: the ceilings.
-const LEVEL_MEMORY: &str = "memory";
+/// True for parameters that say how long or how carefully was measured, and not what.
+pub fn is_no_way(parameter: &str) -> bool {
+    NOT_A_WAY.contains(&parameter) || HOW_LONG.contains(&parameter)
+}
 
 /// How an end waits, which [`Waiting`] reads: always part of a way.
 const SPIN: &str = "spin";
@@ -31,9 +22,9 @@ const SPIN: &str = "spin";
 /// One way, with its cells in the order taken.
 #[derive(Clone, Debug)]
 pub struct Way<'a> {
-    /// What the reader is shown: `msg · shm`, `tcp · veth · MTU 9000`.
+    /// Its label for readers: `msg · shm`, `tcp · veth · MTU 9000`.
     pub label: String,
-    /// The same, however it waits.
+    /// Its label without the way of waiting.
     pub name: String,
     /// The level.
     pub level: &'a str,
@@ -68,12 +59,12 @@ impl Waiting {
         }
     }
 
-    /// As the cell's parameters say; sleeping where they do not.
+    /// From the cell's parameters; sleeping if they do not state it.
     pub fn of(cell: &Cell) -> Self {
         match cell.parameters.spin() {
             Some(Spin::Always) => Self::Polling,
             Some(Spin::Adaptive) => Self::Adaptive,
-            // What older sessions wrote for it.
+            // The form of older sessions.
             None if cell.level == "msg" => Self::Adaptive,
             Some(Spin::Never) | None => Self::Sleeping,
         }
@@ -88,7 +79,7 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
         cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
     };
     let mut ways: Vec<Way> = Vec::new();
-    for cell in cells.iter().filter(|cell| ![LEVEL_MEMORY, web::LEVEL].contains(&&*cell.level)) {
+    for cell in cells.iter().filter(|cell| ![MEMORY, web::LEVEL].contains(&&*cell.level)) {
         let key = key(cell, &varied);
         match ways.iter_mut().find(|way| way.key == key) {
             Some(way) => way.cells.push(cell),
@@ -103,18 +94,18 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 }
 
 impl<'a> Way<'a> {
-    /// Whether both are one way, but for how their ends wait.
+    /// True if both are one way, apart from how their ends wait.
     pub fn is_same_place(&self, other: &Way) -> bool {
         let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);
         (a, b, c, d) == (e, f, g, h)
     }
 
-    /// The machine that it was measured on, where there are several.
+    /// The machine that it was measured on, if there are several.
     pub fn machine(&self) -> Option<&'a str> {
         self.cells.first().and_then(|cell| cell.parameters.text(MACHINE))
     }
 
-    /// Whether its ends speak `protocol`; ways without a choice of one do, whatever it is.
+    /// True if its ends speak `protocol`, or the way has no choice of protocol.
     pub fn speaks(&self, protocol: Option<&str>) -> bool {
         let own = self.cells.first().and_then(|cell| cell.parameters.text("protocol"));
         own.zip(protocol).is_none_or(|(own, wanted)| own == wanted)
@@ -151,13 +142,13 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
         .iter()
         .flat_map(|cell| cell.parameters.keys())
         .map(String::as_str)
-        .filter(|name| !NOT_A_WAY.contains(name) && *name != SPIN)
+        .filter(|name| !is_no_way(name) && *name != SPIN)
         .collect();
     for cell in cells {
         let link = cell.link.as_deref();
         let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
         for &name in &names {
-            // Nagle's algorithm is off where it is not there at all, beside UDP.
+            // Beside UDP, Nagle's algorithm counts as off.
             let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
             let value = value.map(Value::to_string);
             let values = seen.entry((point, name)).or_default();
@@ -175,14 +166,14 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
 
 fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
     let names = varied.get(cell.level.as_str()).into_iter().flatten();
-    // A machine is always told apart, even where it alone has a cell, and so is whose MPI it was.
+    // The machine and the MPI implementation are always part of a label.
     let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
     (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
 }
 
-/// How it waits is said where the level waits in several ways.
+/// The label states how a way waits if its level has several ways of waiting.
 fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
     let mut parts = vec![level.to_string()];
     parts.extend(link.filter(|link| link != level).map(str::to_owned));

@@ -12,7 +12,7 @@ use bywire_report::merged::{by_preset, together};
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_results::csv;
-use bywire_results::moment::{Gauge, Moment};
+use bywire_results::moment::{MachineSpeed, Moment};
 use bywire_results::store::{self, Store, StoreError};
 use generated::{cell, cells_at, generated_session};
 use sha2::{Digest, Sha256};
@@ -714,7 +714,7 @@ fn short_bars_are_seen_beside_a_very_long_one() {
     let widths: Vec<f64> = bars.collect();
     assert_eq!(widths.len(), 6, "{widths:?}");
     assert!(widths.iter().all(|width| *width >= 10.0), "a bar cannot be seen: {widths:?}");
-    assert!(report::render(&session).contains("the table tells the parts of each bar"));
+    assert!(report::render(&session).contains("the table lists the parts of each bar"));
 }
 
 #[test]
@@ -818,7 +818,7 @@ fn cells_that_are_being_measured_are_read_and_none_is_read_twice() {
     let mut session = generated_session();
     session.cells.truncate(2);
     for (cell, began_unix_seconds) in session.cells.iter_mut().zip([1.5, 2.5]) {
-        let (before, after) = (Gauge::default(), Gauge::default());
+        let (before, after) = (MachineSpeed::default(), MachineSpeed::default());
         cell.moments.push(Moment { pair: 0, began_unix_seconds, before, after });
     }
     let mut store = Store::create(&directory.path().join("session"), &session).unwrap();

@@ -8,13 +8,13 @@ use crate::quantity::{self, TOO_FEW_PAIRS};
 /// The name of the test, and of the detail that holds the [`Account`].
 pub const NAME: &str = "breakdown";
 
-/// What is not explained by any part.
+/// The name of the part that nothing explains.
 pub const REST: &str = "not explained";
 
-/// Parts below nought may come to this share of the half-RTT, or it was not broken down at all.
+/// If negative parts exceed this share of the half-RTT, the breakdown has failed.
 const NEGATIVE_SHARE_MAX: f64 = 0.5;
 
-/// What is told of a breakdown that does not [add up](Account::adds_up).
+/// The message for a breakdown that does not [add up](Account::adds_up).
 pub const FAILED: &str = "the breakdown failed: its differences do not add up to the half-RTT, because the machine changed \
                           between them. Take it again on a quiet machine.";
 
@@ -25,7 +25,7 @@ pub struct Share {
     pub name: String,
     /// How long it takes, in ns; a difference may be negative.
     pub ns: f64,
-    /// The 95 % bootstrap interval over pairs, in ns; absent where there are too few for one.
+    /// The 95 % bootstrap interval over pairs, in ns. Absent if there are too few pairs.
     #[serde(default)]
     pub ci95_ns: Option<[f64; 2]>,
     /// How it was found.
@@ -42,40 +42,40 @@ impl Share {
     }
 }
 
-/// What one end's core was at during a half-RTT.
+/// What one end's core did during a half-RTT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreAccount {
     /// `source` or `target`.
     pub end: String,
     /// Which core that is.
     pub core: u32,
-    /// Samples behind it.
+    /// The number of samples.
     pub samples: u64,
-    /// Medians over pairs; of each pair they add up to the mean half-RTT while sampled.
+    /// Medians over pairs. In each pair they add up to the mean half-RTT under sampling.
     pub parts: Vec<Share>,
 }
 
 /// The breakdown of one half-RTT.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// They add up to the cell's value, the last one being what is [not explained](REST).
+    /// The parts, which add up to the cell's value. The last is the [unexplained rest](REST).
     pub parts: Vec<Share>,
     /// Measured in the same pairs, but no part of the sum.
     pub beside: Vec<Share>,
-    /// By samples of both cores; empty where they cannot be had.
+    /// What both cores did, by samples. Empty if they cannot be sampled.
     pub cores: Vec<CoreAccount>,
-    /// What is not told apart, and why.
+    /// What the account cannot separate, and why.
     pub notes: Vec<String>,
 }
 
 impl Account {
-    /// As a cell holds it.
+    /// Reads the account of a cell.
     pub fn of(cell: &Cell) -> Option<Self> {
         serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
     }
 
-    /// Whether its differences came out as parts of a whole. Where the machine changed between two variants a difference
-    /// is the machine's, and may be many times the half-RTT, in either direction: then the breakdown failed.
+    /// True if the differences are parts of a whole. If the machine changes between two variants, a difference may be
+    /// many times the half-RTT in either direction, and the breakdown has failed.
     pub fn adds_up(&self) -> bool {
         let whole_ns: f64 = self.parts.iter().map(|share| share.ns).sum();
         let negative_ns: f64 = self.parts.iter().map(|share| share.ns.min(0.0)).sum();
@@ -83,7 +83,7 @@ impl Account {
     }
 }
 
-/// What a core was at, in the order of the tables.
+/// The kinds of work of a core, in the order of the tables.
 pub const KINDS: [&str; 12] = [
     PROGRAM,
     CARRIER,
@@ -98,7 +98,7 @@ pub const KINDS: [&str; 12] = [
     "sleeping and waking",
     IDLE,
 ];
-/// What no name tells.
+/// Kernel functions whose names show no purpose.
 pub const OTHERWISE: &str = "the kernel otherwise";
 /// Time of which there is no sample.
 pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
@@ -106,7 +106,7 @@ pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
 pub const PROGRAM: &str = "the program and its library";
 /// The program that carries the messages between the ends.
 pub const CARRIER: &str = "the carrier's program";
-/// Whoever else had the core.
+/// Other programs.
 pub const OTHERS: &str = "other programs";
-/// Nobody had the core.
+/// The core was idle.
 pub const IDLE: &str = "idle";

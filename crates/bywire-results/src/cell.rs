@@ -13,16 +13,16 @@ use crate::parameter::Parameters;
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
 
-/// Of fewer pairs nothing has an interval: even from the least to the greatest, three hold the true median in 75 of 100
-/// cells, two in 50. Of five that holds it in 94, and it is what the bootstrap gives; of more the bootstrap's holds it in
-/// 89 to 95.
+/// With fewer pairs a cell has no interval: the range of three values holds the true median in 75 of 100 cells, of two
+/// in 50. The range of five holds it in 94, and is what the bootstrap gives. With more pairs the bootstrap interval
+/// holds it in 89 to 95.
 pub const INTERVAL_PAIRS_MIN: usize = 5;
 
-/// What a disturbed block is, for those who read a count of them.
+/// The definition of a disturbed block, for readers of a count of them.
 pub const DISTURBED: &str = "A block is disturbed when, for more than 2 % of it, the hypervisor or another thread had the \
                              core of one of its ends while that end was ready to run.";
 
-/// The detail that says which share of all payload did not arrive.
+/// The detail with the share of all payload that did not arrive.
 pub const LOST_SHARE: &str = "lost_share";
 
 /// One measured point: a level, a test, a size and its parameters, with every block that was taken.
@@ -30,17 +30,17 @@ pub const LOST_SHARE: &str = "lost_share";
 pub struct Cell {
     /// Always [`CELL_SCHEMA`] when written by this version.
     pub schema: String,
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `mpi`, `eth`, and later levels.
+    /// The level, such as `memory`, `msg` or `tcp`.
     pub level: String,
-    /// `latency`, `stream`, `bidir`, `rr`, `overhead`, `interleave`, `nhalf`, or a `memory` test.
+    /// The test, such as `latency` or `stream`.
     pub test: String,
-    /// How it was carried: `shm`, `loopback`, `veth`, `unix`, `one-process`, `two-processes`, or absent for `memory`.
+    /// What carried the messages, such as `shm`, `loopback` or `veth`. Absent for `memory`.
     pub link: Option<String>,
     /// `processes`, `threads`, `namespaces`, or a host's name; empty where one end measures alone (`memory`).
     pub between: String,
     /// Message length; absent where the test has none (`nhalf`).
     pub size_bytes: Option<u64>,
-    /// Everything else that was chosen, in the words of the command line (`mtu`, `protocol`, `integrity`, `spin`, `lent`).
+    /// All other options, by their names on the command line (`mtu`, `protocol`, `integrity`, `spin`, `lent`).
     #[serde(default)]
     pub parameters: Parameters,
     /// The median over pairs, in `unit`.
@@ -60,19 +60,19 @@ pub struct Cell {
     pub histogram: Vec<(f64, u64)>,
     /// Every block of every pair, in the order taken.
     pub blocks: Vec<Block>,
-    /// When each pair was taken, and how fast the machine itself was then.
+    /// The time of each pair, and the machine's own speed at that time.
     #[serde(default)]
     pub moments: Vec<Moment>,
-    /// What it cost in CPU at both ends.
+    /// The CPU cost at both ends.
     pub cpu: CpuBothEnds,
-    /// How fast a cache line crossed between the same two cores just before and just after (`msg`, `unix`); a virtual
-    /// machine may change that by the second, and results two- to three-fold with it.
+    /// The time of a cache line between the same two cores just before and after (`msg`, `unix`). On a virtual machine
+    /// it may change by the second, and results change two- to three-fold with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cacheline: Option<Cacheline>,
-    /// One line: why no more pairs were taken than were asked for; absent where nothing failed.
+    /// One line: why pairs are missing. Absent if nothing failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// What only this test yields, units in the names (`sent_bytes_per_second`, `n_half_bytes`, …).
+    /// Further results of the test, with units in their names (`sent_bytes_per_second`, `n_half_bytes`, …).
     #[serde(default)]
     pub details: BTreeMap<String, Value>,
     /// Everything needed to judge the run; see [`crate::cell::Session::environment`].
@@ -80,18 +80,18 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// How many pairs of processes stand behind it.
+    /// The number of its pairs of processes.
     pub fn pairs(&self) -> usize {
         self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
     }
 
-    /// How many of its blocks were disturbed; see [`DISTURBED`].
+    /// The number of its disturbed blocks; see [`DISTURBED`].
     pub fn disturbed_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| !block.disturbed.is_empty()).count()
     }
 
-    /// The same CPU with every end's µs per KB by what arrived. The source's own figure is by what it sent: where some of
-    /// that was lost, the ends' figures do not add up.
+    /// The CPU cost with every end's µs per KB that arrived. The source's own figure is per KB sent, so the ends'
+    /// figures do not add up if messages were lost.
     pub fn cpu_by_arrival(&self) -> CpuBothEnds {
         let mut cpu = self.cpu.clone();
         if let Some(lost) = self.details.get(LOST_SHARE).and_then(Value::as_f64) {
@@ -101,18 +101,18 @@ impl Cell {
         cpu
     }
 
-    /// Service demand of everybody together, in µs per KB that arrived: both ends and whoever carries between them.
+    /// Service demand of both ends and of the carrying processes, in µs per KB that arrived.
     pub fn service_demand_us_per_kb(&self) -> Option<f64> {
         self.cpu_by_arrival().together(|end| end.service_demand_us_per_kb)
     }
 
-    /// A percentile above the median, where it lies there. In cells of earlier versions fast pairs outweigh slow ones among
-    /// the samples, so that the median over pairs may lie beyond the 90th percentile: that one is no figure.
+    /// A percentile, if it lies above the median. In cells of earlier versions fast pairs outweigh slow ones among the
+    /// samples, so the median over pairs may lie above the 90th percentile. Such a percentile is meaningless.
     pub fn above_median(&self, of: fn(&Percentiles) -> f64) -> Option<f64> {
         self.percentiles.as_ref().map(of).filter(|percentile| *percentile >= self.value)
     }
 
-    /// How many of its blocks lie outside Tukey's fences.
+    /// The number of its blocks outside Tukey's fences.
     pub fn outlier_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| block.outlier).count()
     }
@@ -128,7 +128,7 @@ pub struct Cacheline {
     pub after_ns: Option<f64>,
 }
 
-/// What a value is counted in.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Nanoseconds: half-RTT, or host CPU per message.
@@ -172,7 +172,7 @@ pub struct Block {
     pub pair: u32,
     /// The block's own value in the cell's unit.
     pub value: f64,
-    /// How long it took; of what may be lost, also until what arrived was read.
+    /// Its duration. On a level that may lose messages it includes the time until those that arrived were read.
     pub seconds: f64,
     /// Operations (messages or round trips) in it.
     pub operations: u64,
@@ -191,7 +191,7 @@ pub struct CpuBothEnds {
     pub source: CpuEnd,
     /// The receiving (answering) end.
     pub target: CpuEnd,
-    /// The processes between the two that carry the messages, where it is not the kernel alone.
+    /// The processes that carry the messages between the two ends, if it is not the kernel alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carriers: Option<CpuEnd>,
     /// True when both ends ran on one machine, so that machine figures must not be added up twice.
@@ -199,7 +199,7 @@ pub struct CpuBothEnds {
 }
 
 impl CpuBothEnds {
-    /// Service demand of everybody together, in µs per transaction: both ends and whoever carries between them.
+    /// Service demand of both ends and of the carrying processes, in µs per transaction.
     pub fn service_demand_us_per_transaction(&self) -> Option<f64> {
         self.together(|end| end.service_demand_us_per_transaction)
     }
@@ -210,7 +210,7 @@ impl CpuBothEnds {
     }
 }
 
-/// CPU of one end in the three numbers that belong together; every field is absent where it could not be had.
+/// The CPU cost of one end. A field is absent if its value is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuEnd {
     /// The core this end was pinned to.
@@ -219,8 +219,8 @@ pub struct CpuEnd {
     pub machine_busy: Option<f64>,
     /// Steal share of that core, 0 to 1.
     pub steal: Option<f64>,
-    /// Attributed: the threads' own clocks as a share of wall time, above 1 where threads run on several cores; of several
-    /// connections, whose ends share a core, from when the first one began to when the last one had ended.
+    /// Attributed: the threads' own clocks as a share of wall time, above 1 if threads run on several cores. With
+    /// several connections, whose ends share a core, wall time is from the first beginning to the last end.
     pub attributed: Option<f64>,
     /// Machine − attributed.
     pub unattributed: Option<f64>,

@@ -1,4 +1,7 @@
-//! Bounds of messages.
+//! The level of the ceilings, and bounds of messages.
+
+/// The level of the ceilings: what memory and the kernel of a machine allow.
+pub const MEMORY: &str = "memory";
 
 /// Messages longer than this are refused: both ends keep a few whole ones in memory.
 pub const SIZE_BYTES_MAX: u64 = 64 << 20;

@@ -1,6 +1,6 @@
-//! What a measurement yields: cells, sessions of them, how they are stored, and the words and figures that people read.
+//! The results of measurements: cells, sessions of cells, their storage, and the formatting of words and figures.
 //!
-//! Whoever measures writes them; whoever compares or reports reads them. Nothing here measures.
+//! `bywire-measure` writes results. `bywire-analysis` and `bywire-report` read them. Nothing here measures.
 
 pub mod breakdown;
 pub mod cell;

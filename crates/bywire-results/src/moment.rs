@@ -1,15 +1,15 @@
-//! When a pair was taken, and how fast the machine itself was then.
+//! The time of a pair, and the machine's own speed at that time.
 
 use serde::{Deserialize, Serialize};
 
-/// The machine's own speed, in ns; absent where a core is another machine's, or the same, or taken by somebody.
+/// The machine's own speed, in ns. Absent if the two cores are one, belong to two machines, or are busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gauge {
-    /// Half of what it takes a cache line to the other core and back.
+pub struct MachineSpeed {
+    /// Half of a cache line's round trip between the two cores.
     pub line_ns: Option<f64>,
-    /// One step of arithmetic that needs the one before.
+    /// One step in a chain of dependent arithmetic.
     pub step_ns: Option<f64>,
-    /// Half of what it takes two sleeping threads to wake each other by a socket.
+    /// Half of a round trip between two sleeping threads that wake each other by a socket.
     pub wake_ns: Option<f64>,
 }
 
@@ -21,7 +21,7 @@ pub struct Moment {
     /// When it began, in seconds since 1970.
     pub began_unix_seconds: f64,
     /// Just before it.
-    pub before: Gauge,
+    pub before: MachineSpeed,
     /// Just after it.
-    pub after: Gauge,
+    pub after: MachineSpeed,
 }

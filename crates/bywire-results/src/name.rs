@@ -1,12 +1,12 @@
-//! Enumerations whose values are words of the command line and of cells.
+//! Enumerations whose values are words of the command line and of cells, and the suggestion for a mistyped word.
 
-/// One line for a word that is none of `all`, with the one that was probably meant.
+/// The error for a word that is not one of `all`, with the one that was probably meant.
 pub fn unknown(what: &str, name: &str, all: &[&str]) -> String {
     let meant = nearest(name, all).map(|meant| format!(" (did you mean `{meant}`?)"));
     format!("unknown {what} `{name}`{}: choose one of {}", meant.unwrap_or_default(), all.join(", "))
 }
 
-/// The word that differs from `name` by no more than a slip or two of the fingers.
+/// The word that differs from `name` by one typing error, or by one more for each six letters.
 fn nearest<'a>(name: &str, all: &[&'a str]) -> Option<&'a str> {
     let slips = |word: &str| strsim::damerau_levenshtein(name, word);
     let nearest = all.iter().copied().min_by_key(|word| slips(word))?;

@@ -1,10 +1,14 @@
-//! Parameters of cells that have a meaning of their own, and what a reader is told of each.
+//! The parameters of cells, and their words for readers.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// Parameters that say how long was measured, and not what. `burden` is an older name of `slowdown`.
+pub const HOW_LONG: [&str; 8] =
+    ["block_us", "blocks", "burden", "cores", "pairs", "seed", "slowdown", "time"];
 
 /// The session that a cell is from, where there are several.
 pub const MACHINE: &str = "machine";
@@ -16,8 +20,8 @@ pub const ADAPTIVE: &str = "adaptive";
 /// Whose MPI it was.
 pub const MPI: &str = "mpi";
 
-/// What was chosen for a cell, by the names of the command line. The names are those of the table of options and of older
-/// ones, so that there may be any; what is asked of a value here holds for all forms in which sessions were stored.
+/// The options chosen for a cell, by the names of the command line. Stored sessions may have names and forms of older
+/// versions. The methods read all of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Parameters(BTreeMap<String, Value>);
@@ -49,22 +53,22 @@ impl Parameters {
         self.0.get(name)?.as_f64()
     }
 
-    /// A flag that was given, or a switch that is on.
+    /// True for a flag that was given and for a switch that is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.0.get(name) == Some(&Value::Bool(true)) || self.text(name) == Some("on")
     }
 
-    /// A switch that is off.
+    /// True for a switch that is off.
     pub fn is_off(&self, name: &str) -> bool {
         self.text(name) == Some("off")
     }
 
-    /// How the ends wait, where that is said.
+    /// How the ends wait, if the parameters state it.
     pub fn spin(&self) -> Option<Spin> {
         Some(match self.0.get("spin")? {
             Value::Bool(true) => Spin::Always,
             Value::String(text) if text == ADAPTIVE => Spin::Adaptive,
-            // As older sessions have it.
+            // The form of older sessions.
             Value::String(text) if text == "on" || text == "true" => Spin::Always,
             _ => Spin::Never,
         })
@@ -97,7 +101,7 @@ impl<const COUNT: usize> From<[(String, Value); COUNT]> for Parameters {
     }
 }
 
-/// A parameter as a reader would say it.
+/// A parameter in the words for readers.
 pub fn parameter(name: &str, value: &Value) -> String {
     let plain = match value {
         Value::String(text) => text.clone(),

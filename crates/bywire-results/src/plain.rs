@@ -1,6 +1,6 @@
-//! Text without anything that a terminal would obey.
+//! Text without control characters, for terminals.
 
-/// `text` on one line, without anything that a terminal would obey: another machine may have had a say in it.
+/// `text` on one line, without control characters. It may come from another machine.
 pub fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut line = String::new();
@@ -13,8 +13,8 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Whether a terminal obeys that letter. What turns the direction of writing, or ends a line, is not always a control
-/// character, but hides what stands there as well.
+/// True if a terminal would interpret the character. That includes characters that end a line or change the direction
+/// of writing, which are not all control characters.
 pub fn is_obeyed(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

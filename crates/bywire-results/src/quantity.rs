@@ -1,4 +1,4 @@
-//! Figures as people read them: three significant digits and the unit that keeps them short.
+//! Formatting of figures: three significant digits, and the unit that keeps them short.
 
 use crate::cell::Unit;
 
@@ -12,7 +12,7 @@ pub fn value(value: f64, unit: Unit) -> String {
     }
 }
 
-/// What stands in the place of an interval that there are too few pairs for.
+/// The text in place of an interval if there are too few pairs.
 pub const TOO_FEW_PAIRS: &str = "too few pairs";
 
 /// Nanoseconds.
@@ -41,7 +41,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// How many times, as `12.4×`.
+/// A factor, as `12.4×`.
 pub fn factor(ratio: f64) -> String {
     format!("{}×", digits(ratio))
 }
@@ -63,7 +63,7 @@ pub fn digits(value: f64) -> String {
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // 999.6 ns is 1.00 µs: the unit follows what will be printed.
+    // 999.6 ns is printed as 1.00 µs: the unit depends on the rounded figure.
     let unit = units.iter().find(|(factor, _)| value.abs() >= factor * 0.9995);
     let (factor, name) = unit.or(units.last()).copied().unwrap_or((1.0, ""));
     format!("{} {name}", digits(value / factor))

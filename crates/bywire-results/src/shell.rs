@@ -1,6 +1,6 @@
-//! Words as a shell reads them.
+//! Quoting of words for a shell.
 
-/// One word of a command line, in quotes where the shell would make something else of it.
+/// One word of a command line, in quotes if the shell would interpret it.
 pub fn quoted(word: &str) -> String {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
     match !word.is_empty() && word.chars().all(safe) {

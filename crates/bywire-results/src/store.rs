@@ -1,9 +1,9 @@
 //! A stored session: a directory with `session.json` and `cells.jsonl`, one cell a line.
 //!
-//! While several cells are measured in turn, each is kept in a file of its own under `running`, written again after each
-//! of its pairs; together they are appended once they are complete or cut short. So a session that is interrupted, or
-//! killed, at any moment keeps every pair that it has taken. A last line that was torn off in the middle is left out when
-//! the session is read again, and [`cut_off`] says so.
+//! While several cells are measured in turn, each has a file of its own under `running`, which is written again after
+//! each pair. All are appended to `cells.jsonl` once they are complete or cut short. So a session that is interrupted
+//! or killed at any moment keeps every pair that it has taken. A reader ignores an incomplete last line, and
+//! [`cut_off`] reports it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub enum StoreError {
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the system said; no `source`, or it would be told twice.
+        /// The error of the system. It is not a `source`, or the message would contain it twice.
         reason: io::Error,
     },
     /// A new session would overwrite an old one.
@@ -49,13 +49,13 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nothing but a torn line.
+    /// The file holds only an incomplete line.
     #[error("{path}, line 1: cut off; 0 cells read")]
     CutOff {
         /// Which file.
         path: PathBuf,
     },
-    /// A measured value is no number, which JSON cannot hold.
+    /// A measured value is not a number. JSON cannot hold it.
     #[error("{level} {test} has no value: nothing was measured")]
     Empty {
         /// The cell's level.
@@ -70,7 +70,7 @@ pub enum StoreError {
 pub struct Store {
     directory: PathBuf,
     cells: File,
-    /// Where the last whole line of the cells ends.
+    /// The end of the last complete line of cells.
     cells_bytes: u64,
 }
 
@@ -78,12 +78,12 @@ impl Store {
     /// Makes `directory` (and its parents) and writes `session` without its cells.
     ///
     /// # Errors
-    /// When the directory holds a session already or cannot be written; then nothing of it is left.
+    /// The directory holds a session already, or cannot be written. Then nothing is left behind.
     pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
         let made = !directory.exists();
         let store = Self::create_files(directory, session);
         if made && store.is_err() {
-            // What cannot be removed either says no more than the error does.
+            // An error here adds nothing to the first one.
             let _left = fs::remove_dir_all(directory);
         }
         store
@@ -104,7 +104,7 @@ impl Store {
     /// Appends one cell.
     ///
     /// # Errors
-    /// When the cell has no value, or cannot be written (a full disk, say); what was stored before stays.
+    /// The cell has no value, or cannot be written, for instance because the disk is full. Cells stored before stay.
     pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
         if !has_value(cell) {
             return Err(StoreError::Empty { level: cell.level.clone(), test: cell.test.clone() });
@@ -112,7 +112,7 @@ impl Store {
         let mut line = json(cell);
         line.push('\n');
         if let Err(reason) = self.cells.write_all(line.as_bytes()) {
-            // A reader leaves a torn line out; where it can be taken back there is none.
+            // Removes the incomplete line if possible. Readers ignore it otherwise.
             let _torn = self.cells.set_len(self.cells_bytes);
             return Err(file_error("write", &self.directory.join(CELLS_FILE), reason));
         }
@@ -120,8 +120,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps what there is of the cell at `place` among those that are being measured, instead of what was kept of it
-    /// before. One without a value is not kept.
+    /// Stores the present state of the cell at `place` among those that are being measured, in place of its previous
+    /// state. A cell without a value is not stored.
     ///
     /// # Errors
     /// When it cannot be written; the older version then stays.
@@ -141,7 +141,7 @@ impl Store {
     /// Removes what [`Store::keep_running`] kept, once all of it has been appended.
     ///
     /// # Errors
-    /// When it cannot be removed; it then costs room and nothing else: readers know its cells by those appended.
+    /// It cannot be removed. It then only takes room, because readers recognise its cells among those appended.
     pub fn forget_running(&self) -> Result<(), StoreError> {
         let running = self.directory.join(RUNNING);
         match fs::remove_dir_all(&running) {
@@ -152,7 +152,7 @@ impl Store {
         }
     }
 
-    /// Writes the session's own facts again, all at once: seconds so far, absences, whether it is complete.
+    /// Replaces the session's own facts atomically: seconds so far, absences, whether it is complete.
     ///
     /// # Errors
     /// When it cannot be written; the older version then stays.
@@ -169,7 +169,7 @@ impl Store {
 /// Reads a stored session with its cells.
 ///
 /// # Errors
-/// When a file is missing, of another version or malformed anywhere but in a torn last line.
+/// A file is missing, has another version, or is malformed anywhere but in an incomplete last line.
 pub fn read(directory: &Path) -> Result<Session, StoreError> {
     let path = directory.join(SESSION_FILE);
     if !path.exists() {
@@ -182,13 +182,13 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
         let reason = format!("schema {} rather than {SESSION_SCHEMA}", session.schema);
         return Err(malformed(&path, 1, reason));
     }
-    // Before those that are complete: one that moves meanwhile is then read twice, not never.
+    // Read before the complete cells: a cell that moves meanwhile is then read twice, and not lost.
     let (running, _torn) = read_running(directory)?;
     let path = directory.join(CELLS_FILE);
     let is_torn;
     (session.cells, is_torn) = read_cells(&path)?;
     for cell in running {
-        // It was killed between the two.
+        // The session was killed between appending and removing.
         let is_known = session.cells.iter().any(|known| {
             (&known.level, &known.test, known.moments.first())
                 == (&cell.level, &cell.test, cell.moments.first())
@@ -203,10 +203,11 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     Ok(session)
 }
 
-/// One line about a session of `cells` cells in `directory` of which something was torn off; `None`: it is whole.
+/// One line about a session of `cells` cells in `directory` that ends with an incomplete line. `None` if it is
+/// complete.
 ///
 /// # Errors
-/// When the cells cannot be read.
+/// The cells cannot be read.
 pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreError> {
     let path = directory.join(CELLS_FILE);
     let bytes = fs::read(&path).map_err(|reason| file_error("read", &path, reason))?;
@@ -219,10 +220,10 @@ pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreEr
     Ok(place.map(|place| format!("{place}: cut off; {cells} cells read")))
 }
 
-/// Reads the session in `directory`, or all those directly below it, in the order in which they were started.
+/// Reads the session in `directory`, or all sessions directly below it, in the order of their starts.
 ///
 /// # Errors
-/// There is none, or one of them cannot be read.
+/// There is no session, or one of them cannot be read.
 pub fn read_all(directory: &Path) -> Result<Vec<Session>, StoreError> {
     if directory.join(SESSION_FILE).exists() {
         return Ok(vec![read(directory)?]);
@@ -237,7 +238,7 @@ pub fn read_all(directory: &Path) -> Result<Vec<Session>, StoreError> {
     Ok(sessions)
 }
 
-/// Do both name one existing directory?
+/// True if both paths name one existing directory.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     real(one).is_some_and(|one| Some(one) == real(other))
@@ -257,10 +258,10 @@ pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     sessions.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The whole lines, and whether something follows the last one.
+/// The complete lines, and whether an incomplete one follows.
 fn read_cells(path: &Path) -> Result<(Vec<Cell>, bool), StoreError> {
     let bytes = fs::read(path).map_err(|reason| file_error("read", path, reason))?;
-    // What follows the last line end was torn off while it was written, perhaps within a character.
+    // An incomplete line may end within a character.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let mut cells = Vec::new();
     for (index, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
@@ -272,7 +273,7 @@ fn read_cells(path: &Path) -> Result<(Vec<Cell>, bool), StoreError> {
     Ok((cells, whole < bytes.len()))
 }
 
-/// What was kept of cells that were being measured, in their order, and the files that hold none.
+/// The stored states of cells that were being measured, in order, and the files that hold none.
 fn read_running(directory: &Path) -> Result<(Vec<Cell>, Vec<PathBuf>), StoreError> {
     let entries = fs::read_dir(directory.join(RUNNING)).into_iter().flatten().flatten();
     let is_whole = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
@@ -284,7 +285,7 @@ fn read_running(directory: &Path) -> Result<(Vec<Cell>, Vec<PathBuf>), StoreErro
             Err(reason) if reason.kind() == io::ErrorKind::NotFound => continue,
             line => line.map_err(|reason| file_error("read", &path, reason))?,
         };
-        // The machine may have stopped before it was written; what was complete by then is in another file.
+        // The machine may have stopped while this file was written. Complete cells are in another file.
         match parsed_cell(&line) {
             Ok(cell) => cells.push(cell),
             Err(_) => torn.push(path),
@@ -293,13 +294,13 @@ fn read_running(directory: &Path) -> Result<(Vec<Cell>, Vec<PathBuf>), StoreErro
     Ok((cells, torn))
 }
 
-/// A cell out of a file, which anybody may have written; or what is wrong with it.
+/// Parses a cell of a file, which is not trusted.
 fn parsed_cell(line: &[u8]) -> Result<Cell, String> {
     let mut cell: Cell = parsed(line).map_err(|error| error.to_string())?;
     if cell.schema != CELL_SCHEMA {
         return Err(format!("schema {} rather than {CELL_SCHEMA}", cell.schema));
     }
-    // Older versions gave one to any number of pairs.
+    // Older versions gave an interval to any number of pairs.
     cell.ci95 = cell.ci95.filter(|_| cell.pairs() >= INTERVAL_PAIRS_MIN);
     Ok(cell)
 }
@@ -325,7 +326,8 @@ fn make_plain(value: &mut Value) {
     }
 }
 
-/// Line ends and tabulators become blanks; what else controls a terminal, or turns the direction of writing, goes.
+/// Replaces line ends and tabs by spaces, and removes other control characters and those that change the direction of
+/// writing.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter })
@@ -333,7 +335,7 @@ fn plain(text: &str) -> String {
         .collect()
 }
 
-/// Writes a file anew, all at once.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), StoreError> {
     let fresh = path.with_extension("json.new");
     let written = fs::write(&fresh, format!("{text}\n")).and_then(|()| fs::rename(&fresh, path));
@@ -352,7 +354,7 @@ fn read_text(path: &Path) -> Result<String, StoreError> {
 }
 
 fn json(value: &impl serde::Serialize) -> String {
-    // Only maps with keys that are no strings fail, and none of our types has one.
+    // Only maps with keys other than strings fail, and our types have none.
     serde_json::to_string(value).expect("cells and sessions are JSON")
 }
 

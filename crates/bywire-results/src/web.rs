@@ -1,4 +1,4 @@
-//! Words of the level `web`, and what its cells say of their open loops.
+//! Words of the level `web`, and the results of its open loops.
 
 use crate::ethernet;
 use crate::names;
@@ -6,7 +6,7 @@ use crate::names;
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "web";
 
-/// Of the peak, how much each open loop asks for.
+/// The load of each open loop, as a share of the peak.
 pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
 
 names! {
@@ -20,7 +20,7 @@ names! {
 }
 
 names! {
-    /// Who answers.
+    /// A web server.
     Server, "server" {
         /// With one worker process.
         Nginx = "nginx",
@@ -50,7 +50,7 @@ names! {
     Rank, "rank" {
         /// The smallest.
         SmallFirst = "small-first",
-        /// Any, whatever their size.
+        /// Popularity is independent of the size.
         Independent = "independent",
     }
 }
@@ -79,7 +79,7 @@ impl Link {
         }
     }
 
-    /// The link of the level `eth` that joins the two namespaces, where it takes them.
+    /// The link of the level `eth` that joins the two namespaces, if it needs namespaces.
     pub fn frame_link(self) -> Option<ethernet::Link> {
         match self {
             Self::Veth => Some(ethernet::Link::Veth),
@@ -90,7 +90,7 @@ impl Link {
 }
 
 impl Server {
-    /// What people call it.
+    /// Its name for readers.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -102,13 +102,14 @@ impl Server {
 /// The detail that has an entry for each open loop.
 pub const LOADS: &str = "open_loads";
 
-/// An open loop whose answers come slower than this share of what was asked for was not sustained, …
+/// An open loop was not sustained if its rate of answers is below this share of the intended rate, by more than
+/// [`CHANCE`].
 const SUSTAINED_SHARE_MIN: f64 = 0.95;
 
-/// … unless chance alone, of moments that are drawn, may have made the difference: so many standard deviations.
+/// The standard deviations that chance may cause, because the moments of requests are drawn at random.
 const CHANCE: f64 = 3.0;
 
-/// Whether an entry of [`LOADS`] was answered as fast as it was asked for, and all of it.
+/// True if an entry of [`LOADS`] was answered completely and at the intended rate.
 pub fn is_sustained(load: &serde_json::Value) -> bool {
     let of = |name: &str| load[name].as_f64().unwrap_or(0.0);
     let chance = CHANCE / of("due").max(1.0).sqrt();

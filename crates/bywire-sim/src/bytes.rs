@@ -2,18 +2,33 @@
 
 use bywire_wire::frame::Lane;
 
+/// Who sends bytes: an end, in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// 0 or 1.
+    pub end: usize,
+    /// How often the connection was made anew.
+    pub life: u32,
+}
+
 /// The byte at an offset of a lane in one direction.
-fn byte(source: usize, lane: Lane, offset: u64) -> u8 {
-    let salt = (source as u64) << 62 | (lane as u64) << 60;
+fn byte(salt: u64, offset: u64) -> u8 {
     ((offset ^ salt).wrapping_add(0x1234_5678).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as u8
 }
 
+fn salt(source: Source, lane: Lane) -> u64 {
+    let number = u64::from(source.life) << 3 | (source.end as u64) << 2 | lane as u64;
+    number.wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
 /// The bytes of a lane from an offset on.
-pub fn make(source: usize, lane: Lane, offset: u64, length: usize) -> Vec<u8> {
-    (offset..).take(length).map(|offset| byte(source, lane, offset)).collect()
+pub fn make(source: Source, lane: Lane, offset: u64, length: usize) -> Vec<u8> {
+    let salt = salt(source, lane);
+    (offset..).take(length).map(|offset| byte(salt, offset)).collect()
 }
 
 /// Are these the bytes of a lane from an offset on?
-pub fn are(source: usize, lane: Lane, offset: u64, bytes: &[u8]) -> bool {
-    bytes.iter().zip(offset..).all(|(found, offset)| *found == byte(source, lane, offset))
+pub fn are(source: Source, lane: Lane, offset: u64, bytes: &[u8]) -> bool {
+    let salt = salt(source, lane);
+    bytes.iter().zip(offset..).all(|(found, offset)| *found == byte(salt, offset))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bywire_wire::connection;
 
 /// What has to happen in some run.
-const FAULTS: [&str; 13] = [
+const FAULTS: [&str; 18] = [
     "network: packets damaged",
     "network: packets doubled",
     "network: packets dropped by a full buffer",
@@ -15,19 +15,28 @@ const FAULTS: [&str; 13] = [
     "network: packets lost in a partition",
     "network: packets lost while one end closes",
     "network: packets overtaken",
+    "network: packets that met no socket",
     "network: packets too long for the path",
+    "network: paths that become narrower",
     "world: a low lane that stands",
+    "world: an end that crashes",
     "world: an end that stalls",
     "world: datagrams that never came",
+    "world: high bytes while the low lane stands full",
+    "world: packets of an earlier life",
 ];
 
 /// Numbers by name.
 #[derive(Clone, Debug)]
-pub struct Counts(BTreeMap<&'static str, u64>);
+pub struct Counts {
+    numbers: BTreeMap<&'static str, u64>,
+    /// How much of the time that it may take a healed world has taken, in thousandths, and which seed's.
+    slowest: (u64, u64),
+}
 
 impl Default for Counts {
     fn default() -> Self {
-        let mut counts = Self(FAULTS.map(|name| (name, 0)).into());
+        let mut counts = Self { numbers: FAULTS.map(|name| (name, 0)).into(), slowest: (0, 0) };
         counts.add_connection(&connection::Counts::default());
         counts
     }
@@ -44,19 +53,30 @@ impl Counts {
     }
 
     fn add(&mut self, name: &'static str, number: u64) {
-        *self.0.entry(name).or_default() += number;
+        *self.numbers.entry(name).or_default() += number;
     }
 
     /// Adds another run's.
     pub fn merge(&mut self, other: &Self) {
-        for (name, number) in &other.0 {
+        for (name, number) in &other.numbers {
             self.add(name, *number);
         }
+        self.slowest = self.slowest.max(other.slowest);
+    }
+
+    /// A healed world has taken so many thousandths of its time.
+    pub fn note_time(&mut self, thousandths: u64, seed: u64) {
+        self.slowest = self.slowest.max((thousandths, seed));
+    }
+
+    /// The longest that a healed world has taken, in thousandths of what it may take, and its seed.
+    pub fn slowest(&self) -> (u64, u64) {
+        self.slowest
     }
 
     /// Everything that was counted, by name; 0 where it did not happen.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(name, number)| (*name, *number))
+        self.numbers.iter().map(|(name, number)| (*name, *number))
     }
 
     /// Adds what one connection has counted.
@@ -83,6 +103,12 @@ impl Counts {
             credit_out,
             low_held,
             datagrams_dropped,
+            datagrams_lost,
+            numbers_full,
+            beyond_window,
+            unheard,
+            acks_asking,
+            close_repeats,
         } = *counts;
         self.add("connection: packets sent", sent);
         self.add("connection: packets taken", taken);
@@ -102,5 +128,11 @@ impl Counts {
         self.add("connection: out of credit", credit_out);
         self.add("connection: low behind high", low_held);
         self.add("connection: datagrams dropped", datagrams_dropped);
+        self.add("connection: datagrams never whole", datagrams_lost);
+        self.add("connection: numbers out", numbers_full);
+        self.add("connection: packets beyond the window", beyond_window);
+        self.add("connection: packets that nobody heard", unheard);
+        self.add("connection: acknowledgements that ask for one", acks_asking);
+        self.add("connection: closes repeated", close_repeats);
     }
 }

@@ -11,6 +11,8 @@ use crate::scenario::{HEALED_AT_NS, Scenario};
 pub struct Packet {
     /// The same for every copy of one packet.
     pub id: u64,
+    /// The sender's life, where it has several.
+    pub life: u32,
     /// It is not what was sent.
     pub is_damaged: bool,
     /// What comes.
@@ -60,7 +62,7 @@ impl Path {
         self.busy_until_ns =
             self.busy_until_ns.max(now_ns) + bytes.len() as u64 * 1_000_000 / scenario.bytes_per_ms;
         let at_ns = self.busy_until_ns + scenario.latency_ns;
-        let packet = Packet { id, is_damaged: false, bytes: bytes.to_vec() };
+        let packet = Packet { id, life: 0, is_damaged: false, bytes: bytes.to_vec() };
         if now_ns >= HEALED_AT_NS {
             return vec![(at_ns, packet)];
         }

@@ -6,25 +6,29 @@ use std::fmt;
 
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::State;
-use bywire_wire::packet::Header;
+use bywire_wire::frame::LANES;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::bytes::Source;
 use crate::counts::Counts;
 use crate::end::End;
 use crate::network::{Packet, Path};
 use crate::scenario::{HEALED_AT_NS, Scenario};
+use crate::trace::Trace;
 
-/// In the healed world everything has to end within this.
-const BOUND_NS: u64 = 30_000_000_000;
+/// The search for the length of packets may go on for so long where nothing else is sent: ten lengths, thrice each, and every
+/// time a probe that is sent once a second at the latest.
+const SEARCH_NS: u64 = 10 * 3 * 1_000_000_000;
 /// An end that is asked so often at one moment makes no progress.
 const TURNS_MAX: u32 = 10_000;
-/// What is shown of a run that failed.
-const TRACE_LINES: usize = 60;
 /// How often the peer of a closed connection asks at most.
 const PINGS_MAX: u32 = 1000;
 
-/// A property that does not hold.
+/// What is shown of a run that failed.
+const LINES: usize = 80;
+
+/// A property that does not hold, or a run to look at.
 #[derive(Debug)]
 pub struct Failure {
     /// Where.
@@ -38,24 +42,37 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         let seed = self.scenario.seed;
+        writeln!(formatter, "the last {} lines of what happened:", self.trace.len())?;
         for line in &self.trace {
             writeln!(formatter, "{line}")?;
         }
-        writeln!(formatter, "{:?}", self.scenario)?;
+        write!(formatter, "{}", self.scenario)?;
         writeln!(formatter, "seed {seed}: {}", self.reason)?;
         write!(formatter, "BYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test seeds")
     }
 }
 
 enum Event {
-    Arrive { to: usize, packet: Packet },
-    Wake { end: usize },
+    Arrive {
+        to: usize,
+        packet: Packet,
+    },
+    Wake {
+        end: usize,
+    },
+    /// The connection is made anew, and this end has it from then on.
+    Renew {
+        end: usize,
+        from_ns: u64,
+    },
 }
 
 struct World {
     scenario: Scenario,
     random: StdRng,
     now_ns: u64,
+    /// When what is waited for has to have come.
+    bound_ns: u64,
     events: BinaryHeap<(Reverse<(u64, u64)>, usize)>,
     /// By the number in `events`.
     waiting: Vec<Option<Event>>,
@@ -66,7 +83,7 @@ struct World {
     paths: [Path; 2],
     batch: Batch,
     counts: Counts,
-    trace: Option<Vec<String>>,
+    trace: Option<Trace>,
     turns: u32,
 }
 
@@ -75,31 +92,37 @@ struct World {
 /// # Errors
 /// [`Failure`], with its trace, for which the seed is run again.
 pub fn run(seed: u64) -> Result<Counts, Failure> {
-    let attempt = |traces: bool| {
-        let mut world = World::new(Scenario::of(seed), traces);
-        let end = world.live();
-        (world, end)
-    };
-    let (world, end) = attempt(false);
-    if end.is_ok() {
+    let mut world = World::new(Scenario::of(seed), None);
+    if world.live().is_ok() {
         return Ok(world.counts);
     }
-    let (world, again) = attempt(true);
-    let reason = again.err().unwrap_or_else(|| "failed once, and not when it was run again".to_owned());
-    let mut trace = world.trace.unwrap_or_default();
-    trace.drain(..trace.len().saturating_sub(TRACE_LINES));
-    Err(Failure { scenario: Box::new(world.scenario), reason, trace })
+    let (mut history, again) = run_traced(seed, LINES);
+    history.reason = again.err().unwrap_or_else(|| "failed once, and not when it was run again".to_owned());
+    Err(history)
+}
+
+/// Runs the scenario of a seed and shows the last lines of what happens, whether or not it fails.
+pub fn run_traced(seed: u64, lines: usize) -> (Failure, Result<Counts, String>) {
+    let mut world = World::new(Scenario::of(seed), Some(lines));
+    let end = world.live();
+    let trace = world.trace.map(Trace::into_lines).unwrap_or_default();
+    let reason = end.as_ref().err().map_or("everything holds", |reason| reason).to_owned();
+    (Failure { scenario: Box::new(world.scenario), reason, trace }, end.map(|()| world.counts))
 }
 
 impl World {
-    fn new(scenario: Scenario, traces: bool) -> Self {
+    fn new(scenario: Scenario, lines: Option<usize>) -> Self {
         let mut random = StdRng::seed_from_u64(scenario.seed ^ 0x5eed);
-        let parted = random.random_range(0..2);
-        let stalled = random.random_range(0..2);
+        let [parted, stalled, late] = [(); 3].map(|()| random.random_range(0..2));
         let paths = [0, 1].map(|index| Path::new(&mut random, scenario.partition_ns > 0 && index == parted));
-        let ends = [0, 1]
-            .map(|index| End::new(index, &scenario, scenario.stall_ns > 0 && index == stalled, &mut random));
+        let ends = [0, 1].map(|end| {
+            let from_ns = if end == late { scenario.late_ns } else { 0 };
+            let stalls = scenario.stall_ns > 0 && end == stalled;
+            End::new(Source { end, life: 0 }, from_ns, &scenario, stalls, &mut random)
+        });
         let mut world = Self {
+            bound_ns: u64::MAX,
+            trace: lines.map(|lines| Trace::new(&scenario, lines)),
             scenario,
             random,
             now_ns: 0,
@@ -112,25 +135,54 @@ impl World {
             paths,
             batch: Batch::new(64 * 1024, 16),
             counts: Counts::default(),
-            trace: traces.then(Vec::new),
             turns: 0,
         };
         [0, 1].iter().for_each(|end| world.wake(*end, 0));
+        world.plan_crash();
         world
     }
 
+    /// One end crashes and comes back, and its peer is told: both make the connection anew.
+    fn plan_crash(&mut self) {
+        let Some(at_ns) = self.scenario.crash_ns else { return };
+        let end = self.random.random_range(0..2);
+        let [back_ns, told_ns] = self.scenario.back_ns.map(|after_ns| at_ns + after_ns);
+        self.add(at_ns, Event::Renew { end, from_ns: back_ns });
+        self.add(told_ns, Event::Renew { end: 1 - end, from_ns: told_ns });
+        self.counts.add_fault("world: an end that crashes", 1);
+    }
+
     fn live(&mut self) -> Result<(), String> {
-        if self.scenario.stall_ns > 0 {
-            self.counts.add_fault("world: an end that stalls", 1);
+        let [first, second] = self.scenario.path_bytes;
+        for (name, happens) in [
+            ("world: an end that stalls", self.scenario.stall_ns > 0),
+            ("world: a low lane that stands", self.scenario.is_low_standing),
+            ("network: paths that become narrower", second < first),
+        ] {
+            self.counts.add_fault(name, happens.into());
         }
-        if self.scenario.is_low_standing {
-            self.counts.add_fault("world: a low lane that stands", 1);
-        }
-        self.until("all is delivered", |world| world.ends.iter().all(|end| end.is_done(&world.scenario)))?;
-        // What is left are acknowledgements, and then nothing.
-        self.until("nothing is to be done", |world| {
-            world.ends.iter().all(|end| end.next_ns(world.now_ns, &world.scenario).is_none())
+        let life = u32::from(self.scenario.crash_ns.is_some());
+        let bound_ns = self.scenario.bound_ns();
+        self.bound_ns = HEALED_AT_NS + bound_ns;
+        self.until("all is delivered", |world| {
+            world.ends.iter().all(|end| end.source.life == life && end.is_done(&world.scenario))
         })?;
+        let took_ns = self.now_ns.saturating_sub(HEALED_AT_NS);
+        self.counts.note_time(took_ns * 1000 / bound_ns, self.scenario.seed);
+        self.bound_ns = self.now_ns + SEARCH_NS;
+        // The programs want to know what was taken. What is left are acknowledgements, and then nothing.
+        for end in [0, 1] {
+            LANES.iter().for_each(|lane| self.ends[end].connection.urge_credit(*lane));
+            self.wake(end, self.now_ns);
+        }
+        self.until("nothing is to be done", |world| {
+            let is_idle = |end: &End| end.next_ns(world.now_ns, &world.scenario).is_none();
+            world.ends.iter().all(is_idle)
+                && world.wakes.iter().all(|wake| wake.is_none_or(|at| at < world.now_ns))
+        })?;
+        let [first, second] = &self.ends;
+        first.check_end(second)?;
+        second.check_end(first)?;
         let came = self.ends.iter().map(|end| end.datagrams() as u64).sum::<u64>();
         let never = 2 * u64::from(self.scenario.datagrams) - came;
         self.counts.add_fault("world: datagrams that never came", never);
@@ -140,16 +192,23 @@ impl World {
         Ok(())
     }
 
-    /// One end closes, over a path that loses again; the other one asks until it knows.
+    /// One end closes, over a path that loses again, and repeats it. If all of that is lost, the other one asks until it knows.
     fn close(&mut self) -> Result<(), String> {
         self.ends[0].connection.close(7);
         let mut pings = 0;
-        while self.ends[1].connection.state() == State::Open {
+        loop {
+            let is_open = self.ends[1].connection.state() == State::Open;
+            let timeouts = self.ends.each_ref().map(|end| end.connection.next_timeout_ns());
+            if timeouts[0].is_none() && is_open {
+                pings += 1;
+                self.ends[1].connection.ping();
+            } else if timeouts == [None; 2] {
+                break;
+            }
             if pings == PINGS_MAX {
                 return Err("an end never learnt of the close".to_owned());
             }
-            pings += 1;
-            self.ends[1].connection.ping();
+            self.now_ns = self.now_ns.max(timeouts.into_iter().flatten().min().unwrap_or(0));
             for (from, to) in [(1, 0), (0, 1)] {
                 self.batch.clear();
                 self.ends[from].connection.transmit(self.now_ns, &mut self.batch);
@@ -161,7 +220,7 @@ impl World {
                     self.ends[to].connection.receive(self.now_ns, &mut packet.to_vec());
                 }
             }
-            self.now_ns += 50_000_000;
+            self.now_ns += 50_000;
         }
         let state = self.ends[1].connection.state();
         (state == State::ClosedByPeer(7)).then_some(()).ok_or(format!("the close came as {state:?}"))
@@ -176,11 +235,9 @@ impl World {
             let Some((Reverse((at_ns, _)), index)) = self.events.pop() else {
                 return Err(format!("nothing happens any more before {what}"));
             };
-            if at_ns > HEALED_AT_NS + BOUND_NS {
-                return Err(format!(
-                    "{} s of a healed world are over before {what}",
-                    BOUND_NS / 1_000_000_000
-                ));
+            if at_ns > self.bound_ns {
+                let bound_ms = self.bound_ns / 1_000_000;
+                return Err(format!("{bound_ms} ms are over before {what}"));
             }
             self.turns = if at_ns == self.now_ns { self.turns + 1 } else { 0 };
             if self.turns > TURNS_MAX {
@@ -190,7 +247,7 @@ impl World {
             self.free.push(index);
             match self.waiting[index].take() {
                 Some(Event::Arrive { to, packet }) => {
-                    self.ends[to].arrive(packet, &self.scenario, &mut self.counts);
+                    self.ends[to].arrive(at_ns, packet, &self.scenario, &mut self.counts);
                     // A batch is what comes until the program looks.
                     let looks_ns = self.now_ns + self.random.random_range(0..30_000);
                     self.wake(to, looks_ns);
@@ -199,20 +256,35 @@ impl World {
                     self.wakes[end] = None;
                     self.act(end)?;
                 }
+                Some(Event::Renew { end, from_ns }) => self.renew(end, from_ns),
                 _ => {}
             }
         }
     }
 
+    fn renew(&mut self, end: usize, from_ns: u64) {
+        let Source { life, .. } = self.ends[end].source;
+        self.counts.add_connection(self.ends[end].connection.counts());
+        let source = Source { end, life: life + 1 };
+        self.ends[end] = End::new(source, from_ns, &self.scenario, false, &mut self.random);
+        self.wakes[end] = None;
+        self.wake(end, from_ns);
+        if let Some(trace) = &mut self.trace {
+            trace.note(self.now_ns, &format!("end {end} begins anew, from {} µs on", from_ns / 1000));
+        }
+    }
+
     fn act(&mut self, end: usize) -> Result<(), String> {
         let now_ns = self.now_ns;
-        if let Some(until_ns) = self.ends[end].stalled_until_ns(now_ns, &self.scenario) {
+        if let Some(until_ns) = self.ends[end].idle_until_ns(now_ns, &self.scenario) {
             self.wake(end, until_ns);
             return Ok(());
         }
-        let taken = self.ends[end].receive(now_ns)?;
-        self.note(end, || format!("takes in {taken} packets"));
-        self.ends[end].work(now_ns, &self.scenario, &mut self.random)?;
+        let taken = self.ends[end].receive(now_ns, &mut self.counts)?;
+        if let Some(trace) = self.trace.as_mut().filter(|_| taken[0] > 0) {
+            trace.taken(now_ns, &self.ends[end], taken);
+        }
+        self.ends[end].work(now_ns, &self.scenario, &mut self.random, &mut self.counts)?;
         if self.random.random_bool(0.1) {
             self.ends[end].connection.before_sleep();
         }
@@ -224,8 +296,10 @@ impl World {
             self.carry(end);
         }
         let [first, second] = &self.ends;
-        first.check(second, &self.scenario)?;
-        second.check(first, &self.scenario)?;
+        if first.source.life == second.source.life {
+            first.check(second, &self.scenario)?;
+            second.check(first, &self.scenario)?;
+        }
         if let Some(at_ns) = self.ends[end].next_ns(now_ns, &self.scenario) {
             self.wake(end, at_ns.max(now_ns));
         }
@@ -235,16 +309,16 @@ impl World {
     /// Passes a batch to the path.
     fn carry(&mut self, from: usize) {
         let batch = std::mem::replace(&mut self.batch, Batch::new(64 * 1024, 16));
+        let source = self.ends[from].source;
         for packet in batch.packets() {
-            let now_ns = self.now_ns;
+            let (scenario, random) = (&self.scenario, &mut self.random);
             let path = &mut self.paths[from];
-            let carried = path.carry(now_ns, packet, &self.scenario, &mut self.random, &mut self.counts);
-            if self.trace.is_some() {
-                let (length, copies) = (packet.len(), carried.len());
-                let number = Header::parse(packet).map(|header| header.number);
-                self.note(from, || format!("sends {number:?} of {length} bytes, and {copies} come"));
+            let carried = path.carry(self.now_ns, packet, scenario, random, &mut self.counts);
+            if let Some(trace) = &mut self.trace {
+                trace.sent(self.now_ns, source, packet, &carried, scenario);
             }
-            for (at_ns, packet) in carried {
+            for (at_ns, mut packet) in carried {
+                packet.life = source.life;
                 self.add(at_ns, Event::Arrive { to: 1 - from, packet });
             }
         }
@@ -267,19 +341,5 @@ impl World {
         self.waiting[index] = Some(event);
         self.order += 1;
         self.events.push((Reverse((at_ns, self.order)), index));
-    }
-
-    fn note(&mut self, end: usize, what: impl FnOnce() -> String) {
-        let now_us = self.now_ns / 1000;
-        if let Some(trace) = &mut self.trace {
-            let connection = &self.ends[end].connection;
-            let (in_flight, window) = connection.flight();
-            let moved: Vec<u64> =
-                bywire_wire::frame::LANES.map(|lane| connection.acknowledged(lane)).to_vec();
-            trace.push(format!(
-                "{now_us:>10} µs  end {end} {}; in flight {in_flight} of {window}, acknowledged {moved:?}",
-                what()
-            ));
-        }
     }
 }

@@ -7,43 +7,8 @@ use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 
-use test_service::{TestService, child, end_of};
-
-/// Does `thing` in a program of its own, without the library and with it, and compares what it writes.
-fn same(test: &str, thing: fn(&mut String)) {
-    if test_service::role().is_some() {
-        let mut text = String::new();
-        thing(&mut text);
-        // Lines that a transcript consists of.
-        print!("\n{text}");
-        return;
-    }
-    let pairing = TestService::new();
-    let [plain, carried] =
-        [None, Some(1)].map(|calls| pairing.driven(test, "BYWIRE_TEST_ROLE", "thing", calls));
-    assert!(!plain.is_empty(), "it says nothing");
-    assert_eq!(carried, plain, "with the library, and without");
-    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
-}
-
-/// Two ends that wait for what they ask for; with the library both are carried.
-fn pair() -> (RawFd, RawFd) {
-    let (client, server) = test_service::pair();
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        test_service::carry((client, server));
-    }
-    for fd in [client, server] {
-        // SAFETY: no pointers.
-        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
-    }
-    (client, server)
-}
-
-/// Writes what a call gave.
-fn tell(text: &mut String, what: &str, result: i64) {
-    let error = if result < 0 { test_service::errno() } else { 0 };
-    writeln!(text, "{what} = {result} {error}").expect("a string");
-}
+use test_service::same::{on_its_way, pair, same, tell};
+use test_service::{child, end_of};
 
 /// Bytes from one end to the other one.
 fn talk(text: &mut String, from: RawFd, to: RawFd) {
@@ -583,15 +548,6 @@ fn what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_car
         "what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_carried",
         inherited_while_it_was_empty,
     );
-}
-
-/// A copy of a descriptor that is on its way to whoever will have it.
-fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
-    let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    assert_eq!(test_service::pass_by(from.as_raw_fd(), fd), 1);
-    // What lies there goes when nobody has the end that it was sent to.
-    drop(from);
-    to
 }
 
 fn closed_while_it_is_passed(text: &mut String) {

@@ -44,6 +44,55 @@ fn a_receive_that_was_left_by_a_jump_is_taken_up_by_the_next() {
     assert!(running.end().success());
 }
 
+const LAST_MOMENT: &str = "a_signal_in_the_last_moment_before_a_sleep_ends_the_receive";
+
+#[test]
+fn a_signal_in_the_last_moment_before_a_sleep_ends_the_receive() {
+    if std::env::var_os("BYWIRE_TEST_ROLE").is_some() {
+        return interrupted_before_it_sleeps();
+    }
+    let pairing = TestService::new();
+    let Some(interrupting) = pairing.compiled("interrupting.c", "interrupting.so", &["-shared", "-fPIC"])
+    else {
+        return;
+    };
+    let output = pairing
+        .command(std::env::current_exe().expect("this test"), Some(1))
+        .args(["--exact", LAST_MOMENT, "--nocapture"])
+        .env("BYWIRE_TEST_ROLE", "interrupted")
+        .env("LD_PRELOAD", format!("{} {}", TestService::library().display(), interrupting.display()))
+        .output()
+        .expect("the driver");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(pairing.status().carried_ever, 1, "{said}");
+}
+
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_signal: i32) {
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+fn interrupted_before_it_sleeps() {
+    let (client, server) = test_service::same::pair();
+    let handler: extern "C" fn(i32) = count;
+    // SAFETY: live structures; noughts are a valid action.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    // Otherwise the receive would never end.
+    std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_secs(20));
+        test_service::send(client, b"late", 0);
+    });
+    let (received, _) = test_service::receive(server, 4, 0);
+    assert_eq!((received, test_service::errno()), (-1, libc::EINTR));
+    assert_eq!(HANDLED.load(Ordering::Relaxed), 1);
+}
+
 extern "C" fn handle(_signal: i32) {
     let number = test_service::errno();
     // SAFETY: a live byte; the error number of what was interrupted is put back.

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::option::last_error;
+
 /// The process at the other end, as the kernel attests it: for an accepted socket the process that called `connect`,
 /// for a connecting one the process that called `listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +79,6 @@ unsafe fn option(
     // SAFETY: the caller vouches for `target`, `written` is a local socklen_t, and the descriptor is borrowed.
     let status = unsafe { libc::getsockopt(file, libc::SOL_SOCKET, name, target, &raw mut written) };
     if status == 0 { Ok(written as usize) } else { Err(last_error()) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -16,13 +16,13 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::account::{self, Account};
+use crate::close_account::{self, Account};
 use crate::credentials;
 
 /// From now on this process closes everything at once, as it may start no threads. Only programs of its own user may
 /// be able to reach it. A close that waits is interrupted on the calling thread, unless a file system makes it wait.
-pub use crate::account::forgo;
-pub use crate::account::{Held, Ticket};
+pub use crate::close_account::forgo;
+pub use crate::close_account::{Held, Ticket};
 
 /// A descriptor of unknown kind that another process has sent. When it is dropped, another thread closes it.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub fn close_common(file: impl Into<Held>, users: [u32; 2]) {
 
 /// May programs of these two users get one more file in common? Not while many files of either user wait.
 pub fn may_have_common(users: [u32; 2]) -> bool {
-    account::may_have_common(users)
+    close_account::may_have_common(users)
 }
 
 impl Foreign {

@@ -3,9 +3,9 @@
 //! The message layer and the pairing service make system calls only through this crate. Everything here is safe to
 //! call. The few unsafe blocks map memory, make calls that `rustix` does not cover, or take owned values apart.
 
-mod account;
 pub mod activation;
 pub mod clock;
+mod close_account;
 pub mod credentials;
 pub mod deferred;
 pub mod directory;
@@ -14,16 +14,19 @@ pub mod interrupt;
 pub mod limits;
 pub mod listener;
 pub mod memory;
+pub mod names;
 pub mod namespace;
+mod option;
 pub mod poller;
 pub mod preloadable;
 pub mod process;
 pub mod release;
 pub mod share;
 pub mod socket;
-pub mod strike;
 pub mod tap;
 pub mod tcp;
+pub mod timer_doorbell;
+pub mod udp;
 pub mod wake;
 
 pub use rustix::io::Errno;

@@ -1,16 +1,17 @@
 //! Listening Unix sockets that keep packet boundaries and refuse crowds.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use crate::account::{self, Account};
+use crate::close_account::{self, Account};
 use crate::credentials;
 use crate::deferred;
+use crate::option;
 use crate::socket::{Socket, check_packet_socket, packet_socket};
 
 /// The most connections of crowds that one accept turns away.
@@ -71,11 +72,11 @@ impl Listener {
     /// [`Errno::MFILE`] or [`Errno::NFILE`] if descriptors have run out. [`Errno::BUSY`] while too many sockets wait
     /// to be closed, if the kernel cannot refuse descriptors.
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
-        let is_pressed = account::is_pressed();
+        let is_pressed = close_account::is_pressed();
         if is_pressed != self.is_guarded.load(Ordering::Relaxed) {
             self.guard(is_pressed);
         }
-        if !self.was_guarded.load(Ordering::Relaxed) && !account::has_room() {
+        if !self.was_guarded.load(Ordering::Relaxed) && !close_account::has_room() {
             return Err(Errno::BUSY);
         }
         for _ in 0..TURNED_AWAY_MAX {
@@ -148,13 +149,7 @@ impl AsFd for Listener {
 fn may_pass_rights(file: &impl AsFd, may: bool) -> bool {
     /// `SO_PASSRIGHTS` of asm-generic/socket.h, since Linux 6.16.
     const SO_PASSRIGHTS: i32 = 83;
-    let value = i32::from(may);
-    let length = size_of::<i32>() as libc::socklen_t;
-    let file = file.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads one int, which lives here; the descriptor is borrowed.
-    let status =
-        unsafe { libc::setsockopt(file, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) };
-    status == 0
+    option::set(file, libc::SOL_SOCKET, SO_PASSRIGHTS, may.into()).is_ok()
 }
 
 #[cfg(test)]
@@ -179,7 +174,7 @@ mod tests {
 
     #[test]
     fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
-        if !account::is_alone(
+        if !close_account::is_alone(
             "listener::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
         ) {
             return;
@@ -194,14 +189,14 @@ mod tests {
             println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
             return;
         }
-        let crowd = account::Crowd::of(710_003);
+        let crowd = close_account::Crowd::of(710_003);
         assert!(accept().is_none(), "from here on");
         let caller = Socket::connect(&path).expect("connected");
         assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
         let accepted = accept().expect("it is no crowd");
         caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
         assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
-        let ours = account::Crowd::of(crate::process::user());
+        let ours = close_account::Crowd::of(crate::process::user());
         let caller = Socket::connect(&path).expect("connected");
         assert!(accept().is_none(), "it is one of a crowd");
         assert_closed(&caller);
@@ -236,7 +231,7 @@ mod tests {
             println!("not run: only root can be other users; run this test as root");
             return;
         }
-        if !account::is_alone(NAME) {
+        if !close_account::is_alone(NAME) {
             return;
         }
         let directory = tempfile::tempdir().expect("a directory");
@@ -253,15 +248,15 @@ mod tests {
             return;
         }
         // Thousands of connections of two users were closed, with unread descriptors.
-        let two = [720_001, 720_002].map(|user| account::Crowd::of_many(user, 5000));
+        let two = [720_001, 720_002].map(|user| close_account::Crowd::of_many(user, 5000));
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "two users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "two users keep root out");
         assert_eq!(is_let_in(&listeners, 720_001), [false; 2]);
         drop(two);
         assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
         // Many users that each stay below the limit of a crowd.
-        let [places, share] = account::places();
-        let below = |user: usize| account::Crowd::of_many(721_000 + user as u32, share - 1);
+        let [places, share] = close_account::places();
+        let below = |user: usize| close_account::Crowd::of_many(721_000 + user as u32, share - 1);
         let count = places / (share - 1) + 1;
         let many: Vec<_> = (0..count).map(below).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");

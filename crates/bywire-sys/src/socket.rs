@@ -18,7 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::account::{Account, DESCRIPTORS_MAX};
+use crate::close_account::{Account, DESCRIPTORS_MAX};
 use crate::credentials::{self, Credentials};
 use crate::deferred::{self, Foreign, Held, Ticket};
 use crate::directory;

@@ -1,9 +1,11 @@
 //! The kernel's own account of a TCP connection behind a descriptor.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
+
+use crate::option;
 
 /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -32,7 +34,7 @@ pub struct Identity {
 /// # Errors
 /// [`Errno::PROTOTYPE`] if it is no TCP socket, [`Errno::NOTCONN`] if it has no peer.
 pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
-    let protocol: i32 = option(file, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
+    let protocol: i32 = option::read(file, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
     if protocol != libc::IPPROTO_TCP {
         return Err(Errno::PROTOTYPE);
     }
@@ -41,11 +43,11 @@ pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
     let remote = rustix::net::getpeername(file)?.ok_or(Errno::NOTCONN)?;
     let remote = address(remote)?;
     // The state is the first byte of `tcp_info`.
-    let information: [u8; 8] = option(file, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    let interface: i32 = option(file, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
+    let information: [u8; 8] = option::read(file, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let interface: i32 = option::read(file, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
     Ok(Identity {
         namespace: namespace(file)?,
-        cookie: option(file, libc::SOL_SOCKET, libc::SO_COOKIE)?,
+        cookie: option::read(file, libc::SOL_SOCKET, libc::SO_COOKIE)?,
         local,
         remote,
         is_established: information[0] == ESTABLISHED,
@@ -58,7 +60,7 @@ pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
 /// # Errors
 /// [`Errno::NOPROTOOPT`] before Linux 5.14.
 pub fn namespace(file: &impl AsFd) -> Result<u64, Errno> {
-    option(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+    option::read(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
@@ -70,25 +72,6 @@ fn canonical(address: SocketAddr) -> SocketAddr {
         },
         SocketAddr::V4(_) => address,
     }
-}
-
-/// Plain data without padding, for which any bytes are a valid value.
-trait Plain: Copy + Default {}
-impl Plain for i32 {}
-impl Plain for u64 {}
-impl Plain for [u8; 8] {}
-
-fn option<T: Plain>(file: &impl AsFd, level: i32, name: i32) -> Result<T, Errno> {
-    let mut value = T::default();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `value`, for which any bytes are valid.
-    let status = unsafe {
-        libc::getsockopt(file.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
-    };
-    if status == 0 {
-        return Ok(value);
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn sent(file: OwnedFd) -> Foreign {
-        Foreign::new(file, &crate::account::Account::of(0))
+        Foreign::new(file, &crate::close_account::Account::of(0))
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct Acknowledger {
     oldest_at_ns: u64,
     /// There is a gap, or one was filled: the peer is to know at once.
     is_gap: bool,
+    /// The peer knows of every packet below this one that has arrived.
+    known_below: u64,
 }
 
 impl Acknowledger {
@@ -41,6 +43,8 @@ impl Acknowledger {
         if number >= expected {
             self.largest_at_ns = now_ns;
         }
+        // A late one is news again, and so is what lies above it: that costs some ranges once.
+        self.known_below = self.known_below.min(number);
         if elicits_ack {
             if self.waiting == 0 {
                 self.oldest_at_ns = now_ns;
@@ -77,7 +81,20 @@ impl Acknowledger {
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         let all = self.received.largest().filter(|_| planted::is(Bug::GapAcknowledged));
         let rest = if all.is_some() { 0 } else { usize::MAX };
-        all.map(|largest| 0..=largest).into_iter().chain(self.received.ranges().take(rest))
+        let news = self.received.ranges().take_while(|range| *range.end() >= self.known_below);
+        let news = news.map(|range| *range.start().max(&self.known_below)..=*range.end());
+        all.map(|largest| 0..=largest).into_iter().chain(news.take(rest))
+    }
+
+    /// The newest packet that has arrived.
+    pub fn largest(&self) -> Option<u64> {
+        self.received.largest()
+    }
+
+    /// The peer has received an acknowledgement whose newest packet was this one: it need not be told again (RFC 9000,
+    /// section 13.2.4).
+    pub fn retire(&mut self, largest: u64) {
+        self.known_below = self.known_below.max(largest.saturating_add(1));
     }
 
     /// An acknowledgement has left.

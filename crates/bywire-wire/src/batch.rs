@@ -21,6 +21,11 @@ impl Batch {
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
+    /// All of them, one behind the other.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.finished_bytes()]
+    }
+
     /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

@@ -1,21 +1,22 @@
-//! Datagrams: cut to fit into packets, and joined again. None is sent twice, and none waits for another.
+//! Datagrams: cut to fit into packets, and joined again. None is sent twice, and none waits for another of less priority.
 
 use std::collections::VecDeque;
 
 use crate::frame::{DATAGRAM_FRAME_BYTES, Frame, Lane, Payload};
 use crate::planted::{self, Bug};
-use crate::ranges::Ranges;
 
-/// Datagrams that wait to be sent, or for the program.
+/// Datagrams of one priority that wait to be sent, or for the program.
 pub const WAITING_MAX: usize = 64;
-/// Bytes of datagrams that wait for the program.
+/// Bytes of datagrams of one priority that wait for the program.
 pub const WAITING_BYTES_MAX: usize = 256 * 1024;
-/// Datagrams of which pieces are missing.
+/// Datagrams of one priority of which pieces are missing.
 pub const JOINED_MAX: usize = 16;
-/// Ranges of one datagram that may wait for what is between them.
-const RANGES_MAX: usize = 64;
+/// For so long one waits for its next piece: nothing is sent again.
+pub const JOINED_NS: u64 = 1_000_000_000;
 /// A shorter piece than this is not worth a frame of its own.
 const PIECE_BYTES_MIN: usize = 64;
+/// Pieces of one datagram: more than a sender makes of the longest one.
+const PIECES_MAX: usize = u16::MAX as usize / PIECE_BYTES_MIN + 2;
 
 /// A whole datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,144 +27,258 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
 }
 
-/// Datagrams on their way out.
+/// The place of a priority in an array. `None`: it has no datagrams.
+fn place_of(lane: Lane) -> Option<usize> {
+    match lane {
+        Lane::Reply => None,
+        Lane::High => Some(0),
+        Lane::Low => Some(1),
+    }
+}
+
+/// Datagrams of one priority, in order.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<(u32, Vec<u8>)>,
+    /// Bytes of the first one that have left.
+    left: u16,
+}
+
+/// Datagrams on their way out, by priority.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    waiting: VecDeque<(u32, Datagram)>,
-    /// Bytes of the first one that have left, by lane.
-    left: u16,
+    queues: [Queue; 2],
     next_id: u32,
 }
 
 impl Outgoing {
     /// Adds a datagram. `false`: there is no room, it is too long, or it has no priority; it is dropped.
     pub fn push(&mut self, lane: Lane, bytes: &[u8]) -> bool {
-        if self.waiting.len() >= WAITING_MAX || bytes.len() > u16::MAX.into() || lane == Lane::Reply {
+        let Some(place) = place_of(lane) else { return false };
+        let queue = &mut self.queues[place];
+        if queue.waiting.len() >= WAITING_MAX || bytes.len() > u16::MAX.into() {
             return false;
         }
-        let datagram = Datagram { lane, bytes: bytes.to_vec() };
-        // One of high priority goes before those of low priority, but not between the pieces of one.
-        let begun = usize::from(self.left > 0);
-        let place = match lane {
-            Lane::High => {
-                let low = self.waiting.iter().skip(begun).position(|(_, other)| other.lane == Lane::Low);
-                low.map_or(self.waiting.len(), |place| place + begun)
-            }
-            _ => self.waiting.len(),
-        };
-        self.waiting.insert(place, (self.next_id, datagram));
+        queue.waiting.push_back((self.next_id, bytes.to_vec()));
         self.next_id = self.next_id.wrapping_add(1);
         true
     }
 
     /// Is there none?
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.queues.iter().all(|queue| queue.waiting.is_empty())
     }
 
-    /// The priority of the next one.
-    pub fn lane(&self) -> Option<Lane> {
-        self.waiting.front().map(|(_, datagram)| datagram.lane)
-    }
-
-    /// Adds the next piece to a packet. `false`: there is none, or no room for it.
-    pub fn write(&mut self, payload: &mut Payload) -> bool {
-        let Some((id, datagram)) = self.waiting.front() else { return false };
-        let rest = &datagram.bytes[usize::from(self.left)..];
+    /// Adds the next piece of a priority to a packet. `false`: there is none, or no room for it.
+    pub fn write(&mut self, lane: Lane, payload: &mut Payload) -> bool {
+        let Some(place) = place_of(lane) else { return false };
+        let queue = &mut self.queues[place];
+        let Some((id, bytes)) = queue.waiting.front() else { return false };
+        let rest = &bytes[usize::from(queue.left)..];
         let Some(room) = payload.room().checked_sub(DATAGRAM_FRAME_BYTES) else { return false };
         if room < rest.len().min(PIECE_BYTES_MIN) {
             return false;
         }
         let piece = &rest[..rest.len().min(room)];
         let is_last = piece.len() == rest.len();
-        let total = datagram.bytes.len() as u16;
-        let frame = Frame::Datagram { lane: datagram.lane, id: *id, offset: self.left, total, bytes: piece };
-        if !payload.push(&frame) {
+        let total = bytes.len() as u16;
+        if !payload.push(&Frame::Datagram { lane, id: *id, offset: queue.left, total, bytes: piece }) {
             return false;
         }
         if is_last {
-            self.waiting.pop_front();
-            self.left = 0;
+            queue.waiting.pop_front();
+            queue.left = 0;
         } else {
-            self.left += piece.len() as u16;
+            queue.left += piece.len() as u16;
         }
         true
     }
 }
 
-#[derive(Debug)]
-struct Joined {
-    lane: Lane,
-    id: u32,
-    bytes: Vec<u8>,
-    arrived: Ranges,
+/// A part of a datagram, as [`Frame::Datagram`] has it: `offset + bytes` is at most `total`.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'packet> {
+    /// Where it belongs.
+    pub offset: u16,
+    /// Bytes of the whole datagram.
+    pub total: u16,
+    /// The bytes.
+    pub bytes: &'packet [u8],
 }
 
-/// Datagrams on their way in.
+/// A datagram of which pieces are missing. It holds as many bytes as have come, whatever its length is said to be.
+#[derive(Debug)]
+struct Joined {
+    id: u32,
+    total: u16,
+    /// The pieces in the order in which they came.
+    bytes: Vec<u8>,
+    /// Where each belongs, where it stands in `bytes`, and its length; the first one of the datagram first.
+    pieces: Vec<(u16, u16, u16)>,
+    /// When the last piece came.
+    at_ns: u64,
+}
+
+impl Joined {
+    /// Takes a piece in. `false`: it contradicts the others, or is one too many.
+    fn add(&mut self, now_ns: u64, piece: Piece) -> bool {
+        let length = piece.bytes.len() as u16;
+        let place = self.pieces.partition_point(|(offset, ..)| *offset < piece.offset);
+        let is_behind = place.checked_sub(1).is_none_or(|before| {
+            let (offset, _, length) = self.pieces[before];
+            offset + length <= piece.offset
+        });
+        let is_before = self.pieces.get(place).is_none_or(|(next, ..)| piece.offset + length <= *next);
+        if piece.total != self.total || !is_behind || !is_before || self.pieces.len() >= PIECES_MAX {
+            return false;
+        }
+        self.pieces.insert(place, (piece.offset, self.bytes.len() as u16, length));
+        self.bytes.extend_from_slice(piece.bytes);
+        self.at_ns = now_ns;
+        true
+    }
+
+    /// Have all pieces come?
+    fn is_whole(&self) -> bool {
+        self.bytes.len() == usize::from(self.total)
+    }
+
+    /// The datagram, once it is whole.
+    fn into_bytes(self) -> Vec<u8> {
+        if self.pieces.iter().all(|(offset, place, _)| offset == place) {
+            return self.bytes;
+        }
+        let parts = self.pieces.iter().map(|(_, place, length)| {
+            let place = usize::from(*place);
+            &self.bytes[place..place + usize::from(*length)]
+        });
+        parts.collect::<Vec<_>>().concat()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.pieces.capacity() * size_of::<(u16, u16, u16)>()
+    }
+}
+
+/// Datagrams of one priority on their way in.
 #[derive(Debug, Default)]
-pub struct Incoming {
-    whole: VecDeque<Datagram>,
+struct Arriving {
+    whole: VecDeque<Vec<u8>>,
     whole_bytes: usize,
     /// The oldest first.
     joined: VecDeque<Joined>,
+}
+
+impl Arriving {
+    /// Takes a piece in: how many datagrams are dropped.
+    fn receive(&mut self, now_ns: u64, id: u32, piece: Piece) -> u64 {
+        if piece.bytes.len() == usize::from(piece.total) {
+            return self.push(piece.bytes.to_vec());
+        }
+        if piece.bytes.is_empty() {
+            return 0;
+        }
+        let mixes = planted::is(Bug::DatagramsMixed);
+        let known = self.joined.iter().position(|joined| joined.id == id || mixes);
+        let (place, dropped) = known.map_or_else(|| self.begin(now_ns, id, piece.total), |place| (place, 0));
+        let joined = &mut self.joined[place];
+        if !joined.add(now_ns, piece) {
+            self.joined.remove(place);
+            return dropped + 1;
+        }
+        if !joined.is_whole() {
+            return dropped;
+        }
+        let whole = self.joined.remove(place).map_or(0, |joined| self.push(joined.into_bytes()));
+        dropped + whole
+    }
+
+    /// The place of a new one, for which the oldest may have to go.
+    fn begin(&mut self, at_ns: u64, id: u32, total: u16) -> (usize, u64) {
+        let is_full = self.joined.len() >= JOINED_MAX;
+        if is_full {
+            self.joined.pop_front();
+        }
+        self.joined.push_back(Joined { id, total, bytes: Vec::new(), pieces: Vec::new(), at_ns });
+        (self.joined.len() - 1, is_full.into())
+    }
+
+    fn push(&mut self, bytes: Vec<u8>) -> u64 {
+        if self.whole.len() >= WAITING_MAX || self.whole_bytes + bytes.len() > WAITING_BYTES_MAX {
+            return 1;
+        }
+        self.whole_bytes += bytes.len();
+        self.whole.push_back(bytes);
+        0
+    }
+}
+
+/// Datagrams on their way in, by priority.
+#[derive(Debug, Default)]
+pub struct Incoming {
+    arriving: [Arriving; 2],
     dropped: u64,
 }
 
 impl Incoming {
-    /// The next whole datagram.
+    /// The next whole datagram, those of high priority first.
     pub fn pop(&mut self) -> Option<Datagram> {
-        let datagram = self.whole.pop_front()?;
-        self.whole_bytes -= datagram.bytes.len();
-        Some(datagram)
+        let lanes = [Lane::High, Lane::Low].into_iter();
+        lanes.zip(&mut self.arriving).find_map(|(lane, arriving)| {
+            let bytes = arriving.whole.pop_front()?;
+            arriving.whole_bytes -= bytes.len();
+            Some(Datagram { lane, bytes })
+        })
     }
 
-    /// Datagrams that have arrived, in part or whole, and were dropped for want of room.
+    /// Is there a whole datagram?
+    pub fn has_whole(&self) -> bool {
+        self.arriving.iter().any(|arriving| !arriving.whole.is_empty())
+    }
+
+    /// Datagrams that have arrived, in part or whole, and were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Takes a piece in, as [`Frame::Datagram`] has it: `offset + bytes` is at most `total`.
-    pub fn receive(&mut self, lane: Lane, id: u32, offset: u16, total: u16, bytes: &[u8]) {
-        if bytes.len() == usize::from(total) {
-            self.push(Datagram { lane, bytes: bytes.to_vec() });
-            return;
-        }
-        let known = self
-            .joined
-            .iter()
-            .position(|joined| joined.lane == lane && (joined.id == id || planted::is(Bug::DatagramsMixed)));
-        let place = known.unwrap_or_else(|| self.begin(lane, id, total));
-        let joined = &mut self.joined[place];
-        let range = usize::from(offset)..usize::from(offset) + bytes.len();
-        if joined.bytes.len() != usize::from(total) || joined.arrived.count() >= RANGES_MAX {
-            self.joined.remove(place);
-            self.dropped += 1;
-            return;
-        }
-        joined.bytes[range.clone()].copy_from_slice(bytes);
-        joined.arrived.insert(range.start as u64..range.end as u64);
-        if joined.arrived.first() == Some(0..u64::from(total)) {
-            let whole = self.joined.remove(place);
-            whole.into_iter().for_each(|joined| self.push(Datagram { lane, bytes: joined.bytes }));
+    /// Takes a piece in.
+    pub fn receive(&mut self, now_ns: u64, lane: Lane, id: u32, piece: Piece) {
+        if let Some(place) = place_of(lane) {
+            self.dropped += self.arriving[place].receive(now_ns, id, piece);
         }
     }
 
-    /// The place of a new one, for which the oldest may have to go.
-    fn begin(&mut self, lane: Lane, id: u32, total: u16) -> usize {
-        if self.joined.len() >= JOINED_MAX {
-            self.joined.pop_front();
-            self.dropped += 1;
-        }
-        self.joined.push_back(Joined { lane, id, bytes: vec![0; total.into()], arrived: Ranges::default() });
-        self.joined.len() - 1
+    /// When [`Self::expire`] has something to do.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let waiting = self.arriving.iter().flat_map(|arriving| &arriving.joined);
+        waiting.map(|joined| joined.at_ns.saturating_add(JOINED_NS)).min()
     }
 
-    fn push(&mut self, datagram: Datagram) {
-        if self.whole.len() >= WAITING_MAX || self.whole_bytes + datagram.bytes.len() > WAITING_BYTES_MAX {
-            self.dropped += 1;
-            return;
+    /// Drops datagrams whose next piece has not come for long: how many.
+    pub fn expire(&mut self, now_ns: u64) -> u64 {
+        let mut expired = 0;
+        for arriving in &mut self.arriving {
+            let before = arriving.joined.len();
+            arriving.joined.retain(|joined| joined.at_ns.saturating_add(JOINED_NS) > now_ns);
+            expired += (before - arriving.joined.len()) as u64;
         }
-        self.whole_bytes += datagram.bytes.len();
-        self.whole.push_back(datagram);
+        self.dropped += expired;
+        expired
+    }
+
+    /// Bytes that it holds in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let of = |arriving: &Arriving| {
+            arriving.whole_bytes + arriving.joined.iter().map(Joined::memory_bytes).sum::<usize>()
+        };
+        self.arriving.iter().map(of).sum()
+    }
+
+    /// Gives memory back, where nothing waits.
+    pub fn trim(&mut self) {
+        for arriving in &mut self.arriving {
+            arriving.whole.shrink_to_fit();
+            arriving.joined.shrink_to_fit();
+        }
     }
 }

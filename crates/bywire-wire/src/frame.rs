@@ -7,6 +7,10 @@ use crate::reader::Reader;
 /// Ranges in one acknowledgement.
 pub const RANGES_MAX: usize = 32;
 
+/// Frames in one packet besides [`Frame::Pad`], one of which may be an acknowledgement. What a packet costs its receiver is
+/// bounded by this more than by its length.
+pub const FRAMES_MAX: usize = 160;
+
 const PAD: u8 = 0x00;
 const PING: u8 = 0x01;
 const CLOSE: u8 = 0x02;

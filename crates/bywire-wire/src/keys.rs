@@ -1,8 +1,10 @@
-//! What proves a packet and hides what is in it. No other file knows the library of ciphers.
+//! What proves a packet and hides what is in it. Only this file and `handshake/macs.rs` know the library of ciphers.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use crc_fast::{CrcAlgorithm, Digest};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::packet::{CHECK_BYTES, HEADER_BYTES, Header, SEAL_BYTES};
 use crate::planted::{self, Bug};
@@ -15,7 +17,7 @@ pub const PACKETS_PER_KEY: u64 = 1 << 22;
 pub const KEY_LIFE_NS: u64 = 3_600_000_000_000;
 
 /// How packets are protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Security {
     /// CRC32C keyed by a secret of the connection: against accidents and strangers who see nothing. Nothing is hidden.
     Plain,
@@ -26,7 +28,7 @@ pub enum Security {
 }
 
 /// Which end of a connection this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Side {
     /// The one that asked for it.
     Initiator,
@@ -41,6 +43,37 @@ impl Side {
             Self::Initiator => Self::Responder,
             Self::Responder => Self::Initiator,
         }
+    }
+}
+
+/// What only the two ends of a connection know. It is neither copied nor printed, and erased when it goes.
+pub struct Secret([u8; SECRET_BYTES]);
+
+impl Secret {
+    /// Moves the bytes out of where they are, which is then zeros.
+    pub fn take(bytes: &mut [u8; SECRET_BYTES]) -> Self {
+        let secret = Self(*bytes);
+        bytes.zeroize();
+        secret
+    }
+}
+
+impl From<[u8; SECRET_BYTES]> for Secret {
+    /// The caller's copy is the caller's to erase: [`Self::take`] does both.
+    fn from(bytes: [u8; SECRET_BYTES]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter.write_str("Secret(..)")
     }
 }
 
@@ -70,23 +103,23 @@ impl KeyType for Length {
     }
 }
 
-fn derive<const LENGTH: usize>(secret: &Prk, label: &[u8]) -> [u8; LENGTH] {
-    let mut bytes = [0; LENGTH];
+fn derive<const LENGTH: usize>(secret: &Prk, label: &[u8]) -> Zeroizing<[u8; LENGTH]> {
+    let mut bytes = Zeroizing::new([0; LENGTH]);
     let label = [label];
     // It fails for lengths of more than 255 hashes only.
-    let derived = secret.expand(&label, Length(LENGTH)).and_then(|derived| derived.fill(&mut bytes));
+    let derived = secret.expand(&label, Length(LENGTH)).and_then(|derived| derived.fill(&mut *bytes));
     derived.expect("a key is shorter than 255 hashes");
     bytes
 }
 
 /// The secret of what one side sends, from that of the connection.
-fn secret_of(connection: &[u8; SECRET_BYTES], side: Side) -> Prk {
+fn secret_of(connection: &Secret, side: Side) -> Prk {
     let label: &[u8] = match side {
         Side::Initiator => b"bywire initiator",
         Side::Responder => b"bywire responder",
     };
-    let connection = Prk::new_less_safe(HKDF_SHA256, connection);
-    Prk::new_less_safe(HKDF_SHA256, &derive::<SECRET_BYTES>(&connection, label))
+    let connection = Prk::new_less_safe(HKDF_SHA256, &connection.0);
+    Prk::new_less_safe(HKDF_SHA256, &*derive::<SECRET_BYTES>(&connection, label))
 }
 
 /// One key of one direction.
@@ -105,12 +138,12 @@ impl Key {
     fn new(security: Security, secret: Prk) -> Self {
         if security == Security::Plain {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            digest.update(&derive::<SECRET_BYTES>(&secret, b"bywire check"));
+            digest.update(&*derive::<SECRET_BYTES>(&secret, b"bywire check"));
             return Self::Plain(digest);
         }
-        let bytes: [u8; 32] = derive(&secret, b"bywire key");
-        let iv = derive(&secret, b"bywire iv");
-        let key = UnboundKey::new(security.algorithm(), &bytes).expect("both ciphers take 32 bytes");
+        let bytes = derive::<32>(&secret, b"bywire key");
+        let iv = *derive(&secret, b"bywire iv");
+        let key = UnboundKey::new(security.algorithm(), &*bytes).expect("both ciphers take 32 bytes");
         Self::Sealed { security, secret, key: LessSafeKey::new(key), iv }
     }
 
@@ -119,8 +152,8 @@ impl Key {
         match self {
             Self::Plain(_) => None,
             Self::Sealed { security, secret, .. } => {
-                let next: [u8; SECRET_BYTES] = derive(secret, b"bywire next");
-                Some(Self::new(*security, Prk::new_less_safe(HKDF_SHA256, &next)))
+                let next = derive::<SECRET_BYTES>(secret, b"bywire next");
+                Some(Self::new(*security, Prk::new_less_safe(HKDF_SHA256, &*next)))
             }
         }
     }
@@ -176,6 +209,8 @@ fn nonce(iv: &[u8; 12], number: u64) -> Nonce {
 pub struct Sealer {
     key: Key,
     phase: bool,
+    /// The lowest number that was not sealed yet.
+    next: u64,
     /// The first number under this key, once there is one, and when that left.
     first: Option<(u64, u64)>,
     /// When the peer was known to have this key.
@@ -186,11 +221,12 @@ pub struct Sealer {
 
 impl Sealer {
     /// Seals what `side` sends.
-    pub fn new(security: Security, connection: &[u8; SECRET_BYTES], side: Side) -> Self {
+    pub fn new(security: Security, connection: &Secret, side: Side) -> Self {
         let key = Key::new(security, secret_of(connection, side));
         Self {
             key,
             phase: false,
+            next: 0,
             first: None,
             confirmed_at_ns: None,
             packets: 0,
@@ -215,14 +251,22 @@ impl Sealer {
         }
     }
 
+    /// Would the next key be due if the peer was known to have this one?
+    pub fn lacks_confirmation(&self, now_ns: u64) -> bool {
+        self.confirmed_at_ns.is_none() && self.is_old(now_ns) && !matches!(self.key, Key::Plain(_))
+    }
+
+    fn is_old(&self, now_ns: u64) -> bool {
+        let is_aged = |(_, at_ns): (u64, u64)| now_ns.saturating_sub(at_ns) >= KEY_LIFE_NS;
+        self.packets >= self.packets_max || self.first.is_some_and(is_aged)
+    }
+
     /// Takes the next key, where it is time. The peer keeps the old one for three probe timeouts after it has seen the new
     /// one, and knows one new key at a time. `true`: the phase is another one now.
     pub fn update(&mut self, now_ns: u64, probe_timeout_ns: u64) -> bool {
-        let Some((_, first_at_ns)) = self.first else { return false };
-        let is_old = self.packets >= self.packets_max || now_ns.saturating_sub(first_at_ns) >= KEY_LIFE_NS;
         let kept_ns = probe_timeout_ns.saturating_mul(4);
         let is_settled = self.confirmed_at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) >= kept_ns);
-        if !(is_old && (is_settled || planted::is(Bug::KeyTooSoon))) {
+        if !(self.is_old(now_ns) && (is_settled || planted::is(Bug::KeyTooSoon))) {
             return false;
         }
         let Some(next) = self.key.next() else { return false };
@@ -233,8 +277,13 @@ impl Sealer {
     }
 
     /// Seals the packet that begins at `from`, a header and frames, and puts its tag behind them. The header has to have
-    /// this number and [`Self::phase`]. Numbers only rise.
+    /// this number and [`Self::phase`].
+    ///
+    /// # Panics
+    /// On a number that is not above all earlier ones: a key seals no number twice, whatever its owner does.
     pub fn seal(&mut self, now_ns: u64, number: u64, packet: &mut Vec<u8>, from: usize) {
+        assert!(number >= self.next, "number {number} is not above all that were sealed");
+        self.next = number + 1;
         self.key.seal(number, packet, from);
         self.first.get_or_insert((number, now_ns));
         self.packets += 1;
@@ -256,7 +305,7 @@ pub struct Opener {
 
 impl Opener {
     /// Opens what `side` sends.
-    pub fn new(security: Security, connection: &[u8; SECRET_BYTES], side: Side) -> Self {
+    pub fn new(security: Security, connection: &Secret, side: Side) -> Self {
         let current = Key::new(security, secret_of(connection, side));
         let next = current.next();
         Self { current, next, previous: None, phase: false, first: None }

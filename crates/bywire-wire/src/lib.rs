@@ -1,5 +1,6 @@
 //! What crosses a network between two ports: packets, frames in packets, and records in the bytes of a lane; and the machine
-//! that makes reliable lanes of packets that may be lost, [`connection::Connection`].
+//! that makes reliable lanes of packets that may be lost, [`connection::Connection`]. The services of two nodes shake hands
+//! and speak over one of them: [`handshake`], [`channel::Channels`], [`service_message::ServiceMessage`].
 //!
 //! Each format has a borrowed view, which is read from bytes that may be a stranger's, and writes itself back. Nothing here
 //! has a clock, draws a random number or does I/O. All numbers are little-endian.
@@ -11,7 +12,8 @@
 //!          LANE     offset u64 · length u16 · bytes                         the lane is in the frame's kind
 //!          CREDIT   taken u64 · limit u64                                   the lane is in the frame's kind
 //!          DATAGRAM id u32 · offset u16 · total u16 · length u16 · bytes    the priority is in the frame's kind
-//! record   kind u8 · note u8 · length u48 · words · payload · note          in the bytes of a lane, across packets
+//! record   kind u8 · note u8 · length u48 · words · payload · note          in the bytes of a lane, across packets;
+//!          of a message, flags are in the place of the note's length
 //! ```
 //!
 //! The design follows that of QUIC (RFC 9000) in what concerns loss: every transmission has a number of its own, and ranges
@@ -20,16 +22,19 @@
 
 pub mod ack;
 pub mod batch;
+pub mod channel;
 pub mod congestion;
 pub mod connection;
 pub mod credit;
 pub mod datagrams;
 pub mod frame;
+pub mod handshake;
 pub mod keys;
 pub mod pacing;
 pub mod packet;
 #[doc(hidden)]
 pub mod planted;
+pub mod random;
 pub mod ranges;
 mod reader;
 pub mod received;
@@ -38,4 +43,6 @@ pub mod record;
 pub mod recovery;
 pub mod rtt;
 pub mod sending;
+pub mod service;
+pub mod service_message;
 pub mod size;

@@ -44,9 +44,33 @@ pub enum Bug {
     CloseOnce,
     /// Long packets that vanish stay long.
     BlackHoleIgnored,
+    /// A hello makes a channel before a packet has opened under its keys.
+    HelloPromoted,
+    /// A hello that was seen before is as good as a new one.
+    OldHelloTaken,
+    /// Of two channels that are begun at once, each node takes the other's.
+    OwnChannelGoes,
+    /// An answered hello waits for ever.
+    CandidateForever,
+    /// A message that has come in an earlier channel is taken again.
+    MessageTwice,
+    /// A message that was lost with its channel is not sent again.
+    MessageForgotten,
+    /// A hello is sent again with the same ephemeral key.
+    EphemeralRepeated,
+    /// The secret that nodes share is not mixed in.
+    SharedSecretIgnored,
+    /// Whoever does not know the node's public key is heard as well.
+    Mac1Unchecked,
+    /// A cookie is good for every address.
+    CookieForAll,
+    /// The secret of cookies stays the same.
+    CookieForever,
+    /// Handshakes are not counted.
+    LoadIgnored,
 }
 
-/// Every fault.
+/// Every fault of a connection.
 pub const BUGS: [Bug; 20] = [
     Bug::LostForgotten,
     Bug::LimitIgnored,
@@ -68,6 +92,22 @@ pub const BUGS: [Bug; 20] = [
     Bug::DatagramsMixed,
     Bug::CloseOnce,
     Bug::BlackHoleIgnored,
+];
+
+/// Every fault of the channels between nodes.
+pub const CHANNEL_BUGS: [Bug; 12] = [
+    Bug::HelloPromoted,
+    Bug::OldHelloTaken,
+    Bug::OwnChannelGoes,
+    Bug::CandidateForever,
+    Bug::MessageTwice,
+    Bug::MessageForgotten,
+    Bug::EphemeralRepeated,
+    Bug::SharedSecretIgnored,
+    Bug::Mac1Unchecked,
+    Bug::CookieForAll,
+    Bug::CookieForever,
+    Bug::LoadIgnored,
 ];
 
 #[cfg(planted)]

@@ -61,6 +61,11 @@ impl Ranges {
         }
     }
 
+    /// Does a range overlap or touch one of these?
+    pub fn touches(&self, range: &Range<u64>) -> bool {
+        self.last_from(..=range.end).is_some_and(|(_, last)| last >= range.start)
+    }
+
     /// The parts of a range that are not in the set, the lowest first.
     pub fn gaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let before = self.last_from(..=range.start).map_or(0, |(_, last)| last);

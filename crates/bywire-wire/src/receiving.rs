@@ -1,5 +1,7 @@
 //! One lane as its receiver sees it: bytes that come in any order, within the credit.
 
+use std::ops::Range;
+
 use crate::credit::Credit;
 use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
@@ -51,9 +53,15 @@ impl Receiving {
         self.memory.len()
     }
 
-    /// Can bytes at this offset be kept? If not, the packet is dropped as if it was lost.
-    pub fn has_place(&self, offset: u64) -> bool {
-        offset <= self.arrived || self.waiting.count() < WAITING_RANGES_MAX
+    /// Would these bytes wait apart from all others, as a range of their own?
+    pub fn is_apart(&self, range: &Range<u64>) -> bool {
+        range.start > self.arrived && !range.is_empty() && !self.waiting.touches(range)
+    }
+
+    /// Can so many more ranges wait apart? If not, their packet is dropped as if it was lost. Bytes that touch others are
+    /// always taken, so the first missing ones are, and a full lane does not stay full.
+    pub fn has_place(&self, ranges_apart: usize) -> bool {
+        ranges_apart == 0 || self.waiting.count() + ranges_apart <= WAITING_RANGES_MAX
     }
 
     /// Keeps bytes. Those that have arrived before are left as they are.

@@ -10,6 +10,9 @@ pub const NOTE_BYTES_MAX: u8 = 32;
 pub const HEAD_BYTES_MAX: usize = 8 + 4 * 8;
 
 const NO_NOTE: u8 = u8::MAX;
+/// Flags of a message, in the place of a note's length.
+const LONG: u8 = 1;
+const PROMPT: u8 = 2;
 
 const MESSAGE: u8 = 1;
 const PUT: u8 = 2;
@@ -29,6 +32,10 @@ pub enum Head {
     Message {
         /// Bytes of payload.
         length: u64,
+        /// Does it need a posted buffer? The sender decides, so that both ends agree.
+        is_long: bool,
+        /// Does the sender wait to learn that it was consumed?
+        is_prompt: bool,
     },
     /// Bytes for a region of the receiver's, which follow, and then a note.
     Put {
@@ -74,7 +81,7 @@ impl Head {
     /// Bytes that follow, a note's included.
     pub fn payload_bytes(&self) -> u64 {
         match *self {
-            Self::Message { length } | Self::Got { length, .. } => length,
+            Self::Message { length, .. } | Self::Got { length, .. } => length,
             Self::Put { length, note, .. } => length + u64::from(note.unwrap_or_default()),
             Self::Get { .. } | Self::Status { .. } => 0,
         }
@@ -84,7 +91,25 @@ impl Head {
     ///
     /// # Errors
     /// [`Malformed`], as soon as that is certain.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
+        // Most records are messages, whose head is one word.
+        if let Some(word) = bytes.first_chunk().filter(|word| word[0] == MESSAGE) {
+            return Self::parse_message(u64::from_le_bytes(*word)).map(|head| Some((head, 8)));
+        }
+        Self::parse_other(bytes)
+    }
+
+    #[inline]
+    fn parse_message(word: u64) -> Result<Self, Malformed> {
+        let (flags, length) = ((word >> 8) as u8, word >> 16);
+        if length > LENGTH_MAX || flags & !(LONG | PROMPT) != 0 {
+            return Err(Malformed);
+        }
+        Ok(Self::Message { length, is_long: flags & LONG != 0, is_prompt: flags & PROMPT != 0 })
+    }
+
+    fn parse_other(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
         let mut reader = Reader(bytes);
         let (Some(kind), Some(note), Some(length)) = (reader.u8(), reader.u8(), reader.u48()) else {
             return match bytes.first() {
@@ -93,8 +118,11 @@ impl Head {
             };
         };
         let words = words_of(kind).ok_or(Malformed)?;
-        let is_note = kind == PUT && note <= NOTE_BYTES_MAX;
-        if length > LENGTH_MAX || !(is_note || note == NO_NOTE) {
+        let is_known = match kind {
+            PUT => note <= NOTE_BYTES_MAX || note == NO_NOTE,
+            _ => note == NO_NOTE,
+        };
+        if length > LENGTH_MAX || !is_known {
             return Err(Malformed);
         }
         let mut values = [0; 4];
@@ -104,9 +132,8 @@ impl Head {
         }
         let [first, second, third, fourth] = values;
         let head = match kind {
-            MESSAGE => Self::Message { length },
             PUT => {
-                let note = is_note.then_some(note);
+                let note = (note != NO_NOTE).then_some(note);
                 Self::Put { length, key: first, offset: second, transfer: third, note }
             }
             GET if length == 0 && third <= LENGTH_MAX => {
@@ -123,22 +150,27 @@ impl Head {
     ///
     /// # Panics
     /// On a payload or a note that is longer than any may be.
+    #[inline]
     pub fn write(&self, bytes: &mut Vec<u8>) {
-        let (kind, length, note, words) = match *self {
-            Self::Message { length } => (MESSAGE, length, None, vec![]),
+        let (kind, second, length, words, count) = match *self {
+            Self::Message { length, is_long, is_prompt } => {
+                let flags = (u8::from(is_long) * LONG) | (u8::from(is_prompt) * PROMPT);
+                (MESSAGE, flags, length, [0; 4], 0)
+            }
             Self::Put { length, key, offset, transfer, note } => {
-                (PUT, length, note, vec![key, offset, transfer])
+                assert!(note.is_none_or(|note| note <= NOTE_BYTES_MAX), "{self:?}");
+                (PUT, note.unwrap_or(NO_NOTE), length, [key, offset, transfer, 0], 3)
             }
             Self::Get { key, offset, length, transfer } => {
-                (GET, 0, None, vec![key, offset, length, transfer])
+                (GET, NO_NOTE, 0, [key, offset, length, transfer], 4)
             }
-            Self::Status { transfer, code } => (STATUS, 0, None, vec![transfer, code]),
-            Self::Got { length, transfer } => (GOT, length, None, vec![transfer]),
+            Self::Status { transfer, code } => (STATUS, NO_NOTE, 0, [transfer, code, 0, 0], 2),
+            Self::Got { length, transfer } => (GOT, NO_NOTE, length, [transfer, 0, 0, 0], 1),
         };
-        assert!(length <= LENGTH_MAX && note.is_none_or(|note| note <= NOTE_BYTES_MAX), "{self:?}");
-        bytes.extend([kind, note.unwrap_or(NO_NOTE)]);
-        bytes.extend(&length.to_le_bytes()[..6]);
-        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        assert!(length <= LENGTH_MAX, "{self:?}");
+        let first = u64::from(kind) | (u64::from(second) << 8) | (length << 16);
+        bytes.extend_from_slice(&first.to_le_bytes());
+        words[..count].iter().for_each(|word: &u64| bytes.extend_from_slice(&word.to_le_bytes()));
     }
 }
 

@@ -37,7 +37,9 @@ pub struct Sent<T> {
 #[derive(Debug)]
 enum Entry<T> {
     Outstanding(Sent<T>),
-    /// It asked for no acknowledgement, or what became of it is known.
+    /// It asked for no acknowledgement, and left then.
+    Quiet(u64),
+    /// What became of it is known.
     Settled,
     /// The number was left out.
     Skipped,
@@ -99,6 +101,8 @@ pub struct Recovery<T> {
     loss_at_ns: Option<u64>,
     /// When the newest packet left that is known to have arrived.
     arrived_sent_at_ns: Option<u64>,
+    /// When the round-trip time was measured for the first time.
+    measured_at_ns: Option<u64>,
 }
 
 impl<T> Default for Recovery<T> {
@@ -114,6 +118,7 @@ impl<T> Default for Recovery<T> {
             last_at_ns: 0,
             loss_at_ns: None,
             arrived_sent_at_ns: None,
+            measured_at_ns: None,
         }
     }
 }
@@ -180,7 +185,7 @@ impl<T> Recovery<T> {
                 Entry::Outstanding(Sent { number, at_ns: now_ns, bytes, content })
             }
             None if planted::is(Bug::NumberReused) => return,
-            None => Entry::Settled,
+            None => Entry::Quiet(now_ns),
         });
         if self.outstanding == 0 {
             self.forget();
@@ -189,7 +194,18 @@ impl<T> Recovery<T> {
 
     /// What waits longest, without counting it as lost: a probe may carry it again.
     pub fn oldest(&self) -> Option<&Sent<T>> {
-        self.entries.iter().find_map(|entry| match entry {
+        self.waiting().next()
+    }
+
+    /// The peer is there for the first time, so silence so far says nothing: the next probe counts from now.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.probes = 0;
+        self.last_at_ns = now_ns;
+    }
+
+    /// Packets that wait, the oldest first.
+    pub fn waiting(&self) -> impl Iterator<Item = &Sent<T>> {
+        self.entries.iter().filter_map(|entry| match entry {
             Entry::Outstanding(sent) => Some(sent),
             _ => None,
         })
@@ -210,6 +226,11 @@ impl<T> Recovery<T> {
             return Err(NeverSent);
         }
         let earlier_ns = self.arrived_sent_at_ns;
+        // A sample says something only of the newest packet of all, whatever that asked for, and only if something that was to
+        // be acknowledged at once came with it (RFC 9002, section 5.1).
+        let newest = ranges.clone().map(|range| *range.end()).max();
+        let newest = newest.filter(|newest| Some(*newest) > self.largest_acknowledged);
+        let newest_at_ns = newest.and_then(|newest| self.left_at_ns(newest));
         let known = outcome.arrived.len();
         for range in ranges {
             self.largest_acknowledged = self.largest_acknowledged.max(Some(*range.end()));
@@ -220,11 +241,10 @@ impl<T> Recovery<T> {
                 }
             }
         }
-        let arrived = &outcome.arrived[known..];
-        if let Some(newest) = arrived.iter().max_by_key(|sent| sent.number) {
-            // A sample says something only of the newest packet of all.
-            if Some(newest.number) == self.largest_acknowledged {
-                self.rtt.sample(now_ns.saturating_sub(newest.at_ns), u64::from(delay_us) * 1000);
+        if outcome.arrived.len() > known {
+            if let Some(at_ns) = newest_at_ns {
+                self.rtt.sample(now_ns.saturating_sub(at_ns), u64::from(delay_us) * 1000);
+                self.measured_at_ns.get_or_insert(now_ns);
             }
             self.probes = 0;
         }
@@ -276,6 +296,15 @@ impl<T> Recovery<T> {
         self.last_at_ns.saturating_add(timeout_ns.min(PROBE_TIMEOUT_MAX_NS))
     }
 
+    /// When the packet of this number left, if that is remembered.
+    fn left_at_ns(&self, number: u64) -> Option<u64> {
+        match self.entries.get(usize::try_from(number.checked_sub(self.base)?).ok()?)? {
+            Entry::Outstanding(sent) => Some(sent.at_ns),
+            Entry::Quiet(at_ns) => Some(*at_ns),
+            Entry::Settled | Entry::Skipped => None,
+        }
+    }
+
     fn could_arrive(&self, range: &RangeInclusive<u64>) -> bool {
         *range.end() < self.next_number()
             && !self.indices(range).any(|index| matches!(self.entries[index], Entry::Skipped))
@@ -319,10 +348,13 @@ impl<T> Recovery<T> {
         outcome.is_persistent |= self.is_persistent(arrived_earlier_ns, outcome, known);
     }
 
-    /// Were all packets lost that left over a long time?
+    /// Were all packets lost that left over a long time? Those from before the first measurement do not count (RFC 9002,
+    /// section 7.6): the peer may not have been there.
     fn is_persistent(&self, arrived_earlier_ns: Option<u64>, outcome: &Outcome<T>, known: usize) -> bool {
-        let lost = &outcome.lost[known..];
-        let (Some(first), Some(last)) = (lost.first(), lost.last()) else { return false };
+        let Some(measured_at_ns) = self.measured_at_ns else { return false };
+        let mut lost = outcome.lost[known..].iter().filter(|sent| sent.at_ns > measured_at_ns);
+        let Some(first) = lost.next() else { return false };
+        let last = lost.next_back().unwrap_or(first);
         let long_ns = PERSISTENT_TIMEOUTS * self.rtt.probe_timeout_ns();
         let between = |at_ns: u64| (first.at_ns..=last.at_ns).contains(&at_ns);
         last.at_ns.saturating_sub(first.at_ns) > long_ns

@@ -104,6 +104,16 @@ impl<B: AsRef<[u8]>> Sending<B> {
         self.next - self.floor
     }
 
+    /// Are there bytes that were never sent?
+    pub fn has_unsent(&self) -> bool {
+        self.next < self.end
+    }
+
+    /// Every piece that was not taken back, the oldest first. Nothing of the lane may be sent after that.
+    pub fn take_all_back(&mut self) -> impl Iterator<Item = B> + '_ {
+        self.free.drain(..).chain(self.pieces.drain(..).map(|(_, bytes)| bytes))
+    }
+
     /// Are there bytes to be sent again?
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()

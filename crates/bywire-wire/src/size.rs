@@ -113,6 +113,16 @@ impl PacketSize {
         true
     }
 
+    /// Packets were lost, the longest of which had so many bytes, and the peer answered only once they were short. `true`: they
+    /// are short until one that tries out a length has arrived, which is sent at once.
+    pub fn silenced(&mut self, longest: u64) -> bool {
+        if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES || planted::is(Bug::BlackHoleIgnored) {
+            return false;
+        }
+        (self.bytes, self.probe, self.tries, self.losses, self.again_at_ns) = (BASE_BYTES, None, 0, 0, None);
+        true
+    }
+
     /// The kernel says that the route carries no more than this. `true`: packets are short again.
     pub fn set_limit(&mut self, limit: u16) -> bool {
         let limit = limit.clamp(BASE_BYTES, LIMIT_BYTES);

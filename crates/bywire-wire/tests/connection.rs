@@ -2,9 +2,10 @@
 
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options, Receipt, State, Violation};
-use bywire_wire::frame::{Frame, LANES, Lane, Payload};
+use bywire_wire::frame::{FRAMES_MAX, Frame, LANES, Lane, Payload};
 use bywire_wire::keys::{Sealer, Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
+use bywire_wire::receiving::WAITING_RANGES_MAX;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ fn end(side: Side) -> Connection<Vec<u8>> {
     Connection::new(Options {
         side,
         security: SECURITY,
-        secret: SECRET,
+        secret: SECRET.into(),
         connection,
         peer_connection: 3 - connection,
         windows: [WINDOW; 3],
@@ -60,7 +61,7 @@ struct Rogue {
 
 impl Rogue {
     fn new() -> Self {
-        Self { sealer: Sealer::new(SECURITY, &SECRET, Side::Responder), number: 0 }
+        Self { sealer: Sealer::new(SECURITY, &SECRET.into(), Side::Responder), number: 0 }
     }
 
     fn packet(&mut self, frames: &[u8]) -> Vec<u8> {
@@ -162,7 +163,7 @@ fn every_broken_rule_ends_the_connection_and_the_peer_is_told() {
         assert_eq!(end.receive(0, &mut rogue.packet(&frames)), Receipt::Violation(violation));
         assert_eq!(end.state(), State::Broken(violation));
         assert_eq!(packets(&mut end, 0).len(), 1, "the close");
-        assert!(end.next_timeout_ns().is_none() && packets(&mut end, 5 * MS).is_empty());
+        assert!(packets(&mut end, 5 * MS).is_empty(), "it is repeated later");
         // Whoever goes on is told again, less and less often.
         let answers = (0..100).filter(|_| {
             assert_eq!(end.receive(0, &mut rogue.packet(&[1])), Receipt::Closed);
@@ -202,6 +203,13 @@ fn datagrams_of_which_pieces_are_missing_are_bounded() {
         assert_eq!(end.receive(0, &mut rogue.frame(&frame)), Receipt::Taken);
     };
     (0..1000).for_each(|id| piece(&mut end, id, 0, u16::MAX, &[1]));
+    assert!(end.pop_datagram().is_none());
+    assert!(end.datagram_bytes() < 16 * 100, "{} bytes for 16 that have come", end.datagram_bytes());
+    // In any order, and none twice.
+    [4, 0, 2].into_iter().for_each(|at| piece(&mut end, 1500, at, 6, &[at as u8, at as u8 + 1]));
+    assert_eq!(end.pop_datagram().map(|datagram| datagram.bytes), Some(vec![0, 1, 2, 3, 4, 5]));
+    [0, 1].into_iter().for_each(|at| piece(&mut end, 1501, at, 4, &[1, 1]));
+    piece(&mut end, 1501, 3, 4, &[1]);
     assert!(end.pop_datagram().is_none());
     // The newest are kept, and one whose length changes is dropped.
     piece(&mut end, 2000, 0, 2, &[1]);
@@ -254,6 +262,237 @@ fn acknowledgements_leave_before_a_sleep_and_after_a_millisecond() {
             now_ns += MS;
         }
         assert_eq!(packets(&mut ends[1], now_ns).len(), 1);
+    }
+}
+
+/// Passes everything from one end to the other: how many packets.
+fn pass(ends: &mut [Connection<Vec<u8>>; 2], from: usize, now_ns: u64) -> usize {
+    let packets = packets(&mut ends[from], now_ns);
+    packets.iter().for_each(|packet| {
+        ends[1 - from].receive(now_ns, &mut packet.clone());
+    });
+    packets.len()
+}
+
+fn pair() -> [Connection<Vec<u8>>; 2] {
+    [end(Side::Initiator), end(Side::Responder)]
+}
+
+#[test]
+fn a_lane_that_is_full_of_gaps_takes_what_continues_one_and_so_gets_rid_of_them() {
+    let mut end = end(Side::Initiator);
+    let mut rogue = Rogue::new();
+    let mut piece = |end: &mut Connection<Vec<u8>>, offset| {
+        end.receive(0, &mut rogue.frame(&Frame::Lane { lane: Lane::Low, offset, bytes: &[offset as u8] }))
+    };
+    let odd = (1..).step_by(2).take(WAITING_RANGES_MAX);
+    odd.for_each(|offset| assert_eq!(piece(&mut end, offset), Receipt::Taken));
+    let beyond = 2 * WAITING_RANGES_MAX as u64 + 5;
+    assert_eq!(piece(&mut end, beyond), Receipt::NoRoom, "one more gap");
+    // What lies between two others, from the far end on, so that none of them is the first missing byte.
+    for offset in (0..WAITING_RANGES_MAX as u64).rev() {
+        assert_eq!(piece(&mut end, 2 * offset), Receipt::Taken, "{offset}");
+    }
+    assert_eq!(end.peek(Lane::Low).0.len(), 2 * WAITING_RANGES_MAX);
+}
+
+#[test]
+fn a_packet_of_many_pieces_leaves_no_more_gaps_than_the_bound() {
+    let mut end = end(Side::Initiator);
+    let mut rogue = Rogue::new();
+    let pieces = |offsets: std::ops::Range<u64>| {
+        let mut frames = Vec::new();
+        let mut payload = Payload::new(&mut frames, 60_000);
+        for offset in offsets {
+            assert!(payload.push(&Frame::Lane { lane: Lane::Low, offset: 2 * offset + 1, bytes: &[1] }));
+        }
+        frames
+    };
+    let mut taken = 0;
+    while end.receive(0, &mut rogue.packet(&pieces(taken..taken + 100))) == Receipt::Taken {
+        taken += 100;
+    }
+    assert_eq!(taken, 1000, "the bound is {WAITING_RANGES_MAX}");
+    let rest = pieces(taken..WAITING_RANGES_MAX as u64);
+    assert_eq!(end.receive(0, &mut rogue.packet(&rest)), Receipt::Taken);
+}
+
+#[test]
+fn opening_packets_that_nobody_hears_say_nothing_about_congestion() {
+    let mut ends = pair();
+    let window = ends[0].flight().1;
+    ends[0].send(Lane::High, vec![1; 2000]).expect("room");
+    let mut now_ns = 0;
+    // The peer has no socket yet.
+    let mut unheard = 0;
+    while ends[0].counts().probes < 3 {
+        unheard += packets(&mut ends[0], now_ns).len();
+        now_ns = ends[0].next_timeout_ns().expect("it asks again").max(now_ns);
+    }
+    exchange(&mut ends, &mut now_ns);
+    assert!(ends[0].is_drained() && unheard >= 4);
+    let counts = *ends[0].counts();
+    assert!(counts.lost >= 2 && counts.persistent == 0, "{counts:?}");
+    assert!(ends[0].flight().1 >= window, "{} after {window}", ends[0].flight().1);
+}
+
+#[test]
+fn what_nobody_heard_leaves_again_once_the_peer_is_heard() {
+    let mut ends = pair();
+    ends[0].send(Lane::High, b"hello".to_vec()).expect("room");
+    assert!(packets(&mut ends[0], 0).len() == 1, "it meets no socket");
+    // The other end is there two milliseconds later, long before anybody would ask again.
+    let mut now_ns = 2 * MS;
+    assert_eq!(pass(&mut ends, 1, now_ns), 1);
+    assert_eq!((pass(&mut ends, 0, now_ns), ends[1].peek(Lane::High).0), (1, &b"hello"[..]));
+    exchange(&mut ends, &mut now_ns);
+    assert!(ends[0].is_drained() && now_ns < 20 * MS, "{now_ns}");
+}
+
+#[test]
+fn a_path_that_becomes_narrower_is_noticed_by_the_first_short_probe_that_is_answered() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    assert_eq!(ends[0].packet_bytes(), 1452);
+    let before = *ends[0].counts();
+    ends[0].send(Lane::High, vec![1; 4000]).expect("room");
+    for _ in 0..200 {
+        for from in [0, 1] {
+            for mut packet in packets(&mut ends[from], now_ns) {
+                if packet.len() <= 1300 {
+                    ends[1 - from].receive(now_ns, &mut packet);
+                }
+            }
+        }
+        let next_ns = ends.iter().filter_map(Connection::next_timeout_ns).min();
+        now_ns = next_ns.unwrap_or(0).max(now_ns + 20_000);
+    }
+    let counts = *ends[0].counts();
+    assert!(ends[0].is_drained() && counts.black_holes == 1, "{counts:?}");
+    // Two probes, of which the second one is short; what follows is lost once, while long packets are tried again.
+    assert!((1284..=1300).contains(&ends[0].packet_bytes()), "{}", ends[0].packet_bytes());
+    let probes = counts.probes - before.probes - (counts.size_probes_lost - before.size_probes_lost);
+    assert!(probes <= 3, "{probes} probes");
+}
+
+#[test]
+fn an_end_that_sends_nothing_but_acknowledgements_changes_its_key_again_and_again() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    ends.iter_mut().for_each(|end| end.set_packets_per_key(10));
+    for _ in 0..1000 {
+        assert!(ends[0].send_datagram(Lane::High, b"no credit is given for these"));
+        exchange(&mut ends, &mut now_ns);
+        assert!(ends[1].pop_datagram().is_some());
+    }
+    let updates = ends.each_ref().map(|end| end.counts().key_updates);
+    assert!(updates.iter().all(|updates| *updates >= 20), "{updates:?}");
+    assert_eq!(ends[0].counts().peer_key_updates, updates[1]);
+}
+
+#[test]
+fn a_packet_of_many_acknowledgements_or_frames_breaks_a_rule() {
+    let mut acknowledgement = Vec::new();
+    assert!(Payload::new(&mut acknowledgement, 100).push_ack(0, [0..=0]));
+    let ping = vec![0x01];
+    for (frame, most) in [(acknowledgement, 1), (ping, FRAMES_MAX)] {
+        for (number, receipt) in
+            [(most, Receipt::Taken), (most + 1, Receipt::Violation(Violation::Malformed))]
+        {
+            let mut end = end(Side::Initiator);
+            packets(&mut end, 0);
+            assert_eq!(end.receive(0, &mut Rogue::new().packet(&frame.repeat(number))), receipt, "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_datagram_of_high_priority_goes_before_the_rest_of_a_low_one() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    assert!(ends[0].send_datagram(Lane::Low, &[1; 30_000]));
+    assert!(pass(&mut ends, 0, now_ns) > 0 && !ends[0].is_drained(), "a part of it has left");
+    assert!(ends[0].send_datagram(Lane::High, &[2; 3000]) && ends[0].send_datagram(Lane::High, &[3]));
+    exchange(&mut ends, &mut now_ns);
+    let lengths = [(); 3].map(|()| ends[1].pop_datagram().map(|datagram| datagram.bytes.len()));
+    assert_eq!(lengths, [Some(3000), Some(1), Some(30_000)]);
+}
+
+#[test]
+fn pieces_of_a_datagram_whose_rest_is_lost_do_not_stay_in_memory() {
+    let mut end = end(Side::Initiator);
+    let mut rogue = Rogue::new();
+    let mut piece = |end: &mut Connection<Vec<u8>>, now_ns, offset| {
+        let frame = Frame::Datagram { lane: Lane::Low, id: 7, offset, total: 2, bytes: &[9] };
+        assert_eq!(end.receive(now_ns, &mut rogue.frame(&frame)), Receipt::Taken);
+    };
+    piece(&mut end, 0, 0);
+    let mut now_ns = 0;
+    while now_ns < 5_000 * MS {
+        packets(&mut end, now_ns);
+        // Its own packet is never acknowledged: probes keep it awake.
+        now_ns = end.next_timeout_ns().unwrap_or(5_000 * MS).max(now_ns + MS);
+    }
+    piece(&mut end, now_ns, 1);
+    assert_eq!(end.pop_datagram(), None, "the first piece was kept for five seconds");
+}
+
+#[test]
+fn what_the_peer_knows_to_be_acknowledged_is_not_repeated() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    // Every other packet is lost.
+    for number in 0..60 {
+        assert!(ends[0].send_datagram(Lane::High, &[1; 10]));
+        let mut left = packets(&mut ends[0], now_ns);
+        if number % 2 == 0 {
+            left.iter_mut().for_each(|packet| assert_eq!(ends[1].receive(now_ns, packet), Receipt::Taken));
+        }
+        pass(&mut ends, 1, now_ns);
+        now_ns += MS;
+    }
+    // Both ends send, and both acknowledge.
+    for _ in 0..10 {
+        ends.iter_mut().for_each(|end| assert!(end.send_datagram(Lane::High, &[1; 10])));
+        exchange(&mut ends, &mut now_ns);
+    }
+    assert!(ends[0].send_datagram(Lane::High, &[1; 10]));
+    pass(&mut ends, 0, now_ns);
+    ends[1].before_sleep();
+    let acknowledgement = packets(&mut ends[1], now_ns);
+    // Header, tag, and an acknowledgement of one range.
+    assert_eq!(acknowledgement.iter().map(Vec::len).collect::<Vec<_>>(), [16 + 16 + 18]);
+}
+
+#[test]
+fn a_close_is_repeated_until_the_peer_answers_and_a_bounded_number_of_times() {
+    for closes_heard in [0, 1] {
+        let mut ends = pair();
+        let mut now_ns = 0;
+        exchange(&mut ends, &mut now_ns);
+        ends[0].close(3);
+        let mut closes = 0;
+        while let Some(at_ns) = ends[0].next_timeout_ns() {
+            assert!(closes < 100, "it never ends");
+            now_ns = now_ns.max(at_ns);
+            let left = packets(&mut ends[0], now_ns);
+            closes += left.len();
+            if closes_heard > 0 && closes > 2 {
+                left.into_iter().for_each(|mut packet| {
+                    ends[1].receive(now_ns, &mut packet);
+                });
+                pass(&mut ends, 1, now_ns);
+            }
+        }
+        match closes_heard {
+            0 => assert!((4..=10).contains(&closes), "{closes}"),
+            _ => assert_eq!((closes, ends[1].state()), (3, State::ClosedByPeer(3))),
+        }
+        assert!(ends[0].next_timeout_ns().is_none() && packets(&mut ends[0], now_ns).is_empty());
     }
 }
 

@@ -23,7 +23,11 @@ fn heads() -> impl Strategy<Value = Head> {
     let length = 0..=LENGTH_MAX;
     let put = (length.clone(), any::<[u64; 3]>(), prop::option::of(0..=NOTE_BYTES_MAX));
     prop_oneof![
-        length.clone().prop_map(|length| Head::Message { length }),
+        (length.clone(), any::<[bool; 2]>()).prop_map(|(length, [is_long, is_prompt])| Head::Message {
+            length,
+            is_long,
+            is_prompt
+        }),
         put.prop_map(|(length, [key, offset, transfer], note)| Head::Put {
             length,
             key,

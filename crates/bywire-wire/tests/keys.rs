@@ -1,6 +1,6 @@
 //! What seals packets: only the right key opens the right packet, and keys follow each other under reordering.
 
-use bywire_wire::keys::{KEY_LIFE_NS, Opener, Sealer, Security, Side};
+use bywire_wire::keys::{KEY_LIFE_NS, Opener, Sealer, Secret, Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
 use proptest::prelude::*;
 
@@ -25,7 +25,10 @@ fn open(opener: &mut Opener, now_ns: u64, packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn pair(security: Security) -> (Sealer, Opener) {
-    (Sealer::new(security, &SECRET, Side::Initiator), Opener::new(security, &SECRET, Side::Initiator))
+    (
+        Sealer::new(security, &SECRET.into(), Side::Initiator),
+        Opener::new(security, &SECRET.into(), Side::Initiator),
+    )
 }
 
 proptest! {
@@ -52,12 +55,12 @@ proptest! {
 #[test]
 fn only_the_other_end_of_the_same_connection_opens() {
     for security in ALL {
-        let mut sealer = Sealer::new(security, &SECRET, Side::Initiator);
+        let mut sealer = Sealer::new(security, &SECRET.into(), Side::Initiator);
         let packet = seal(&mut sealer, security, 0, 1, b"frames");
-        let reflected = Opener::new(security, &SECRET, Side::Responder);
-        let stranger = Opener::new(security, &[8; 32], Side::Initiator);
+        let reflected = Opener::new(security, &SECRET.into(), Side::Responder);
+        let stranger = Opener::new(security, &[8; 32].into(), Side::Initiator);
         let others = ALL.into_iter().filter(|other| *other != security);
-        let others = others.map(|other| Opener::new(other, &SECRET, Side::Initiator));
+        let others = others.map(|other| Opener::new(other, &SECRET.into(), Side::Initiator));
         for mut opener in [reflected, stranger].into_iter().chain(others) {
             assert_eq!(open(&mut opener, 0, &packet), None, "{security:?}");
         }
@@ -113,6 +116,32 @@ fn packets_too_short_for_a_tag_are_forged() {
                 opener.open(0, TIMEOUT_NS, &header, &mut vec![0; length]).is_err(),
                 "{security:?} {length}"
             );
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_not_printed_and_its_source_is_erased() {
+    let mut bytes = SECRET;
+    let secret = Secret::take(&mut bytes);
+    assert_eq!((bytes, format!("{secret:?}").as_str()), ([0; 32], "Secret(..)"));
+    let packet = seal(&mut Sealer::new(ALL[0], &secret, Side::Initiator), ALL[0], 0, 0, b"frames");
+    assert!(open(&mut pair(ALL[0]).1, 0, &packet).is_some(), "it is the same secret");
+}
+
+#[test]
+fn no_number_is_sealed_twice_not_even_under_two_keys() {
+    for security in ALL {
+        for again in [0, 4, 5] {
+            let (mut sealer, _) = pair(security);
+            sealer.set_packets_per_key(1);
+            seal(&mut sealer, security, 0, 5, b"frames");
+            sealer.acknowledged(0, 5);
+            sealer.update(TIMEOUT_NS * 100, TIMEOUT_NS);
+            let sealed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                seal(&mut sealer, security, 0, again, b"others")
+            }));
+            assert!(sealed.is_err(), "{security:?}: number {again} was sealed after 5");
         }
     }
 }

@@ -73,6 +73,8 @@ proptest! {
             prop_assert_eq!(ranges.iter().collect::<Vec<_>>(), runs(model.iter().copied()));
             prop_assert_eq!((ranges.is_empty(), ranges.count()), (model.is_empty(), ranges.iter().count()));
         }
+        let touched = model.iter().any(|number| (asked.start..=asked.end).contains(number) || number + 1 == asked.start);
+        prop_assert_eq!(ranges.touches(&asked), touched);
         let gaps = runs(asked.clone().filter(|number| !model.contains(number)));
         prop_assert_eq!(ranges.gaps(asked).collect::<Vec<_>>(), gaps);
     }
@@ -228,15 +230,18 @@ fn a_smaller_window_takes_back_nothing_that_was_told() {
 fn waiting_ranges_are_bounded() {
     let mut lane = Receiving::new(1 << 20);
     let mut offset = 1;
-    while lane.has_place(offset) {
+    while lane.has_place(1) {
+        assert!(lane.is_apart(&(offset..offset + 1)));
         lane.receive(offset, &[byte(offset)]).expect("within the credit");
         offset += 2;
     }
     assert_eq!(offset, 1 + 2 * WAITING_RANGES_MAX as u64);
-    assert!(lane.has_place(0), "what closes the first gap is always taken");
+    let touching = [0..1, 2..3, 1..2, 0..9, offset - 1..offset + 5];
+    assert!(touching.iter().all(|range| !lane.is_apart(range)), "these are always taken");
+    assert!(lane.is_apart(&(offset..offset + 1)) && !lane.is_apart(&(offset..offset)));
     lane.receive(0, &bytes(0..offset)).expect("within the credit");
     assert_eq!(lane.arrived(), offset);
-    assert!(lane.has_place(offset + 7));
+    assert!(lane.has_place(WAITING_RANGES_MAX) && !lane.has_place(WAITING_RANGES_MAX + 1));
 }
 
 #[test]

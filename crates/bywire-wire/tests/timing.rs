@@ -77,9 +77,14 @@ fn a_packet_is_lost_when_three_others_have_overtaken_it_or_time_has() {
 
 #[test]
 fn probes_go_on_for_ever_at_last_once_a_second() {
-    let mut recovery = sent(1);
+    let mut recovery = Recovery::default();
     let mut outcome = Outcome::default();
-    let mut last_ns = 0;
+    // A round trip of 100 ms, as is assumed at first.
+    recovery.sent(0, 100, Some(0));
+    recovery.acknowledge(100 * MS, [0..=0].into_iter(), 0, &mut outcome).expect("it was sent");
+    outcome.clear();
+    let mut last_ns = 100 * MS;
+    recovery.sent(last_ns, 100, Some(1));
     let mut gaps = Vec::new();
     for _ in 0..40 {
         let at_ns = recovery.timeout_ns().expect("it is never given up");
@@ -91,10 +96,43 @@ fn probes_go_on_for_ever_at_last_once_a_second() {
     }
     assert!(gaps.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(PROBE_TIMEOUT_MAX_NS)), "{gaps:?}");
     assert_eq!(gaps.last(), Some(&PROBE_TIMEOUT_MAX_NS));
-    assert!(outcome.lost.is_empty() && recovery.oldest().is_some_and(|sent| sent.number == 0));
+    assert!(outcome.lost.is_empty() && recovery.oldest().is_some_and(|sent| sent.number == 1));
     // The long silence ends: all but the last is lost, and the path is another one.
-    recovery.acknowledge(last_ns + MS, [40..=40].into_iter(), 0, &mut outcome).expect("it was sent");
+    recovery.acknowledge(last_ns + MS, [41..=41].into_iter(), 0, &mut outcome).expect("it was sent");
     assert!(outcome.is_persistent && outcome.lost.len() == 40 && recovery.probes() == 0);
+}
+
+/// RFC 9002, section 7.6: nobody knows whether the path was ever there.
+#[test]
+fn losses_before_the_first_round_trip_are_not_persistent() {
+    for is_known in [false, true] {
+        let mut recovery = Recovery::default();
+        let mut outcome = Outcome::default();
+        recovery.sent(0, 100, Some(0));
+        if is_known {
+            recovery.acknowledge(MS, [0..=0].into_iter(), 0, &mut outcome).expect("it was sent");
+        }
+        (1..5).for_each(|number| recovery.sent(number * SECOND, 100, Some(number)));
+        outcome.clear();
+        recovery.acknowledge(4 * SECOND + MS, [4..=4].into_iter(), 0, &mut outcome).expect("it was sent");
+        assert_eq!(outcome.lost.len(), if is_known { 3 } else { 4 });
+        assert_eq!(outcome.is_persistent, is_known);
+    }
+}
+
+#[test]
+fn a_round_trip_is_measured_when_the_newest_packet_was_an_acknowledgement() {
+    let mut recovery = Recovery::default();
+    let mut outcome = Outcome::default();
+    recovery.sent(0, 100, Some(0));
+    recovery.sent(3 * MS, 50, None);
+    recovery.acknowledge(5 * MS, [0..=1].into_iter(), 0, &mut outcome).expect("they were sent");
+    assert_eq!(recovery.rtt().min_ns(), Some(2 * MS), "from when the newest of them left");
+    // One that asks for nothing says nothing by itself: its acknowledgement may have waited for long.
+    recovery.sent(6 * MS, 100, Some(2));
+    recovery.sent(6 * MS, 50, None);
+    recovery.acknowledge(7 * MS, [3..=3].into_iter(), 0, &mut outcome).expect("it was sent");
+    assert_eq!(recovery.rtt().latest_ns(), 2 * MS);
 }
 
 #[test]
@@ -190,6 +228,41 @@ fn a_window_doubles_falls_to_seven_tenths_and_comes_back_by_the_curve() {
     let seconds = (now_ns - began_ns) as f64 / 1e9;
     let k = (before as f64 / 1000.0 * 0.3 / 0.4).cbrt();
     assert!((0.5 * k..1.2 * k).contains(&seconds), "{seconds} s, and K is {k}");
+}
+
+/// RFC 9438, section 4.3: the estimate of Reno's window grows by less than a packet a round until it is where the window was
+/// before the last loss, also if that was lower than before the loss before it.
+#[test]
+fn reno_is_estimated_up_to_the_window_before_the_last_loss() {
+    let mut cubic = Cubic::new(1000);
+    let (mut now_ns, mut number) = (SECOND, 0);
+    while cubic.window() < 300_000 {
+        round(&mut cubic, &mut now_ns, &mut number, MS, true);
+    }
+    // Twice at once: by fast convergence the curve aims below the window before the second one.
+    cubic.on_loss(now_ns, now_ns, false);
+    let prior = cubic.window();
+    cubic.on_loss(now_ns + 1, now_ns + 1, false);
+    let aim = prior * 85 / 100;
+    let alpha = 3.0 * 0.3 / 1.7;
+    let mut gain_between = |cubic: &mut Cubic, low: u64, high: u64| {
+        let (mut first, mut rounds) = (None, 0);
+        while cubic.window() < high {
+            round(cubic, &mut now_ns, &mut number, MS, true);
+            if cubic.window() > low {
+                first.get_or_insert(cubic.window());
+                rounds += 1;
+            }
+        }
+        (cubic.window() - first.expect("it passed there")) as f64 / (rounds - 1) as f64 / 1000.0
+    };
+    // Rounds of a millisecond: the curve is slower by far.
+    let below = gain_between(&mut cubic, aim + 2000, prior - 2000);
+    let above = gain_between(&mut cubic, prior + 2000, prior + 30_000);
+    assert!(
+        (below - alpha).abs() < 0.05 && (above - 1.0).abs() < 0.05,
+        "{below} and {above} packets a round"
+    );
 }
 
 #[test]

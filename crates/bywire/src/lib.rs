@@ -2,7 +2,9 @@
 //!
 //! A process opens a [`Port`], connects to other ports by [`Address`], sends messages and polls for
 //! [`Event`]s. Between processes of one machine messages cross through shared memory that neither side
-//! needs to trust.
+//! needs to trust. Between machines of one fabric they cross in UDP packets, encrypted as a rule, once this machine's node
+//! runs (`bywire up`): the address is `web1/render` then instead of `localhost/render`, and nothing else changes. To be
+//! reached from other machines, a port is opened with [`Reach::Fabric`].
 //!
 //! ```
 //! use std::time::Duration;
@@ -50,22 +52,26 @@
 mod message;
 mod port;
 mod shm;
+#[expect(dead_code, reason = "ports do not use all of it yet")]
+mod wire;
 
 pub use message::address::{Address, AddressError, NAME_BYTES_MAX, PortName};
 pub use message::buffer::{Buffer, Payload};
 pub use message::error::{
-    ConnectError, DisconnectReason, LendError, OpenError, Refusal, SendError, TransferError, Unsent,
-    WaitError,
+    ConnectError, DisconnectReason, LendError, NoFabric, OpenError, Refusal, SendError, TransferError,
+    Unsent, WaitError,
 };
 pub use message::event::{Event, Message};
 pub use message::lend::{Heap, LendBuffer, Lent};
-pub use message::options::{Admit, PortOptions};
-pub use message::peer::{Confirm, Peer, PeerInfo, Priority, TransferId};
+pub use message::options::{Admit, PortOptions, Reach};
+pub use message::peer::{Confirm, Owner, Peer, PeerInfo, Priority, TransferId};
 pub use message::region::{Key, Rights};
 pub use message::transfers::NOTE_BYTES_MAX;
 pub use port::{Port, Statistics};
 #[doc(hidden)]
-pub use shm::handshake;
+pub use shm::{handshake, runtime};
+#[doc(hidden)]
+pub use wire::harness;
 
 pub use bywire_ring::geometry::{Geometry, LaneGeometry};
 pub use bywire_sys::Errno;

@@ -138,8 +138,8 @@ fn family() -> Family {
     assert_eq!(text(next(&mut target), to_child), "from the child");
     assert_eq!(target.peer_info(to_child).expect("connected").port(), &named("child").expect("a name"));
     assert_ne!(
-        target.peer_info(to_child).expect("connected").pid,
-        target.peer_info(to_parent).expect("connected").pid
+        target.peer_info(to_child).expect("connected").pid(),
+        target.peer_info(to_parent).expect("connected").pid()
     );
     Family { place, target, parent, to_parent, to_child }
 }

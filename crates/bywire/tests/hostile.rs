@@ -21,7 +21,7 @@ use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 
 use ports::{Place, meet, until};
-use rogue::{ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, sealed};
+use rogue::{ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, introduce, sealed};
 use rustix::fs::SealFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -339,8 +339,10 @@ fn bad_introductions_are_refused_for_what_they_are() {
     }
     for (name, packet, descriptors, refusal) in cases {
         let socket = rogue.connect("victim");
-        socket.send(&packet, &descriptors).expect("send");
-        let (answered, events) = live(&mut victim, || answer(&socket));
+        let (answered, events) = live(&mut victim, || {
+            introduce(&socket, &packet, &descriptors);
+            answer(&socket)
+        });
         assert_eq!(answered.map(|(packet, _)| packet), Some(Packet::Refuse(refusal)), "{name}");
         assert!(events.is_empty(), "{name}: {events:?}");
     }

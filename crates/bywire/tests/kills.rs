@@ -401,7 +401,7 @@ fn five_hundred_senders_killed_at_random_moments_lose_nothing_that_was_confirmed
 fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, u64, u64)], event: Event) {
     match event {
         Event::Connected(peer) => {
-            let pid = victim.peer_info(peer).expect("connected").pid;
+            let pid = victim.peer_info(peer).expect("connected").pid().expect("it is seen");
             let entry = running.iter_mut().find(|entry| entry.0.pid().as_raw_pid() == pid);
             entry.expect("one of ours").2 = Some(peer);
         }

@@ -96,7 +96,7 @@ fn serve(port: Option<&mut Port>) {
         match event {
             Event::Message(message) => {
                 let info = port.peer_info(message.peer).expect("connected");
-                let text = format!("{} {}", info.uid, info.pid);
+                let text = format!("{} {}", info.uid().expect("local"), info.pid().expect("seen"));
                 port.send(message.peer, Priority::Low, text.as_bytes()).expect("room");
             }
             Event::Disconnected { .. } => return,

@@ -57,7 +57,7 @@ static void opening(void) {
 static void connecting(void) {
     bw_peer_t peer = 0;
     CHECK_CODE(bw_connect(a, "localhost/nobody", 1000, &peer), BW_ERROR_NO_PORT);
-    CHECK_CODE(bw_connect(a, "elsewhere.invalid/7", 1000, &peer), BW_ERROR_UNKNOWN_NODE);
+    CHECK_CODE(bw_connect(a, "elsewhere.invalid/7", 1000, &peer), BW_ERROR_NO_FABRIC);
     CHECK_CODE(bw_connect_start(a, "localhost/walk", &peer), BW_ERROR_OWN_PORT);
     CHECK_CODE(bw_connect_start(a, "no node/7", &peer), BW_ERROR_ADDRESS_NODE);
     CHECK_CODE(bw_connect_start(a, "localhost/-7", &peer), BW_ERROR_ADDRESS_PORT);

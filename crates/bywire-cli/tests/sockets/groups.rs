@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Hears of every group that begins, and ends those that are left when nobody can tell it anything any more.
 const GUARD: &str = "trap '' TERM INT HUP; while read -r group; do groups=\"$groups $group\"; done
@@ -57,7 +57,7 @@ impl Group {
     /// like one that was left behind.
     pub fn await_end(self) {
         let started = Instant::now();
-        while self.runs() && started.elapsed() < PATIENCE {
+        while self.runs() && started.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -87,7 +87,7 @@ pub fn end_processes_of(directory: &Path) -> Vec<String> {
             }
             let _gone = kill_process(*process, Signal::KILL);
         }
-        if left.is_empty() || started.elapsed() > PATIENCE {
+        if left.is_empty() || started.elapsed() > TIMEOUT {
             return others;
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -30,7 +30,7 @@ use groups::Group;
 use serde_json::Value;
 
 /// Generous: what takes longer hangs, also where others want the cores as well.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A process with all that it started, which end when this is dropped.
 struct Running {
@@ -134,7 +134,7 @@ fn ended(command: &mut Command) -> Output {
     let group = Group::of(&child);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match receiver.recv_timeout(PATIENCE) {
+    match receiver.recv_timeout(TIMEOUT) {
         Ok(output) => output.expect("its output"),
         Err(_) => {
             group.end();
@@ -188,7 +188,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

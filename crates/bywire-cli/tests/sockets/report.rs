@@ -373,7 +373,7 @@ fn status_says_that_there_is_no_service() {
     assert_eq!((code, told.as_str()), (Some(1), ""), "{said}");
     assert_eq!(said, "bywire: no pairing service runs: `bywire run` starts one\n");
     let (code, told, _) = status(&["--json"], None);
-    assert_eq!((code, told.as_str()), (Some(1), "{\"service\":\"absent\"}\n"));
+    assert_eq!((code, told.as_str()), (Some(1), "{\"node\":null,\"service\":\"absent\"}\n"));
     // A place that is named wrongly is told, also where one's own service answers.
     let place = fabric.place("nowhere");
     let (_, _, said) = status(&[], Some(&place));

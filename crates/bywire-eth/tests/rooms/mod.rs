@@ -9,18 +9,18 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
+use bywire_eth::interface::Plan;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::{Manner, PeerReport};
-use bywire_eth::station::Plan;
+use bywire_eth::order::{CarrierSettings, PeerReport};
 use bywire_sys::namespace::{Namespace, Place};
 
 /// The name of every interface.
 pub const INTERFACE: &str = "by0";
 /// The timeout of every step.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// The default settings.
-pub const MANNER: Manner =
-    Manner { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000, hold_back_ms: 50 };
+pub const SETTINGS: CarrierSettings =
+    CarrierSettings { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000, hold_back_ms: 50 };
 
 /// A network namespace.
 pub struct Room {
@@ -48,8 +48,8 @@ pub fn rooms(count: u8) -> Option<Vec<Room>> {
 }
 
 /// Makes interfaces in all rooms, in one process.
-pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
-    let mut network = Network::start(&Launch::Thread, 1, manner).expect("a network");
+pub fn connect(rooms: &[Room], mtu_bytes: u32, settings: CarrierSettings) -> Network {
+    let mut network = Network::start(&Launch::Thread, 1, settings).expect("a network");
     for room in rooms {
         network.add(room.plan(mtu_bytes)).expect("an interface");
     }
@@ -58,7 +58,7 @@ pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
 
 /// A network with one interface that connects to the other networks of the same test.
 pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
-    let mut network = Network::start(&Launch::Thread, loops_count, MANNER).expect("a network");
+    let mut network = Network::start(&Launch::Thread, loops_count, SETTINGS).expect("a network");
     network.add(room.plan(mtu_bytes)).expect("an interface");
     network.join("test", &format!("node{}", room.number), directory).expect("joined");
     network
@@ -95,7 +95,7 @@ pub struct Joined {
 pub fn join(rooms: &[Room], link: Link, mtu_bytes: u32) -> Joined {
     let directory = tempfile::tempdir().expect("a directory");
     let mut networks = match link {
-        Link::Within => vec![connect(rooms, mtu_bytes, MANNER)],
+        Link::Within => vec![connect(rooms, mtu_bytes, SETTINGS)],
         Link::Between => rooms.iter().map(|room| node(room, mtu_bytes, directory.path(), 1)).collect(),
     };
     if let Link::Between = link {
@@ -165,8 +165,8 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
     let mut all = listener.incoming().map(|far| far.expect("accepted"));
     let far = all.find(|far| far.peer_addr().is_ok_and(|address| place(address) == own)).expect("it comes");
     for end in [&near, &far] {
-        end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
+        end.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+        end.set_write_timeout(Some(TIMEOUT)).expect("a time-out");
     }
     (near, far)
 }
@@ -174,13 +174,13 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
 /// A UDP socket in a room.
 pub fn udp(room: &Room, address: SocketAddr) -> UdpSocket {
     let socket = room.inside(|| persist(|| UdpSocket::bind(address)));
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     socket
 }
 
 /// Repeats an action until it succeeds.
 pub fn persist<T>(mut action: impl FnMut() -> std::io::Result<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match action() {
             Ok(value) => return value,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::ending::Misuse;
 use crate::ethernet::FrameLink;
+use crate::exit_status::Misuse;
+use crate::options::{MTU_BYTES, Request};
 use crate::registry::Level;
-use crate::request::{MTU_BYTES, Request};
 
 pub use bywire_results::mpi::{Implementation, Link};
 /// About how long a job takes to start and to end.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use super::choice::Implementation;
-use crate::meeting::nonce;
+use crate::scratch_directory::nonce;
 
 /// What both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
@@ -26,7 +26,7 @@ const MPICH_PLACE: &str = "BYWIRE_MPICH";
 const OPEN_MPI_MAJOR: &str = "4";
 
 /// A compiler or a launcher that has not said its version, or made a program, by then is ended.
-const PATIENCE_SECONDS: &str = "60";
+const TIMEOUT_SECONDS: &str = "60";
 
 /// What launchers run in the place of `ssh`: the command goes to the other namespace, with memory of its own to share
 /// there and another host's name.
@@ -137,7 +137,7 @@ impl Tools {
         directories.iter().find_map(|directory| {
             let (launcher, compiler) = (named(directory, "mpirun")?, named(directory, "mpicc")?);
             let said =
-                output(Command::new("timeout").arg(PATIENCE_SECONDS).arg(&launcher).arg("--version")).ok()?;
+                output(Command::new("timeout").arg(TIMEOUT_SECONDS).arg(&launcher).arg("--version")).ok()?;
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
             let is_its = names.iter().any(|name| said.contains(name));
             let line = said.lines().find(|line| line.contains("Version:")).or(said.lines().next())?;
@@ -158,7 +158,7 @@ fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
     let source = kept(cache, "rank", RANK_PROGRAM.as_bytes(), 0o600)?;
     let being_made = cache.join(format!("{name}.{}", nonce()));
     let mut command = Command::new("timeout");
-    command.arg(PATIENCE_SECONDS).arg(&tools.compiler);
+    command.arg(TIMEOUT_SECONDS).arg(&tools.compiler);
     command.args(["-O2", "-x", "c", "-o"]).arg(&being_made).arg(&source);
     let compiled = output(&mut command);
     let result = compiled.and_then(|output| {

@@ -22,11 +22,11 @@ use super::installation::Installation;
 use super::rank::{COMMAND, OUR_PROC};
 use crate::interrupt::{self, Leader};
 use crate::isolation;
-use crate::meeting::{self, MeetingPlace};
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
 use crate::place::{Cores, Place};
 use crate::plan::{End, Job, Order, Outcome, Outcomes, Plan, Role, Word};
 use crate::process::{Event, listen};
+use crate::scratch_directory::{self, ScratchDirectory};
 
 /// In the directory of a job: where its ranks find the parent.
 const SOCKET: &str = "ranks";
@@ -81,7 +81,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
         choice.link
     );
     let directory = directory(&plan.cookie);
-    let _meeting_place = MeetingPlace::make(directory.clone(), meeting::PREFIX)?;
+    let _scratch_directory = ScratchDirectory::make(directory.clone(), scratch_directory::PREFIX)?;
     let socket = directory.join(SOCKET);
     fs::create_dir(directory.join(OUR_PROC))?;
     let listener = UnixListener::bind(&socket).context("cannot listen for MPI's ranks")?;
@@ -103,7 +103,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
 
 /// Where the job's files are: in memory where those that its ranks share are among them.
 fn directory(cookie: &str) -> PathBuf {
-    let usual = meeting::directory(cookie);
+    let usual = scratch_directory::directory(cookie);
     match usual.file_name() {
         Some(name) if !may_isolate() && Path::new(MEMORY).is_dir() => Path::new(MEMORY).join(name),
         _ => usual,
@@ -317,7 +317,7 @@ impl<'a> Conversation<'a> {
                     bail!("the {end} failed: {reason}")
                 }
                 Ok(Event { word: Some(Word::Outcome(outcome)), .. }) => outcomes.push(outcome),
-                Ok(Event { word: Some(other), .. }) => bail!("a rank spoke out of turn: {other:?}"),
+                Ok(Event { word: Some(other), .. }) => bail!("an unexpected message of a rank: {other:?}"),
                 Ok(Event { end, word: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
                 Ok(Event { end, word: None }) => bail!("the {end} died in the middle of the test"),
                 // Of both ranks there is a last word: what they measured, or that their sockets have ended.

@@ -340,7 +340,7 @@ static void both(struct part *part)
     }
 }
 
-/* --- the course --- */
+/* --- the block loop --- */
 
 struct test {
     const char *name;

@@ -14,11 +14,12 @@ use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 
 use crate::clock::Clock;
-use crate::cpu::{Snapshot, process_seconds_by};
+use crate::cpu::{Snapshot, processes_seconds_by};
+use crate::disturbance;
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
 use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
-use crate::workload::course::{buckets, histogram};
+use crate::workload::block_loop::{buckets, histogram};
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
 pub const COMMAND: &str = "__mpi-rank";
@@ -48,20 +49,20 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let mut line = String::new();
     let mut input = BufReader::new(parent.try_clone()?);
     input.read_line(&mut line)?;
-    let order: Order = serde_json::from_str(&line).context("a rank's order makes no sense")?;
+    let order: Order = serde_json::from_str(&line).context("a rank's order is not valid")?;
     let (end, core) = match order.role {
         Role::Target { core } => (End::Target, core),
         Role::Source { core, .. } => (End::Source, core),
-        _ => bail!("a rank's order makes no sense"),
+        _ => bail!("a rank's order is not valid"),
     };
     let deadline = Instant::now() + order.job.deadline();
     let to_parent = parent.try_clone()?;
     std::thread::spawn(move || end_with_parent(input, to_parent, end, deadline));
-    let Job::Messages(plan) = &order.job else { bail!("a rank's order makes no sense") };
+    let Job::Messages(plan) = &order.job else { bail!("a rank's order is not valid") };
     let own = socket.with_file_name(OUR_PROC);
     let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
-    let course = Course { plan, end, core, parents_proc, thread: String::new() };
-    let outcome = course.play(program).inspect_err(|error| {
+    let block_loop = BlockLoop { plan, end, core, parents_proc, thread: String::new() };
+    let outcome = block_loop.play(program).inspect_err(|error| {
         say(&parent, &Word::Failed { end, reason: format!("{error:#}") });
     })?;
     say(&parent, &Word::Outcome(outcome));
@@ -86,8 +87,8 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
     std::process::exit(3);
 }
 
-/// The rank's way through the blocks of a pair, as [`crate::workload::Course`] goes it.
-struct Course<'a> {
+/// The block loop of a rank, in step with [`crate::workload::block_loop::BlockLoop`].
+struct BlockLoop<'a> {
     plan: &'a Plan,
     end: End,
     core: Option<u32>,
@@ -97,7 +98,7 @@ struct Course<'a> {
     thread: String,
 }
 
-impl Course<'_> {
+impl BlockLoop<'_> {
     fn play(mut self, program: &Path) -> Result<Outcome> {
         if let Some(core) = self.core {
             pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
@@ -135,7 +136,7 @@ impl Course<'_> {
             let (ended, after) = (Instant::now(), self.snapshot(cpu_ns));
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             rank.samples(samples, &mut block)?;
-            part.disturbed = before.disturbed_since(&after);
+            part.disturbed = disturbance::reasons(&before, &after);
             part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / 2.0);
             if kept {
                 all.add(&block)?;
@@ -158,15 +159,10 @@ impl Course<'_> {
         Snapshot::of_thread_that_ran(&self.thread, self.core, cpu_ns as f64 * 1e-9)
     }
 
-    /// As [`crate::workload::Course`] reads it.
+    /// As [`crate::workload::block_loop::BlockLoop`] reads it.
     fn carriers_seconds(&self) -> f64 {
         match self.end {
-            End::Source => self
-                .plan
-                .carriers
-                .iter()
-                .map(|&process| process_seconds_by(&self.parents_proc, process))
-                .sum(),
+            End::Source => processes_seconds_by(&self.parents_proc, &self.plan.carriers),
             End::Target => 0.0,
         }
     }
@@ -236,7 +232,7 @@ impl Rank {
     fn block(&mut self) -> Result<(Part, u64, u64)> {
         let [began_ns, took_ns, operations, sent_bytes, received_bytes, cpu_ns, ran_ns, samples] =
             numbers(&self.line("block")?)?;
-        ensure!(samples <= SAMPLES_MAX as u64, "the rank tells more round trips than it may: {samples}");
+        ensure!(samples <= SAMPLES_MAX as u64, "the rank reports too many round trips: {samples}");
         let part = Part {
             began_ns,
             seconds: took_ns as f64 * 1e-9,

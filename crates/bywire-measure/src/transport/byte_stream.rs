@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::gone;
 use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
 use crate::payload::{Reader, Writer};
 use crate::plan::{self, Details, End, Plan};
 
@@ -201,8 +201,8 @@ impl Endpoint for ByteStream {
         }
         let started = Instant::now();
         while !self.push(SendFlags::DONTWAIT)? {
-            if started.elapsed() > PATIENCE {
-                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+            if started.elapsed() > TIMEOUT {
+                bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
             }
             self.wait(Interest::Send, NAP)?;
         }
@@ -232,7 +232,7 @@ impl Endpoint for ByteStream {
 }
 
 /// How long a connection may take to say which pair it belongs to.
-const GREETING_PATIENCE: Duration = Duration::from_secs(2);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Accepts connections by `accept` until every lane of the plan has greeted; strangers are dropped.
 pub(super) fn accept_lanes(
@@ -243,7 +243,7 @@ pub(super) fn accept_lanes(
     while lanes.iter().any(Option::is_none) {
         let socket = accept()?;
         let timeout = rustix::net::sockopt::Timeout::Recv;
-        rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_PATIENCE))?;
+        rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_TIMEOUT))?;
         let Some(greeted) = read_greeting(&socket, greeting(plan, 0).len()) else {
             continue;
         };

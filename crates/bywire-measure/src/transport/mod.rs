@@ -1,4 +1,4 @@
-//! What carries messages between the two ends of a pair: one file for each transport.
+//! Transports carry messages between the two ends of a pair: one file for each.
 
 pub mod byte_stream;
 pub mod msg;
@@ -14,18 +14,18 @@ use crate::plan::Plan;
 
 /// A way to join two ends.
 pub trait Transport {
-    /// What waits for the source.
+    /// The listening side of the target.
     type Listener;
     /// One end of one lane.
     type Endpoint: Endpoint;
 
-    /// Opens the target's side; with its address, in the transport's own form, for [`Transport::connect`].
+    /// Opens the target's side. Returns it with its address for [`Transport::connect`].
     fn listen(plan: &Plan) -> Result<(Self::Listener, String)>;
 
-    /// Waits for the source that knows the plan's cookie; one endpoint for each of the plan's lanes.
+    /// Waits for the source that knows the plan's cookie. Returns an endpoint for each of the plan's lanes.
     fn accept(listener: Self::Listener, plan: &Plan) -> Result<Vec<Self::Endpoint>>;
 
-    /// Opens the source's side towards a listening target; one endpoint for each of the plan's lanes.
+    /// Connects to a listening target. Returns an endpoint for each of the plan's lanes.
     fn connect(plan: &Plan, address: &str) -> Result<Vec<Self::Endpoint>>;
 }
 

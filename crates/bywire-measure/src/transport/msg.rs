@@ -15,10 +15,10 @@ use bywire::{
 };
 
 use super::{Transport, gone};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
-use crate::meeting::directory;
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
+use crate::scratch_directory::directory;
 
 /// Idle peers that stay connected to either end unless the plan says otherwise.
 const IDLE_PEERS: u32 = 16;
@@ -72,9 +72,9 @@ struct State {
     _idle: Vec<Port>,
 }
 
-/// What the port of end number `spoke` is called.
-pub fn spoke_name(end: End, spoke: u32) -> String {
-    format!("{end}-{spoke}")
+/// The port name of an end with this number.
+pub fn peer_name(end: End, peer_number: u32) -> String {
+    format!("{end}-{peer_number}")
 }
 
 impl Transport for Msg {
@@ -82,7 +82,7 @@ impl Transport for Msg {
     type Endpoint = MsgEnd;
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
-        let name = plan.spoke.map_or_else(|| "target".to_owned(), |spoke| spoke_name(End::Target, spoke));
+        let name = plan.peer_number.map_or_else(|| "target".to_owned(), |peer| peer_name(End::Target, peer));
         Ok((open(plan, Some(&name))?, format!("localhost/{name}")))
     }
 
@@ -97,10 +97,9 @@ impl Transport for Msg {
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
-        let name = plan.spoke.map_or_else(|| "source".to_owned(), |spoke| spoke_name(End::Source, spoke));
+        let name = plan.peer_number.map_or_else(|| "source".to_owned(), |peer| peer_name(End::Source, peer));
         let mut port = open(plan, Some(&name))?;
-        let peer =
-            port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;
+        let peer = port.connect(&address.parse()?, TIMEOUT).context("cannot connect to the target's port")?;
         let idle = open_idle(plan, "target")?;
         await_connected(&mut port, idle_peers(plan))?;
         ends(plan, End::Source, port, peer, idle)
@@ -129,7 +128,7 @@ fn open_idle(plan: &Plan, target: &str) -> Result<Vec<Port>> {
     (0..idle_peers(plan))
         .map(|_| {
             let mut port = open(plan, None)?;
-            port.connect(&address, PATIENCE).context("an idle peer cannot connect")?;
+            port.connect(&address, TIMEOUT).context("an idle peer cannot connect")?;
             Ok(port)
         })
         .collect()
@@ -139,11 +138,11 @@ fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
     let mut peers = Vec::new();
     let started = Instant::now();
     while (peers.len() as u32) < count {
-        match port.wait(Some(PATIENCE))? {
+        match port.wait(Some(TIMEOUT))? {
             Some(Event::Connected(peer)) => peers.push(peer),
             Some(other) => bail!("{other:?} before the pair was complete"),
-            None if started.elapsed() > PATIENCE => {
-                bail!("the peers have not connected for {} s", PATIENCE.as_secs())
+            None if started.elapsed() > TIMEOUT => {
+                bail!("the peers have not connected for {} s", TIMEOUT.as_secs())
             }
             None => {}
         }

@@ -8,7 +8,7 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
-use crate::endpoint::{Interest, NAP, PATIENCE, Received};
+use crate::endpoint::{Interest, NAP, Received, TIMEOUT};
 use crate::plan::{Details, Plan};
 
 /// Proves to the target which lane of which pair this is.
@@ -97,8 +97,8 @@ pub(super) fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool
     }
     let started = Instant::now();
     while !push(flags)? {
-        if started.elapsed() > PATIENCE {
-            bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+        if started.elapsed() > TIMEOUT {
+            bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
         }
     }
     Ok(())

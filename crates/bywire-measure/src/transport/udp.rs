@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
 use super::{Transport, gone};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -87,7 +87,7 @@ fn greet(socket: &UdpSocket, greeting: &[u8], address: SocketAddr) -> Result<()>
     socket.set_read_timeout(Some(GREET_AGAIN))?;
     let started = Instant::now();
     let mut buffer = [0; 128];
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         socket.send(greeting).with_context(|| format!("cannot send to {address}"))?;
         if let Ok(length) = socket.recv(&mut buffer)
             && buffer[..length] == *greeting
@@ -237,9 +237,9 @@ impl Endpoint for Datagrams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Request;
     use crate::place::Place;
     use crate::plan::{self, Test};
-    use crate::request::Request;
     use crate::resolution;
 
     fn plan() -> Plan {
@@ -261,7 +261,7 @@ mod tests {
             let mut source = Udp::connect(&plan, &address).unwrap();
             let mut target = target.join().unwrap().unwrap();
             target[0].send(1, Mark::DATA).unwrap();
-            assert_eq!(crate::endpoint::receive_patiently(&mut source[0]).unwrap().length, 1);
+            assert_eq!(crate::endpoint::receive_in_time(&mut source[0]).unwrap().length, 1);
         });
         assert!(other.recv(&mut [0; 128]).is_err(), "nothing was sent to it");
         let mapped: SocketAddr = "[::ffff:127.0.0.1]:9".parse().unwrap();

@@ -116,7 +116,7 @@ fn mixed_size(document: u32, documents: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::options::Request;
 
     #[test]
     fn sizes_are_those_of_the_classes() {

@@ -18,8 +18,8 @@ use super::plan::Plan;
 use super::response::Response;
 use super::trace::Trace;
 use crate::clock::Clock;
-use crate::endpoint::PATIENCE;
-use crate::workload::course::histogram;
+use crate::endpoint::TIMEOUT;
+use crate::workload::block_loop::histogram;
 
 /// What is received at once, at most.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -319,7 +319,7 @@ impl Load {
 
 fn ensure_alive(now_ns: u64, moved_ns: u64) -> Result<()> {
     let silent = Duration::from_nanos(now_ns.saturating_sub(moved_ns));
-    ensure!(silent < PATIENCE, "the server has sent nothing for {} s", PATIENCE.as_secs());
+    ensure!(silent < TIMEOUT, "the server has sent nothing for {} s", TIMEOUT.as_secs());
     Ok(())
 }
 
@@ -342,7 +342,7 @@ fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
         match preloadable::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::AGAIN) => {
-                ensure!(started.elapsed() < PATIENCE, "the server takes no request");
+                ensure!(started.elapsed() < TIMEOUT, "the server takes no request");
                 preloadable::poll(socket, PollFlags::OUT, NAP)?;
             }
             Err(Errno::INTR) => {}
@@ -373,7 +373,7 @@ impl Moments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::options::Request;
     use std::io::{Read, Write};
     use std::net::TcpListener;
 

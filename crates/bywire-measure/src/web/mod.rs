@@ -5,19 +5,19 @@
 //! shares of it at moments drawn beforehand, and time every response from when it was due. So a server that stalls is
 //! charged with all who came meanwhile, which a closed loop leaves out.
 
-pub mod account;
 mod documents;
-mod keeper;
 mod load;
+pub mod open_load;
 pub mod plan;
 mod response;
 mod server;
+mod server_guard;
 mod source;
 mod trace;
 
 pub use documents::Documents;
-pub use keeper::{Address, Keeper, keep};
 pub use load::Load;
 pub use plan::{LEVEL, Link, Plan, Rank, SHARES, Server, TIME_SECONDS_MIN, Test};
+pub use server_guard::{Address, ServerGuard, guard};
 pub use source::measure;
 pub use trace::Trace;

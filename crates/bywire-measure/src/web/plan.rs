@@ -7,7 +7,7 @@ use bywire_results::level::SIZE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::PAIRS;
-use crate::request::Request;
+use crate::options::Request;
 use crate::size;
 
 pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};

@@ -19,7 +19,7 @@ use crate::namespaces::end_with_this_thread;
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
 
 /// How long a server may take to listen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A look at a starting server costs next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -78,7 +78,7 @@ impl Running {
     }
 
     fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         // Whoever answers is a child of the process that was started.
         while self.processes().len() < 2 || !is_listening(&self.address) {
             if let Some(status) = self.child.try_wait()? {
@@ -89,7 +89,7 @@ impl Running {
                 bail!("it ended with {status}: {}", said.unwrap_or_else(|| "it said nothing".to_owned()));
             }
             is_wanted()?;
-            ensure!(Instant::now() < until, "it does not listen after {} s", PATIENCE.as_secs());
+            ensure!(Instant::now() < until, "it does not listen after {} s", TIMEOUT.as_secs());
             std::thread::sleep(LOOK_AGAIN);
         }
         Ok(())
@@ -227,7 +227,7 @@ fn nginx(listen: &str, directory: &Path) -> String {
 }
 
 /// May a server have a namespace of its own for its processes? Those who answer are another user's where it drops root:
-/// they would live on if the keeper were killed together with its parent, as no signal reaches them then.
+/// they would live on if the guard were killed together with its parent, as no signal reaches them then.
 fn may_isolate() -> bool {
     isolation::succeeds(isolation::command().arg("true"))
 }

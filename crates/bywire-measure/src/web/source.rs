@@ -6,13 +6,15 @@ use anyhow::{Result, ensure};
 use bywire_analysis::statistics::SplitMix;
 use serde_json::json;
 
-use super::account::{LOADS, OpenLoad};
-use super::keeper::Address;
 use super::load::Load;
+use super::open_load::{LOADS, OpenLoad};
 use super::plan::{Plan, SHARES};
-use crate::cpu::{Snapshot, process_seconds};
+use super::server_guard::Address;
+use crate::clock::monotonic_ns;
+use crate::cpu::{Snapshot, processes_seconds, thread_seconds};
+use crate::disturbance;
 use crate::plan::{Details, End, Outcome, Part};
-use crate::workload::course::{buckets, histogram, monotonic_ns, thread_seconds};
+use crate::workload::block_loop::{buckets, histogram};
 
 /// What client and server did, by the client's clocks and the kernel's accounts.
 pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {
@@ -20,7 +22,7 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
     let mut unkept = histogram();
     load.closed(Duration::from_micros(plan.warmup_us), &mut unkept)?;
     let take = || (Snapshot::take(core), Snapshot::of_processes(&address.processes, address.core));
-    let carried = || plan.carriers.iter().map(|&process| process_seconds(process)).sum::<f64>();
+    let carried = || processes_seconds(&plan.carriers);
     let mut round_trips = histogram();
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     let (began_ns, carried_before, before) = (monotonic_ns(), carried(), take());
@@ -38,7 +40,7 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
             sent_bytes: closed.sent_bytes,
             received_bytes: closed.received_bytes,
             cpu_seconds: thread_seconds() - cpu_before,
-            disturbed: block_before.disturbed_since(&Snapshot::take(core)),
+            disturbed: disturbance::reasons(&block_before, &Snapshot::take(core)),
             ..part.clone()
         });
         answered.push(Part { sent_bytes: closed.received_bytes, received_bytes: closed.sent_bytes, ..part });
@@ -51,7 +53,7 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
         &mut answered,
         done,
         after.1.thread_seconds_since(&before.1),
-        before.1.disturbed_since(&after.1),
+        disturbance::reasons(&before.1, &after.1),
     );
     let carried = carried() - carried_before;
     for part in &mut asked {
@@ -83,7 +85,7 @@ fn share_out(parts: &mut [Part], done: u64, cpu_seconds: f64, disturbed: Vec<Str
 }
 
 fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Result<Details> {
-    let server_seconds = || address.processes.iter().map(|&process| process_seconds(process)).sum::<f64>();
+    let server_seconds = || processes_seconds(&address.processes);
     let mut loads = Vec::new();
     for (index, share) in SHARES.into_iter().enumerate() {
         let before = server_seconds();
@@ -114,7 +116,7 @@ fn moments_seed(plan: &Plan, load: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::options::Request;
     use std::collections::BTreeSet;
 
     #[test]

@@ -71,7 +71,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::options::Request;
 
     fn trace(alpha: f64, rank: &str, seed: u64, documents: u32) -> (Trace, Documents) {
         let mut request = Request::new("web", "web-zipf");

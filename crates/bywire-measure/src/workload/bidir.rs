@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::course::{
-    ASK_AGAIN, Arrivals, Blocks, Course, Patience, Results, Turn, Workload, answer_again, stride,
-    way_seconds, whole,
+use super::block_loop::{
+    ASK_AGAIN, Arrivals, Block, BlockLoop, Blocks, IdleTimeout, Results, Workload, answer_again, stride,
+    transfer_seconds, whole,
 };
 use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part, Plan};
@@ -14,45 +14,45 @@ use std::time::{Duration, Instant};
 pub struct Bidir;
 
 impl Workload for Bidir {
-    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        either(course, lanes)
+    fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        either(block_loop, lanes)
     }
 
-    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        either(course, lanes)
+    fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        either(block_loop, lanes)
     }
 
     fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
         let back_seconds = back_seconds(plan, source, target);
         let there_seconds =
-            if plan.level.carrier().is_lossy { way_seconds(source, target) } else { source.seconds };
+            if plan.level.carrier().is_lossy { transfer_seconds(source, target) } else { source.seconds };
         Some(source.received_bytes as f64 / back_seconds + target.received_bytes as f64 / there_seconds)
     }
 
     fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
         let forward = blocks.target(|part| part.received_bytes as f64);
         let back = blocks.source(|part| part.received_bytes as f64);
-        details.set("forward_bytes_per_second", forward / blocks.sum(way_seconds));
+        details.set("forward_bytes_per_second", forward / blocks.sum(transfer_seconds));
         let seconds = blocks.sum(|source, target| back_seconds(plan, source, target));
         details.set("back_bytes_per_second", back / seconds);
     }
 }
 
-/// The time of what came back in a block.
+/// The time of the opposite direction in a block.
 fn back_seconds(plan: &Plan, source: &Part, target: &Part) -> f64 {
-    if plan.level.carrier().is_lossy { way_seconds(target, source) } else { source.seconds }
+    if plan.level.carrier().is_lossy { transfer_seconds(target, source) } else { source.seconds }
 }
 
-/// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time ends
-/// with the peer's last message, and where messages may be lost with this end's own: what it sent arrived at the other end
-/// meanwhile, or for as long as that took to read it.
-fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
+/// Plays either end. The source stops by the clock, the target after the source's last message. A block's time ends
+/// with the peer's last message. On a level that may lose messages, it ends with this end's own last message, and the
+/// other end's receive time counts beside it.
+fn either<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+    block_loop.run(lanes, |block_loop, lanes, block| Duplex::new(block_loop, block).run(&mut lanes[0]))
 }
 
 struct Duplex<'a, 'b> {
-    course: &'a Course<'b>,
-    turn: Turn,
+    block_loop: &'a BlockLoop<'b>,
+    block: Block,
     length: usize,
     due: usize,
     started_ns: u64,
@@ -64,13 +64,13 @@ struct Duplex<'a, 'b> {
 }
 
 impl<'a, 'b> Duplex<'a, 'b> {
-    fn new(course: &'a Course<'b>, turn: Turn) -> Self {
-        let now = course.clock.now_ns();
+    fn new(block_loop: &'a BlockLoop<'b>, block: Block) -> Self {
+        let now = block_loop.clock.now_ns();
         Self {
-            course,
-            turn,
-            length: course.plan.lengths(0).sent_by(course.end()),
-            due: course.plan.lengths(0).received_by(course.end()),
+            block_loop,
+            block,
+            length: block_loop.plan.lengths(0).sent_by(block_loop.end()),
+            due: block_loop.plan.lengths(0).received_by(block_loop.end()),
             started_ns: now,
             finished_ns: now,
             peer_ended: false,
@@ -81,13 +81,13 @@ impl<'a, 'b> Duplex<'a, 'b> {
     }
 
     fn run<E: Endpoint>(mut self, end: &mut E) -> Result<Part> {
-        let stop = self.course.stop_ns(self.turn);
-        let mut patience = Patience::fresh();
+        let stop = self.block_loop.stop_ns(self.block);
+        let mut idle_timeout = IdleTimeout::start();
         // A message that was begun must be finished with its own mark before the last one is begun.
         let mut begun = false;
         loop {
-            let over = match self.course.end() {
-                End::Source => self.course.clock.now_ns() >= stop,
+            let over = match self.block_loop.end() {
+                End::Source => self.block_loop.clock.now_ns() >= stop,
                 End::Target => self.peer_ended,
             };
             if over && !begun {
@@ -97,9 +97,9 @@ impl<'a, 'b> Duplex<'a, 'b> {
             begun = !sent.1;
             let received = self.receive_some(end)?;
             if sent.0 > 0 || received > 0 {
-                patience = Patience::fresh();
+                idle_timeout = IdleTimeout::start();
             } else {
-                patience.idle()?;
+                idle_timeout.idle()?;
                 end.wait(Interest::Both, Duration::from_millis(100))?;
             }
         }
@@ -138,12 +138,12 @@ impl<'a, 'b> Duplex<'a, 'b> {
         };
         whole(&received, self.due)?;
         match received.mark.kind() {
-            Kind::Data if !E::RELIABLE => self.arrivals.note(self.course.clock.now_ns()),
+            Kind::Data if !E::RELIABLE => self.arrivals.note(self.block_loop.clock.now_ns()),
             Kind::Data => {}
-            Kind::End if received.mark.tag() == self.turn.tag && !self.peer_ended => {
+            Kind::End if received.mark.tag() == self.block.tag && !self.peer_ended => {
                 self.peer_ended = true;
                 if E::RELIABLE {
-                    self.finished_ns = self.course.clock.now_ns();
+                    self.finished_ns = self.block_loop.clock.now_ns();
                 }
             }
             Kind::Ended if !E::RELIABLE => {
@@ -151,7 +151,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
                 return Ok(true);
             }
             _ => {
-                answer_again(end, self.length, received.mark, self.turn)?;
+                answer_again(end, self.length, received.mark, self.block)?;
                 return Ok(true);
             }
         }
@@ -163,19 +163,19 @@ impl<'a, 'b> Duplex<'a, 'b> {
 
     /// Sends the last message and reads the peer's; the source of a lossy level repeats its own until then.
     fn close<E: Endpoint>(&mut self, end: &mut E) -> Result<()> {
-        let last = Mark::new(Kind::End, self.turn.tag);
-        let mut patience = Patience::fresh();
+        let last = Mark::new(Kind::End, self.block.tag);
+        let mut idle_timeout = IdleTimeout::start();
         while !end.try_send(self.length, last)? {
-            self.progress(end, &mut patience)?;
+            self.progress(end, &mut idle_timeout)?;
         }
         self.count_sent();
         if !E::RELIABLE {
-            self.finished_ns = self.course.clock.now_ns();
+            self.finished_ns = self.block_loop.clock.now_ns();
         }
         let mut asked = Instant::now();
-        let mut patience = Patience::fresh();
+        let mut idle_timeout = IdleTimeout::start();
         while !self.peer_ended {
-            self.progress(end, &mut patience)?;
+            self.progress(end, &mut idle_timeout)?;
             if !E::RELIABLE && asked.elapsed() >= ASK_AGAIN {
                 end.send(self.length, last)?;
                 asked = Instant::now();
@@ -184,12 +184,12 @@ impl<'a, 'b> Duplex<'a, 'b> {
         Ok(())
     }
 
-    fn progress<E: Endpoint>(&mut self, end: &mut E, patience: &mut Patience) -> Result<()> {
+    fn progress<E: Endpoint>(&mut self, end: &mut E, idle_timeout: &mut IdleTimeout) -> Result<()> {
         if self.receive_one(end)? {
-            *patience = Patience::fresh();
+            *idle_timeout = IdleTimeout::start();
             return Ok(());
         }
-        patience.idle()?;
+        idle_timeout.idle()?;
         end.wait(Interest::Receive, ASK_AGAIN)
     }
 

@@ -1,7 +1,7 @@
 //! The tests, each written once over [`Endpoint`]: one file for each.
 
 pub mod bidir;
-pub mod course;
+pub mod block_loop;
 pub mod interleave;
 pub mod latency;
 pub mod nhalf;
@@ -14,20 +14,20 @@ use anyhow::Result;
 use crate::endpoint::Endpoint;
 use crate::plan::{End, Outcome, Part, Plan, Test};
 use crate::registry::tests;
-use course::{Blocks, Course, Results, Workload};
+use block_loop::{BlockLoop, Blocks, Results, Workload};
 
 macro_rules! played {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
         /// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
         ///
         /// # Errors
-        /// One line: what the lanes refused, or an end that has not kept to the course.
+        /// One line: what the lanes refused, or an end that has not kept step with the other.
         pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
-            let course = Course::new(plan, end, core);
+            let block_loop = BlockLoop::new(plan, end, core);
             match (plan.test, end) {
                 $(
-                    (Test::$variant, End::Source) => $module::$workload::source(course, lanes),
-                    (Test::$variant, End::Target) => $module::$workload::target(course, lanes),
+                    (Test::$variant, End::Source) => $module::$workload::source(block_loop, lanes),
+                    (Test::$variant, End::Target) => $module::$workload::target(block_loop, lanes),
                 )+
             }
         }

@@ -6,8 +6,8 @@
 
 use anyhow::{Result, bail};
 
-use super::course::{Blocks, Course, Results, Turn, Workload, answer_again, ask, whole};
-use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
+use super::block_loop::{Block, BlockLoop, Blocks, Results, Workload, answer_again, ask, whole};
+use crate::endpoint::{Endpoint, Interest, Kind, Mark, TIMEOUT, receive_in_time};
 use crate::plan::{Outcome, Part, Plan};
 use std::time::{Duration, Instant};
 
@@ -30,13 +30,13 @@ pub struct Overhead;
 
 impl Workload for Overhead {
     /// The sending end; a block's `reading` is the time for one send.
-    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        course.run(lanes, send_bursts)
+    fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        block_loop.run(lanes, send_bursts)
     }
 
     /// The receiving end; a block's `reading` is the time for one receive.
-    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        course.run(lanes, receive_bursts)
+    fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        block_loop.run(lanes, receive_bursts)
     }
 
     fn value(_plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
@@ -51,29 +51,29 @@ impl Workload for Overhead {
     }
 }
 
-fn send_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
-    let length = course.plan.lengths(0).forward;
-    let burst = burst(course.plan.size_bytes);
-    let started = course.clock.now_ns();
-    let stop = course.stop_ns(turn);
+fn send_bursts<E: Endpoint>(block_loop: &BlockLoop, lanes: &mut [E], block: Block) -> Result<Part> {
+    let length = block_loop.plan.lengths(0).forward;
+    let burst = burst(block_loop.plan.size_bytes);
+    let started = block_loop.clock.now_ns();
+    let stop = block_loop.stop_ns(block);
     let (mut spent_ns, mut operations, mut count) = (0, 0, 0u32);
-    // At least one, whoever had the core when the block began.
-    while count == 0 || course.clock.now_ns() < stop {
-        let (control, control_length) = course.control(lanes);
+    // At least one burst, even if another thread had the core when the block began.
+    while count == 0 || block_loop.clock.now_ns() < stop {
+        let (control, control_length) = block_loop.control(lanes);
         ask(control, control_length, Kind::Data, Kind::Data, count)?;
-        let before = course.clock.now_ns();
+        let before = block_loop.clock.now_ns();
         for _ in 0..burst {
             if !lanes[0].try_send(length, Mark::DATA)? {
                 bail!("no room for a burst of {burst} messages of {length} bytes: choose a smaller --size");
             }
         }
-        spent_ns += course.clock.now_ns() - before;
+        spent_ns += block_loop.clock.now_ns() - before;
         operations += burst;
         count += 1;
     }
-    let finished = course.clock.now_ns();
-    let (control, control_length) = course.control(lanes);
-    ask(control, control_length, Kind::End, Kind::Ended, turn.tag)?;
+    let finished = block_loop.clock.now_ns();
+    let (control, control_length) = block_loop.control(lanes);
+    ask(control, control_length, Kind::End, Kind::Ended, block.tag)?;
     Ok(Part {
         seconds: (finished - started) as f64 * 1e-9,
         operations,
@@ -83,52 +83,52 @@ fn send_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Res
     })
 }
 
-fn receive_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
-    let burst = burst(course.plan.size_bytes);
-    let started = course.clock.now_ns();
+fn receive_bursts<E: Endpoint>(block_loop: &BlockLoop, lanes: &mut [E], block: Block) -> Result<Part> {
+    let burst = burst(block_loop.plan.size_bytes);
+    let started = block_loop.clock.now_ns();
     let (mut spent_ns, mut part) = (0, Part::default());
     let mut asked = None;
     loop {
-        let (control, length) = course.control(lanes);
+        let (control, length) = block_loop.control(lanes);
         let mark = match asked.take() {
             Some(mark) => mark,
-            None => receive_patiently(control)?.mark,
+            None => receive_in_time(control)?.mark,
         };
         match mark.kind() {
             Kind::Data => {
                 control.send(length, mark)?;
-                let arrived_ns = course.clock.now_ns() + ARRIVAL.as_nanos() as u64;
-                while course.clock.now_ns() < arrived_ns {
+                let arrived_ns = block_loop.clock.now_ns() + ARRIVAL.as_nanos() as u64;
+                while block_loop.clock.now_ns() < arrived_ns {
                     std::hint::spin_loop();
                 }
-                spent_ns += receive_burst(course, lanes, burst, &mut part, &mut asked)?;
+                spent_ns += receive_burst(block_loop, lanes, burst, &mut part, &mut asked)?;
             }
             Kind::End => {
-                control.send(length, Mark::new(Kind::Ended, turn.tag))?;
+                control.send(length, Mark::new(Kind::Ended, block.tag))?;
                 break;
             }
-            _ => answer_again(control, length, mark, turn)?,
+            _ => answer_again(control, length, mark, block)?,
         }
     }
-    part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
+    part.seconds = (block_loop.clock.now_ns() - started) as f64 * 1e-9;
     part.reading = (part.operations > 0).then(|| spent_ns as f64 / part.operations as f64);
     Ok(part)
 }
 
-/// The time in ns for receiving a burst, without the waiting for messages that have not arrived yet. Where some may be
-/// lost, they are once the source has `asked` the next question: until then it may have been held up.
+/// The time in ns for receiving a burst, without waiting for messages. On a level that may lose messages, missing ones
+/// count as lost once the source has `asked` the next question. Until then the source may have been held up.
 fn receive_burst<E: Endpoint>(
-    course: &Course,
+    block_loop: &BlockLoop,
     lanes: &mut [E],
     burst: u64,
     part: &mut Part,
     asked: &mut Option<Mark>,
 ) -> Result<u64> {
-    let length = course.plan.lengths(0).forward;
+    let length = block_loop.plan.lengths(0).forward;
     let (mut spent_ns, mut remaining, mut sum) = (0, burst, 0u64);
     let waiting = Instant::now();
     while remaining > 0 {
-        let before = course.clock.now_ns();
+        let before = block_loop.clock.now_ns();
         let mut received_count = 0;
         while remaining > 0
             && let Some(received) = lanes[0].try_receive()?
@@ -141,15 +141,15 @@ fn receive_burst<E: Endpoint>(
         }
         part.operations += received_count;
         if received_count > 0 {
-            spent_ns += course.clock.now_ns() - before;
+            spent_ns += block_loop.clock.now_ns() - before;
         } else if asked.is_some() {
             break;
         } else if !E::RELIABLE {
-            *asked = course.control(lanes).0.try_receive()?.map(|received| received.mark);
+            *asked = block_loop.control(lanes).0.try_receive()?.map(|received| received.mark);
         }
         if remaining > 0 && asked.is_none() {
-            if waiting.elapsed() > PATIENCE {
-                bail!("a burst has not arrived for {} s", PATIENCE.as_secs());
+            if waiting.elapsed() > TIMEOUT {
+                bail!("a burst has not arrived for {} s", TIMEOUT.as_secs());
             }
             lanes[0].wait(Interest::Receive, Duration::from_millis(1))?;
         }

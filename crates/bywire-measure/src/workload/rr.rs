@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::course::{Blocks, Course, Results, Workload, count_lost};
+use super::block_loop::{BlockLoop, Blocks, Results, Workload, count_lost};
 use super::latency;
 use crate::endpoint::Endpoint;
 use crate::plan::{Outcome, Part, Plan};
@@ -12,13 +12,13 @@ pub struct Rr;
 
 impl Workload for Rr {
     /// The requesting end.
-    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        latency::Latency::source(course, lanes)
+    fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        latency::Latency::source(block_loop, lanes)
     }
 
     /// The responding end.
-    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        latency::Latency::target(course, lanes)
+    fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
+        latency::Latency::target(block_loop, lanes)
     }
 
     fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {

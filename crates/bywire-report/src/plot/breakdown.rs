@@ -7,7 +7,7 @@ use bywire_results::quantity;
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
-/// Both plots; empty where nothing was broken down.
+/// Both plots. They are empty without a breakdown.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
     let accounts: Vec<(String, Account)> = ways
         .iter()

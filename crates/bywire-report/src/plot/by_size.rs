@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::ceiling::Ceilings;
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::score::n_half;
 use crate::way::Way;
+use crate::way_figures::n_half;
 
 /// Bins for each factor of ten in the distribution of half-RTT.
 const BINS_PER_DECADE: f64 = 40.0;
@@ -125,7 +125,7 @@ pub fn distribution(ways: &[Way]) -> Plot {
     }
 }
 
-/// One length alone makes no curve: each value then is a bar in a row of its own, with the historic figures of about
+/// A single length makes no curve: each value becomes a bar in a row of its own, with the historic figures of about
 /// that length below.
 pub fn at_one_length(plot: Plot) -> Plot {
     let measured: Vec<Series> =

@@ -1,4 +1,4 @@
-//! What several connections reach together, by their number.
+//! Results of several connections, by their number.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     ways.iter().enumerate().filter_map(curve).collect()
 }
 
-/// Where the cores and not the way limited a figure.
+/// A remark on figures that the cores limited.
 fn limits(ways: &[Way], test: &str) -> Vec<String> {
     let of_way = |way: &Way| {
         let limited = connections(way, test).into_iter().filter_map(|(connections, cell)| {

@@ -10,7 +10,7 @@ use crate::way::Way;
 /// A linear axis shows bars down to about this part of the longest.
 const SPREAD_MAX: f64 = 30.0;
 
-/// Of streams, at the one length at which they are compared.
+/// CPU of streams, at the length at which they are compared.
 pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
     let streams = comparisons.iter().find(|comparison| comparison.question.test == "stream");
     let bytes = streams.and_then(|streams| streams.size_bytes);
@@ -33,14 +33,14 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
     })
 }
 
-/// Of short requests, one at a time.
+/// CPU of short requests, one at a time.
 pub fn cpu_per_transaction(ways: &[Way]) -> Plot {
     let rows: Vec<(String, &Cell)> =
         ways.iter().filter_map(|way| Some((way.label.clone(), way.short("rr")?))).collect();
     bars(
         "cpu-per-transaction",
         "CPU per short transaction",
-        "CPU time for each request with its response, at both ends and of those who carry between them. Lower is better.",
+        "CPU time for each request with its response, at both ends and in the carrying processes. Lower is better.",
         "CPU per transaction",
         &rows,
         |cell, end| {
@@ -50,44 +50,25 @@ pub fn cpu_per_transaction(ways: &[Way]) -> Plot {
     )
 }
 
-/// Of short messages, inside the calls.
+/// CPU of short messages, inside the calls.
 pub fn cpu_per_message(ways: &[Way]) -> Plot {
     let rows: Vec<(String, &Cell)> =
         ways.iter().filter_map(|way| Some((way.label.clone(), way.short("overhead")?))).collect();
-    let part = |slot: usize, key: &str, name: &str| Series {
-        name: name.into(),
-        look: Look::Part,
-        slot,
-        points: rows
-            .iter()
-            .enumerate()
-            .filter_map(|(index, (_, cell))| {
-                Some(Point { y: cell.details.get(key)?.as_f64()?, ..Point::of(index as f64, cell) })
-            })
-            .collect(),
+    let part = |name: &str, slot: usize, key: &str| {
+        series(name, slot, &rows, &|cell| cell.details.get(key)?.as_f64())
     };
-    let mut series = vec![part(0, "send_ns", "send"), part(2, "receive_ns", "receive")];
-    series.retain(|series| !series.points.is_empty());
-    if series.is_empty() {
-        let points = rows.iter().enumerate();
-        series.push(Series {
-            name: "send + receive".into(),
-            look: Look::Part,
-            slot: 0,
-            points: points.map(|(index, (_, cell))| Point::of(index as f64, cell)).collect(),
-        });
+    let mut parts = vec![part("send", 0, "send_ns"), part("receive", 2, "receive_ns")];
+    if parts.iter().all(|series| series.points.is_empty()) {
+        parts = vec![series("send + receive", 0, &rows, &|cell| Some(cell.value))];
     }
-    Plot {
-        id: "cpu-per-message",
-        title: "Host CPU per short message",
-        about: "Time inside the calls, without waiting; send and receive apart. Lower is better.".into(),
-        kind: Kind::Bars,
-        x: Axis::NAMES,
-        y: Axis { name: "CPU per message", quantity: Quantity::Duration, logarithmic: false },
-        categories: rows.into_iter().map(|row| row.0).collect(),
-        series,
-        remarks: Vec::new(),
-    }
+    plot(
+        "cpu-per-message",
+        "Host CPU per short message",
+        "Time inside the calls, without waiting; send and receive apart. Lower is better.",
+        "CPU per message",
+        &rows,
+        parts,
+    )
 }
 
 /// CPU of both ends, attributed and not, stacked; `of` gives both in ns per unit of work.
@@ -99,27 +80,36 @@ fn bars(
     rows: &[(String, &Cell)],
     of: impl Fn(&Cell, &CpuEnd) -> [Option<f64>; 2],
 ) -> Plot {
-    let part = |name: &str, slot: usize, of: &dyn Fn(&Cell) -> Option<f64>| Series {
-        name: name.into(),
-        look: Look::Part,
-        slot,
-        points: rows
-            .iter()
-            .enumerate()
-            .filter_map(|(index, (_, cell))| {
-                Some(Point { y: of(cell)?.max(0.0), ..Point::of(index as f64, cell) })
-            })
-            .collect(),
-    };
     let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
     let source = |cell: &Cell| of(cell, &cell.cpu_by_arrival().source);
-    let series = vec![
-        part("source, attributed", 0, &|cell| source(cell)[0]),
-        part("source, beyond", 1, &|cell| source(cell)[1]),
-        part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
-        part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
-        part("carriers between them", 4, &carriers),
+    let parts = vec![
+        series("source, attributed", 0, rows, &|cell| source(cell)[0]),
+        series("source, beyond", 1, rows, &|cell| source(cell)[1]),
+        series("target, attributed", 2, rows, &|cell| of(cell, &cell.cpu.target)[0]),
+        series("target, beyond", 3, rows, &|cell| of(cell, &cell.cpu.target)[1]),
+        series("carriers between them", 4, rows, &carriers),
     ];
+    plot(id, title, about, y, rows, parts)
+}
+
+/// One part of every bar, in ns. A difference below zero counts as zero.
+fn series(name: &str, slot: usize, rows: &[(String, &Cell)], of: &dyn Fn(&Cell) -> Option<f64>) -> Series {
+    let rows = rows.iter().enumerate();
+    let points = rows.filter_map(|(index, (_, cell))| {
+        Some(Point { y: of(cell)?.max(0.0), ..Point::of(index as f64, cell) })
+    });
+    Series { name: name.into(), look: Look::Part, slot, points: points.collect() }
+}
+
+/// Bars of durations, stacked of `parts`.
+fn plot(
+    id: &'static str,
+    title: &'static str,
+    about: &str,
+    y: &'static str,
+    rows: &[(String, &Cell)],
+    parts: Vec<Series>,
+) -> Plot {
     Plot {
         id,
         title,
@@ -128,13 +118,13 @@ fn bars(
         x: Axis::NAMES,
         y: Axis { name: y, quantity: Quantity::Duration, logarithmic: false },
         categories: rows.iter().map(|row| row.0.clone()).collect(),
-        series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
+        series: parts.into_iter().filter(|series| !series.points.is_empty()).collect(),
         remarks: Vec::new(),
     }
 }
 
-/// Bars whose values are told beside them. Where the shortest would not be seen beside the longest the axis is
-/// logarithmic, on which parts cannot be stacked: the table tells them.
+/// Writes values beside bars. If the shortest bar would be too short to see, the axis becomes logarithmic. Parts cannot
+/// be stacked on it, so only the table has them.
 pub fn with_visible_bars(mut plot: Plot) -> Plot {
     if plot.kind != Kind::Bars || plot.y.logarithmic || plot.y.quantity != Quantity::Duration {
         return plot;
@@ -154,7 +144,7 @@ pub fn with_visible_bars(mut plot: Plot) -> Plot {
         plot.series = vec![Series { name: "all together".into(), look: Look::Part, slot: 0, points }];
         plot.y.logarithmic = true;
         plot.about +=
-            " Each line of the grid is ten times the one before; the table tells the parts of each bar.";
+            " Each line of the grid is ten times the one before; the table lists the parts of each bar.";
         return plot;
     }
     for (row, total) in totals {

@@ -1,14 +1,14 @@
-//! What a plot holds: what is drawn, and told in the table below it.
+//! The data of a plot: what is drawn, and printed in the table below it.
 
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::quiet;
+use crate::disturbed_cells;
 
-/// A legend starts with so many entries; a reader adds the others.
+/// The number of series shown at first. The reader can add the others.
 const SHOWN_AT_FIRST: usize = 5;
 
-/// What is told of a point that was disturbed.
+/// The remark on a disturbed point.
 pub const DISTURBED: &str = "disturbed: do not use";
 
 /// One plot.
@@ -146,7 +146,7 @@ pub struct Point {
     pub note: Option<String>,
     /// What is written beside it, where it is a bar or a symbol in the row of one.
     pub label: Option<String>,
-    /// It was disturbed: it is shown, in grey, and not to be used.
+    /// True if it was disturbed. It is shown in grey.
     pub is_disturbed: bool,
 }
 
@@ -158,7 +158,7 @@ impl Point {
 
     /// The value of a cell.
     pub fn of(x: f64, cell: &Cell) -> Self {
-        Self { is_disturbed: quiet::is_disturbed(cell), ..Self::new(x, cell.value) }
+        Self { is_disturbed: disturbed_cells::is_disturbed(cell), ..Self::new(x, cell.value) }
     }
 }
 
@@ -176,12 +176,12 @@ impl Plot {
         remarks: Vec::new(),
     };
 
-    /// Whether nothing was measured of it, and nothing is to be told about that.
+    /// True if nothing was measured and there is nothing to say about it.
     pub fn is_empty(&self) -> bool {
         !self.has_marks() && self.remarks.is_empty()
     }
 
-    /// Whether there is anything of its own to draw; limits and printed figures alone make no plot.
+    /// True if it has measured or modelled series. Limits and printed figures alone make no plot.
     pub fn has_marks(&self) -> bool {
         let is_own = |look| matches!(look, Look::Measured | Look::Part | Look::Model);
         let shown = |series: &Series| !series.points.is_empty() && is_own(series.look);
@@ -211,7 +211,7 @@ impl Plot {
         order.iter().take(SHOWN_AT_FIRST).any(|shown| *shown == number)
     }
 
-    /// Part of the picture that belongs to the answer.
+    /// True for the plots of the ladder.
     pub fn is_ladder(&self) -> bool {
         self.id.starts_with("ladder")
     }
@@ -228,7 +228,7 @@ impl Plot {
         self.kind == Kind::Curves && self.y.logarithmic && !has_printed
     }
 
-    /// What a reader is told of a point.
+    /// The text of a point for readers.
     pub fn told(&self, series: &Series, point: &Point) -> String {
         let format = |value| self.y.quantity.format(value);
         let mut lines = vec![series.name.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
@@ -238,7 +238,7 @@ impl Plot {
         lines.join("\n")
     }
 
-    /// Where a point is, in words.
+    /// The position of a point, in words.
     pub fn x_text(&self, point: &Point) -> String {
         match self.kind {
             Kind::Bars => self.categories.get(point.x as usize).cloned().unwrap_or_default(),

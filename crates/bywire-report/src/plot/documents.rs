@@ -1,10 +1,10 @@
-//! The plots that the source documents' printed figures belong on, with both.
+//! Plots of this session with the printed figures of the source documents.
 
 use crate::plot::by_size::extent;
 use crate::plot::data::{Look, Plot, Point, Series};
 
-/// Of the measured plots those with figures of a document, which they get: under a name of their own, as what was not
-/// measured stands apart.
+/// The measured plots for which a document prints figures, with those figures. They have names of their own, because
+/// the figures were not measured here.
 pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
     let both = measured.iter().filter_map(|plot| {
         let (id, title, test, unit) = match plot.id {
@@ -18,10 +18,10 @@ pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
         };
         let own: Vec<Series> =
             plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
-        // Half-RTTs and transactions of long messages stand nowhere: a document says no length.
+        // Half-RTTs and transactions of long messages are left out: the documents print no length.
         let sizes = extent(&own).filter(|_| unit == "bytes_per_second");
         let printed = printed(test, unit, sizes);
-        // A document is set beside a way of each level: the others stand in the plot of what was measured.
+        // Shows one way of each level. The plot of measured figures shows all.
         let shown = plot.series.iter().enumerate().filter(|(number, _)| plot.starts_with(*number));
         let series = shown.map(|(_, series)| series.clone()).chain(printed).collect();
         let about =

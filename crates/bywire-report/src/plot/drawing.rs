@@ -1,7 +1,7 @@
 //! Every plot is drawn here, as SVG: for the page at two widths, and as a file of its own.
 //!
-//! One drawing serves all three. In the page its colours are variables of the style, which differ in the dark, and its
-//! title and legend are left out, as the page has its own; the script puts both back into a file that is saved.
+//! One drawing serves all three. In the page, its colours are CSS variables, which differ in dark mode. The page has
+//! its own title and legend, so the drawing leaves them out. The script adds both to a saved file.
 
 use maud::{Markup, html};
 
@@ -18,16 +18,16 @@ const LINE: f64 = 15.0;
 const LEGEND_ROW: f64 = 20.0;
 /// About the width of a letter.
 const LETTER: f64 = 7.0;
-/// Values beyond are drawn here: with those next to it, and their differences, they stay numbers.
+/// Larger values are drawn at this one, so that positions and their differences stay finite.
 const DRAWN_MAX: f64 = 1e100;
 
 /// How much room there is.
 struct Frame {
     name: &'static str,
     width: f64,
-    /// Room for the labels of the vertical axis, …
+    /// Room for the labels of the vertical axis of curves.
     left: f64,
-    /// … or for the names of bars.
+    /// Room for the names of bars.
     names: f64,
     body: f64,
     legend_columns: usize,
@@ -38,7 +38,7 @@ const WIDE: Frame =
 const NARROW: Frame =
     Frame { name: "narrow", width: 400.0, left: 70.0, names: 130.0, body: 280.0, legend_columns: 1 };
 
-/// The longest bar has this room at least.
+/// The minimum room for the longest bar.
 const BARS_MIN: f64 = 110.0;
 
 /// Room for the names of bars in a part of another drawing.
@@ -341,7 +341,7 @@ impl Drawing<'_> {
     }
 
     fn stacked<'p>(&self, pieces: impl Iterator<Item = Piece<'p>>, x: &Scale, middle: f64) -> Markup {
-        // What is below nought lies on the other side of it.
+        // Negative values are on the other side of zero.
         let (mut above, mut below) = (0.0, 0.0);
         let pieces: Vec<(Piece, f64, f64)> = pieces
             .map(|piece| {

@@ -1,4 +1,4 @@
-//! Every plot of a session. A new one is a function in one of these files, and a line in [`measured`] below.
+//! Every plot of a session. A new plot is a function in one of these files, and a line in [`measured`] below.
 
 mod breakdown;
 mod by_size;
@@ -23,7 +23,7 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings, comparisons: &[Comparison]) -> V
     all.filter(|plot| !plot.is_empty()).map(at_one_length).map(cpu::with_visible_bars).collect()
 }
 
-/// The same figures beside those that the source documents print, where they print any.
+/// The plots that also show figures of the source documents.
 pub fn then_and_now(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
     let measured: Vec<Plot> =
         measured(ways, ceilings, &[]).into_iter().filter(|plot| !plot.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! The section of the page that a plot has: its legend, the drawing, and the table that says the same in figures.
+//! The section of a plot in the page: its legend, its drawing, and a table of its figures.
 
 use maud::{Markup, html};
 
@@ -54,7 +54,7 @@ fn legend(plot: &Plot, place: &str) -> Markup {
     }
 }
 
-/// The numbers of a series and of the marks on it, which come and go with it.
+/// The numbers of a series and of its marks, which are shown and hidden together.
 fn with_marks(plot: &Plot, number: usize) -> String {
     let own = &plot.series[number];
     let is_on_it =

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// A browser that starts on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ impl Browser {
     fn await_message(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
-            let left = PATIENCE.saturating_sub(started.elapsed());
+            let left = TIMEOUT.saturating_sub(started.elapsed());
             let message = self.messages.recv_timeout(left).unwrap_or_else(|_| panic!("no answer to {what}"));
             if wanted(&message) {
                 return message;

@@ -12,7 +12,7 @@ use devtools::Browser;
 use serde_json::Value;
 
 /// What is drawn at all is drawn by then.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const TAB: (&str, u32) = ("Tab", 9);
 const ENTER: (&str, u32) = ("Enter", 13);
@@ -226,7 +226,7 @@ fn awaited(browser: &mut Browser, expression: &str, is_due: impl Fn(&Value) -> b
     let started = Instant::now();
     loop {
         let found = browser.evaluate(expression);
-        if is_due(&found) || started.elapsed() > PATIENCE {
+        if is_due(&found) || started.elapsed() > TIMEOUT {
             return found;
         }
         std::thread::sleep(Duration::from_millis(50));

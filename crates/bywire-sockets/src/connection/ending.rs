@@ -51,7 +51,7 @@ impl Connection {
         if !others_go_on {
             self.serve();
             self.end_before_the_kernels(false);
-            self.end_half();
+            self.begin_back(Reason::Passed);
         }
         // While others go on with an end that has shut down its sending, only the guard would tell the peer of their death.
         let is_half = shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
@@ -61,16 +61,10 @@ impl Connection {
     /// This process is the last one that has it, and is about to become another program, which has it not: unless that fails.
     pub fn leave_to_program(&self) {
         self.end_before_the_kernels(true);
-        self.end_half();
+        // The kernel does not tell every peer of the close: none whose own receiving is shut down, and nobody if this end has shut
+        // down its sending. It answers what it is sent: so the peer is to give it to the kernel.
+        self.begin_back(Reason::Passed);
         self.settle_guard(|_| true);
-    }
-
-    /// The kernel tells nobody of the close of an end that has shut down its sending, and answers what it is sent: so the peer is
-    /// to give it to the kernel.
-    fn end_half(&self) {
-        if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
-            self.begin_back(Reason::Passed);
-        }
     }
 
     /// How the kernel is to end it when a descriptor closes: by a reset where bytes are unread, as TCP does; in order if nothing

@@ -114,7 +114,7 @@ impl Connection {
                 break !self.owes();
             }
             owed::serve_all();
-            self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
+            self.sleep_through(Sleep::Bytes, || self.is_back().is_some());
         };
         if is_back {
             // Its next holder may end as it likes.

@@ -67,13 +67,36 @@ impl Connection {
         found.map(|has_timeout| kernel::now_ns().saturating_add(has_timeout))
     }
 
-    /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
+    /// Sleeps until there may be news, with no lock held, for a call that handlers end. `fruitless` counts sleeps in a row.
     pub fn sleep(
         &self,
         sleep: Sleep,
         fruitless: usize,
         deadline_ns: Option<u64>,
         again: impl Fn() -> bool,
+    ) -> Woken {
+        self.sleep_by(sleep, deadline_ns, again, |expected| {
+            // One that has come since the call began, between two sleeps, ends it as well.
+            match signal_deferral::is_interrupted() {
+                true => Woken::Signal,
+                false => {
+                    self.sleep_on(expected, fruitless, deadline_ns, Some(signal_deferral::interruption()))
+                }
+            }
+        })
+    }
+
+    /// The same for a call that no handler ends.
+    pub fn sleep_through(&self, sleep: Sleep, again: impl Fn() -> bool) {
+        self.sleep_by(sleep, None, again, |expected| self.sleep_on(expected, 0, None, None));
+    }
+
+    fn sleep_by(
+        &self,
+        sleep: Sleep,
+        deadline_ns: Option<u64>,
+        again: impl Fn() -> bool,
+        nod_off: impl FnOnce(u32) -> Woken,
     ) -> Woken {
         if spin::until(1, &again, deadline_ns) {
             return Woken::Look;
@@ -88,7 +111,7 @@ impl Connection {
             Woken::Look
         } else {
             let place = STREAM.next_place(&self.own, &self.remote);
-            let woken = self.sleep_on(expected, fruitless, deadline_ns);
+            let woken = nod_off(expected);
             STREAM.expect(&self.own, &self.remote, place);
             woken
         };
@@ -101,7 +124,14 @@ impl Connection {
         woken
     }
 
-    fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+    /// `interruption`: where handlers tell this thread that the call is to end.
+    fn sleep_on(
+        &self,
+        expected: u32,
+        fruitless: usize,
+        deadline_ns: Option<u64>,
+        interruption: Option<*const u32>,
+    ) -> Woken {
         let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
         let look_ms = self.look_ms(if leaving { Some(&self.shared.last_looks) } else { None }, fruitless);
         let now = kernel::now_ns();
@@ -110,7 +140,8 @@ impl Connection {
         }
         let look_ns = owed::pay_before_wait(Some(look_ms * 1_000_000)).unwrap_or(0);
         let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ns);
-        match wait_on_futex(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
+        match wait_on_futex(self.remote.event_address(), expected, until, deadline_ns.is_some(), interruption)
+        {
             libc::EINTR => Woken::Signal,
             _ => Woken::Look,
         }
@@ -126,7 +157,7 @@ impl Connection {
             announced.store(looks + 1, Ordering::Relaxed);
             return 1;
         }
-        LOOK_MS.get(fruitless).copied().unwrap_or(1000)
+        look_ns(fruitless) / 1_000_000
     }
 
     /// For a call that would wait for `events`: waits for them, and pays meanwhile. `None`: nothing is owed.
@@ -137,7 +168,10 @@ impl Connection {
         let look_ns = kernel::now_ns() + owed::LOOK_NS;
         let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
         let found = self.wait_in_kernel(events | libc::POLLOUT, Some(until_ns), deadline_ns.is_some());
-        self.serve();
+        // By a number that was closed meanwhile another file would be paid: the call looks for another descriptor first.
+        if self.is_current() {
+            self.serve();
+        }
         let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
         Some(match found {
             Ok(_) => Woken::Look,
@@ -166,6 +200,11 @@ impl Connection {
     }
 }
 
+/// When to look next, after so many fruitless sleeps, where nothing was announced.
+pub fn look_ns(fruitless: usize) -> u64 {
+    LOOK_MS.get(fruitless).copied().unwrap_or(1000) * 1_000_000
+}
+
 /// A sleeper is awake, of the connection that the number names with what it slept for.
 fn is_awake(number: usize) {
     let sleep = if number & 1 != 0 { Sleep::Room } else { Sleep::Bytes };
@@ -191,30 +230,44 @@ struct Waiter {
 
 const SYS_FUTEX_WAITV: i64 = 449;
 const FUTEX2_SIZE_U32: u32 = 2;
+const FUTEX2_PRIVATE: u32 = 128;
 
 /// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
 ///
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
 /// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
-fn wait_on_futex(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+///
+/// A handler that comes right before the kernel's call changes the word at `interruption`: then the kernel does not let it sleep.
+fn wait_on_futex(
+    address: *const u32,
+    expected: u32,
+    until_ns: u64,
+    has_deadline: bool,
+    interruption: Option<*const u32>,
+) -> i32 {
     let Some(_own) = own_call::begin_sleep() else { return 0 };
     let until = libc::timespec {
         tv_sec: (until_ns / 1_000_000_000) as i64,
         tv_nsec: (until_ns % 1_000_000_000) as i64,
     };
-    // SAFETY: a word of a mapped segment, and structures that live until the calls are over.
+    // SAFETY: a word of a mapped segment, one of this thread's, and structures that live until the calls are over.
     let status = unsafe {
         let mut status = -1;
         if !has_deadline {
-            let waiter = Waiter {
-                value: expected.into(),
+            let waiter = |address: *const u32, value: u32, flags: u32| Waiter {
+                value: value.into(),
                 address: address as u64,
-                flags: FUTEX2_SIZE_U32,
+                flags,
                 reserved: 0,
             };
-            let (waiter, until) = ((&raw const waiter) as usize, (&raw const until) as usize);
+            let waiters = [
+                waiter(address, expected, FUTEX2_SIZE_U32),
+                waiter(interruption.unwrap_or_default(), 0, FUTEX2_SIZE_U32 | FUTEX2_PRIVATE),
+            ];
+            let count = 1 + usize::from(interruption.is_some());
+            let (waiters, until) = (waiters.as_ptr() as usize, (&raw const until) as usize);
             let clock = libc::CLOCK_MONOTONIC as usize;
-            status = real::syscall(SYS_FUTEX_WAITV, waiter, 1, 0, until, clock, 0);
+            status = real::syscall(SYS_FUTEX_WAITV, waiters, count, 0, until, clock, 0);
         }
         if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
             status = libc::syscall(

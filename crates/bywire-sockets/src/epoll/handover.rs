@@ -8,7 +8,7 @@ use libc::epoll_event;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::look::ONCE;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
-use crate::memory::arena::{EpollItem, ITEMS};
+use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
 use crate::wakeup::doorbell;
@@ -37,14 +37,24 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
         let closing = closing.filter(|fd| *fd == item.fd.load(Ordering::Relaxed));
         if is_changed && let Some(fd) = registrations::number(item).or(closing) {
-            let is_spent = item.spent.load(Ordering::Relaxed) != 0;
-            let events = if is_spent { ONCE } else { item.events.load(Ordering::Relaxed) };
-            let mut event = epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
+            let mut event = registered(set, at, item);
             // SAFETY: a live event.
             unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
         }
         unlink_from_socket(socket.shared, at);
         free(set, at, item);
+    }
+}
+
+/// What the kernel is to follow of a registration that is the program's own again. It tells an end even of one that has told
+/// already what it was to tell once: by the item's name, which nobody knows any more, programs of this family do not hear that.
+fn registered(set: &EpollSet, at: u32, item: &EpollItem) -> epoll_event {
+    let data = item.data.load(Ordering::Relaxed);
+    let is_shared = set.is_shared.load(Ordering::Relaxed) != 0;
+    match item.spent.load(Ordering::Relaxed) != 0 {
+        true if is_shared => epoll_event { events: ONCE, u64: data },
+        true => epoll_event { events: ONCE, u64: registrations::name(at, item) },
+        false => epoll_event { events: item.events.load(Ordering::Relaxed), u64: data },
     }
 }
 

@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::{siginfo_t, sigset_t};
 
@@ -19,8 +19,8 @@ pub struct Thread {
     pub number: Cell<c_int>,
     /// The process that it came to: a forked child is not to have it again.
     pub process: Cell<c_int>,
-    /// A handler has come that ends calls: one without `SA_RESTART`.
-    pub is_interrupted: Cell<bool>,
+    /// Not 0: a handler has come that ends calls, one without `SA_RESTART`. The kernel compares it as the thread falls asleep.
+    pub is_interrupted: AtomicU32,
     /// The stack that handlers may be on: its address and length, as the last one of them was told.
     pub stack: Cell<(usize, usize)>,
     /// What is told of a signal that was put aside, and what was blocked as it came.
@@ -37,7 +37,7 @@ thread_local! {
             is_waiting: Cell::new(false),
             number: Cell::new(0),
             process: Cell::new(0),
-            is_interrupted: Cell::new(false),
+            is_interrupted: AtomicU32::new(0),
             stack: Cell::new((0, 0)),
             information: UnsafeCell::new(MaybeUninit::uninit()),
             mask: UnsafeCell::new(MaybeUninit::uninit()),
@@ -48,12 +48,17 @@ thread_local! {
 /// A call of the program's begins that handlers may end.
 #[inline(always)]
 pub fn begin_call() {
-    THREAD.with(|thread| thread.is_interrupted.set(false));
+    THREAD.with(|thread| thread.is_interrupted.store(0, Ordering::Relaxed));
 }
 
 /// Has a handler come since then that ends the call, as one without `SA_RESTART` does?
 pub fn is_interrupted() -> bool {
-    THREAD.with(|thread| thread.is_interrupted.get())
+    THREAD.with(|thread| thread.is_interrupted.load(Ordering::Relaxed) != 0)
+}
+
+/// The word by which that is known, 0 if none has come.
+pub fn interruption() -> *const u32 {
+    THREAD.with(|thread| thread.is_interrupted.as_ptr().cast_const())
 }
 
 /// Does this thread hold locks, or other things that no handler is to find half changed?

@@ -226,7 +226,7 @@ fn turn(
         let (bits, events) = look(file);
         file.revents = bits;
         is_ready |= bits != 0;
-        is_known &= events & !libc::POLLRDHUP == 0 && is_carried(file.fd);
+        is_known &= events & !libc::POLLRDHUP == 0 && is_told_here(file.fd);
         *place = pollfd { fd: file.fd, events, revents: 0 };
     }
     if is_ready && is_known {
@@ -254,8 +254,10 @@ fn turn(
     (found > 0).then_some(found)
 }
 
-fn is_carried(fd: i32) -> bool {
-    sockets::socket(fd).is_some_and(|socket| socket.is_carried())
+/// Does this library hear of whatever ends there? Another program that has the socket may shut it down unseen.
+fn is_told_here(fd: i32) -> bool {
+    let is_ours = |socket: Socket| socket.is_carried() && socket.shared.never.load(Ordering::Relaxed) == 0;
+    sockets::socket(fd).is_some_and(is_ours)
 }
 
 fn count_of_ready(files: &[pollfd]) -> i32 {

@@ -165,7 +165,7 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     }
     // Behind it: what it has called itself is over.
     if flags & libc::SA_RESTART == 0 {
-        THREAD.with(|thread| thread.is_interrupted.set(true));
+        THREAD.with(|thread| thread.is_interrupted.store(1, Ordering::Relaxed));
     }
 }
 

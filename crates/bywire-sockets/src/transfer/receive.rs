@@ -6,7 +6,7 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{Course, HALF, News, Sleep};
 
 use crate::connection::owed;
-use crate::connection::sleep::Woken;
+use crate::connection::sleep::{self, Woken};
 use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket};
 use crate::connection::source::Source;
 use crate::memory::arena::SharedSocket;
@@ -225,7 +225,7 @@ fn receive_carried(
         let deadline = if done > 0 { deadline.or(Some(u64::MAX)) } else { deadline };
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
-            Step::Real => wait_in_kernel(connection, deadline),
+            Step::Real => wait_in_kernel(connection, fruitless, deadline),
             // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
@@ -462,14 +462,16 @@ fn receive_rest(connection: &Connection, parts: &Buffers, done: usize, flags: i3
     let deadline = if waits { connection.deadline(libc::SO_RCVTIMEO) } else { Some(0) };
     loop {
         let now = kernel::now_ns();
-        let left = owed::pay_before_wait(deadline.map(|deadline| deadline.saturating_sub(now)));
-        let until = left.map(|left| now.saturating_add(left));
+        // Not for long at once, as in `wait_in_kernel`.
+        let look_ns = sleep::look_ns(usize::MAX);
+        let left_ns = deadline.map_or(look_ns, |deadline| deadline.saturating_sub(now).min(look_ns));
+        let until = owed::pay_before_wait(Some(left_ns)).map(|left| now.saturating_add(left));
         match kernel::wait_until(connection.fd, libc::POLLIN | libc::POLLRDHUP, until) {
-            // Only a turn of paying is over.
+            // Another thread has closed the descriptor: its number may be another file's.
+            Ok(_) | Err(libc::EAGAIN) if !connection.is_current() => return Step::Failed(libc::EBADF),
+            // Only a turn is over.
             Err(libc::EAGAIN) if deadline.is_none_or(|deadline| deadline > kernel::now_ns()) => {}
             Err(number) => return Step::Failed(number),
-            // Another thread has closed the descriptor: its number may be another file's.
-            Ok(_) if !connection.is_current() => return Step::Failed(libc::EBADF),
             Ok(_) => {
                 return match take_from_kernel(connection, parts, done, flags, u64::MAX) {
                     // Another thread was faster.
@@ -514,9 +516,12 @@ fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 }
 
 /// Sleeps there, and pays meanwhile what is owed on whatever connections.
-fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
+///
+/// Not for long at once: `poll` looks at what the number means whenever it wakes, and sleeps on if another file has it by then.
+fn wait_in_kernel(connection: &Connection, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
     let now = kernel::now_ns();
-    let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now));
+    let look_ns = sleep::look_ns(fruitless);
+    let left_ns = Some(deadline_ns.map_or(look_ns, |deadline| deadline.saturating_sub(now).min(look_ns)));
     let until_ns = owed::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
     match connection.wait_in_kernel(libc::POLLIN, until_ns, deadline_ns.is_some()) {
         Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {

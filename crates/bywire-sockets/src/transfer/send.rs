@@ -7,7 +7,7 @@ use bywire_ring::distance::{self, Way};
 use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
-use crate::connection::sleep::Woken;
+use crate::connection::sleep::{self, Woken};
 use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket, counted};
 use crate::memory::arena::{SHUT_SENDING, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -134,14 +134,20 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
             Ok(Course::Kernel) => change_over(connection, parts, done, flags),
             Ok(Course::Ring) if total > 0 => send_in_ring(connection, parts, done),
             // Behind what the kernel has no room for yet.
-            Ok(Course::Back(_)) if connection.owes() => match wait_to_pay(connection, flags, &mut deadline) {
-                None => Step::Sent(0),
-                Some(_) if done > 0 => return done as isize,
-                Some(libc::EPIPE) => return broken_pipe(0, flags),
-                Some(number) => return errno::fail(number),
-            },
+            Ok(Course::Back(_)) if connection.owes() => {
+                waiting.get_or_insert_with(|| Waiting::begin(connection));
+                match wait_to_pay(connection, flags, &mut deadline) {
+                    None => Step::Sent(0),
+                    Some(_) if done > 0 => return done as isize,
+                    Some(libc::EPIPE) => return broken_pipe(0, flags),
+                    Some(number) => return errno::fail(number),
+                }
+            }
             // What is only half done here goes on in the kernel.
-            Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
+            Ok(Course::Back(_)) if done > 0 => {
+                waiting.get_or_insert_with(|| Waiting::begin(connection));
+                through_kernel(connection, parts, done, flags)
+            }
             Ok(Course::Back(_) | Course::Ring) => {
                 let sent = connection.away(|| real(connection));
                 count(connection.shared, sent);
@@ -240,7 +246,7 @@ fn wait_for_course(connection: &Connection) {
 }
 
 /// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
-fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
+fn wait_to_pay(connection: &mut Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
     if connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
         return Some(libc::EPIPE);
     }
@@ -249,7 +255,9 @@ fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option
     }
     let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
     match connection.pay_while_waiting(0, deadline) {
-        None | Some(Woken::Look) => None,
+        // What is owed and what is sent must not go to the file that has the number by now.
+        None | Some(Woken::Look) if own_call::are_over() || connection.follow() => None,
+        None | Some(Woken::Look) => Some(libc::EBADF),
         Some(Woken::Signal) => Some(libc::EINTR),
         Some(Woken::TimeOut) => Some(libc::EAGAIN),
     }
@@ -328,7 +336,7 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
 }
 
 /// Bytes of a call that began in the ring, and goes on in the kernel.
-fn through_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
+fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let (mut space, count) = parts.rest(done);
     let _inside = counted(&connection.shared.kernel_writers);
     let mut deadline = None;
@@ -347,7 +355,15 @@ fn through_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: 
         if deadline.is_none() {
             deadline = connection.deadline(libc::SO_SNDTIMEO);
         }
-        if kernel::wait_until(connection.fd, libc::POLLOUT, deadline).is_err() {
+        // Not for long at once: `poll` looks at what the number means whenever it wakes, and sleeps on if another file has it.
+        let look_ns = kernel::now_ns().saturating_add(sleep::look_ns(usize::MAX));
+        let until_ns = deadline.map_or(look_ns, |deadline| deadline.min(look_ns));
+        match kernel::wait_until(connection.fd, libc::POLLOUT, Some(until_ns)) {
+            Err(libc::EAGAIN) if deadline.is_none_or(|deadline| deadline > kernel::now_ns()) => {}
+            Err(_) => return Step::Refused,
+            Ok(_) => {}
+        }
+        if !connection.follow() {
             return Step::Refused;
         }
     }

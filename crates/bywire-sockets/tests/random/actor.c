@@ -53,7 +53,7 @@ struct reply {
 enum operation {
     LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, SEND_ALL, RECEIVE_ALL, FILL, POLL, NEW_SET, CONTROL, WAIT, DUPLICATE,
     CLOSE, PASS, TAKE, FORK, EXEC, SPAWN, THREAD, SHUTDOWN, HANDLE, HANDLED, LOOK, SET, SETTLE, SETTLE_END, LIMIT,
-    SANDBOX, EXIT, REAP, MOVED, RUN, ADOPT,
+    SANDBOX, EXIT, REAP, MOVED, RUN, ADOPT, SETTLE_SHUT,
 };
 
 static char *buffers[CHANNELS];
@@ -456,6 +456,14 @@ static long set(const struct request *order) {
     }
 }
 
+/* Has the peer's kernel acknowledged the end of what was sent, if that is on its way? */
+static int is_shut(int fd) {
+    struct tcp_info found;
+    socklen_t length = sizeof found;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &found, &length) != 0) return 1;
+    return found.tcpi_state != TCP_FIN_WAIT1 && found.tcpi_state != TCP_CLOSING && found.tcpi_state != TCP_LAST_ACK;
+}
+
 /* What the peer has done takes its time even within one machine: bytes, or the end that `flags` tell. */
 static long settle(const struct request *order) {
     uint64_t end = now_ms() + (uint64_t)order->milliseconds;
@@ -464,6 +472,8 @@ static long settle(const struct request *order) {
         if (order->operation == SETTLE) {
             if (ioctl(order->fd, FIONREAD, &queued) != 0) return -1;
             if ((uint64_t)queued >= order->size) return queued;
+        } else if (order->operation == SETTLE_SHUT) {
+            if (is_shut(order->fd)) return 0;
         } else if (poll_for(order->fd, (short)order->flags, 0) & order->flags) {
             return 0;
         }
@@ -559,7 +569,7 @@ static long perform(const struct request *order, struct reply *reply, char *byte
     case HANDLED: return handled;
     case LOOK: return look(order, reply);
     case SET: return set(order);
-    case SETTLE: case SETTLE_END: return settle(order);
+    case SETTLE: case SETTLE_END: case SETTLE_SHUT: return settle(order);
     case LIMIT: return limit(order);
     case SANDBOX: return sandbox(order);
     case EXIT: return end(order);

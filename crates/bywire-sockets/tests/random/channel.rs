@@ -56,6 +56,7 @@ pub enum Operation {
     Moved,
     Run,
     Adopt,
+    SettleShut,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,12 @@
 //! What a script leaves out, and why: faults that are known and not mended, and what docs/sockets.md says is not done.
 
-use crate::random::model::{Descriptor, Model, PLAIN, What};
+use crate::random::model::{Descriptor, Model, PLAIN, Pending, Sleeps, What};
 use crate::random::step::{Kind, Step};
 
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
-const OFF: [(&str, IsMeant); 5] = [
+const OFF: [(&str, IsMeant); 6] = [
     (
         "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
         |model, step| {
@@ -48,6 +48,22 @@ const OFF: [(&str, IsMeant); 5] = [
         let end = closes.then(|| model.end_of(step.actor, fd)).flatten();
         process.is_limited && end.is_some_and(|(connection, side)| model.has_receiver(connection, side))
     }),
+    (
+        "registering an end where a process sleeps that has not got it, and hears nothing of a carried one (docs/sockets.md)",
+        |model, step| {
+            let end = (step.kind == Kind::Control).then(|| model.end_of(step.actor, step.fd)).flatten();
+            let set = model.holds(step.actor, step.to).map(|held| held.what);
+            let (Some((connection, side)), Some(What::Set(set))) = (end, set) else { return false };
+            let sleeps =
+                |pending: Pending| matches!(pending.sleeps, Sleeps::Wait { set: at, .. } if at == set);
+            let has_it = |process: usize| {
+                let fds = &model.processes[process].fds;
+                fds.values().any(|held| held.what == What::End(connection, side))
+            };
+            let mut others = model.actors.iter().filter(|actor| actor.is_alive);
+            others.any(|actor| actor.pending.is_some_and(sleeps) && !has_it(actor.process))
+        },
+    ),
     (
         "shutting down an end where TCP still holds one's end back, behind bytes that do not fit",
         |model, step| {

@@ -390,12 +390,12 @@ impl Play<'_> {
     pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
         let is_limited = self.model.processes[process].is_limited;
-        // `system` blocks SIGCHLD in its own thread: the kernel then wakes another one for it, though nobody handles it, and begins
-        // its call anew.
-        let is_disturbed = step.way == 0
-            && self.model.threads(process).any(|other| {
-                other != step.actor && (self.begins_another_call(other) || self.has_part(other))
-            });
+        // `system` blocks SIGCHLD in its own thread, and `popen` does as it starts its program: the kernel then wakes another thread
+        // for it, though nobody handles it, and begins its call anew.
+        let is_disturbed = self
+            .model
+            .threads(process)
+            .any(|other| other != step.actor && (self.begins_another_call(other) || self.has_part(other)));
         if is_limited || is_disturbed {
             return Ok(false);
         }

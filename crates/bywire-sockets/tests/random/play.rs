@@ -461,10 +461,22 @@ impl<'a> Play<'a> {
         let held: Vec<_> = self.model.process_of(actor).fds.values().map(|held| held.what).collect();
         for what in held {
             if let What::End(connection, side) = what
-                && !self.settle(actor, connection, side)?
+                && !(self.settle(actor, connection, side)?
+                    && self.settle_shutdown(actor, connection, side)?)
             {
                 return Ok(false);
             }
+        }
+        Ok(true)
+    }
+
+    /// An end that was told is acknowledged, at once or after a while: the kernel tells of that by an edge.
+    fn settle_shutdown(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
+        let end = self.model.connections[connection].ends[side];
+        let Some(fd) = self.held_as(actor, What::End(connection, side)) else { return Ok(false) };
+        if end.has_shut_sending && !end.is_full {
+            let order = Order { milliseconds: 10_000, ..Order::new(Operation::SettleShut, fd) };
+            self.settle_by(actor, "its end to be acknowledged", [order; 2])?;
         }
         Ok(true)
     }
@@ -603,12 +615,26 @@ impl<'a> Play<'a> {
                     self.model.connections[connection].is_cut |= peer.is_full;
                 } else {
                     ends[side].sent.iter_mut().for_each(|sent| *sent += reply.result as u64);
+                    self.settle_part(connection, 1 - side);
                 }
             }
             // By the signal for a pipe that nobody reads.
             Outcome::Died => self.model.ended(step.actor, true),
         }
         Ok(true)
+    }
+
+    /// Whoever sleeps for more than has come takes it, and sleeps again: over TCP it is its own from here on, and lost if it is
+    /// killed; in memory once it has run.
+    fn settle_part(&self, connection: usize, side: usize) {
+        for (actor, found) in self.model.actors.iter().enumerate() {
+            let Some(pending) = found.pending.filter(|_| found.is_alive) else { continue };
+            let is_there = matches!(pending.sleeps, Sleeps::Receive { connection: at, side: end, takes: true, .. }
+                if (at, end) == (connection, side));
+            if is_there && !self.model.is_awake(&pending, self.steps.len()) {
+                self.stages.iter().for_each(|stage| stage.falls_asleep(actor, false));
+            }
+        }
     }
 
     fn receive(&mut self, step: &Step) -> Played<bool> {

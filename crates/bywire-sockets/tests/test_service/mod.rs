@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod same;
 pub mod transcript;
 
 use std::fs;

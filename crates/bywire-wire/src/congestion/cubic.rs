@@ -18,8 +18,10 @@ pub struct Cubic {
     /// Below it slow start is at work.
     threshold: u64,
     slow_start: Option<SlowStart>,
-    /// The window before the last loss, in bytes.
+    /// The window that the curve aims at, in bytes (`W_max`).
     before_loss: f64,
+    /// The window before the last loss, in bytes (`cwnd_prior`).
+    prior: f64,
     /// Since the last loss.
     epoch: Option<Epoch>,
     /// What left before this moment has nothing new to say about congestion.
@@ -51,6 +53,7 @@ impl Cubic {
             threshold: u64::MAX,
             slow_start: Some(SlowStart::default()),
             before_loss: 0.0,
+            prior: 0.0,
             epoch: None,
             recovery_ns: None,
         }
@@ -62,6 +65,7 @@ impl Cubic {
 
     fn reduce(&mut self, now_ns: u64) {
         let window = self.window as f64;
+        self.prior = window;
         // Fast convergence: whoever has less than before leaves room for others.
         self.before_loss = if window < self.before_loss { window * (1.0 + BETA) / 2.0 } else { window };
         self.window = ((window * BETA) as u64).max(self.minimum());
@@ -102,7 +106,7 @@ impl Cubic {
         let elapsed_ns = arrival.now_ns.saturating_sub(epoch.begin_ns).saturating_add(arrival.smoothed_ns);
         let seconds = elapsed_ns as f64 / 1e9 - epoch.k;
         let target = (epoch.origin + C * seconds.powi(3) * packet).clamp(window, 1.5 * window);
-        let gain = if epoch.reno < before_loss { ALPHA } else { 1.0 };
+        let gain = if epoch.reno < self.prior { ALPHA } else { 1.0 };
         epoch.reno += gain * packet * arrival.bytes as f64 / window;
         let grown = (target - window) * (arrival.bytes as f64 / window) + epoch.fraction;
         let next = (window + grown).max(epoch.reno);

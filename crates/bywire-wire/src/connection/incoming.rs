@@ -1,10 +1,12 @@
 //! Packets that come.
 
-use crate::frame::{Frame, frames};
+use crate::ack::ACK_DELAY_MAX_NS;
+use crate::datagrams::Piece;
+use crate::frame::{FRAMES_MAX, Frame, LANES, frames};
 use crate::packet::{Header, PacketKind};
 use crate::planted::{self, Bug};
 
-use super::{Connection, REASON_VIOLATION, Receipt, State, Violation};
+use super::{Connection, PROBES_SHORT, REASON_VIOLATION, Receipt, State, Violation};
 use crate::frame::Lane;
 
 /// What a packet holds, as a first look tells.
@@ -19,7 +21,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     pub fn receive(&mut self, now_ns: u64, packet: &mut [u8]) -> Receipt {
         let header = Header::parse(packet).filter(|header| {
             header.kind == PacketKind::Data
-                && header.connection == self.options.connection
+                && header.connection == self.numbers[0]
                 && usize::from(header.length) == packet.len()
         });
         let Some(header) = header else { return Receipt::Foreign };
@@ -35,7 +37,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         };
         self.counts.peer_key_updates += u64::from(self.opener.phase() != phase);
         if self.state != State::Open {
-            self.answer_after_close(header.number);
+            let is_close = frames(payload).flatten().any(|frame| matches!(frame, Frame::Close { .. }));
+            self.answer_after_close(header.number, is_close);
             return Receipt::Closed;
         }
         let look = match self.look(payload) {
@@ -48,6 +51,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         self.acknowledger.insert(now_ns, header.number, look.elicits_ack);
         self.counts.taken += 1;
+        if self.heard_at_ns.is_none() {
+            self.heard_at_ns = Some(now_ns);
+            self.send_unheard_again(now_ns);
+        }
         for frame in frames(payload).flatten() {
             if let Err(violation) = self.take_frame(now_ns, frame) {
                 return self.break_off(violation);
@@ -56,14 +63,32 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Receipt::Taken
     }
 
-    /// The peer has not heard of the close. It is told again, less and less often.
-    fn answer_after_close(&mut self, number: u64) {
-        if self.acknowledger.insert(0, number, false) {
-            self.late_packets += 1;
-            self.is_close_due |= !planted::is(Bug::CloseOnce)
-                && !matches!(self.state, State::ClosedByPeer(_))
-                && self.late_packets.is_power_of_two();
+    /// What left before the peer was heard has probably met no socket. It leaves again at once rather than after a probe.
+    fn send_unheard_again(&mut self, now_ns: u64) {
+        let is_early = |at_ns: u64| at_ns.saturating_add(ACK_DELAY_MAX_NS) <= now_ns;
+        let early = self.recovery.waiting().filter(|sent| is_early(sent.at_ns));
+        let early: Vec<_> = early.map(|sent| (sent.number, sent.content.clone())).collect();
+        if early.is_empty() {
+            return;
         }
+        early.iter().for_each(|(number, content)| self.send_again(*number, content));
+        self.counts.unheard += early.len() as u64;
+        self.recovery.begin(now_ns);
+        self.probes_due = 1;
+    }
+
+    /// A packet of a peer that has not heard of the close: it is told again, less and less often. Or of one that has.
+    fn answer_after_close(&mut self, number: u64, is_close: bool) {
+        if !self.acknowledger.insert(0, number, false) {
+            return;
+        }
+        if is_close && !matches!(self.state, State::ClosedByPeer(_)) {
+            // Both know, whoever was first.
+            (self.is_close_due, self.close_at_ns) = (false, None);
+            return;
+        }
+        self.late_packets += 1;
+        self.is_close_due |= !planted::is(Bug::CloseOnce) && self.late_packets.is_power_of_two();
     }
 
     fn break_off(&mut self, violation: Violation) -> Receipt {
@@ -74,15 +99,23 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Is every frame one, and is there a place for all of them?
     fn look(&self, payload: &[u8]) -> Result<Look, Violation> {
-        let mut look = Look { elicits_ack: false, has_place: true };
+        let (mut all, mut acknowledgements, mut apart) = (0, 0, [0; LANES.len()]);
+        let mut elicits_ack = false;
         for frame in frames(payload) {
             let frame = frame.map_err(|_| Violation::Malformed)?;
-            look.elicits_ack |= frame.elicits_ack();
-            if let Frame::Lane { lane, offset, .. } = frame {
-                look.has_place &= self.receiving[lane as usize].has_place(offset);
+            elicits_ack |= frame.elicits_ack();
+            all += usize::from(frame != Frame::Pad);
+            acknowledgements += usize::from(matches!(frame, Frame::Ack(_)));
+            if all > FRAMES_MAX || acknowledgements > 1 {
+                return Err(Violation::Malformed);
+            }
+            if let Frame::Lane { lane, offset, bytes } = frame {
+                let is_apart = self.receiving[lane as usize].is_apart(&(offset..offset + bytes.len() as u64));
+                apart[lane as usize] += usize::from(is_apart);
             }
         }
-        Ok(look)
+        let has_place = self.receiving.iter().zip(apart).all(|(lane, apart)| lane.has_place(apart));
+        Ok(Look { elicits_ack, has_place })
     }
 
     fn take_frame(&mut self, now_ns: u64, frame: Frame) -> Result<(), Violation> {
@@ -90,12 +123,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
             Frame::Pad | Frame::Ping => {}
             Frame::Close { reason } => {
                 self.state = State::ClosedByPeer(reason);
-                self.is_close_due = false;
+                // The answer, so that the peer need not repeat it.
+                self.is_close_due = true;
             }
             Frame::Ack(ack) => {
+                let is_after_silence = self.recovery.probes() >= PROBES_SHORT;
                 let known = self.recovery.acknowledge(now_ns, ack.ranges(), ack.delay_us, &mut self.outcome);
                 known.map_err(|_| Violation::AcknowledgedUnsent)?;
-                self.take_outcome(now_ns);
+                self.sealer.acknowledged(now_ns, ack.largest);
+                self.take_outcome(now_ns, is_after_silence);
             }
             Frame::Lane { lane, offset, bytes } => {
                 if lane == Lane::High {
@@ -109,7 +145,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 known.map_err(|_| Violation::TakenUnsent)?;
             }
             Frame::Datagram { lane, id, offset, total, bytes } => {
-                self.datagrams_in.receive(lane, id, offset, total, bytes);
+                self.datagrams_in.receive(now_ns, lane, id, Piece { offset, total, bytes });
             }
         }
         Ok(())
@@ -119,8 +155,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
 /// The reason that the peer is told.
 pub(super) fn reason_of(state: State) -> Option<u8> {
     match state {
-        State::ClosedHere(reason) => Some(reason),
+        State::ClosedHere(reason) | State::ClosedByPeer(reason) => Some(reason),
         State::Broken(_) => Some(REASON_VIOLATION),
-        State::Open | State::ClosedByPeer(_) => None,
+        State::Open => None,
     }
 }

@@ -5,6 +5,7 @@
 
 mod incoming;
 mod outgoing;
+mod pieces;
 
 use std::ops::Range;
 
@@ -12,8 +13,8 @@ use crate::ack::Acknowledger;
 use crate::congestion::Congestion;
 use crate::congestion::cubic::Cubic;
 use crate::datagrams::{self, Datagram};
-use crate::frame::{LANES, Lane};
-use crate::keys::{Opener, SECRET_BYTES, Sealer, Security, Side};
+use crate::frame::{FRAMES_MAX, LANES, Lane};
+use crate::keys::{Opener, Sealer, Secret, Security, Side};
 use crate::pacing::{Pacer, Rate};
 use crate::receiving::Receiving;
 use crate::recovery::{Outcome, Recovery};
@@ -28,18 +29,24 @@ const REASON_VIOLATION: u8 = 0xff;
 
 /// What leaves in one go, however long nothing has left.
 const BATCH_BYTES: u64 = 16 * 1024;
+/// Probes without an answer, from which on packets are short: long ones may vanish.
+const PROBES_SHORT: u32 = 2;
 /// Pieces of lanes in one packet.
 const PIECES_MAX: usize = 4;
+/// A packet that is filled as full as can be breaks no rule: an acknowledgement, a ping, credit, pieces, datagrams.
+const _: () = assert!(2 + LANES.len() + PIECES_MAX + 2 * datagrams::WAITING_MAX <= FRAMES_MAX);
 
 /// What both ends agree upon, and what each knows.
-#[derive(Clone, Debug)]
+///
+/// It can neither be copied nor used twice, as the secret cannot: two connections of one secret would seal under one key.
+#[derive(Debug)]
 pub struct Options {
     /// Which end this is.
     pub side: Side,
     /// How packets are protected.
     pub security: Security,
     /// What only the two ends know.
-    pub secret: [u8; SECRET_BYTES],
+    pub secret: Secret,
     /// This end's number for the connection, which packets to it bear.
     pub connection: u32,
     /// The other end's.
@@ -74,8 +81,8 @@ pub enum Receipt {
 /// A rule that a peer has broken, in a packet that is proved to be the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A packet holds what is no frame.
-    #[error("a packet holds what is no frame")]
+    /// A packet holds what is no frame, more than [`FRAMES_MAX`] frames, or two acknowledgements.
+    #[error("a packet holds what is no frame, or too many frames")]
     Malformed,
     /// The peer sends beyond its credit.
     #[error("the peer sends beyond its credit")]
@@ -142,6 +149,18 @@ pub struct Counts {
     pub low_held: u64,
     /// Datagrams that were dropped before they left.
     pub datagrams_dropped: u64,
+    /// Datagrams that came in part and were dropped.
+    pub datagrams_lost: u64,
+    /// The peer would not have remembered more packets.
+    pub numbers_full: u64,
+    /// Packets that left whatever the window said: probes, pings, and packets that try out a length.
+    pub beyond_window: u64,
+    /// Packets that were sent before the peer was heard, and again once it was.
+    pub unheard: u64,
+    /// Acknowledgements that asked for one themselves.
+    pub acks_asking: u64,
+    /// A close was repeated.
+    pub close_repeats: u64,
 }
 
 /// What was in a packet that waits for its acknowledgement.
@@ -149,6 +168,8 @@ pub struct Counts {
 struct Content {
     pieces: [Option<(Lane, Range<u64>)>; PIECES_MAX],
     credit: [bool; 3],
+    /// The newest packet that its acknowledgement names.
+    acknowledges: Option<u64>,
     /// The length that it tries out.
     size_probe: Option<u16>,
     elicits_ack: bool,
@@ -157,7 +178,9 @@ struct Content {
 /// One end of a connection. Each piece of bytes `B` is kept until the peer has it.
 #[derive(Debug)]
 pub struct Connection<B> {
-    options: Options,
+    security: Security,
+    /// This end's number for the connection, and the other end's.
+    numbers: [u32; 2],
     state: State,
     sealer: Sealer,
     opener: Opener,
@@ -179,8 +202,15 @@ pub struct Connection<B> {
     /// The program goes to sleep: acknowledgements wait for nothing.
     is_sleepy: bool,
     is_close_due: bool,
+    /// How often the close has left, and when it leaves again.
+    closes: u32,
+    close_at_ns: Option<u64>,
     /// Packets that came after the close.
     late_packets: u64,
+    /// When the peer was heard for the first time.
+    heard_at_ns: Option<u64>,
+    /// Packets in a row that asked for no acknowledgement.
+    quiet_packets: u32,
     /// There was something to send that the window, or pacing, held back.
     is_held_back: bool,
     /// When bytes of the high lane moved last.
@@ -191,11 +221,13 @@ pub struct Connection<B> {
 impl<B: AsRef<[u8]>> Connection<B> {
     /// A connection whose peer is about to make its end. The first packet leaves at once, so that firewalls open.
     pub fn new(options: Options) -> Self {
-        let Options { security, secret, side, .. } = &options;
+        let Options { security, secret, side, connection, peer_connection, .. } = options;
         Self {
+            security,
+            numbers: [connection, peer_connection],
             state: State::Open,
-            sealer: Sealer::new(*security, secret, *side),
-            opener: Opener::new(*security, secret, side.other()),
+            sealer: Sealer::new(security, &secret, side),
+            opener: Opener::new(security, &secret, side.other()),
             acknowledger: Acknowledger::default(),
             recovery: Recovery::default(),
             congestion: Box::new(Cubic::new(BASE_BYTES.into())),
@@ -211,11 +243,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
             is_ping_due: true,
             is_sleepy: false,
             is_close_due: false,
+            closes: 0,
+            close_at_ns: None,
             late_packets: 0,
+            heard_at_ns: None,
+            quiet_packets: 0,
             is_held_back: false,
             high_at_ns: None,
             counts: Counts::default(),
-            options,
         }
     }
 
@@ -247,6 +282,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Bytes of memory that wait for the program, or for missing ones.
     pub fn memory_bytes(&self) -> usize {
         self.receiving.iter().map(Receiving::memory_bytes).sum()
+    }
+
+    /// Bytes of datagrams that wait for the program, or for missing pieces.
+    pub fn datagram_bytes(&self) -> usize {
+        self.datagrams_in.memory_bytes()
     }
 
     /// Adds bytes to a lane: the offset behind them.
@@ -313,6 +353,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     pub fn trim(&mut self) {
         self.receiving.iter_mut().for_each(Receiving::trim);
         self.recovery.trim();
+        self.datagrams_in.trim();
     }
 
     /// The next datagram that has arrived.
@@ -353,11 +394,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Takes in what an acknowledgement or a timeout has told of packets.
-    fn take_outcome(&mut self, now_ns: u64) {
+    /// Takes in what an acknowledgement or a timeout has told of packets. `is_after_silence`: only short ones were answered.
+    fn take_outcome(&mut self, now_ns: u64, is_after_silence: bool) {
         let mut outcome = std::mem::take(&mut self.outcome);
         self.take_arrived(now_ns, &outcome);
-        self.take_lost(now_ns, &outcome);
+        self.take_lost(now_ns, &outcome, is_after_silence);
         outcome.clear();
         self.outcome = outcome;
     }
@@ -368,6 +409,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
             for (lane, range) in sent.content.pieces.iter().flatten() {
                 self.sending[*lane as usize].acknowledge(range.clone());
             }
+            if let Some(largest) = sent.content.acknowledges {
+                self.acknowledger.retire(largest);
+            }
             self.size.arrived(sent.bytes);
             if sent.content.size_probe.is_some_and(|bytes| self.size.probe_arrived(bytes)) {
                 self.counts.size_found += 1;
@@ -375,7 +419,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         self.probes_due = 0;
-        self.sealer.acknowledged(now_ns, newest.number);
         let rtt = self.recovery.rtt();
         self.congestion.on_arrival(crate::congestion::Arrival {
             now_ns,
@@ -390,7 +433,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         });
     }
 
-    fn take_lost(&mut self, now_ns: u64, outcome: &Outcome<Content>) {
+    fn take_lost(&mut self, now_ns: u64, outcome: &Outcome<Content>, is_after_silence: bool) {
         let mut newest_ns = None;
         let mut longest = 0;
         for sent in &outcome.lost {
@@ -399,7 +442,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
             if let Some(bytes) = sent.content.size_probe {
                 self.counts.size_probes_lost += 1;
                 self.size.probe_lost(bytes);
-            } else {
+            } else if self.heard_at_ns.is_some_and(|at_ns| sent.at_ns >= at_ns) {
+                // What left before says nothing about the path: perhaps the peer had no socket yet.
                 newest_ns = newest_ns.max(Some(sent.at_ns));
                 longest = sent.bytes.max(longest);
             }
@@ -407,7 +451,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let Some(newest_ns) = newest_ns else { return };
         self.counts.persistent += u64::from(outcome.is_persistent);
         self.congestion.on_loss(now_ns, newest_ns, outcome.is_persistent);
-        if self.size.lost(longest) {
+        let is_hole = if is_after_silence { self.size.silenced(longest) } else { self.size.lost(longest) };
+        if is_hole {
             self.counts.black_holes += 1;
             self.congestion.set_packet_bytes(self.size.bytes().into());
         }

@@ -5,10 +5,11 @@ use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
 use crate::packet::{HEADER_BYTES, Header, PacketKind};
 use crate::planted::{self, Bug};
 use crate::recovery::Timeout;
+use crate::rtt::PROBE_TIMEOUT_MAX_NS;
 use crate::size::BASE_BYTES;
 
 use super::incoming::reason_of;
-use super::{BATCH_BYTES, Connection, Content, State};
+use super::{BATCH_BYTES, Connection, Content, PROBES_SHORT, State};
 
 /// While high bytes move, no more new bytes of the low lane than this are in flight: the queue at the receiver is what
 /// delays a high message.
@@ -17,8 +18,11 @@ const LOW_BYTES_BESIDE_HIGH: u64 = 32 * 1024;
 const HIGH_RECENT_NS: u64 = 2_000_000;
 /// A piece of a lane that is cut for want of room has at least so many bytes.
 const PIECE_BYTES_MIN: usize = 32;
-/// Probes without an answer, from which on packets are short: long ones may vanish.
-const PROBES_SHORT: u32 = 2;
+/// Packets that ask for no acknowledgement, after which one asks: only so this end learns that its own ones arrive, and stops
+/// to repeat them.
+const QUIET_MAX: u32 = 64;
+/// How often a close leaves, each time after twice the time, unless the peer answers.
+const CLOSES_MAX: u32 = 8;
 
 impl<B: AsRef<[u8]>> Connection<B> {
     /// Adds to a batch whatever has to leave by now. Where the batch has become full, there may be more.
@@ -43,22 +47,26 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         if self.state != State::Open {
-            return self.is_close_due.then_some(0);
+            return if self.is_close_due { Some(0) } else { self.close_at_ns };
         }
         let sendable_ns = self.sendable_ns().filter(|_| self.has_window());
         let sendable_ns =
             sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(self.paced_bytes(), self.rate())));
         let urgent_ns = (self.is_ping_due || self.probes_due > 0).then_some(0);
         let ack_ns = self.acknowledger.deadline_ns();
-        [sendable_ns, urgent_ns, ack_ns, self.recovery.timeout_ns()].into_iter().flatten().min()
+        let others = [ack_ns, self.recovery.timeout_ns(), self.datagrams_in.deadline_ns()];
+        [sendable_ns, urgent_ns].into_iter().chain(others).flatten().min()
     }
 
     fn transmit_close(&mut self, now_ns: u64, batch: &mut Batch) {
-        let Some(reason) = reason_of(self.state).filter(|_| self.is_close_due) else { return };
+        let is_due = self.is_close_due || self.close_at_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let Some(reason) = reason_of(self.state).filter(|_| is_due) else { return };
         if !batch.has_room(BASE_BYTES.into()) {
             return;
         }
+        self.counts.close_repeats += u64::from(!self.is_close_due);
         self.is_close_due = false;
+        self.plan_close(now_ns);
         self.recovery.expire(&mut self.outcome);
         self.outcome.clear();
         let mut packet = self.begin(batch, BASE_BYTES);
@@ -66,10 +74,20 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.finish(now_ns, batch, Content::default());
     }
 
+    /// When the close that leaves now is repeated. The one who closed repeats it, the other one answers.
+    fn plan_close(&mut self, now_ns: u64) {
+        self.closes += 1;
+        let is_own = !matches!(self.state, State::ClosedByPeer(_)) && !planted::is(Bug::CloseOnce);
+        let timeout_ns = self.recovery.rtt().probe_timeout_ns() << self.closes.min(CLOSES_MAX);
+        let at_ns = now_ns.saturating_add(timeout_ns.min(PROBE_TIMEOUT_MAX_NS));
+        self.close_at_ns = (is_own && self.closes < CLOSES_MAX).then_some(at_ns);
+    }
+
     fn look_at_time(&mut self, now_ns: u64) {
+        self.counts.datagrams_lost += self.datagrams_in.expire(now_ns);
         self.recovery.expire(&mut self.outcome);
         let timeout = self.recovery.on_timeout(now_ns, &mut self.outcome);
-        self.take_outcome(now_ns);
+        self.take_outcome(now_ns, false);
         if timeout == Timeout::Probe {
             self.counts.probes += 1;
             self.probes_due = self.recovery.probes().min(2);
@@ -127,6 +145,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn add_packet(&mut self, now_ns: u64, batch: &mut Batch) -> bool {
         let is_probe = self.probes_due > 0;
         let is_ack_due = self.acknowledger.is_due(now_ns) || self.is_sleepy && self.acknowledger.is_waiting();
+        let is_asking = is_ack_due && self.has_to_ask(now_ns);
         let may_send = is_probe || self.has_something(now_ns) && self.may_send(now_ns);
         if !(may_send || is_ack_due || self.is_ping_due) {
             self.count_held();
@@ -140,12 +159,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let mut packet = self.begin(batch, size);
         let has_ack = self.acknowledger.is_waiting()
             && packet.push_ack(self.acknowledger.delay_us(now_ns), self.acknowledger.ranges());
-        let mut content = Content::default();
+        let acknowledges = self.acknowledger.largest().filter(|_| has_ack);
+        let mut content = Content { acknowledges, ..Content::default() };
         if may_send {
             self.fill(now_ns, &mut packet, &mut content);
         }
-        if !content.elicits_ack && (is_probe || self.is_ping_due) {
+        let is_filled = content.elicits_ack;
+        if !is_filled && (is_probe || self.is_ping_due || is_asking) {
             content.elicits_ack = packet.push(&Frame::Ping);
+            self.counts.acks_asking += u64::from(is_asking);
         }
         if !(content.elicits_ack || has_ack && is_ack_due) {
             batch.bytes.truncate(start);
@@ -156,6 +178,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.counts.acks_alone += u64::from(!content.elicits_ack);
         }
         if content.elicits_ack {
+            self.counts.beyond_window += u64::from(is_probe || !is_filled);
             self.is_ping_due = false;
             self.probes_due = self.probes_due.saturating_sub(1);
         }
@@ -163,10 +186,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
         true
     }
 
+    /// Is an acknowledgement of acknowledgements wanted? Without one ranges are repeated for ever, and no key follows this one.
+    fn has_to_ask(&self, now_ns: u64) -> bool {
+        self.recovery.outstanding() == 0
+            && (self.quiet_packets >= QUIET_MAX || self.sealer.lacks_confirmation(now_ns))
+    }
+
     /// Do the window and pacing let a packet out?
     fn may_send(&mut self, now_ns: u64) -> bool {
         if !self.has_window() {
-            self.counts.window_full += 1;
+            let has_room = self.recovery.has_room();
+            *if has_room { &mut self.counts.window_full } else { &mut self.counts.numbers_full } += 1;
             self.is_held_back = true;
             return false;
         }
@@ -191,7 +221,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         for lane in LANES {
-            while self.datagrams_out.lane() == Some(lane) && self.datagrams_out.write(packet) {
+            while self.datagrams_out.write(lane, packet) {
                 content.elicits_ack = true;
             }
             while self.add_piece(now_ns, lane, packet, content) {}
@@ -242,6 +272,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         packet.push(&Frame::Ping);
         packet.pad();
         self.size.probe_sent(bytes);
+        self.counts.beyond_window += 1;
         let content = Content { size_probe: Some(bytes), elicits_ack: true, ..Content::default() };
         self.finish(now_ns, batch, content);
     }
@@ -249,7 +280,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Begins a packet of at most so many bytes, with room for its header and tag.
     fn begin<'batch>(&self, batch: &'batch mut Batch, bytes: u16) -> Payload<'batch> {
         batch.bytes.resize(batch.bytes.len() + HEADER_BYTES, 0);
-        let room = usize::from(bytes) - HEADER_BYTES - self.options.security.tag_bytes();
+        let room = usize::from(bytes) - HEADER_BYTES - self.security.tag_bytes();
         Payload::new(&mut batch.bytes, room)
     }
 
@@ -257,12 +288,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn finish(&mut self, now_ns: u64, batch: &mut Batch, content: Content) {
         let start = batch.finished_bytes();
         let number = self.recovery.next_number();
-        let length = batch.bytes.len() - start + self.options.security.tag_bytes();
+        let length = batch.bytes.len() - start + self.security.tag_bytes();
         let header = Header {
             kind: PacketKind::Data,
             key_phase: self.sealer.phase(),
             length: length as u16,
-            connection: self.options.peer_connection,
+            connection: self.numbers[1],
             number,
         };
         batch.bytes[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
@@ -272,6 +303,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let bytes = length as u64;
         let elicits_ack = content.elicits_ack;
         self.recovery.sent(now_ns, bytes, elicits_ack.then_some(content));
+        self.quiet_packets = if elicits_ack { 0 } else { self.quiet_packets.saturating_add(1) };
         if elicits_ack {
             self.pacer.spend(bytes);
         }

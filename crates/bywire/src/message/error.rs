@@ -51,18 +51,71 @@ pub enum OpenError {
     /// Another process holds the runtime directory's lock.
     #[error("another process has held the lock of the runtime directory for two seconds: try again")]
     Locked,
+    /// A port that other machines are to reach could not be registered with this machine's node.
+    #[error("other machines cannot reach this port: {0}")]
+    Fabric(NoFabric),
     /// Descriptors or memory have run out, or the kernel lacks something.
     #[error("the system refused: {0}{help}", help = help(*.0))]
     System(Errno),
+}
+
+/// Why this machine's node cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoFabric {
+    /// No node runs on this machine, or none that uses the port's runtime directory.
+    #[error("this machine's node does not run: start it with `bywire up`")]
+    NotRunning,
+    /// Another user than root or our own serves the node's socket.
+    #[error("the node's socket belongs to another user: root or this user has to run `bywire up`")]
+    OtherUser,
+    /// It does not answer.
+    #[error("this machine's node does not answer: see `bywire status`, or start it again")]
+    Silent,
+    /// It speaks another version of the protocol.
+    #[error(
+        "this machine's node speaks another version of the protocol: install the same one and start it again"
+    )]
+    Version,
+    /// It could not verify that this process has the port.
+    #[error("this machine's node could not verify the port: does it use the same runtime directory?")]
+    Unverified,
+    /// It is in another network namespace, so its machine's packets do not reach this process.
+    #[error(
+        "this machine's node is in another network namespace: run `bywire up` in this one, with a runtime directory of its own"
+    )]
+    OtherNetwork,
+    /// It has as many ports and connections of this user as it allows.
+    #[error("this machine's node has as many ports and connections of this user as it allows: close some")]
+    NoResources,
+    /// It broke the protocol.
+    #[error("this machine's node broke the protocol: install the same version and start it again")]
+    Malformed,
 }
 
 /// No connection came about, or it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// This fabric has only this node.
-    #[error("no such node in this fabric: only `localhost` and this machine's own name are known")]
+    /// The fabric has no such node.
+    #[error("the fabric has no such node: `bywire status` lists those that it has")]
     UnknownNode,
+    /// Only this machine can be reached.
+    #[error("only this machine can be reached: {0}")]
+    NoFabric(NoFabric),
+    /// The other machine's node does not answer.
+    #[error("the other machine's node does not answer: is the machine up, and does `bywire up` run there?")]
+    Unreachable,
+    /// Both nodes agreed, but no packet passes between the two ports.
+    #[error(
+        "no packet passes between the two ports: let UDP pass the firewalls between both machines ({here} and {there})"
+    )]
+    Blocked {
+        /// The UDP port of this end.
+        here: u16,
+        /// The UDP port of the other end.
+        there: u16,
+    },
     /// No process has opened that port.
     #[error("nobody listens there: start the other end first, or check the address")]
     NoPort,
@@ -186,6 +239,15 @@ pub enum DisconnectReason {
     /// The handshake failed.
     #[error("no connection came about: {0}")]
     Refused(Refusal),
+    /// No connection came about with a port of another machine.
+    #[error("no connection came about: {0}")]
+    NotConnected(ConnectError),
+    /// Neither the peer nor its machine has answered for [`crate::PortOptions::unreachable_after`].
+    #[error("the peer's machine has not answered for long: is it up, and is the network?")]
+    Unreachable,
+    /// The peer's node was removed from the fabric.
+    #[error("the peer's node was removed from the fabric")]
+    Removed,
 }
 
 /// Why a message, a put or a get failed.
@@ -225,6 +287,9 @@ pub enum LendError {
     /// Every block of the heap is lent: poll until one comes back.
     #[error("every block of the heap is lent: poll until one comes back")]
     NoBlock,
+    /// The peer is on another machine, which shares no memory with this one.
+    #[error("the peer is on another machine, so nothing can be lent to it: send or put instead")]
+    OtherMachine,
     /// The heap belongs to another peer or another port.
     #[error("the buffer is not from a heap shared with this peer")]
     OtherPeer,

@@ -11,6 +11,10 @@ use crate::message::address::PortName;
 pub(crate) const SEND_TOKENS_MAX: u32 = 256;
 
 /// Who may connect to a port. The kernel attests a stranger's user, so it cannot be forged.
+///
+/// With [`Reach::Fabric`] the same rule holds for other machines, by name: their own node tells the names of a user and of
+/// its groups. So whoever is root on one of the fabric's nodes can connect as any of its users. A user or a group that has
+/// no name matches nobody of another machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admit {
     /// Processes of the port owner's user, and of root.
@@ -20,6 +24,16 @@ pub enum Admit {
     Group(u32),
     /// Every user of this machine.
     Everyone,
+}
+
+/// From where a port can be reached. Connecting to other ports needs neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// From its own machine.
+    #[default]
+    Machine,
+    /// From every node of the fabric that its machine's node belongs to (`bywire up`), for whom [`Admit`] lets in.
+    Fabric,
 }
 
 /// Everything that can be chosen when a port is opened. `PortOptions::default()` suits most programs.
@@ -36,8 +50,11 @@ pub struct PortOptions {
     /// Who may connect. Each foreign user has at most an eighth of `peers_max`. Its long messages under way fill at
     /// most an eighth of the buffers posted for a priority. It has at least one of both.
     pub admit: Admit,
+    /// From where they may connect.
+    pub reach: Reach,
     /// Check every payload end to end with CRC32C, in both directions. On as soon as either end wants it. A payload
     /// that fails the check ends the connection. If it was put into a region, the range is then undefined.
+    /// Between machines every packet is checked in any case, and a damaged one is sent again.
     pub integrity: bool,
     /// The longest message that this port accepts, in bytes (up to 2^40).
     pub message_bytes_max: u64,
@@ -60,6 +77,12 @@ pub struct PortOptions {
     pub spin: Duration,
     /// How often a polled port looks for new peers and for dead ones.
     pub housekeeping_interval: Duration,
+    /// How long [`crate::Port::disconnect`] and dropping a port go on until a peer on another machine has what was sent to
+    /// it. What is sent within one machine needs no time.
+    pub linger: Duration,
+    /// A peer on another machine is given up once neither it nor its node has answered for so long while something was to
+    /// be sent to it. Zero: never. A process that is stopped or does not call the library stays connected.
+    pub unreachable_after: Duration,
     /// The sizes of the rings to each peer.
     pub geometry: Geometry,
     /// The runtime directory, in which ports find each other. `None`: `BYWIRE_RUNTIME_DIR`, else `/run/bywire` if it
@@ -72,6 +95,7 @@ impl Default for PortOptions {
         Self {
             name: None,
             admit: Admit::default(),
+            reach: Reach::default(),
             integrity: false,
             message_bytes_max: 1 << 40,
             send_tokens: 64,
@@ -81,6 +105,8 @@ impl Default for PortOptions {
             large_window_peers_max: 16,
             spin: Duration::from_micros(50),
             housekeeping_interval: Duration::from_millis(1),
+            linger: Duration::from_secs(1),
+            unreachable_after: Duration::from_secs(30),
             geometry: Geometry::default(),
             runtime_directory: None,
         }

@@ -39,22 +39,38 @@ pub struct TransferId(pub u64);
 /// When a transfer counts as complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Confirm {
-    /// When the buffer may be used again.
+    /// When the buffer may be used again. For a long message to another machine that is once the other end has all of it, as it
+    /// may have to be sent again from there.
     #[default]
     Copied,
     /// When the target port has consumed the message.
     Delivered,
 }
 
-/// Information about a peer. The kernel attests its identity.
+/// Whose process a peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A process of this machine. The kernel attests both numbers.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see.
+        pid: i32,
+    },
+    /// A process of another machine. Its node vouches for the user, so whoever is root there can be any of its users.
+    Far {
+        /// The name of its user there; a number where the user has no name.
+        user: String,
+    },
+}
+
+/// Information about a peer. The kernel attests the identity of a peer of this machine, its own node that of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its node and port.
     pub address: Address,
-    /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
+    /// Whose process it is.
+    pub owner: Owner,
     /// A number that differs between incarnations of the same port.
     pub incarnation: u64,
     /// The longest message that it accepts, in bytes.
@@ -65,7 +81,10 @@ pub struct PeerInfo {
 
 impl fmt::Display for PeerInfo {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} (pid {}, uid {})", self.address, self.pid, self.uid)
+        match &self.owner {
+            Owner::Local { uid, pid } => write!(formatter, "{} (pid {pid}, uid {uid})", self.address),
+            Owner::Far { user } => write!(formatter, "{} (user {user})", self.address),
+        }
     }
 }
 
@@ -73,5 +92,22 @@ impl PeerInfo {
     /// Its port on its node.
     pub fn port(&self) -> &PortName {
         &self.address.port
+    }
+
+    /// Its process in our pid namespace. `None` for a process of another machine, and for one in a namespace that we
+    /// cannot see.
+    pub fn pid(&self) -> Option<i32> {
+        match self.owner {
+            Owner::Local { pid, .. } if pid > 0 => Some(pid),
+            _ => None,
+        }
+    }
+
+    /// Its user. `None` for a process of another machine.
+    pub fn uid(&self) -> Option<u32> {
+        match self.owner {
+            Owner::Local { uid, .. } => Some(uid),
+            Owner::Far { .. } => None,
+        }
     }
 }

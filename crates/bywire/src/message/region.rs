@@ -57,21 +57,21 @@ struct Entry {
 }
 
 impl Regions {
-    pub fn register(&mut self, memory: Buffer, rights: Rights) -> Result<Key, bywire_sys::Errno> {
-        let mut random = [0; 8];
-        bywire_sys::process::random(&mut random)?;
+    /// Adds a region. Its key is as hard to guess as `random`, which has to be drawn for it. `None`: there are
+    /// [`REGIONS_MAX`] already.
+    pub fn register(&mut self, memory: Buffer, rights: Rights, random: u64) -> Option<Key> {
         let index = if self.entries.len() < REGIONS_MAX && self.free.len() < REVOKED_KEPT {
             self.entries.push(Entry::default());
             self.entries.len() - 1
         } else {
-            self.free.pop_front().ok_or(bywire_sys::Errno::NOSPC)?
+            self.free.pop_front()?
         };
         let entry = &mut self.entries[index];
-        // Never the previous epoch, whatever the generator yields, and every other one with the same probability.
-        let step = 1 + u64::from_ne_bytes(random) % EPOCH_MASK;
+        // Never the previous epoch, whatever the number, and every other one with the same probability.
+        let step = 1 + random % EPOCH_MASK;
         entry.epoch = entry.epoch.wrapping_add(step) & EPOCH_MASK;
         entry.region = Some((memory, rights));
-        Ok(Key(entry.epoch << INDEX_BITS | index as u64))
+        Some(Key(entry.epoch << INDEX_BITS | index as u64))
     }
 
     pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
@@ -133,11 +133,19 @@ fn range(available: usize, offset: u64, length: u64) -> Result<std::ops::Range<u
 mod tests {
     use super::*;
 
+    /// Registers with the next of a fixed row of numbers.
+    fn register(regions: &mut Regions, memory: Vec<u8>, rights: Rights) -> Option<Key> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let random = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        regions.register(memory.into(), rights, random)
+    }
+
     #[test]
     fn keys_open_what_they_should_and_nothing_after_revocation() {
         let mut regions = Regions::default();
         let rights = Rights { read: true, write: false };
-        let key = regions.register(vec![1, 2, 3].into(), rights).expect("random");
+        let key = register(&mut regions, vec![1, 2, 3], rights).expect("room");
         assert_eq!(regions.readable(key, 1, 2), Ok(&[2, 3][..]));
         assert_eq!(regions.readable(key, 3, 0), Ok(&[][..]));
         assert_eq!(regions.readable(key, 2, 2), Err(TransferError::OutOfRange));
@@ -146,7 +154,7 @@ mod tests {
         assert_eq!(regions.revoke(key).expect("ours").into_vec(), [1, 2, 3]);
         assert!(regions.revoke(key).is_none());
         assert_eq!(regions.readable(key, 0, 1), Err(TransferError::BadKey));
-        let next = regions.register(vec![9].into(), Rights { read: true, write: true }).expect("random");
+        let next = register(&mut regions, vec![9], Rights { read: true, write: true }).expect("room");
         assert_ne!(next, key);
         assert_eq!(regions.readable(key, 0, 1), Err(TransferError::BadKey));
         assert_eq!(regions.readable(Key(u64::MAX), 0, 1), Err(TransferError::BadKey));
@@ -156,7 +164,7 @@ mod tests {
     fn revoked_keys_are_known_for_long_and_memory_is_bounded() {
         let mut regions = Regions::default();
         let make = |regions: &mut Regions| {
-            let key = regions.register(Buffer::default(), Rights::default()).expect("random");
+            let key = register(regions, Vec::new(), Rights::default()).expect("room");
             regions.revoke(key).expect("ours");
             key
         };
@@ -175,9 +183,9 @@ mod tests {
     #[test]
     fn every_entry_can_be_used() {
         let mut regions = Regions::default();
-        let register = |regions: &mut Regions| regions.register(Buffer::default(), Rights::default());
+        let register = |regions: &mut Regions| register(regions, Vec::new(), Rights::default());
         let keys: Vec<Key> = (0..REGIONS_MAX).map(|_| register(&mut regions).expect("room")).collect();
-        assert_eq!(register(&mut regions), Err(bywire_sys::Errno::NOSPC));
+        assert_eq!(register(&mut regions), None);
         regions.revoke(keys[77]).expect("ours");
         assert_eq!(index(register(&mut regions).expect("room")), 77);
     }

@@ -7,7 +7,7 @@ use crate::message::event::Event;
 use crate::message::options::PortOptions;
 use crate::message::peer::Priority;
 use crate::message::region::Regions;
-use crate::message::share::is_foreign_share;
+use crate::message::share::{ForeignUser, is_foreign_share};
 
 /// The most events that wait. Beyond it, nothing that makes more events is dealt with before the program has taken
 /// some.
@@ -35,7 +35,7 @@ pub(crate) struct Resources {
     /// Buffers ever posted, by priority.
     posts: [u64; 2],
     /// Posted buffers that foreign users' messages fill, by priority and user.
-    held: [HashMap<u32, usize>; 2],
+    held: [HashMap<ForeignUser, usize>; 2],
     /// How often a foreign user has given a posted buffer back, by priority.
     releases: [u64; 2],
 }
@@ -108,7 +108,8 @@ impl Resources {
         self.posts[priority as usize] += 1;
         let queue = &mut self.posted[priority as usize];
         let length = buffer.as_ref().len();
-        let place = queue.partition_point(|other| other.as_ref().len() <= length);
+        // Before those of its length: the one posted last is the likeliest to be in a cache still.
+        let place = queue.partition_point(|other| other.as_ref().len() < length);
         queue.insert(place, buffer);
     }
 
@@ -124,7 +125,12 @@ impl Resources {
 
     /// The shortest posted buffer of at least `length` bytes. A foreign user has a share of the posted buffers at a
     /// time, until [`Self::release`].
-    pub fn take_fitting(&mut self, priority: Priority, length: u64, foreign_user: Option<u32>) -> Fitting {
+    pub fn take_fitting(
+        &mut self,
+        priority: Priority,
+        length: u64,
+        foreign_user: Option<&ForeignUser>,
+    ) -> Fitting {
         let queue = &mut self.posted[priority as usize];
         let place = queue.partition_point(|buffer| (buffer.as_ref().len() as u64) < length);
         if place == queue.len() {
@@ -133,23 +139,23 @@ impl Resources {
         if let Some(user) = foreign_user {
             let held = &mut self.held[priority as usize];
             let foreign = held.values().sum::<usize>();
-            let own = held.get(&user).copied().unwrap_or_default();
+            let own = held.get(user).copied().unwrap_or_default();
             if !is_foreign_share(queue.len() + foreign, own, foreign) {
                 return Fitting::Shared;
             }
-            held.insert(user, own + 1);
+            held.insert(user.clone(), own + 1);
         }
         queue.remove(place).map_or(Fitting::Missing, Fitting::Buffer)
     }
 
     /// Notes that a message no longer fills the posted buffer that it took.
-    pub fn release(&mut self, priority: Priority, foreign_user: Option<u32>) {
+    pub fn release(&mut self, priority: Priority, foreign_user: Option<&ForeignUser>) {
         let Some(user) = foreign_user else { return };
         let held = &mut self.held[priority as usize];
-        if let Some(own) = held.get_mut(&user) {
+        if let Some(own) = held.get_mut(user) {
             *own -= 1;
             if *own == 0 {
-                held.remove(&user);
+                held.remove(user);
             }
         }
         self.releases[priority as usize] += 1;
@@ -178,5 +184,25 @@ fn message_bytes(event: &Event) -> usize {
     match event {
         Event::Message(message) | Event::Datagram(message) => message.payload.memory_bytes(),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_buffers_of_one_length_the_last_posted_is_filled_first() {
+        let mut resources = Resources::new(&PortOptions::default());
+        let lengths = [4, 8, 8, 16];
+        for (mark, length) in lengths.into_iter().enumerate() {
+            resources.post(Priority::Low, vec![mark as u8; length].into());
+        }
+        let filled: Vec<u8> = std::iter::from_fn(|| match resources.take_fitting(Priority::Low, 5, None) {
+            Fitting::Buffer(buffer) => Some(buffer.as_ref()[0]),
+            _ => None,
+        })
+        .collect();
+        assert_eq!(filled, [2, 1, 3], "the smallest that fits, and of equal ones the newest");
     }
 }

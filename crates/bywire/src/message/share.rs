@@ -1,5 +1,17 @@
 //! The shares of a port's resources that other users may have.
 
+use std::sync::Arc;
+
+/// A user that is neither ours nor root, which could do anything to us. All its processes share what one such user may
+/// have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ForeignUser {
+    /// A user of this machine, by number.
+    Local(u32),
+    /// A user of another machine, by the names of both. Numbers of two machines mean nothing to each other.
+    Far { node: Arc<str>, user: Arc<str> },
+}
+
 /// Each foreign user may have one part in this many of a port's resources: places for peers, posted buffers, bulk
 /// areas, and memory that ended connections keep. All foreign users together leave one such part to others. Each
 /// share is at least one item. So neither one foreign user nor many can take everything.

@@ -25,8 +25,8 @@ use crate::message::error::{ConnectError, DisconnectReason, Refusal};
 use crate::message::event::Event;
 use crate::message::lend::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_OF_USER_MAX, heap_bytes};
 use crate::message::options::Admit;
-use crate::message::peer::{Peer, PeerInfo};
-use crate::message::share::is_foreign_share;
+use crate::message::peer::{Owner, Peer, PeerInfo};
+use crate::message::share::{ForeignUser, is_foreign_share};
 use crate::shm::account::{Kind, NoMemory};
 use crate::shm::connection::{Connection, Meeting, is_family};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
@@ -85,22 +85,28 @@ impl Port {
         let deadline = Instant::now().checked_add(timeout);
         loop {
             match self.slots.peek(peer) {
-                Some(Slot::Connected(_)) => return Ok(peer),
-                Some(Slot::Connecting(_)) => {}
-                Some(Slot::Free { last: Some(DisconnectReason::Refused(refusal)) }) => {
-                    return Err(match refusal {
-                        Refusal::NotAdmitted => ConnectError::NotAdmitted,
-                        other => ConnectError::Refused(*other),
-                    });
+                Some(Slot::Ring(_) | Slot::Wire(_)) => return Ok(peer),
+                Some(Slot::Connecting(_) | Slot::Calling(_)) => {}
+                Some(Slot::Free { last: Some(DisconnectReason::Refused(Refusal::NotAdmitted)) }) => {
+                    return Err(ConnectError::NotAdmitted);
                 }
+                Some(Slot::Free { last: Some(DisconnectReason::Refused(refusal)) }) => {
+                    return Err(ConnectError::Refused(*refusal));
+                }
+                Some(Slot::Free { last: Some(DisconnectReason::NotConnected(error)) }) => return Err(*error),
                 _ => return Err(ConnectError::Refused(Refusal::Closed)),
             }
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
+                let error = self.why_no_answer(peer.index);
                 self.end(peer.index, DisconnectReason::Here);
-                return Err(ConnectError::TimedOut);
+                return Err(error);
             }
+            let rest = self.rest_of_sleep(rest);
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
+            if self.fabric.is_some() {
+                self.look_far();
+            }
             if self.resources.is_full() {
                 // Sockets that wait until the program takes events stay ready, so the poller does not sleep.
                 std::thread::sleep(FULL_PAUSE);
@@ -120,13 +126,25 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(ConnectError::Forked);
         }
-        if address.node != "localhost" && address.node != self.node {
-            return Err(ConnectError::UnknownNode);
+        if !self.is_here(&address.node) {
+            return self.begin_call(address, announce);
         }
+        self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
+        let connecting = self.reach_out(address, announce)?;
+        let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
+        self.watch_connecting(peer)?;
+        Ok(peer)
+    }
+
+    /// Finds a port of this machine, and says hello.
+    pub(super) fn reach_out(
+        &mut self,
+        address: &Address,
+        announce: bool,
+    ) -> Result<Connecting, ConnectError> {
         if address.port == self.claim.name {
             return Err(ConnectError::OwnPort);
         }
-        self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
         let socket =
             Socket::connect_entry(&self.directory.socket_path(&address.port)).map_err(
                 |error| match error {
@@ -156,8 +174,11 @@ impl Port {
         if unsent.is_some() {
             self.strangers.timer.set(PAUSE).map_err(ConnectError::System)?;
         }
-        let connecting = Connecting { socket, outbound, unsent, address: address.clone(), announce };
-        let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
+        Ok(Connecting { socket, outbound, unsent, address: address.clone(), announce })
+    }
+
+    /// Has the answer of a port of this machine noticed.
+    pub(super) fn watch_connecting(&mut self, peer: Peer) -> Result<(), ConnectError> {
         let watched = match self.slots.peek(peer) {
             Some(Slot::Connecting(connecting)) => self.poller.add(&connecting.socket, tag_of(peer)),
             _ => Ok(()),
@@ -166,7 +187,7 @@ impl Port {
             self.slots.remove(peer, DisconnectReason::Here);
             return Err(ConnectError::System(error));
         }
-        Ok(peer)
+        Ok(())
     }
 
     /// Says hello, with our segment in `file`.
@@ -207,8 +228,17 @@ impl Port {
     }
 
     /// Is there a place for one more peer?
-    fn make_room(&self) -> Result<(), Refusal> {
+    pub(super) fn make_room(&self) -> Result<(), Refusal> {
         if self.slots.len() >= self.options.peers_max as usize { Err(Refusal::TooManyPeers) } else { Ok(()) }
+    }
+
+    /// Is there a place for one more peer of this user?
+    pub(super) fn make_room_for(&self, foreign_user: Option<&ForeignUser>) -> Result<(), Refusal> {
+        self.make_room()?;
+        let Some(user) = foreign_user else { return Ok(()) };
+        let (own, foreign) = self.slots.count_of(user);
+        let is_share = is_foreign_share(self.options.peers_max as usize, own, foreign);
+        if is_share { Ok(()) } else { Err(Refusal::TooManyPeers) }
     }
 
     /// The segment to write for a peer of this user.
@@ -237,6 +267,14 @@ impl Port {
                 Tag::Alarm => self.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 Tag::Timer => self.resume(),
+                // With peers, the next poll looks at what came and what is due.
+                Tag::Udp => self.drop_strange_packets(),
+                Tag::Clock => {
+                    if let Some(fabric) = self.fabric.as_deref_mut() {
+                        fabric.silence_timer();
+                    }
+                }
+                Tag::Node => self.hear_node(),
                 // Peers that come and go make events. They wait until the program has taken some.
                 tag if self.resources.is_full() && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
@@ -265,7 +303,9 @@ impl Port {
                 let peer = self.slots.peer_at(index);
                 peer.is_some_and(|peer| matches!(self.slots.peek(peer), Some(Slot::Connecting(_))))
             }
-            Tag::Alarm | Tag::Bell | Tag::Timer | Tag::Stranger(_) => true,
+            Tag::Alarm | Tag::Bell | Tag::Timer | Tag::Udp | Tag::Node | Tag::Clock | Tag::Stranger(_) => {
+                true
+            }
         }
     }
 
@@ -352,7 +392,8 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let is_foreign = !is_family(credentials.uid);
+        let foreign_user = (!is_family(credentials.uid)).then_some(ForeignUser::Local(credentials.uid));
+        let is_foreign = foreign_user.is_some();
         let is_admitted = match self.options.admit {
             Admit::SameUser => !is_foreign,
             Admit::Everyone => true,
@@ -365,14 +406,7 @@ impl Port {
         if !is_admitted {
             return Err(Refusal::NotAdmitted);
         }
-        if is_foreign {
-            let users = || self.slots.indices().filter_map(|index| self.slots.uid_at(index));
-            let own = users().filter(|uid| *uid == credentials.uid).count();
-            let foreign = users().filter(|uid| !is_family(*uid)).count();
-            if !is_foreign_share(self.options.peers_max as usize, own, foreign) {
-                return Err(Refusal::TooManyPeers);
-            }
-        }
+        self.make_room_for(foreign_user.as_ref())?;
         if !self.directory.is_owner(&hello.port, credentials) {
             return Err(Refusal::Unverified);
         }
@@ -408,8 +442,7 @@ impl Port {
     ) {
         let info = PeerInfo {
             address: Address { node: self.node.clone(), port: theirs.port },
-            pid: credentials.pid,
-            uid: credentials.uid,
+            owner: Owner::Local { uid: credentials.uid, pid: credentials.pid },
             incarnation: theirs.incarnation,
             message_bytes_max: theirs.message_bytes_max,
             integrity: theirs.integrity || self.options.integrity,
@@ -426,6 +459,7 @@ impl Port {
         }
         let meeting = Meeting {
             info,
+            uid: credentials.uid,
             socket,
             process,
             outbound,
@@ -438,7 +472,7 @@ impl Port {
             returns: self.returns.clone(),
             guard: self.guard.clone(),
         };
-        self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
+        self.slots.replace(peer, Slot::Ring(Box::new(Connection::new(peer, meeting))));
         if !watched {
             // A peer whose end we could not notice is refused.
             return self.end(peer.index, DisconnectReason::Refused(Refusal::NoResources));
@@ -457,7 +491,7 @@ impl Port {
         // A peer that floods its socket is read a little at a time.
         self.read_packets(peer, PACKETS_AT_ONCE);
         let is_dead = match self.slots.peek(peer) {
-            Some(Slot::Connected(connection)) => connection.process.as_ref().is_some_and(process::has_ended),
+            Some(Slot::Ring(ring)) => ring.process.as_ref().is_some_and(process::has_ended),
             _ => false,
         };
         if is_dead {
@@ -476,7 +510,7 @@ impl Port {
     fn read_packets(&mut self, peer: Peer, count_max: usize) {
         for _ in 0..count_max {
             let socket = match self.slots.peek(peer) {
-                Some(Slot::Connected(connection)) => connection.socket(),
+                Some(Slot::Ring(ring)) => ring.socket(),
                 Some(Slot::Connecting(connecting)) => &connecting.socket,
                 _ => return,
             };
@@ -516,7 +550,7 @@ impl Port {
         bytes: &[u8],
         descriptors: Vec<Foreign>,
     ) -> Result<(), DisconnectReason> {
-        let is_connected = self.slots.connection(peer).is_ok();
+        let is_connected = self.slots.ring(peer).is_some();
         match (Packet::parse(bytes), is_connected) {
             (Ok(Packet::Welcome(theirs)), false) => self.take_welcome(peer, theirs, descriptors),
             (Ok(Packet::Refuse(refusal)), false) => Err(DisconnectReason::Refused(refusal)),
@@ -538,7 +572,7 @@ impl Port {
 
     /// Keeps a peer's bulk area until the record that moves there.
     fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), DisconnectReason> {
-        let connection = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?;
+        let connection = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?;
         if !connection.may_be_offered_window() {
             return Err(DisconnectReason::Broken);
         }
@@ -555,9 +589,9 @@ impl Port {
         (block_bytes, blocks): (u64, u32),
         mut files: Vec<Foreign>,
     ) -> Result<(), DisconnectReason> {
-        let foreign_user = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?.foreign_user;
+        let foreign_user = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?.foreign_user;
         let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
-        let connection = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?;
+        let connection = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?;
         let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
         let is_sound = connection.may_borrow_heap(id)
@@ -651,7 +685,7 @@ mod tests {
         let address = server.address();
         let serving = std::thread::spawn(move || (server.wait(Some(Duration::from_secs(10))), server));
         let peer = caller.connect(&address, Duration::from_secs(10)).expect("the answer is heard");
-        assert!(matches!(caller.slots.peek(peer), Some(Slot::Connected(_))));
+        assert!(matches!(caller.slots.peek(peer), Some(Slot::Ring(_) | Slot::Wire(_))));
         let (event, _server) = serving.join().expect("no panic");
         assert!(matches!(event, Ok(Some(Event::Connected(_)))));
         assert_eq!(caller.resources.events.len(), EVENTS_MAX, "those that waited still do");

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use super::Port;
+use super::slots::Link;
 use crate::message::error::{LendError, SendError};
 use crate::message::lend::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX, Heap, LendBuffer, LenderHeap, heap_bytes};
 use crate::message::peer::{Peer, Priority};
@@ -20,7 +21,7 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(SendError::Forked.into());
         }
-        let connection = self.slots.connection(peer)?;
+        let Link::Ring(connection) = self.slots.link(peer)? else { return Err(LendError::OtherMachine) };
         let sizes_are_good = BLOCK_BYTES.contains(&block_bytes) && (1..=BLOCKS_MAX).contains(&blocks);
         if !sizes_are_good || connection.heaps_lent() >= HEAPS_MAX {
             return Err(LendError::BadSize);
@@ -77,7 +78,7 @@ impl Port {
             return Err(SendError::Forked.into());
         }
         let peer = block.heap.peer;
-        let connection = self.slots.connection(peer)?;
+        let Link::Ring(connection) = self.slots.link(peer)? else { return Err(LendError::OtherMachine) };
         let max = (block.heap.block_bytes as u64).min(connection.info.message_bytes_max);
         if length as u64 > max {
             return Err(SendError::TooLong { max }.into());

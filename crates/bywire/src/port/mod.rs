@@ -1,6 +1,8 @@
 //! The port: everything that belongs to one endpoint.
 
 mod establish;
+mod fabric;
+mod far;
 mod hot;
 mod lending;
 mod polling;
@@ -23,13 +25,14 @@ use bywire_sys::{clock, process, wake};
 use crate::message::address::{Address, PortName};
 use crate::message::error::OpenError;
 use crate::message::lend::Returns;
-use crate::message::options::{PortOptions, SEND_TOKENS_MAX};
+use crate::message::options::{PortOptions, Reach, SEND_TOKENS_MAX};
 use crate::message::peer::{Peer, PeerInfo};
 use crate::message::resources::Resources;
 use crate::shm::account::Account;
 use crate::shm::runtime::{Claim, RuntimeDirectory};
+use fabric::Fabric;
 use hot::HotPeers;
-use slots::Slots;
+use slots::{Slot, Slots};
 use spin::Spin;
 use strangers::{Strangers, Tag};
 
@@ -53,6 +56,8 @@ pub struct Port {
     /// Peers that may still get a large window.
     large_windows_left: u32,
     strangers: Strangers,
+    /// What it takes to reach other machines, once that is needed.
+    fabric: Option<Box<Fabric>>,
     poller: Poller,
     bell: wake::Bell,
     /// Our own page, which every peer may read. It says whether we sleep.
@@ -117,7 +122,7 @@ impl Port {
             claim.release();
             return Err(system(error));
         }
-        Ok(Self {
+        let mut port = Self {
             guard,
             node: process::host_name(),
             incarnation: u64::from_ne_bytes(random),
@@ -127,6 +132,7 @@ impl Port {
             returns: Arc::new(Returns::new(alarm)),
             large_windows_left: options.large_window_peers_max,
             strangers,
+            fabric: None,
             poller,
             bell,
             page: Shared::new(page),
@@ -146,7 +152,11 @@ impl Port {
             directory,
             options,
             claim,
-        })
+        };
+        if port.options.reach == Reach::Fabric {
+            port.join_fabric()?;
+        }
+        Ok(port)
     }
 
     /// This port's name.
@@ -154,9 +164,12 @@ impl Port {
         &self.claim.name
     }
 
-    /// The address of this port for peers on this node.
+    /// The address of this port for peers on this node, and for those on others if it was opened with
+    /// [`crate::Reach::Fabric`].
     pub fn address(&self) -> Address {
-        Address { node: self.node.clone(), port: self.claim.name.clone() }
+        let of_fabric = self.fabric.as_deref().and_then(|fabric| fabric.node.as_ref());
+        let node = of_fabric.filter(|_| self.options.reach == Reach::Fabric).unwrap_or(&self.node);
+        Address { node: node.clone(), port: self.claim.name.clone() }
     }
 
     /// Information about a peer. `None` while it connects, and once its [`crate::Event::Disconnected`] has been
@@ -170,7 +183,7 @@ impl Port {
         self.slots
             .indices()
             .filter_map(|index| self.slots.peer_at(index))
-            .filter(|peer| self.peer_info(*peer).is_some())
+            .filter(|peer| matches!(self.slots.peek(*peer), Some(Slot::Ring(_) | Slot::Wire(_))))
     }
 
     /// The port's counters.
@@ -199,11 +212,12 @@ impl Drop for Port {
         // First the name, then the listener: a name in the directory always has a listener.
         self.claim.release();
         for index in self.slots.indices() {
-            if let Some(connection) = self.slots.connection_at(index) {
+            if let Some(connection) = self.slots.ring_at(index) {
                 connection.take_leave(&mut self.resources);
                 connection.socket().shut_down();
             }
         }
+        self.leave_all();
     }
 }
 

@@ -11,8 +11,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
 use crate::message::lend::Return;
 use crate::message::peer::{Peer, Priority};
-use crate::message::transfers::Step;
-use crate::shm::connection::Short;
+use crate::message::transfers::{Short, Step};
 
 /// High lanes are asked first, but low lanes at every eighth poll, so that a flood of high messages cannot shut them
 /// out.
@@ -73,7 +72,7 @@ impl Port {
             }
             for priority in order {
                 let Some(index) = self.hot.index(place) else { break };
-                let Some(connection) = self.slots.connection_at(index) else { break };
+                let Some(connection) = self.slots.ring_at(index) else { break };
                 match connection.receive_short(priority) {
                     Short::Nothing => {}
                     Short::Message { words, length } => {
@@ -114,7 +113,9 @@ impl Port {
         if !self.pending.is_empty() {
             self.advance_pending();
         }
-        self.next_event()
+        let event = self.next_event();
+        // However busy the rings are.
+        if event.is_none() && self.fabric.is_some() { self.poll_far() } else { event }
     }
 
     /// The next event that waits. A peer's information is forgotten with its end.
@@ -130,7 +131,7 @@ impl Port {
     #[inline(never)]
     fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
         let index = self.hot.index(place)?;
-        let connection = self.slots.connection_at(index)?;
+        let connection = self.slots.ring_at(index)?;
         let step = connection.receive(priority, &mut self.resources);
         let owes_answers = connection.transfers.owes_replies();
         if !matches!(step, Ok(Step::Nothing)) {
@@ -157,6 +158,11 @@ impl Port {
     #[inline(never)]
     fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
         self.poll_replies();
+        if self.fabric.is_some()
+            && let Some(event) = self.poll_far()
+        {
+            return Some(event);
+        }
         if with_quiet && !self.progressed {
             self.scan_quiet(SCAN);
             self.keep_house();
@@ -169,7 +175,7 @@ impl Port {
         let mut place = 0;
         while let Some(index) = self.hot.index(place) {
             place += 1;
-            let Some(connection) = self.slots.connection_at(index) else { continue };
+            let Some(connection) = self.slots.ring_at(index) else { continue };
             if !connection.expects_replies() {
                 continue;
             }
@@ -192,14 +198,14 @@ impl Port {
     #[cold]
     fn break_off(&mut self, index: u32, priority: Priority, reason: DisconnectReason) -> Option<Event> {
         let awaits_memory =
-            self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
+            self.slots.ring_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
             // The memory waits there while too many events wait for the program.
             if self.resources.is_full() {
                 return self.next_event();
             }
             self.read_whole_socket(index);
-            if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
+            if self.slots.ring_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
                 self.progressed = true;
                 return self.next_event();
             }
@@ -219,7 +225,7 @@ impl Port {
             self.scan_next = if self.scan_next + 1 < range.end { self.scan_next + 1 } else { 0 };
             let resources = &self.resources;
             let has_input = |slots: &mut Slots, index| {
-                slots.connection_at(index).is_some_and(|connection| connection.has_input(resources))
+                slots.ring_at(index).is_some_and(|connection| connection.has_input(resources))
             };
             if has_input(&mut self.slots, self.scan_next) {
                 self.warm(self.scan_next);
@@ -256,7 +262,7 @@ impl Port {
     /// Notes that a connection has something to push.
     #[inline(always)]
     pub(super) fn mark_pending(&mut self, index: u32) {
-        let has_work = self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+        let has_work = self.slots.ring_at(index).is_some_and(|connection| connection.has_work());
         if has_work && !self.pending.contains(&index) {
             self.pending.push(index);
         }
@@ -265,7 +271,7 @@ impl Port {
     #[cold]
     fn give_back(&mut self, returns: Vec<Return>) {
         for entry in returns {
-            if let Ok(connection) = self.slots.connection(entry.peer) {
+            if let Some(connection) = self.slots.ring(entry.peer) {
                 connection.give_back(entry);
                 self.mark_pending(entry.peer.index);
             }
@@ -277,7 +283,7 @@ impl Port {
         let mut place = 0;
         while place < self.pending.len() {
             let index = self.pending[place];
-            let Some(connection) = self.slots.connection_at(index) else {
+            let Some(connection) = self.slots.ring_at(index) else {
                 self.pending.swap_remove(place);
                 continue;
             };
@@ -293,8 +299,7 @@ impl Port {
                     if connection.expects_replies() && moved || connection.has_input(&self.resources) {
                         self.warm(index);
                     }
-                    let has_work =
-                        self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+                    let has_work = self.slots.ring_at(index).is_some_and(|connection| connection.has_work());
                     if has_work {
                         place += 1;
                     } else {
@@ -309,29 +314,8 @@ impl Port {
 
     /// Takes everything that a peer sent and answered before its end, then ends the connection.
     pub(super) fn drain_and_end(&mut self, index: u32, reason: DisconnectReason) {
-        if let Some(connection) = self.slots.connection_at(index) {
-            connection.begin_draining();
-        }
-        // Bounded: each turn takes a record or a step of one, and each lane yields at most as many records as it can
-        // hold.
-        while let Some(connection) = self.slots.connection_at(index) {
-            let resources = &mut self.resources;
-            let step = match connection.receive(Priority::High, resources) {
-                Ok(Step::Nothing) => match connection.receive(Priority::Low, resources) {
-                    Ok(Step::Nothing) => connection.receive_reply(resources),
-                    other => other,
-                },
-                other => other,
-            };
-            match step {
-                Ok(Step::Nothing) | Err(_) => break,
-                Ok(Step::Progress) => {}
-                Ok(Step::Event(event)) => resources.put_by(event),
-            }
-        }
-        if let Some(connection) = self.slots.connection_at(index) {
-            // A broken ring confirms nothing more.
-            let _ = connection.confirm_all_delivered(&mut self.resources);
+        if let Some(mut link) = self.slots.state_at(index).and_then(Slot::link) {
+            link.drain(&mut self.resources);
         }
         self.end(index, reason);
     }
@@ -342,7 +326,10 @@ impl Port {
         self.hot.cool(index);
         self.pending.retain(|pending| *pending != index);
         match self.slots.remove(peer, reason) {
-            Some(Slot::Connected(mut connection)) => {
+            Some(Slot::Wire(far)) => self.end_far(peer, far, reason),
+            Some(Slot::Leaving(leaving)) => self.end_far(peer, leaving.far, reason),
+            Some(Slot::Calling(call)) => self.end_call(peer, *call, reason),
+            Some(Slot::Ring(mut connection)) => {
                 // This ends the connection for both sides, even while a forked child holds a copy of the descriptor.
                 connection.socket().shut_down();
                 self.poller.remove(connection.socket());
@@ -360,20 +347,27 @@ impl Port {
                     self.resources.events.push_back(Event::Disconnected { peer, reason });
                 }
             }
-            _ => {}
+            Some(Slot::Free { .. }) | None => {}
         }
     }
 
     /// Ends a connection. Messages that the peer has sent already are dropped. The peer sees
     /// [`DisconnectReason::Closed`].
+    ///
+    /// What was sent to a peer on another machine goes on for [`crate::PortOptions::linger`] at most, in the calls that
+    /// follow. [`Event::Disconnected`] comes then, behind the completions.
     pub fn disconnect(&mut self, peer: Peer) {
         if !self.guard.is_owner() {
             return;
         }
-        if let Ok(connection) = self.slots.connection(peer) {
+        if matches!(self.slots.peek(peer), Some(Slot::Wire(_))) {
+            self.leave(peer);
+            return self.stir();
+        }
+        if let Some(connection) = self.slots.ring(peer) {
             connection.take_leave(&mut self.resources);
         }
-        if self.slots.peek(peer).is_some() {
+        if !matches!(self.slots.peek(peer), None | Some(Slot::Leaving(_))) {
             self.end(peer.index, DisconnectReason::Here);
             self.stir();
         }

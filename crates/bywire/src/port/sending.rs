@@ -1,9 +1,10 @@
 //! Sending: short messages at once, and asynchronous transfers: long messages, puts and gets.
 
 use bywire_ring::geometry::INLINE_BYTES;
-use bywire_sys::Errno;
+use bywire_sys::{Errno, process};
 
 use super::Port;
+use super::slots::Link;
 use crate::message::buffer::{Buffer, Payload};
 use crate::message::error::{SendError, Unsent};
 use crate::message::peer::{Confirm, Peer, Priority, TransferId};
@@ -21,7 +22,9 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
-        let connection = self.slots.connection(peer)?;
+        let Some(connection) = self.slots.ring(peer) else {
+            return self.send_now_far(peer, priority, bytes);
+        };
         if bytes.len() > INLINE_BYTES {
             let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
             if bytes.len() as u64 > max {
@@ -30,12 +33,19 @@ impl Port {
         } else if bytes.len() as u64 > connection.info.message_bytes_max {
             return Err(SendError::TooLong { max: connection.info.message_bytes_max });
         }
-        let result = connection.send_now(priority, bytes);
-        if result == Err(SendError::Full) {
+        let Err(error) = connection.send_now(priority, bytes) else { return Ok(()) };
+        Err(self.not_sent(peer, error))
+    }
+
+    /// Notes that a short message found no room, so that the program hears of room.
+    #[cold]
+    #[inline(never)]
+    fn not_sent(&mut self, peer: Peer, error: SendError) -> SendError {
+        if error == SendError::Full {
             self.mark_pending(peer.index);
             self.stir();
         }
-        result
+        error
     }
 
     /// Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
@@ -47,7 +57,9 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
-        let connection = self.slots.connection(peer)?;
+        let Link::Ring(connection) = self.slots.link(peer)? else {
+            return self.send_datagram_far(peer, priority, bytes);
+        };
         let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
         if bytes.len() as u64 > max {
             return Err(SendError::TooLong { max });
@@ -66,15 +78,20 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
-        self.slots.connection(peer)?.transfers.starve(priority);
+        let mut link = self.slots.link(peer)?;
+        link.transfers().starve(priority);
+        if matches!(link, Link::Wire(_)) {
+            self.advance_far(peer);
+            return Ok(());
+        }
         self.mark_pending(peer.index);
         self.stir();
         Ok(())
     }
 
     /// Posts memory to receive one long message of this priority. A message takes the smallest buffer that it fits
-    /// into. Messages of one fragment need none. Where foreign users are admitted, post several: each of them fills
-    /// at most one in eight at a time, but always one.
+    /// into, and of equal ones the last posted. Messages of one fragment need none. Where foreign users are admitted,
+    /// post several: each of them fills at most one in eight at a time, but always one.
     ///
     /// # Errors
     /// Returns the buffer when all receive tokens of this priority are in use.
@@ -163,7 +180,7 @@ impl Port {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
-        let max = self.slots.connection(peer)?.info.message_bytes_max;
+        let max = self.slots.link(peer)?.info().message_bytes_max;
         if message_bytes > max {
             return Err(SendError::TooLong { max });
         }
@@ -173,8 +190,12 @@ impl Port {
     fn begin(&mut self, peer: Peer, queue: impl FnOnce(&mut Transfers, TransferId)) -> TransferId {
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
-        let connection = self.slots.connection(peer).expect("admitted just now");
-        queue(&mut connection.transfers, id);
+        let mut link = self.slots.link(peer).expect("admitted just now");
+        queue(link.transfers(), id);
+        let Link::Ring(connection) = link else {
+            self.advance_far(peer);
+            return id;
+        };
         // The first fragment goes at once. The next poll finds a broken ring again, and reports it.
         let _ = connection.advance(&mut self.resources);
         self.warm(peer.index);
@@ -189,7 +210,10 @@ impl Port {
     /// # Errors
     /// [`Errno::NOSPC`] when the port has 65,536 regions, or the kernel's error on a request for random numbers.
     pub fn register(&mut self, memory: impl Into<Buffer>, rights: Rights) -> Result<Key, Errno> {
-        self.resources.regions.register(memory.into(), rights)
+        let mut random = [0; 8];
+        process::random(&mut random)?;
+        let key = self.resources.regions.register(memory.into(), rights, u64::from_ne_bytes(random));
+        key.ok_or(Errno::NOSPC)
     }
 
     /// The memory of a region of ours.

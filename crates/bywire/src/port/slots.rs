@@ -6,10 +6,14 @@ use std::os::fd::OwnedFd;
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 
+use super::far::{Call, Far, Leaving, Stage};
 use crate::message::address::Address;
 use crate::message::error::{DisconnectReason, SendError};
-use crate::message::peer::{Peer, PeerInfo};
-use crate::shm::connection::Connection;
+use crate::message::peer::{Peer, PeerInfo, Priority};
+use crate::message::resources::Resources;
+use crate::message::share::ForeignUser;
+use crate::message::transfers::{Step, Transfers};
+use crate::shm::connection as shm;
 
 #[derive(Default)]
 pub(crate) struct Slots {
@@ -30,7 +34,92 @@ pub(crate) enum Slot {
         last: Option<DisconnectReason>,
     },
     Connecting(Box<Connecting>),
-    Connected(Box<Connection>),
+    /// A connection to another machine that is being made.
+    Calling(Box<Call>),
+    /// A peer of this machine, behind shared memory.
+    Ring(Box<shm::Connection>),
+    /// A peer of another machine, behind the network.
+    Wire(Box<Far>),
+    /// A connection to another machine that this end has ended, until what was sent is acknowledged.
+    Leaving(Box<Leaving>),
+}
+
+impl Slot {
+    /// The connection, if there is one that takes messages.
+    pub fn link(&mut self) -> Option<Link<'_>> {
+        match self {
+            Self::Ring(ring) => Some(Link::Ring(ring)),
+            Self::Wire(far) => Some(Link::Wire(far)),
+            _ => None,
+        }
+    }
+}
+
+/// A connection that takes messages, by what carries it.
+pub(crate) enum Link<'a> {
+    /// The shared memory of this machine.
+    Ring(&'a mut shm::Connection),
+    /// The network.
+    Wire(&'a mut Far),
+}
+
+impl Link<'_> {
+    pub fn info(&self) -> &PeerInfo {
+        match self {
+            Self::Ring(ring) => &ring.info,
+            Self::Wire(far) => &far.wire.info,
+        }
+    }
+
+    /// Takes everything that a peer sent and answered before its end.
+    pub fn drain(&mut self, resources: &mut Resources) {
+        match self {
+            Self::Ring(ring) => ring.begin_draining(),
+            Self::Wire(far) => far.wire.begin_draining(),
+        }
+        // Bounded: each turn takes a record or a step of one, and each lane yields at most as many records as it can
+        // hold.
+        loop {
+            let step = match self.receive(Priority::High, resources) {
+                Ok(Step::Nothing) => match self.receive(Priority::Low, resources) {
+                    Ok(Step::Nothing) => self.receive_reply(resources),
+                    other => other,
+                },
+                other => other,
+            };
+            match step {
+                Ok(Step::Nothing) | Err(_) => break,
+                Ok(Step::Progress) => {}
+                Ok(Step::Event(event)) => resources.put_by(event),
+            }
+        }
+        // A broken lane confirms nothing more.
+        let _ = match self {
+            Self::Ring(ring) => ring.confirm_all_delivered(resources),
+            Self::Wire(far) => far.wire.confirm_all_delivered(resources),
+        };
+    }
+
+    fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, DisconnectReason> {
+        match self {
+            Self::Ring(ring) => ring.receive(priority, resources),
+            Self::Wire(far) => far.wire.receive(priority, resources),
+        }
+    }
+
+    fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, DisconnectReason> {
+        match self {
+            Self::Ring(ring) => ring.receive_reply(resources),
+            Self::Wire(far) => far.wire.receive_reply(resources),
+        }
+    }
+
+    pub fn transfers(&mut self) -> &mut Transfers {
+        match self {
+            Self::Ring(ring) => &mut ring.transfers,
+            Self::Wire(far) => &mut far.wire.transfers,
+        }
+    }
 }
 
 /// A connection that we have begun and that the other end has not answered.
@@ -90,7 +179,9 @@ impl Slots {
     /// Information about a peer, including a departed one that is still remembered.
     pub fn info(&self, peer: Peer) -> Option<&PeerInfo> {
         match self.peek(peer) {
-            Some(Slot::Connected(connection)) => Some(&connection.info),
+            Some(Slot::Ring(ring)) => Some(&ring.info),
+            Some(Slot::Wire(far)) => Some(&far.wire.info),
+            Some(Slot::Leaving(leaving)) => Some(&leaving.far.wire.info),
             _ => self.departed.get(&peer),
         }
     }
@@ -101,10 +192,11 @@ impl Slots {
         Some(std::mem::replace(&mut entry.state, state))
     }
 
+    /// The peer at `index` if it is connected through rings.
     #[inline(always)]
-    pub fn connection_at(&mut self, index: u32) -> Option<&mut Connection> {
+    pub fn ring_at(&mut self, index: u32) -> Option<&mut shm::Connection> {
         match self.entries.get_mut(index as usize) {
-            Some(Entry { state: Slot::Connected(connection), .. }) => Some(connection),
+            Some(Entry { state: Slot::Ring(ring), .. }) => Some(ring),
             _ => None,
         }
     }
@@ -125,23 +217,44 @@ impl Slots {
         }
     }
 
-    /// The user of the peer that is connected at `index`.
-    pub fn uid_at(&self, index: u32) -> Option<u32> {
-        match self.entries.get(index as usize) {
-            Some(Entry { state: Slot::Connected(connection), .. }) => Some(connection.info.uid),
+    /// How many peers are of this user, and how many of any foreign user.
+    pub fn count_of(&self, user: &ForeignUser) -> (usize, usize) {
+        let users = self.entries.iter().filter_map(|entry| match &entry.state {
+            Slot::Ring(ring) => ring.transfers.foreign_user(),
+            Slot::Wire(far) => far.wire.transfers.foreign_user(),
+            Slot::Calling(call) => call.foreign_user.as_ref(),
+            Slot::Leaving(leaving) => leaving.far.wire.transfers.foreign_user(),
             _ => None,
-        }
+        });
+        users.fold((0, 0), |(own, all), other| (own + usize::from(other == user), all + 1))
     }
 
     /// How many heaps all peers of a foreign user share with us, and how many bytes.
     pub fn borrowed_from(&self, user: u32) -> (usize, u64) {
         let connections = self.entries.iter().filter_map(|entry| match &entry.state {
-            Slot::Connected(connection) if connection.foreign_user == Some(user) => Some(connection),
+            Slot::Ring(ring) if ring.foreign_user == Some(user) => Some(ring),
             _ => None,
         });
         connections
-            .map(|connection| connection.borrowed())
+            .map(|ring| ring.borrowed())
             .fold((0, 0), |(heaps, bytes), (more, longer)| (heaps + more, bytes + longer))
+    }
+
+    /// The state of the slot at `index`.
+    pub fn state_at(&mut self, index: u32) -> Option<&mut Slot> {
+        self.entries.get_mut(index as usize).map(|entry| &mut entry.state)
+    }
+
+    /// Peers on other machines with whom a connection stands, even if they have not proved themselves.
+    pub fn far(&self) -> impl Iterator<Item = &Far> {
+        self.entries.iter().filter_map(|entry| match &entry.state {
+            Slot::Wire(far) => Some(&**far),
+            Slot::Calling(call) => match &call.stage {
+                Stage::Proving { far, .. } => Some(&**far),
+                _ => None,
+            },
+            _ => None,
+        })
     }
 
     /// The handle of the peer at `index`, in any state.
@@ -151,14 +264,21 @@ impl Slots {
     }
 
     /// The connection behind a handle.
-    #[inline(always)]
-    pub fn connection(&mut self, peer: Peer) -> Result<&mut Connection, SendError> {
-        if !matches!(self.peek(peer), Some(Slot::Connected(_))) {
+    pub fn link(&mut self, peer: Peer) -> Result<Link<'_>, SendError> {
+        if !matches!(self.peek(peer), Some(Slot::Ring(_) | Slot::Wire(_))) {
             return Err(self.absence(peer));
         }
-        match &mut self.entries[peer.index as usize].state {
-            Slot::Connected(connection) => Ok(connection),
-            _ => Err(SendError::NoPeer),
+        self.entries[peer.index as usize].state.link().ok_or(SendError::NoPeer)
+    }
+
+    /// The connection behind a handle, if it is one through rings. One look tells all: short messages pay for it.
+    #[inline(always)]
+    pub fn ring(&mut self, peer: Peer) -> Option<&mut shm::Connection> {
+        match self.entries.get_mut(peer.index as usize) {
+            Some(Entry { generation, state: Slot::Ring(ring) }) if *generation == peer.generation => {
+                Some(ring)
+            }
+            _ => None,
         }
     }
 
@@ -166,7 +286,8 @@ impl Slots {
     #[cold]
     fn absence(&self, peer: Peer) -> SendError {
         match self.peek(peer) {
-            Some(Slot::Connecting(_)) => SendError::Connecting,
+            Some(Slot::Connecting(_) | Slot::Calling(_)) => SendError::Connecting,
+            Some(Slot::Leaving(_)) => SendError::Disconnected(DisconnectReason::Here),
             Some(Slot::Free { last: Some(reason) }) => SendError::Disconnected(*reason),
             _ => SendError::NoPeer,
         }

@@ -25,6 +25,12 @@ pub(super) enum Tag {
     Listener,
     /// A pause is over.
     Timer,
+    /// Packets from other machines.
+    Udp,
+    /// This machine's node.
+    Node,
+    /// Something is due with other machines.
+    Clock,
     /// A peer's socket or process, by its slot and the low bits of its generation.
     Peer {
         index: u32,
@@ -39,6 +45,9 @@ impl Tag {
             Self::Bell => 0,
             Self::Alarm => 1,
             Self::Timer => 2,
+            Self::Udp => 3,
+            Self::Node => 4,
+            Self::Clock => 5,
             Self::Listener => 1 << 62,
             Self::Peer { index, generation } => {
                 2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
@@ -49,9 +58,14 @@ impl Tag {
 
     pub fn from_bits(bits: u64) -> Self {
         match bits >> 62 {
-            0 if bits == 0 => Self::Bell,
-            0 if bits == Self::Timer.bits() => Self::Timer,
-            0 => Self::Alarm,
+            0 => match bits {
+                0 => Self::Bell,
+                2 => Self::Timer,
+                3 => Self::Udp,
+                4 => Self::Node,
+                5 => Self::Clock,
+                _ => Self::Alarm,
+            },
             1 => Self::Listener,
             2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
             _ => Self::Stranger(bits & !(3 << 62)),

@@ -83,9 +83,10 @@ impl Port {
             if rest == Some(Duration::ZERO) {
                 return Ok(self.poll());
             }
-            if self.arm() {
+            if self.arm_without_timer() {
                 self.statistics.sleeps += 1;
                 let asleep = clock::cycles();
+                let rest = self.rest_of_sleep(rest);
                 let result = self.look_after_sockets(rest);
                 self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
                 self.disarm();
@@ -103,13 +104,26 @@ impl Port {
     ///
     /// After waking, poll until `None`, then arm again.
     pub fn arm(&mut self) -> bool {
+        let is_armed = self.arm_without_timer();
+        if is_armed {
+            self.arm_far();
+        }
+        is_armed
+    }
+
+    /// The same, without a timer for what is due with other machines.
+    fn arm_without_timer(&mut self) -> bool {
         if !self.guard.is_owner() {
             return false;
+        }
+        if self.fabric.is_some() {
+            self.settle_far();
         }
         let wants = Wants { records: true, credit: !self.pending.is_empty() };
         self.sleeper.arm(&self.page, wants);
         let returned = self.returns.fall_asleep();
-        if returned || !self.resources.events.is_empty() || self.warm_all_ready() {
+        let has_far_input = self.fabric.is_some() && self.has_far_input();
+        if returned || has_far_input || !self.resources.events.is_empty() || self.warm_all_ready() {
             self.disarm();
             return false;
         }
@@ -136,6 +150,12 @@ impl Port {
         }
     }
 
+    /// How long to sleep, if something is due with other machines before `rest` is over.
+    pub(super) fn rest_of_sleep(&mut self, rest: Option<Duration>) -> Option<Duration> {
+        let due = self.fabric.as_deref_mut().and_then(|fabric| fabric.rest(clock::nanoseconds()));
+        [rest, due].into_iter().flatten().min()
+    }
+
     fn disarm(&mut self) {
         self.is_armed = false;
         self.sleeper.disarm(&self.page);
@@ -147,7 +167,7 @@ impl Port {
         let mut any = false;
         for index in self.slots.indices() {
             let resources = &self.resources;
-            if self.slots.connection_at(index).is_some_and(|connection| connection.is_ready(resources)) {
+            if self.slots.ring_at(index).is_some_and(|connection| connection.is_ready(resources)) {
                 self.warm(index);
                 any = true;
             }

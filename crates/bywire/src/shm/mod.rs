@@ -5,4 +5,4 @@ pub(crate) mod connection;
 pub mod handshake;
 pub(crate) mod lanes;
 pub(crate) mod record;
-pub(crate) mod runtime;
+pub mod runtime;

@@ -12,6 +12,7 @@ use bywire_sys::credentials::Credentials;
 use bywire_sys::directory;
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::Socket;
+use bywire_wire::service::SOCKET_NAME;
 
 use crate::message::address::PortName;
 use crate::message::error::{OpenError, is_want};
@@ -79,9 +80,34 @@ impl RuntimeDirectory {
         }
     }
 
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The socket of a port.
     pub fn socket_path(&self, port: &PortName) -> PathBuf {
         self.path.join(format!("{port}.port"))
+    }
+
+    /// The socket of this node's service.
+    pub fn service_path(&self) -> PathBuf {
+        self.path.join(SOCKET_NAME)
+    }
+
+    /// Claims the socket of this node's service: root for all users, another user for itself alone. Root replaces what
+    /// another user has put there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn claim_service(&self) -> Result<Claim, OpenError> {
+        let name = PortName::Name(SOCKET_NAME.to_owned());
+        let path = self.service_path();
+        let is_root = bywire_sys::process::user() == 0;
+        if is_root && directory::entry(&path).is_ok_and(|entry| entry.owner != 0) {
+            directory::remove(&path);
+        }
+        self.claim_lasting(&name, &path, (if is_root { 0o666 } else { 0o600 }, None))
     }
 
     /// Claims a name, or a free number if no name is given.
@@ -111,9 +137,23 @@ impl RuntimeDirectory {
     }
 
     fn claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
+        let access = match admit {
+            Admit::SameUser => (0o600, None),
+            Admit::Group(group) => (0o660, Some(group)),
+            Admit::Everyone => (0o666, None),
+        };
+        self.claim_lasting(name, &self.socket_path(name), access)
+    }
+
+    fn claim_lasting(
+        &self,
+        name: &PortName,
+        path: &Path,
+        access: (u32, Option<u32>),
+    ) -> Result<Claim, OpenError> {
         let mut vanished = 0;
         loop {
-            match self.try_claim_name(name, admit) {
+            match self.try_claim(name, path, access) {
                 // Another process took our fresh socket for one of a dead process: ours was stopped for long, or a
                 // clock jumped.
                 Err(
@@ -126,23 +166,22 @@ impl RuntimeDirectory {
         }
     }
 
-    fn try_claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
+    fn try_claim(
+        &self,
+        name: &PortName,
+        path: &Path,
+        (mode, group): (u32, Option<u32>),
+    ) -> Result<Claim, OpenError> {
         let unusable = |cause| self.unusable(cause);
         let mut random = [0; 8];
         bywire_sys::process::random(&mut random).map_err(OpenError::System)?;
         let temporary = self.path.join(format!(".{:016x}.new", u64::from_ne_bytes(random)));
         let listener = Listener::bind(&temporary).map_err(unusable)?;
-        let path = self.socket_path(name);
-        let (mode, group) = match admit {
-            Admit::SameUser => (0o600, None),
-            Admit::Group(group) => (0o660, Some(group)),
-            Admit::Everyone => (0o666, None),
-        };
         let placed = directory::set_access(&temporary, mode, group)
             .map_err(OpenError::System)
-            .and_then(|()| self.place(&temporary, &path, name));
+            .and_then(|()| self.place(&temporary, path, name));
         match placed {
-            Ok(()) => Ok(Claim { listener, name: name.clone(), path }),
+            Ok(()) => Ok(Claim { listener, name: name.clone(), path: path.to_owned() }),
             Err(error) => {
                 directory::remove(&temporary);
                 Err(error)

@@ -19,6 +19,7 @@ impl Place {
         Self { directory }
     }
 
+    #[allow(dead_code, reason = "not every test file has options of its own")]
     pub fn options(&self) -> PortOptions {
         PortOptions { runtime_directory: Some(self.directory.path().to_owned()), ..PortOptions::default() }
     }

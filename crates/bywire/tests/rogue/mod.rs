@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bywire::handshake::{Introduction, PACKET_BYTES_MAX, Packet};
 use bywire::{Geometry, PortName, Refusal};
@@ -20,6 +21,7 @@ use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Bell;
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 /// The kinds of records, by their numbers in the protocol.
 pub const MESSAGE: u8 = 1;
@@ -115,7 +117,7 @@ impl Rogue {
     /// Does an honest handshake, and waits for the answer.
     pub fn enter(&self, victim: &str) -> Result<Inside, Refusal> {
         let socket = self.connect(victim);
-        socket.send(&Packet::Hello(self.introduction()).to_bytes(), &self.offer()).expect("send");
+        introduce(&socket, &Packet::Hello(self.introduction()).to_bytes(), &self.offer());
         self.inside(socket)
     }
 
@@ -215,6 +217,15 @@ pub fn is_over(socket: &Socket) -> bool {
     }
 }
 
+/// Sends a first packet with descriptors. While many sockets of this user wait to be closed, the kernel takes descriptors only
+/// once the victim has accepted the connection.
+pub fn introduce(socket: &Socket, packet: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    while let Err(error) = socket.send(packet, descriptors) {
+        assert_eq!(error, Errno::PERM, "the introduction is refused");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Waits for a packet; `None`: the connection was closed without one.
 pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
     let mut bytes = [0; PACKET_BYTES_MAX];
@@ -230,7 +241,7 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
                 assert_eq!(rustix::event::poll(&mut asked, Some(&minute)), Ok(1), "no answer in a minute");
             }
             // This process belongs to the victim's user, and shares its account.
-            Err(rustix::io::Errno::DQUOT) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Err(Errno::DQUOT) => std::thread::sleep(Duration::from_millis(1)),
             Ok(Received::Closed) | Err(_) => return None,
         }
     }

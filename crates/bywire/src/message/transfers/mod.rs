@@ -12,17 +12,18 @@ use std::collections::VecDeque;
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
+use crate::message::share::ForeignUser;
 
 use state::{Incoming, Undelivered, Waiting};
 
 pub use state::NOTE_BYTES_MAX;
-pub(crate) use state::{Note, Outgoing, PutRequest, Reply, Step, Unposted, What, status_code};
+pub(crate) use state::{Note, Outgoing, PutRequest, Reply, Short, Step, Unposted, What, status_code};
 
 /// Every transfer with one peer.
 pub(crate) struct Transfers {
     peer: Peer,
     /// The peer's user, unless it is ours or root.
-    foreign_user: Option<u32>,
+    foreign_user: Option<ForeignUser>,
     outgoing: [VecDeque<Outgoing>; 2],
     /// A send found no room, and the program is to be told when there is some.
     starved: [bool; 2],
@@ -36,7 +37,7 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    pub fn new(peer: Peer, foreign_user: Option<u32>) -> Self {
+    pub fn new(peer: Peer, foreign_user: Option<ForeignUser>) -> Self {
         Self {
             peer,
             foreign_user,
@@ -48,6 +49,11 @@ impl Transfers {
             replies: VecDeque::new(),
             guesses: 0,
         }
+    }
+
+    /// The peer's user, unless it is ours or root.
+    pub fn foreign_user(&self) -> Option<&ForeignUser> {
+        self.foreign_user.as_ref()
     }
 
     /// Is there anything to send, to confirm or to tell the program?

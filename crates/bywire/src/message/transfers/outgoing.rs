@@ -47,7 +47,16 @@ impl Transfers {
         priority: Priority,
         buffer: Buffer,
     ) -> u32 {
-        let entry = Some(Waiting { id, kind, priority, buffer, filled: 0, asked: false });
+        let entry = Some(Waiting {
+            id,
+            kind,
+            priority,
+            buffer,
+            filled: 0,
+            asked: false,
+            is_out: false,
+            answer: None,
+        });
         let index = self.waiting.iter().position(Option::is_none).unwrap_or(self.waiting.len());
         match self.waiting.get_mut(index) {
             Some(free) => *free = entry,
@@ -74,26 +83,74 @@ impl Transfers {
 
     /// Notes that the first transfer has been sent whole, up to this position of its lane.
     pub fn finish_first(&mut self, priority: Priority, position: u64, resources: &mut Resources) {
-        let Some(entry) = self.outgoing[priority as usize].pop_front() else { return };
+        if let Some(entry) = self.outgoing[priority as usize].pop_front() {
+            self.finish(entry, priority, position, resources);
+        }
+    }
+
+    /// Takes the first transfer out, for a link that keeps its memory until the peer has it. [`Self::finish`] follows, or
+    /// [`Self::fail`]. From now on the peer may answer it.
+    pub fn take_first(&mut self, priority: Priority) -> Option<Outgoing> {
+        let entry = self.outgoing[priority as usize].pop_front()?;
+        if let What::Put { transfer, .. } = entry.what
+            && let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize)
+        {
+            (waiting.asked, waiting.is_out) = (true, true);
+        }
+        Some(entry)
+    }
+
+    /// Notes that a transfer has been sent whole, up to this position of its lane, and that its memory is back.
+    pub fn finish(&mut self, entry: Outgoing, priority: Priority, position: u64, resources: &mut Resources) {
         let Outgoing { id, buffer, what, .. } = entry;
         match what {
             What::Message { confirm: Confirm::Copied } => {
                 resources.complete(Event::Sent { id, buffer, result: Ok(()) }, priority);
             }
             What::Message { confirm: Confirm::Delivered } => {
-                self.undelivered[priority as usize].push_back(Undelivered { position, id, buffer });
+                let queue = &mut self.undelivered[priority as usize];
+                // Where memory comes back late, a later message may be here already.
+                let place = queue.partition_point(|other| other.position <= position);
+                queue.insert(place, Undelivered { position, id, buffer });
             }
-            What::Put { transfer, .. } => {
-                if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
-                    waiting.buffer = buffer;
-                    waiting.asked = true;
-                }
-            }
+            What::Put { transfer, .. } => self.finish_put(transfer, buffer, resources),
             What::Get { transfer, .. } => {
                 if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
                     waiting.asked = true;
                 }
             }
+        }
+    }
+
+    /// Keeps the memory of a put until the peer's answer, which may have come before.
+    fn finish_put(&mut self, transfer: u32, buffer: Buffer, resources: &mut Resources) {
+        let Some(slot) = self.waiting.get_mut(transfer as usize) else { return };
+        if let Some(waiting) = slot {
+            waiting.buffer = buffer;
+            (waiting.asked, waiting.is_out) = (true, false);
+        }
+        if let Some(waiting) = slot.take_if(|waiting| waiting.answer.is_some()) {
+            let result = waiting.answer.map_or(Ok(()), status_of);
+            self.complete(waiting, result, resources);
+        }
+    }
+
+    /// Ends a transfer whose memory was out, and will not be sent.
+    pub fn fail(
+        &mut self,
+        entry: Outgoing,
+        priority: Priority,
+        failed: Result<(), TransferError>,
+        resources: &mut Resources,
+    ) {
+        // A put under way is in both tables, and is completed once.
+        if let What::Put { transfer, .. } = entry.what
+            && let Some(waiting) = self.waiting.get_mut(transfer as usize)
+        {
+            *waiting = None;
+        }
+        if let Some(event) = entry.failed(failed) {
+            resources.complete(event, priority);
         }
     }
 
@@ -189,17 +246,30 @@ impl Transfers {
         code: u64,
         resources: &mut Resources,
     ) -> Result<(), DisconnectReason> {
-        let entry = self.waiting_mut(transfer).and_then(|entry| entry.take_if(|waiting| waiting.asked));
-        let entry = entry.ok_or(DisconnectReason::Broken)?;
-        let result = status_of(code);
-        let is_get = entry.kind == TransferKind::Get;
-        if is_get && result.is_ok() && entry.filled != entry.buffer.as_ref().len() {
-            return Err(DisconnectReason::Broken);
+        let slot = self.waiting_mut(transfer).ok_or(DisconnectReason::Broken)?;
+        if let Some(waiting) = slot.as_mut().filter(|waiting| waiting.is_out) {
+            // The peer has it, and has not said so yet in the link's own terms.
+            return match waiting.answer.replace(code) {
+                None => Ok(()),
+                Some(_) => Err(DisconnectReason::Broken),
+            };
         }
+        let result = status_of(code);
+        let is_sound = |waiting: &Waiting| {
+            let is_get = waiting.kind == TransferKind::Get;
+            let is_missing = is_get && result.is_ok() && waiting.filled != waiting.buffer.as_ref().len();
+            waiting.asked && !is_missing
+        };
+        // Where the answer is not sound, the transfer stays, and ends with the connection.
+        let entry = slot.take_if(|waiting| is_sound(waiting)).ok_or(DisconnectReason::Broken)?;
+        self.complete(entry, result, resources);
+        Ok(())
+    }
+
+    fn complete(&mut self, entry: Waiting, result: Result<(), TransferError>, resources: &mut Resources) {
         while self.waiting.pop_if(|entry| entry.is_none()).is_some() {}
         let priority = entry.priority;
         resources.complete(entry.finished(result), priority);
-        Ok(())
     }
 
     fn waiting_mut(&mut self, transfer: u64) -> Option<&mut Option<Waiting>> {
@@ -215,16 +285,8 @@ impl Transfers {
         for entry in self.undelivered[priority as usize].drain(..) {
             resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
         }
-        for entry in self.outgoing[priority as usize].drain(..) {
-            // A put under way is in both tables, and is completed once.
-            if let What::Put { transfer, .. } = entry.what
-                && let Some(waiting) = self.waiting.get_mut(transfer as usize)
-            {
-                *waiting = None;
-            }
-            if let Some(event) = entry.failed(failed) {
-                resources.complete(event, priority);
-            }
+        while let Some(entry) = self.outgoing[priority as usize].pop_front() {
+            self.fail(entry, priority, failed, resources);
         }
     }
 

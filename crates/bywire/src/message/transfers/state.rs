@@ -21,6 +21,18 @@ pub(crate) enum Step {
     Event(Event),
 }
 
+/// The record at the head of a lane. Plain words: nothing to drop on the fast path.
+#[derive(Clone, Copy)]
+pub(crate) enum Short {
+    Nothing,
+    Message {
+        words: [u64; 7],
+        length: u16,
+    },
+    /// A record that takes longer.
+    Other,
+}
+
 /// The transfers half received on one lane.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
@@ -142,6 +154,10 @@ pub(crate) struct Waiting {
     pub filled: usize,
     /// Has the whole request been sent, so that the peer owes an answer?
     pub asked: bool,
+    /// Has the link the memory of a put, whose answer may come before the memory is back?
+    pub is_out: bool,
+    /// The answer's code, if it came while the memory was out.
+    pub answer: Option<u64>,
 }
 
 /// The kind of transfer that a completion reports.

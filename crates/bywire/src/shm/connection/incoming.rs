@@ -3,14 +3,14 @@
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 
-use super::{Connection, Paused, Short};
+use super::{Connection, Paused};
 use crate::message::buffer::Payload;
 use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
 use crate::message::peer::Priority;
 use crate::message::region::Key;
 use crate::message::resources::Resources;
-use crate::message::transfers::{NOTE_BYTES_MAX, PutRequest, Step, Unposted};
+use crate::message::transfers::{NOTE_BYTES_MAX, PutRequest, Short, Step, Unposted};
 use crate::shm::lanes::lane_of;
 use crate::shm::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, PUT_NOTE, RETURN,

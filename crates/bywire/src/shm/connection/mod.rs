@@ -20,6 +20,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::lend::{LenderHeap, Returns};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
+use crate::message::share::ForeignUser;
 use crate::message::transfers::Transfers;
 use crate::shm::handshake::Packet;
 use crate::shm::lanes::{Ends, Lanes, lane_of};
@@ -91,21 +92,11 @@ enum Window {
     SmallForGood,
 }
 
-/// The record at the head of a lane. Plain words: nothing to drop on the fast path.
-#[derive(Clone, Copy)]
-pub(crate) enum Short {
-    Nothing,
-    Message {
-        words: [u64; 7],
-        length: u16,
-    },
-    /// A record that takes longer.
-    Other,
-}
-
 /// Everything that both ends have exchanged when a connection begins.
 pub(crate) struct Meeting {
     pub info: PeerInfo,
+    /// The peer's user.
+    pub uid: u32,
     pub socket: Socket,
     pub process: Option<OwnedFd>,
     pub outbound: Shared,
@@ -130,8 +121,8 @@ impl Window {
 impl Connection {
     pub fn new(peer: Peer, meeting: Meeting) -> Self {
         let Meeting { info, socket, process, outbound, inbound, page, bell, .. } = meeting;
-        let Meeting { own_geometry, peer_geometry, returns, guard, .. } = meeting;
-        let (uid, integrity) = (info.uid, info.integrity);
+        let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
+        let integrity = info.integrity;
         let foreign_user = (!is_family(uid)).then_some(uid);
         let ends =
             Ends { socket, outbound, inbound, page, bell, own_geometry, peer_geometry, integrity, uid };
@@ -140,7 +131,7 @@ impl Connection {
             info,
             process,
             foreign_user,
-            transfers: Transfers::new(peer, foreign_user),
+            transfers: Transfers::new(peer, foreign_user.map(ForeignUser::Local)),
             lanes: Lanes::new(ends),
             paused: [None, None],
             is_put_aside: [false; 2],

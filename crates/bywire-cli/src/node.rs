@@ -1,0 +1,332 @@
+//! `bywire init`, `bywire up`, and this machine's node in `bywire status`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use bywire_measure::exit_status::{Misuse, complain};
+use bywire_node::fabric::{self, Fabric, FabricError, Node, Place};
+use bywire_node::file::{self, FileError};
+use bywire_node::service::{self, Options, Service, ServiceError};
+use bywire_node::{ask, key, place};
+use bywire_sys::process;
+use bywire_wire::keys::Security;
+use bywire_wire::service::status::{self, Entry, State};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::count;
+
+/// Arguments of `bywire init`.
+#[derive(Args, Debug)]
+#[command(
+    before_help = "\
+Examples:
+  bywire init web1 --address 10.0.0.1
+  bywire init web2 --address web2.example --address '[2001:db8::2]:7248' --fabric lab",
+    after_help = "\
+Makes node.key, which stays on this machine, and fabric.toml with this node, unless that is there already. Prints the \
+[[node]] of this machine, for the fabric.toml of every other one. The directory is /etc/bywire for root, and \
+$XDG_CONFIG_HOME/bywire for others."
+)]
+pub struct InitArgs {
+    /// This machine's name in the fabric
+    name: String,
+    /// Where others reach it, with a port unless it is 7248; can be repeated [default: the host's name]
+    #[arg(long = "address", value_name = "HOST[:PORT]")]
+    addresses: Vec<String>,
+    /// The fabric's name
+    #[arg(long, value_name = "NAME", default_value = "fabric")]
+    fabric: String,
+    /// Do not encrypt: packets bear a check against accidents only
+    #[arg(long)]
+    plain: bool,
+    /// Where the configuration is [default: /etc/bywire, or the user's own]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+}
+
+/// Arguments of `bywire up`.
+#[derive(Args, Debug)]
+#[command(
+    before_help = "\
+Examples:
+  bywire init web1 --address 10.0.0.1
+  bywire up
+  bywire up --config ~/fabric --port 7300
+  bywire status",
+    after_help = "\
+Serves until Ctrl-C, and prints one line when it is ready. As root it serves every user, else its own user alone. It \
+reads fabric.toml again on SIGHUP; nodes that are not in it any more lose their connections. Connections outlive the \
+service: end it and start it again at any time."
+)]
+pub struct UpArgs {
+    /// Where fabric.toml and node.key are [default: /etc/bywire, or the user's own]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+    /// The UDP port, which this node's addresses in fabric.toml must have, too
+    #[arg(long, value_name = "PORT", default_value_t = fabric::UDP_PORT)]
+    port: u16,
+}
+
+/// The directory that was named, or the default one.
+fn directory(named: Option<&Path>) -> Result<PathBuf> {
+    let none = || Misuse("this user has no home: name the directory of the configuration by --config".into());
+    Ok(place::directory(named).ok_or_else(none)?)
+}
+
+impl InitArgs {
+    /// Makes a key and a fabric file.
+    pub fn run(self) -> Result<()> {
+        let node = self.node_without_key()?;
+        let directory = directory(self.config.as_deref())?;
+        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let key_path = directory.join(key::FILE_NAME);
+        let key = key::make(&key_path).map_err(|error| match error {
+            error @ key::KeyError::File(FileError::Exists(_)) => Misuse::of(error),
+            error => error.into(),
+        })?;
+        let node = Node { key: key.public(), ..node };
+        let path = directory.join(fabric::FILE_NAME);
+        let fabric =
+            Fabric { name: self.fabric, serial: 1, is_encrypted: !self.plain, nodes: vec![node.clone()] };
+        let made = match file::make(&path, 0o644, &fabric.to_string()) {
+            Ok(()) => format!("made {} and {}", key_path.display(), path.display()),
+            Err(FileError::Exists(_)) => {
+                format!("made {}; {} was there and is unchanged", key_path.display(), path.display())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let all = "the fabric.toml of every node has to have these lines";
+        crate::output::print(&format!("# {made}\n# {all}\n{}", fabric::stanza(&node)))
+    }
+
+    /// What the arguments say. The key is none yet.
+    fn node_without_key(&self) -> Result<Node> {
+        let allowed = "letters, digits, `-`, `_` and `.`, 48 at most, and not `localhost`";
+        for name in [&self.name, &self.fabric] {
+            if !fabric::is_name(name) || self.name == "localhost" {
+                return Err(
+                    Misuse(format!("`{name}` cannot be the name of a node or a fabric: {allowed}")).into()
+                );
+            }
+        }
+        let host = vec![process::host_name()];
+        let addresses = if self.addresses.is_empty() { &host } else { &self.addresses };
+        if addresses.len() > fabric::ADDRESSES_MAX {
+            return Err(Misuse(format!("a node has at most {} addresses", fabric::ADDRESSES_MAX)).into());
+        }
+        let place = |text: &String| {
+            text.parse::<Place>().map_err(|_| {
+                Misuse(format!("`{text}` is no address: give --address HOST or --address HOST:PORT"))
+            })
+        };
+        let addresses = addresses.iter().map(place).collect::<Result<_, _>>()?;
+        let key = bywire_wire::handshake::PublicKey([0; 32]);
+        Ok(Node { name: self.name.clone(), addresses, key })
+    }
+}
+
+impl UpArgs {
+    /// Serves.
+    pub fn run(self) -> Result<()> {
+        let options = Options {
+            configuration: directory(self.config.as_deref())?,
+            runtime_directory: None,
+            udp_port: self.port,
+            boot_id: service::boot_id().context("cannot tell this start of the machine from others")?,
+        };
+        let (stop, reload) = service::watch_signals()?;
+        let say = |line: &str| complain("bywire", line);
+        let service = Service::start(&options, &say).map_err(refused)?;
+        let Fabric { name, nodes, is_encrypted, .. } = service.fabric();
+        let ready = format!(
+            "node {} of fabric {name} is up: {}, {}, UDP port {}\n",
+            service.node(),
+            count::of(nodes.len() as u64, "node", "nodes"),
+            if *is_encrypted { "encrypted" } else { "not encrypted" },
+            service.udp_port()
+        );
+        crate::output::print(&ready)?;
+        // Without a service manager there is nobody to tell.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        Ok(service.run(&stop, &reload)?)
+    }
+}
+
+/// What the reader has to change is misuse.
+fn refused(error: ServiceError) -> anyhow::Error {
+    match error {
+        ServiceError::Key(key::KeyError::Random(_)) => error.into(),
+        ServiceError::Fabric(FabricError::File(FileError::Unreadable(..))) => error.into(),
+        ServiceError::Key(_) | ServiceError::Fabric(_) | ServiceError::Running(_) => Misuse::of(error),
+        error => error.into(),
+    }
+}
+
+/// What this machine's service says. `None`: none runs.
+///
+/// # Errors
+/// One that runs does not answer.
+pub fn ask() -> Result<Option<Vec<Entry>>> {
+    match ask::status(None) {
+        Ok(entries) => Ok(Some(entries)),
+        // Another user's, or no directory where one could be.
+        Err(ask::AskError::Absent | ask::AskError::Foreign(_) | ask::AskError::Runtime(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// For people.
+pub fn text(entries: &[Entry]) -> String {
+    entries.iter().map(line).collect()
+}
+
+fn line(entry: &Entry) -> String {
+    match entry {
+        Entry::Service(service) => service_lines(service),
+        Entry::Node(node) => node_line(node),
+        Entry::Port(port) => {
+            let reach = if port.is_reachable { "can be reached" } else { "connects only" };
+            let dropped = match port.dropped {
+                0 => String::new(),
+                dropped => format!(", {} found no room", count::of(dropped.into(), "packet", "packets")),
+            };
+            format!(
+                "port {} of {} (process {}) {reach}, UDP port {}{dropped}\n",
+                port.name, port.user, port.pid, port.udp_port
+            )
+        }
+        Entry::Connection(connection) => format!(
+            "connection {} - {}/{} of {}, {}\n",
+            connection.port,
+            connection.peer_node,
+            connection.peer_port,
+            connection.peer_user,
+            security_text(connection.security)
+        ),
+    }
+}
+
+fn service_lines(service: &status::Service) -> String {
+    let mut text = format!(
+        "node {} of fabric {}, serial {}, {}, UDP port {}, up for {} s\n",
+        service.node,
+        service.fabric,
+        service.serial,
+        if service.is_encrypted { "encrypted" } else { "not encrypted" },
+        service.udp_port,
+        service.uptime_s
+    );
+    if let Some(complaint) = &service.complaint {
+        text += &format!("the fabric file has changed and was not taken: {complaint}\n");
+    }
+    let strange = service.strangers.iter().filter(|(_, count)| *count > 0);
+    let strange: Vec<String> =
+        strange.map(|(name, count)| format!("{count} {}", stranger_text(name))).collect();
+    if !strange.is_empty() {
+        text += &format!("from strangers: {}\n", strange.join(", "));
+    }
+    if let Some((key, address)) = &service.last_unknown {
+        text += &format!("the last unknown key is {} at {address}\n", key_text(key));
+    }
+    text
+}
+
+fn node_line(node: &status::Node) -> String {
+    let state = match node.state {
+        State::Own => "this machine".to_owned(),
+        State::Idle => "not needed now".to_owned(),
+        State::Opening => format!("away: {}", node.complaint.as_deref().unwrap_or("no answer")),
+        State::Up => {
+            let rtt = node.rtt_us.map_or(String::new(), |rtt_us| format!(", {rtt_us} µs there and back"));
+            let address = node.address.map_or(String::new(), |address| format!(" at {address}"));
+            format!("up{address}{rtt}")
+        }
+    };
+    format!("node {} ({}) {state}\n", node.name, node.addresses.join(", "))
+}
+
+fn stranger_text(name: &str) -> &str {
+    match name {
+        "foreign" => "no packets of ours",
+        "without_key" => "without this node's key",
+        "unreadable" => "unreadable",
+        "unknown_keys" => "with a key that the fabric file does not have",
+        "cookies_sent" => "answered by a cookie",
+        "dropped" => "dropped as too many",
+        other => other,
+    }
+}
+
+fn security_text(security: Option<Security>) -> &'static str {
+    match security {
+        None => "older than the service",
+        Some(Security::Plain) => "not encrypted",
+        Some(Security::Aes256Gcm) => "AES-256-GCM",
+        Some(Security::ChaCha20Poly1305) => "ChaCha20-Poly1305",
+    }
+}
+
+fn key_text(bytes: &[u8; 32]) -> String {
+    key::to_text(&bywire_wire::handshake::PublicKey(*bytes))
+}
+
+/// For programs: `null` where no service runs.
+pub fn object(entries: Option<&[Entry]>) -> Value {
+    let Some(entries) = entries else { return Value::Null };
+    let mut object = json!({});
+    let (mut nodes, mut ports, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in entries {
+        match entry {
+            Entry::Service(service) => object = service_object(service),
+            Entry::Node(node) => nodes.push(node_object(node)),
+            Entry::Port(port) => ports.push(json!({
+                "name": port.name, "user": port.user, "pid": port.pid, "is_reachable": port.is_reachable,
+                "udp_port": port.udp_port, "waiting_bytes": port.waiting_bytes, "dropped": port.dropped,
+            })),
+            Entry::Connection(connection) => connections.push(json!({
+                "port": connection.port, "peer_node": connection.peer_node, "peer_port": connection.peer_port,
+                "peer_user": connection.peer_user,
+                "security": connection.security.map(|security| security_text(Some(security))),
+            })),
+        }
+    }
+    object["nodes"] = nodes.into();
+    object["ports"] = ports.into();
+    object["connections"] = connections.into();
+    object
+}
+
+fn service_object(service: &status::Service) -> Value {
+    json!({
+        "name": service.node, "fabric": service.fabric, "serial": service.serial,
+        "is_encrypted": service.is_encrypted, "udp_port": service.udp_port, "uptime_s": service.uptime_s,
+        "strangers": counts(&service.strangers), "complaint": service.complaint,
+        "last_unknown": service.last_unknown.as_ref().map(|(key, address)| {
+            json!({ "key": key_text(key), "address": address.to_string() })
+        }),
+    })
+}
+
+fn node_object(node: &status::Node) -> Value {
+    let state = match node.state {
+        State::Own => "own",
+        State::Idle => "idle",
+        State::Opening => "opening",
+        State::Up => "up",
+    };
+    json!({
+        "name": node.name, "key": key_text(&node.key), "addresses": node.addresses, "state": state,
+        "address": node.address.map(|address| address.to_string()), "rtt_us": node.rtt_us,
+        "counters": counts(&node.counters), "complaint": node.complaint,
+    })
+}
+
+fn counts(named: &[(String, u64)]) -> Value {
+    named
+        .iter()
+        .map(|(name, count)| (name.clone(), Value::from(*count)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}

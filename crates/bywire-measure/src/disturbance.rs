@@ -1,0 +1,142 @@
+//! When a block counts as disturbed, and why: see [`bywire_results::cell::DISTURBED`].
+//!
+//! A single switch of threads says nothing. The kernel's own threads cause one in most blocks, for microseconds.
+
+use std::collections::BTreeSet;
+
+use crate::cpu::{Snapshot, Taken};
+use crate::plan::{Outcome, Outcomes, Part};
+
+/// A block is disturbed when more than this share of it was taken from one of its ends. On a quiet machine the kernel's
+/// own threads take under 0.5 %, and a program that wants the same core 10 to 50 %.
+const TAKEN_SHARE_MAX: f64 = 0.02;
+
+/// Why the span between two snapshots of an end counts as disturbed: `steal` when the hypervisor had the core, counted in
+/// ticks of 10 ms; `waited-for-core` when another thread had it. Empty when clean.
+pub fn reasons(before: &Snapshot, after: &Snapshot) -> Vec<String> {
+    of(before.taken_until(after))
+}
+
+/// Why a block counts as disturbed at any of these ends, by snapshots before and after it.
+pub fn at_any<'a>(ends: impl Iterator<Item = (&'a Snapshot, &'a Snapshot)>) -> Vec<String> {
+    let reasons: Vec<String> = ends.flat_map(|(before, after)| reasons(before, after)).collect();
+    once_each(reasons.iter())
+}
+
+fn of(taken: Taken) -> Vec<String> {
+    let taken_max = TAKEN_SHARE_MAX * taken.wall_seconds;
+    [("steal", taken.stolen_seconds), ("waited-for-core", taken.waited_seconds)]
+        .into_iter()
+        .filter(|(_, seconds)| seconds.is_some_and(|seconds| seconds > taken_max))
+        .map(|(reason, _)| reason.to_owned())
+        .collect()
+}
+
+/// Why a block counts as disturbed, by both of its ends.
+pub fn of_block(source: &Part, target: &Part) -> Vec<String> {
+    once_each(source.disturbed.iter().chain(&target.disturbed))
+}
+
+/// Why each block of a pair counts as disturbed.
+pub fn by_block(outcomes: &Outcomes) -> Vec<Vec<String>> {
+    let none = Part::default();
+    let target = |index| outcomes.target.as_ref().and_then(|target| target.blocks.get(index));
+    let sources = outcomes.source.blocks.iter().enumerate();
+    sources.map(|(index, source)| of_block(source, target(index).unwrap_or(&none))).collect()
+}
+
+/// Why any block of any of these pairs counts as disturbed.
+pub fn of_pairs(pairs: &[Outcomes]) -> Vec<String> {
+    let reasons: Vec<Vec<String>> = pairs.iter().flat_map(by_block).collect();
+    once_each(reasons.iter().flatten())
+}
+
+/// Why the N½ of a sweep counts as disturbed. Each of its points is a median of blocks, and so is memcpy: it stands
+/// while fewer than half of them are disturbed.
+pub fn of_sweep(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
+    let memcpy =
+        memcpy.map(|memcpy| memcpy.blocks.iter().map(|part| part.disturbed.clone()).collect::<Vec<_>>());
+    let points: Vec<_> = sweep.iter().map(by_block).chain(memcpy).collect();
+    let shaken = points.iter().filter(|blocks| {
+        let disturbed = blocks.iter().filter(|reasons| !reasons.is_empty()).count();
+        disturbed > 0 && 2 * disturbed >= blocks.len()
+    });
+    once_each(shaken.flatten().flatten())
+}
+
+fn once_each<'a>(reasons: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let reasons: BTreeSet<&String> = reasons.collect();
+    reasons.into_iter().cloned().collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::plan::End;
+
+    #[test]
+    fn disturbances_are_named_and_a_moment_is_none() {
+        let reasons = |stolen, waited| {
+            of(Taken { wall_seconds: 0.5, stolen_seconds: Some(stolen), waited_seconds: Some(waited) })
+        };
+        assert!(reasons(0.0, 0.0).is_empty());
+        assert!(reasons(0.01, 0.01).is_empty(), "a tick, and 2 % of waiting");
+        assert_eq!(reasons(0.02, 0.0), ["steal"]);
+        assert_eq!(reasons(0.0, 0.011), ["waited-for-core"]);
+        assert_eq!(reasons(0.02, 0.1), ["steal", "waited-for-core"]);
+    }
+
+    #[test]
+    fn a_neighbour_on_the_core_is_a_disturbance() {
+        let core = crate::pin::allowed_cores()[0];
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let busy = |until: &dyn Fn() -> bool| while !until() {};
+        let (there, is_there) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                crate::pin::pin_to(core).unwrap();
+                there.send(()).unwrap();
+                // Relaxed: a flag alone, nothing else hangs on it.
+                busy(&|| stop.load(std::sync::atomic::Ordering::Relaxed));
+            });
+            is_there.recv().unwrap();
+            let disturbed = scope.spawn(|| {
+                crate::pin::pin_to(core).unwrap();
+                let before = Snapshot::take(Some(core));
+                let began = std::time::Instant::now();
+                busy(&|| began.elapsed().as_millis() > 200);
+                reasons(&before, &Snapshot::take(Some(core)))
+            });
+            let found = disturbed.join().unwrap();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(found.iter().any(|reason| reason == "waited-for-core"), "{found:?}");
+        });
+    }
+
+    pub(crate) fn outcome(end: End, disturbed: &[bool]) -> Outcome {
+        let part = |&disturbed: &bool| Part {
+            disturbed: if disturbed { vec![format!("{end}")] } else { Vec::new() },
+            ..Part::default()
+        };
+        Outcome { blocks: disturbed.iter().map(part).collect(), ..Outcome::of(end) }
+    }
+
+    pub(crate) fn outcomes(source: &[bool], target: &[bool]) -> Outcomes {
+        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
+        Outcomes { source, target, same_machine: true }
+    }
+
+    #[test]
+    fn a_sweep_is_disturbed_where_a_median_of_it_is() {
+        let clean = outcomes(&[false; 4], &[false; 4]);
+        let once = outcomes(&[true, false, false, false], &[true, false, false, false]);
+        let half = outcomes(&[true, false, false, false], &[false, true, false, false]);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(of_sweep(&[clean.clone(), once.clone()], None), none);
+        assert_eq!(of_sweep(&[once.clone(), half], None), ["source", "target"]);
+        let memcpy = outcome(End::Source, &[true, true, false]);
+        assert_eq!(of_sweep(&[clean.clone(), once], Some(&memcpy)), ["source"]);
+        let alone = Outcomes { target: None, ..outcomes(&[true], &[]) };
+        assert_eq!(by_block(&alone), [["source"]]);
+    }
+}

@@ -1,0 +1,485 @@
+//! Several connections at once. Each is a fresh pair of processes, like those of a server that forks for each client.
+//! All begin at one moment, the sources on one core and the targets on another. In the message layer, one end of all
+//! connections is one port in one process: see [`crate::shared_port`].
+//!
+//! Only the time in which all of them ran counts. The connections' rates in it are added, or their half-RTTs averaged.
+//! It is cut into as many slices as there are blocks. A connection that begins before the others or ends after them is
+//! faster meanwhile, so every end that counts notes its progress (see [`crate::block_progress`]).
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::clock::monotonic_ns;
+use crate::pair;
+use crate::place::{Cores, Place};
+use crate::plan::Outcomes;
+use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
+use crate::switched_network::SwitchedNetwork;
+
+/// The permitted number of connections.
+pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
+
+/// A group of connections that did not run at one time is measured again, at most this number of times. Each attempt
+/// waits twice as long before it begins, because a loaded machine starts many processes late.
+const REPEATS: u32 = 3;
+
+/// A group ran at one time where all of it did so for this share of the shortest block.
+const TOGETHER_SHARE_MIN: f64 = 0.1;
+
+/// The most bytes of one message of each connection, together. Each end keeps up to six of its messages in memory.
+pub const BYTES_MAX: u64 = 256 << 20;
+
+/// The time that all sources have to connect, before [`START_EACH`] is added.
+const START: Duration = Duration::from_millis(150);
+/// The time added for each connection, whose processes have to be started.
+const START_EACH: Duration = Duration::from_millis(40);
+
+/// A core that was busy for more than this share had no time left.
+const BUSY_SHARE_MIN: f64 = 0.9;
+
+/// Where each connection's ends run.
+#[derive(Clone)]
+pub enum Layout {
+    /// All between the same two places.
+    One(Place),
+    /// Between nodes around a switch.
+    Network(Arc<SwitchedNetwork>),
+}
+
+impl Layout {
+    /// Where a connection of a test runs. In tests with one common node, that is node 0.
+    pub fn place(&self, test: Test, connection: u32) -> Place {
+        let network = match self {
+            Self::One(place) => return place.clone(),
+            Self::Network(network) => network,
+        };
+        let nodes = network.nodes.len();
+        let peer = 1 + connection as usize % (nodes - 1);
+        let (source, target) = match test {
+            Test::Fanout => (0, peer),
+            // Neighbours, so that no node is the bottleneck of all.
+            Test::Streams => {
+                let first = 2 * connection as usize % nodes;
+                (first, (first + 1) % nodes)
+            }
+            _ => (peer, 0),
+        };
+        Place::Nodes { network: Arc::clone(network), source, target }
+    }
+}
+
+/// The most time that the processes of this number of connections take to start.
+pub fn start(connections: u32) -> Duration {
+    START + START_EACH * connections
+}
+
+/// The time of a warm-up: its blocks, and a quarter more for the agreement on each with the other end, which shares its
+/// core with all others.
+fn warmup(plan: &Plan) -> Duration {
+    Duration::from_micros(plan.warmup_block_us() * u64::from(plan.warmup_blocks) * 5 / 4)
+}
+
+/// What several connections measured at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiConnection {
+    /// The outcomes of each connection.
+    pub outcomes: Vec<Outcomes>,
+    /// What was done while all of them ran.
+    pub together: Together,
+    /// The number of repetitions until they ran at one time.
+    pub repeats: u32,
+}
+
+/// Runs several connections through `plan` at once.
+///
+/// # Errors
+/// One line from the connection that failed first, after all have ended; or they did not run at one time.
+pub fn run(plan: &Plan, layout: &Layout, connections: u32, cores: Cores) -> Result<MultiConnection> {
+    repeated(plan.test, |repeats| {
+        attempt(plan, layout, connections, cores, start(connections) * (1 << repeats))
+    })
+}
+
+/// The first outcomes of `attempt` that ran at one time. `attempt` gets the number of attempts before it.
+fn repeated(test: Test, mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>) -> Result<MultiConnection> {
+    let mut repeats = 0;
+    loop {
+        let outcomes = attempt(repeats)?;
+        match Together::of(test, &outcomes) {
+            Ok(together) => return Ok(MultiConnection { outcomes, together, repeats }),
+            Err(error) if repeats == REPEATS => return Err(error),
+            Err(_) => repeats += 1,
+        }
+    }
+}
+
+/// Runs all of them once. They begin after `start` and their warm-up.
+fn attempt(
+    plan: &Plan,
+    layout: &Layout,
+    connections: u32,
+    cores: Cores,
+    start: Duration,
+) -> Result<Vec<Outcomes>> {
+    let start = start + warmup(plan);
+    let begin_ns = monotonic_ns() + start.as_nanos() as u64;
+    let deadline_seconds = plan.deadline_seconds + start.as_secs();
+    // A lent message is in memory that was made for one peer, so lent messages have no shared port.
+    if let (Level::Msg, false, Layout::One(Place::Processes)) = (plan.level, plan.request.lent, layout) {
+        let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
+        return pair::run_shared_port(&plan, connections, cores);
+    }
+    let run = |connection: u32| {
+        let place = layout.place(plan.test, connection);
+        let plan = Plan {
+            begin_ns: Some(begin_ns),
+            bind: place.target_address(),
+            deadline_seconds,
+            // Otherwise their time would be counted once for each connection.
+            carriers: if connection == 0 { plan.carriers.clone() } else { Vec::new() },
+            ..plan.clone()
+        };
+        pair::run(&Job::Messages(plan), &place, cores)
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..connections).map(|connection| scope.spawn(move || run(connection))).collect();
+        let outcomes = running.into_iter().enumerate().map(|(connection, running)| {
+            let outcomes = running.join().map_err(|_| anyhow!("its thread panicked")).flatten();
+            outcomes.with_context(|| format!("connection {connection}"))
+        });
+        // Waits for every connection, so that none outlives the failure of another.
+        outcomes.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// What the connections of one group did while all of them ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Together {
+    /// The group in each slice.
+    pub slices: Vec<Slice>,
+    /// How long a slice is.
+    pub slice_seconds: f64,
+    /// Each connection's value over the whole.
+    pub connections: Vec<f64>,
+    /// Each connection's share of the work: bytes or transactions per second.
+    pub work_per_second: Vec<f64>,
+}
+
+/// What a group did in one slice of the time in which all of it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    /// A summed rate, or a mean half-RTT.
+    pub value: f64,
+    /// Messages or round trips of all connections, one that was half done counting half.
+    pub operations: f64,
+}
+
+impl Together {
+    /// What the connections of one group did, from their outcomes.
+    ///
+    /// # Errors
+    /// They did not run at one time.
+    pub fn of(test: Test, outcomes: &[Outcomes]) -> Result<Self> {
+        let ends: Vec<&[Part]> = outcomes.iter().map(|outcomes| counting_end(test, outcomes)).collect();
+        let begin_ns = outcomes.iter().filter_map(began_ns).max();
+        let end_ns = ends.iter().filter_map(|parts| parts.last()).map(Part::ended_ns).min();
+        let (begin_ns, end_ns) = begin_ns.zip(end_ns).context("a connection has no block")?;
+        let shortest = ends.iter().map(|parts| parts.iter().map(|part| part.seconds).sum());
+        let shortest_ns = 1e9 * shortest.fold(f64::INFINITY, f64::min);
+        ensure!(
+            end_ns > begin_ns && (end_ns - begin_ns) as f64 >= TOGETHER_SHARE_MIN * shortest_ns,
+            "the connections did not run at one time: give a longer --time, or fewer --connections"
+        );
+        let count = ends.iter().map(|parts| parts.len()).min().unwrap_or(1).max(1);
+        let slice_ns = (end_ns - begin_ns) / count as u64;
+        let slices = (0..count as u64).map(|slice| {
+            let from_ns = begin_ns + slice * slice_ns;
+            let shares: Vec<Share> =
+                ends.iter().map(|parts| Share::of(test, parts, from_ns, from_ns + slice_ns)).collect();
+            let values = || shares.iter().map(|share| share.value).filter(|value| value.is_finite());
+            let value = match test {
+                Test::Hotspot => values().sum::<f64>() / values().count() as f64,
+                _ => values().sum(),
+            };
+            Slice { value, operations: shares.iter().map(|share| share.operations).sum() }
+        });
+        let slices = slices.filter(|slice| slice.value.is_finite()).collect();
+        let whole: Vec<Share> = ends.iter().map(|parts| Share::of(test, parts, begin_ns, end_ns)).collect();
+        Ok(Self {
+            slices,
+            slice_seconds: slice_ns as f64 * 1e-9,
+            connections: whole.iter().map(|share| share.value).collect(),
+            work_per_second: whole.iter().map(|share| share.work_per_second).collect(),
+        })
+    }
+}
+
+/// When a connection began: when the later of its two ends began. An end may be ready long before its other end gets
+/// its core.
+fn began_ns(outcomes: &Outcomes) -> Option<u64> {
+    let ends = [Some(&outcomes.source), outcomes.target.as_ref()].into_iter().flatten();
+    ends.filter_map(|end| end.blocks.first()).map(|part| part.began_ns).max()
+}
+
+/// The blocks of the end that counts: the receiver of one-way messages, because a sent message may be under way or
+/// lost, and the requester of round trips.
+fn counting_end(test: Test, outcomes: &Outcomes) -> &[Part] {
+    let target = outcomes.target.as_ref().filter(|_| test.is_one_way());
+    &target.unwrap_or(&outcomes.source).blocks
+}
+
+/// What one connection did from one moment to another.
+struct Share {
+    operations: f64,
+    /// Bytes or transactions.
+    work: f64,
+    work_per_second: f64,
+    /// Its rate, or its mean half-RTT.
+    value: f64,
+}
+
+impl Share {
+    /// What one connection did between two moments. Between its blocks it did nothing.
+    fn of(test: Test, parts: &[Part], from_ns: u64, to_ns: u64) -> Self {
+        let (mut operations, mut work) = (0.0, 0.0);
+        for part in parts {
+            let done = part.operations_until(to_ns) - part.operations_until(from_ns);
+            operations += done;
+            work += match test {
+                Test::Hotspot => done,
+                _ => done * part.received_bytes as f64 / part.operations.max(1) as f64,
+            };
+        }
+        let work_per_second = work / ((to_ns - from_ns) as f64 * 1e-9);
+        let value = match test {
+            // The mean includes the waiting for the core. The median does not, because most round trips fall within one
+            // time slice.
+            Test::Hotspot => 0.5e9 / work_per_second,
+            _ => work_per_second,
+        };
+        Self { operations, work, work_per_second, value }
+    }
+}
+
+/// What all connections of a group did during the blocks of the first: bytes received, or transactions.
+pub fn work_beside_first(test: Test, outcomes: &[Outcomes]) -> f64 {
+    let first = outcomes.first().map_or(&[][..], |first| &first.source.blocks);
+    let during = |part: &Part| -> f64 {
+        let ends = outcomes.iter().map(|outcomes| counting_end(test, outcomes));
+        ends.map(|parts| Share::of(test, parts, part.began_ns, part.ended_ns()).work).sum()
+    };
+    first.iter().map(during).sum()
+}
+
+/// The share of one core that the threads of these ends used, from the first beginning to the last end. The sum of each
+/// one's share of its own time would count moments twice.
+pub fn attributed(ends: &[&Outcome]) -> Option<f64> {
+    let parts = || ends.iter().flat_map(|end| &end.blocks);
+    let began_ns = parts().map(|part| part.began_ns).min()?;
+    let ended_ns = parts().map(Part::ended_ns).max()?;
+    let cpu_seconds: f64 = parts().map(|part| part.cpu_seconds).sum();
+    (ended_ns > began_ns).then(|| cpu_seconds / ((ended_ns - began_ns) as f64 * 1e-9))
+}
+
+/// Jain's index of fairness: 1 where all have the same, 1/n where one has all (Jain, Chiu and Hawe, DEC-TR-301, 1984).
+pub fn fairness(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// One line about the cores, if one of them had no time left for more connections.
+pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
+    let busy = |end: End| -> Option<(u32, f64)> {
+        let ends = outcomes.iter().filter_map(move |outcomes| match end {
+            End::Source => Some(&outcomes.source),
+            End::Target => outcomes.target.as_ref(),
+        });
+        let ends: Vec<&Outcome> = ends.collect();
+        let core = ends.first()?.cpu.core?;
+        // Time that the hypervisor took counts as busy: nobody could use it.
+        let taken = |outcome: &Outcome| Some(outcome.cpu.machine_busy? + outcome.cpu.steal.unwrap_or(0.0));
+        let machine = ends.iter().filter_map(|outcome| taken(outcome)).fold(0.0, f64::max);
+        // Threads that share a core wait for each other: their own clocks add up to what the core gave them.
+        Some((core, attributed(&ends)?.max(machine)))
+    };
+    let full: Vec<String> = [busy(End::Source), busy(End::Target)]
+        .into_iter()
+        .flatten()
+        .filter(|(_, busy)| *busy >= BUSY_SHARE_MIN)
+        .map(|(core, busy)| format!("core {core} was {:.0} % busy", 100.0 * busy))
+        .collect();
+    (!full.is_empty()).then(|| {
+        let all = if connections == 1 {
+            "the connection".to_owned()
+        } else {
+            format!("all {connections} connections")
+        };
+        format!("limited by two cores, one for {all} at each end: {}", full.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Request;
+    use crate::resolution;
+    use bywire_results::cell::CpuEnd;
+
+    fn outcome(end: End, parts: Vec<Part>) -> Outcome {
+        let cpu = CpuEnd { core: Some(end as u32), ..CpuEnd::default() };
+        Outcome { blocks: parts, cpu, cpu_seconds: 1.0, ..Outcome::of(end) }
+    }
+
+    /// A connection that carries 1,000 bytes in 10 operations in each of its blocks of 10 ms, from `began_ms` on. Its
+    /// source has 3 ms of CPU for each, its target 5.
+    fn connection(began_ms: u64, blocks: u64) -> Outcomes {
+        let part = |index: u64, cpu_seconds| Part {
+            began_ns: 1_000_000 * (began_ms + 10 * index),
+            seconds: 0.01,
+            operations: 10,
+            cpu_seconds,
+            ..Part::default()
+        };
+        let sent = |index| Part { sent_bytes: 1000, ..part(index, 0.003) };
+        let received = |index| Part { received_bytes: 1000, ..part(index, 0.005) };
+        Outcomes {
+            source: outcome(End::Source, (0..blocks).map(sent).collect()),
+            target: Some(outcome(End::Target, (0..blocks).map(received).collect())),
+            same_machine: true,
+        }
+    }
+
+    /// A connection with one block at both ends: the operations, of 100 bytes each, that it had completed by each
+    /// millisecond.
+    fn uneven(began_ms: u64, by_ms: &[(u64, u64)]) -> Outcomes {
+        let &(last_ms, operations) = by_ms.last().unwrap();
+        let part = Part {
+            began_ns: 1_000_000 * began_ms,
+            seconds: (last_ms - began_ms) as f64 * 1e-3,
+            operations,
+            notes: by_ms.iter().map(|&(at_ms, done)| (1_000_000 * (at_ms - began_ms), done)).collect(),
+            ..Part::default()
+        };
+        let (sent_bytes, received_bytes) = (100 * operations, 100 * operations);
+        Outcomes {
+            // What was sent may be on its way: its account tells of other times.
+            source: outcome(End::Source, vec![Part { sent_bytes, ..part.clone() }]),
+            target: Some(outcome(End::Target, vec![Part { received_bytes, ..part }])),
+            same_machine: true,
+        }
+    }
+
+    #[test]
+    fn only_the_time_counts_in_which_all_ran() {
+        let group = [connection(0, 5), connection(15, 5)];
+        let together = Together::of(Test::Streams, &group).unwrap();
+        // From 15 to 50 ms, in five slices.
+        assert!((together.slice_seconds - 0.007).abs() < 1e-9, "{together:?}");
+        assert_eq!(together.slices.len(), 5);
+        let is =
+            |slice: &Slice| (slice.value - 200_000.0).abs() < 1.0 && (slice.operations - 14.0).abs() < 1e-6;
+        assert!(together.slices.iter().all(is), "{together:?}");
+        assert!(together.connections.iter().all(|rate| (rate - 100_000.0).abs() < 1.0), "{together:?}");
+        let hotspot = Together::of(Test::Hotspot, &group).unwrap();
+        assert!(hotspot.slices.iter().all(|slice| (slice.value - 500_000.0).abs() < 1.0), "{hotspot:?}");
+        assert!((hotspot.work_per_second[0] - 1000.0).abs() < 1e-6, "{hotspot:?}");
+    }
+
+    #[test]
+    fn what_was_done_alone_does_not_count() {
+        // Ten operations in a millisecond are all that there is, for one alone or for both together.
+        let group = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
+        let together = Together::of(Test::Streams, &group).unwrap();
+        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
+        assert!((together.slices[0].value - 1e6).abs() < 1.0, "{together:?}");
+        assert!((together.slices[0].operations - 100.0).abs() < 1e-6, "{together:?}");
+        assert!(together.work_per_second.iter().all(|rate| (rate - 5e5).abs() < 1.0), "{together:?}");
+        // Each had five round trips a millisecond.
+        let hotspot = Together::of(Test::Hotspot, &group).unwrap();
+        assert!(hotspot.connections.iter().all(|half_rtt| (half_rtt - 1e5).abs() < 1.0), "{hotspot:?}");
+    }
+
+    #[test]
+    fn of_streams_the_receiving_end_counts() {
+        let mut connection = connection(0, 1);
+        // What was sent may still be on its way, or lost.
+        connection.source.blocks[0].sent_bytes = 5000;
+        connection.source.blocks[0].seconds = 0.005;
+        let together = Together::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
+        assert!((together.slices[0].value - 200_000.0).abs() < 1.0, "{together:?}");
+        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
+    }
+
+    #[test]
+    fn all_run_once_the_last_sender_does_so() {
+        // Both have ten operations in a millisecond while they send. All targets were ready at the beginning, and the
+        // second one's sender had its turn after 10 ms.
+        let early = uneven(0, &[(30, 300)]);
+        let mut late = uneven(0, &[(10, 0), (40, 300)]);
+        late.source.blocks[0].began_ns = 10_000_000;
+        let together = Together::of(Test::Streams, &[early.clone(), late.clone()]).unwrap();
+        assert!((together.slice_seconds - 0.02).abs() < 1e-9, "{together:?}");
+        assert!(together.connections.iter().all(|rate| (rate - 1e6).abs() < 1.0), "{together:?}");
+        assert!((fairness(&together.work_per_second) - 1.0).abs() < 1e-9, "{together:?}");
+        // A sender that has begun, and then has no turn for as long, is one that gets less.
+        late.source.blocks[0].began_ns = 0;
+        let starved = Together::of(Test::Streams, &[early, late]).unwrap();
+        assert!((starved.slice_seconds - 0.03).abs() < 1e-9, "{starved:?}");
+        assert!((starved.connections[1] - 2e6 / 3.0).abs() < 1.0, "{starved:?}");
+        assert!(fairness(&starved.work_per_second) < 0.97, "{starved:?}");
+    }
+
+    #[test]
+    fn a_warm_up_is_short_however_long_the_blocks_are_that_count() {
+        for (time_seconds, due_us) in
+            [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
+        {
+            let request = Request { time_seconds: Some(time_seconds), ..Request::new("sock", "hotspot") };
+            let plan = resolution::plan(&request, Level::Sock, Test::Hotspot, &Place::Processes).unwrap();
+            assert_eq!(warmup(&plan), Duration::from_micros(due_us), "{time_seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_group_that_did_not_run_at_one_time_is_repeated_and_then_refused() {
+        let apart = || vec![uneven(0, &[(100, 10)]), uneven(95, &[(195, 10)])];
+        let together = || vec![uneven(0, &[(100, 10)]), uneven(85, &[(185, 10)])];
+        let mut attempts = 0;
+        let group = repeated(Test::Streams, |before| {
+            assert_eq!(before, attempts);
+            attempts += 1;
+            Ok(if attempts < 3 { apart() } else { together() })
+        })
+        .unwrap();
+        assert_eq!((group.outcomes, group.repeats), (together(), 2));
+        assert_eq!(group.together, Together::of(Test::Streams, &together()).unwrap());
+        let refused = repeated(Test::Streams, |before| {
+            attempts = before;
+            Ok(apart())
+        });
+        assert!(refused.unwrap_err().to_string().contains("--time"));
+        assert_eq!(attempts, REPEATS);
+    }
+
+    #[test]
+    fn fairness_is_one_for_equals_and_one_over_n_for_one_alone() {
+        assert!((fairness(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((fairness(&[3.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_full_core_is_told() {
+        let one = [connection(0, 1)];
+        assert_eq!(limit(1, &one), None);
+        let two = [connection(0, 1), connection(0, 1)];
+        let said = limit(2, &two).unwrap();
+        assert!(said.contains("core 1 was 100 % busy") && !said.contains("core 0"), "{said}");
+        // Half of the core each, but half of the time alone.
+        assert_eq!(limit(2, &[connection(0, 1), connection(5, 1)]), None);
+    }
+}

@@ -1,0 +1,513 @@
+//! Targets on another machine: `bywire serve` there plays them, for tests only and within bounds.
+//!
+//! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
+//! shared key if one is set), then the job, then the target's reports. The measured messages have sockets of their own.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use crate::exit_status::Misuse;
+use crate::pin;
+use crate::plan::{End, Job, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
+use crate::process::{Event, Setting, Worker, listen};
+use crate::scratch_directory::nonce;
+use crate::transport::tcp;
+use crate::workload::overhead::BURST_BYTES_MAX;
+
+/// The port that `bywire serve` listens on.
+pub const DEFAULT_PORT: u16 = 7247;
+
+/// The version of the control connection.
+const PROTOCOL: u32 = 2;
+
+/// The time limit of the handshake and the job, for either side.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest line of the control connection. An outcome with every block and bucket fits.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// The longest line of the handshake or a job.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// The longest part of the other side's text that is shown.
+const WORD_LENGTH_MAX: usize = 32;
+
+/// How long a client may keep one target.
+const DEADLINE_SECONDS_MAX: u64 = 900;
+
+/// Blocks that one pair may have.
+const BLOCKS_MAX: u32 = 50_000;
+
+/// The longest message without a key. Each target keeps a few whole messages in memory, and up to [`CLIENTS_MAX`]
+/// targets run.
+const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
+
+/// Targets that run at once.
+const CLIENTS_MAX: usize = 16;
+
+/// The most connections in the handshake. It takes each at most [`HANDSHAKE_TIMEOUT`].
+const STRANGERS_MAX: usize = 64;
+
+/// The pause after a failed accept, so that a server without free descriptors does not loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Another machine that plays targets.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// As it was given: a name or an address.
+    pub name: String,
+    address: SocketAddr,
+    key: Option<Vec<u8>>,
+}
+
+impl Host {
+    /// Resolves `HOST` or `HOST:PORT`.
+    ///
+    /// # Errors
+    /// A name that does not resolve.
+    pub fn resolve(name: &str, key: Option<Vec<u8>>) -> Result<Self> {
+        // An IPv6 address has colons of its own, and its port follows brackets.
+        let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+        if let Some((_, port)) = port {
+            let known = port.parse::<u16>().is_ok_and(|port| port > 0);
+            ensure!(
+                known,
+                Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535"))
+            );
+        }
+        let with_port = port.is_some();
+        let resolved =
+            if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
+        let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+            Misuse(format!(
+                "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
+            ))
+        })?;
+        Ok(Self { name: name.to_owned(), address, key })
+    }
+}
+
+/// A target on another machine. Dropping it ends it.
+pub(crate) struct RemoteTarget {
+    stream: TcpStream,
+}
+
+impl RemoteTarget {
+    /// Asks `host` to play the target of `job`. Its messages go to `sender`.
+    pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&host.address, HANDSHAKE_TIMEOUT)
+            .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
+        let mut line = Line::new(stream.try_clone()?)?;
+        line.greet(host.key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
+        line.say(job)?;
+        line.forever()?;
+        std::thread::spawn(move || {
+            listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender);
+        });
+        Ok(Self { stream })
+    }
+}
+
+impl Drop for RemoteTarget {
+    fn drop(&mut self) {
+        let _gone = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The server's first line.
+#[derive(Serialize, Deserialize)]
+struct Challenge {
+    protocol: u32,
+    version: String,
+    nonce: String,
+    key_required: bool,
+}
+
+/// The client's first line.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    protocol: u32,
+    version: String,
+    nonce: String,
+    /// Hex of HMAC-SHA256 by the shared key.
+    proof: Option<String>,
+}
+
+/// The server's second line.
+#[derive(Serialize, Deserialize)]
+struct Verdict {
+    refused: Option<String>,
+    /// Hex of HMAC-SHA256 by the shared key: the server knows it too.
+    proof: Option<String>,
+}
+
+/// One side of a control connection.
+struct Line {
+    stream: TcpStream,
+    reader: BufReader<Heard>,
+}
+
+/// The other side's bytes, with a deadline that does not move as they come.
+struct Heard {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Read for Heard {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(rest))?;
+        }
+        self.stream.read(buffer)
+    }
+}
+
+impl Line {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        let until = Some(Instant::now() + HANDSHAKE_TIMEOUT);
+        let reader = BufReader::new(Heard { stream: stream.try_clone()?, until });
+        Ok(Self { stream, reader })
+    }
+
+    fn forever(&mut self) -> Result<()> {
+        self.reader.get_mut().until = None;
+        Ok(self.stream.set_read_timeout(None)?)
+    }
+
+    fn say(&mut self, what: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_string(what)?;
+        line.push('\n');
+        let written = self.stream.write_all(line.as_bytes());
+        written.map_err(|error| anyhow!("the connection was lost: {error}"))
+    }
+
+    fn hear<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let limited = &mut (&mut self.reader).take(REQUEST_BYTES_MAX);
+        limited.read_line(&mut line).context("it did not answer within 5 s")?;
+        ensure!(!line.is_empty(), "the connection was closed");
+        serde_json::from_str(&line).map_err(|_| anyhow!("its answer is not valid: is it `bywire serve`?"))
+    }
+
+    /// The client's side of the handshake.
+    fn greet(&mut self, key: Option<&[u8]>) -> Result<()> {
+        let challenge: Challenge = self.hear()?;
+        same_version(challenge.protocol, &challenge.version)?;
+        ensure!(key.is_some() || !challenge.key_required, "it requires a key: give it by --key FILE");
+        let nonce = nonce();
+        let proof = key.map(|key| proof(key, "client", &challenge.nonce, &nonce));
+        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonce.clone(), proof })?;
+        let verdict: Verdict = self.hear()?;
+        if let Some(reason) = verdict.refused {
+            bail!(reason);
+        }
+        let proven = |key| {
+            verdict
+                .proof
+                .as_deref()
+                .is_some_and(|claim| is_proof(claim, key, "server", &challenge.nonce, &nonce))
+        };
+        ensure!(key.is_none_or(proven), "it does not know the key that was given by --key");
+        Ok(())
+    }
+
+    /// The server's side of the handshake. An admitted client takes a place among `clients`.
+    fn admit(&mut self, key: Option<&[u8]>, clients: &Arc<AtomicUsize>) -> Result<Seat> {
+        let server_nonce = nonce();
+        self.say(&Challenge {
+            protocol: PROTOCOL,
+            version: version(),
+            nonce: server_nonce.clone(),
+            key_required: key.is_some(),
+        })?;
+        let hello: Hello = self.hear()?;
+        let claim = hello.proof.as_deref().unwrap_or_default();
+        let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
+        // Checked before anything that an unauthenticated client says is repeated.
+        let verdict = if key.is_some() && hello.proof.is_none() {
+            Err(anyhow!(
+                "it came without a key, which is required here: give it this server's key by --key FILE"
+            ))
+        } else if !key.is_none_or(known) {
+            Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
+        } else {
+            same_version(hello.protocol, &hello.version).and_then(|()| {
+                Seat::take(clients, CLIENTS_MAX)
+                    .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
+            })
+        };
+        self.say(&Verdict {
+            refused: verdict.as_ref().err().map(|error| error.to_string()),
+            proof: key
+                .map(|key| proof(key, "server", &server_nonce, &hello.nonce))
+                .filter(|_| verdict.is_ok()),
+        })?;
+        verdict
+    }
+}
+
+fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+fn same_version(protocol: u32, other: &str) -> Result<()> {
+    ensure!(
+        protocol == PROTOCOL && other == version(),
+        "its version is {} and this one is {}: install the same at both ends",
+        quoted(other),
+        version()
+    );
+    Ok(())
+}
+
+/// A short text of the other side, without control characters.
+fn quoted(word: &str) -> String {
+    word.escape_debug().take(WORD_LENGTH_MAX).collect()
+}
+
+fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    for part in ["bywire serve", role, server_nonce, client_nonce] {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part.as_bytes());
+    }
+    mac
+}
+
+fn proof(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> String {
+    let code = keyed(key, role, server_nonce, client_nonce).finalize();
+    code.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> bool {
+    let bytes: Option<Vec<u8>> = (0..claim.len() / 2)
+        .map(|place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok())
+        .collect();
+    bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
+}
+
+/// A place of a bounded number of places, until it is dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(taken: &Arc<AtomicUsize>, seats_max: usize) -> Option<Self> {
+        let one_more = |taken| (taken < seats_max).then_some(taken + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves targets on `listener` until the process ends. `log` gets one line for each client.
+pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Result<()> {
+    let key: Arc<Option<Vec<u8>>> = Arc::new(key);
+    let (strangers, clients) = (Arc::default(), Arc::default());
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            std::thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let Some(stranger) = Seat::take(&strangers, STRANGERS_MAX) else { continue };
+        let (key, clients) = (Arc::clone(&key), Arc::clone(&clients));
+        std::thread::spawn(move || {
+            let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
+            if let Err(error) = serve_one(stream, (*key).as_deref(), stranger, &clients, |what| {
+                log(&format!("{peer}: {what}"));
+            }) {
+                log(&format!("{peer}: {error:#}"));
+            }
+        });
+    }
+    Ok(())
+}
+
+fn serve_one(
+    stream: TcpStream,
+    key: Option<&[u8]>,
+    stranger: Seat,
+    clients: &Arc<AtomicUsize>,
+    log: impl Fn(&str),
+) -> Result<()> {
+    let ends = [stream.local_addr()?.ip(), stream.peer_addr()?.ip()];
+    let mut line = Line::new(stream)?;
+    let _client = line.admit(key, clients)?;
+    drop(stranger);
+    let job: Job = line.hear()?;
+    let plan = match bounded(job, ends, key.is_some()) {
+        Ok(plan) => plan,
+        Err(error) => {
+            line.say(&Word::Failed { end: End::Target, reason: format!("{error:#}") })?;
+            return Err(error);
+        }
+    };
+    log(&format!("{} {} {} bytes", plan.level, plan.test, plan.size_bytes));
+    line.forever()?;
+    relay(plan, line)
+}
+
+/// Checks a job of the client at the second address, and returns the plan for the target at the first. The bounds are
+/// narrower for servers without a key.
+fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan> {
+    let Job::Messages(mut plan) = job else {
+        bail!("level memory measures one machine: run it there");
+    };
+    ensure!(
+        plan.level.carrier().is_ip,
+        "level {} does not cross machines yet: choose tcp or udp",
+        plan.level
+    );
+    let trusted_longest = plan.level.carrier().longest_bytes;
+    let longest = if has_key { trusted_longest } else { trusted_longest.min(OPEN_SIZE_BYTES_MAX) };
+    let sizes = 1..=longest;
+    ensure!(
+        sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
+        "sizes must be 1 to {longest} bytes, where `bywire serve` has a --key for those who have its key up to {trusted_longest}"
+    );
+    ensure!(plan.test != Test::Overhead || plan.size_bytes <= BURST_BYTES_MAX, "the burst is too long");
+    ensure!(
+        plan.deadline_seconds <= DEADLINE_SECONDS_MAX
+            && plan.blocks.saturating_add(plan.warmup_blocks) <= BLOCKS_MAX,
+        "the test is too long: one pair may take {DEADLINE_SECONDS_MAX} s and {BLOCKS_MAX} blocks"
+    );
+    ensure!(
+        plan.request.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
+        "socket buffers may have {SIZE_BYTES_MAX} bytes"
+    );
+    // Any other name could make a server that is root load a kernel module.
+    ensure!(
+        plan.request.congestion.as_deref().is_none_or(tcp::is_for_all),
+        "this machine lets not everyone choose that congestion control"
+    );
+    ensure!(
+        plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "the cookie is none"
+    );
+    (plan.bind, plan.source) = (local, Some(client));
+    // The carriers are processes of the client's machine.
+    plan.carriers.clear();
+    // The beginning is a time of the client's clock.
+    plan.begin_ns = None;
+    Ok(plan)
+}
+
+/// Runs a target for the client and forwards its messages. The target ends with the client.
+fn relay(plan: Plan, line: Line) -> Result<()> {
+    let order = Order { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
+    let (target, mut output) = Worker::start(&order, Setting::default())?;
+    let mut stream = line.stream.try_clone()?;
+    let mut input = line.reader;
+    std::thread::spawn(move || {
+        // The client sends nothing more. The end of its side ends the target.
+        let mut byte = [0];
+        let _gone = input.read(&mut byte);
+        drop(target);
+    });
+    let copied = io::copy(&mut output, &mut stream).context("the client is gone");
+    // In every case: the thread above reads until then, and ends the target.
+    let _gone = stream.shutdown(Shutdown::Both);
+    copied.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Request;
+    use crate::place::Place;
+    use crate::registry::Level;
+    use crate::resolution;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_line_that_comes_byte_by_byte_has_no_longer_than_any_other() {
+        let (mut slow, server) = connection();
+        let mut line = Line::new(server).unwrap();
+        line.reader.get_mut().until = Some(Instant::now() + Duration::from_millis(200));
+        let started = Instant::now();
+        let slow = std::thread::spawn(move || {
+            while slow.write_all(b" ").is_ok() && started.elapsed().as_secs() < 10 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert!(line.hear::<Hello>().is_err());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        line.stream.shutdown(Shutdown::Both).unwrap();
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn long_messages_are_for_those_who_have_the_key() {
+        let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
+        let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let plan = Plan { cookie: nonce(), begin_ns: Some(u64::MAX), ..plan };
+        let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
+        assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
+        let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };
+        assert!(bounded(Job::Messages(short), ends, false).is_ok());
+        let played = bounded(Job::Messages(plan), ends, true).unwrap();
+        assert_eq!((played.bind, played.source, played.begin_ns), (ends[0], Some(ends[1]), None));
+    }
+
+    #[test]
+    fn the_key_is_no_part_of_a_job() {
+        let request = Request { key: Some(b"the key".to_vec()), ..Request::new("tcp", "stream") };
+        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        assert_eq!(plan.request.key, request.key);
+        let told = serde_json::to_string(&Job::Messages(plan)).unwrap();
+        let Job::Messages(heard) = serde_json::from_str(&told).unwrap() else { panic!("{told}") };
+        assert_eq!(heard.request, Request { key: None, ..request });
+    }
+
+    #[test]
+    fn another_version_is_shown_in_a_few_harmless_letters() {
+        let hostile = format!("1\u{1b}[2J\n10.0.0.1:1: tcp stream{}", "x".repeat(60_000));
+        let said = same_version(PROTOCOL, &hostile).unwrap_err().to_string();
+        assert!(said.starts_with("its version is 1\\u{1b}[2J\\n10.0.0.1:1") && said.len() < 120, "{said}");
+        assert!(!said.chars().any(char::is_control), "{said:?}");
+    }
+
+    #[test]
+    fn strangers_without_the_key_take_no_place_of_those_who_have_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, Some(b"the key".to_vec()), |_| {}));
+        let strangers: Vec<_> =
+            (0..2 * CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
+        let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
+        assert!(greet(b"another").is_err());
+        // Those who have it, and keep what they got, are as many as there are places.
+        let mut friends = Vec::new();
+        for _ in 0..CLIENTS_MAX {
+            let mut friend = Line::new(TcpStream::connect(address).unwrap()).unwrap();
+            friend.greet(Some(b"the key")).unwrap();
+            friends.push(friend);
+        }
+        assert!(greet(b"the key").unwrap_err().to_string().contains("try again later"));
+        drop((strangers, friends));
+    }
+}

@@ -1,0 +1,162 @@
+//! Scratch directories of measurements, for instance for the ports of a `msg` pair, and the removal of those whose
+//! owner was killed.
+//!
+//! The process that makes one holds a lock inside. A lock ends with its process, so a directory without a holder is a
+//! leftover. The next program that makes a scratch directory removes it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+
+/// The lock inside each directory. Ports lock the directory itself.
+const LOCK_FILE: &str = "lock";
+
+/// The prefix of their names.
+pub const PREFIX: &str = "bywire-lab-";
+
+/// A directory of this process. Dropping it removes it, with whatever a killed end has left.
+#[derive(Debug)]
+pub struct ScratchDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// 128 random bits in hex.
+pub fn nonce() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// The directory of the pair with this cookie, so that a measurement sees only its own ports.
+pub fn directory(cookie: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("{PREFIX}{cookie}"))
+}
+
+impl ScratchDirectory {
+    /// Makes and locks the [`directory`] of a pair.
+    ///
+    /// # Errors
+    /// The file system does not allow it.
+    pub fn of(cookie: &str) -> Result<Self> {
+        Self::make(directory(cookie), PREFIX)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes and locks the directory at `path`. The first call for a parent directory also removes this user's
+    /// leftovers there, whose names begin with `prefix`.
+    pub fn make(path: PathBuf, prefix: &str) -> Result<Self> {
+        static TIDIED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        if let Some(parent) = path.parent() {
+            let mut tidied = TIDIED.lock().unwrap_or_else(PoisonError::into_inner);
+            if tidied.insert(parent.to_owned()) {
+                remove_left_over(parent, prefix);
+            }
+        }
+        // Another program may remove it as a leftover, but only before the lock is held.
+        loop {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .with_context(|| format!("cannot make {}", path.display()))?;
+            if let Some(lock) = hold(&path)? {
+                return Ok(Self { path, _lock: lock });
+            }
+            // Another program is removing it.
+            let _gone_already = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+impl Drop for ScratchDirectory {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Locks `directory`. Returns `None` if another process holds or removes it.
+fn hold(directory: &Path) -> Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match open(directory.join(LOCK_FILE), flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot write in {}", directory.display()));
+        }
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error).context("cannot take a lock"),
+    }
+}
+
+/// Removes this user's directories in `parent`, of names that begin with `prefix`, that nobody holds.
+fn remove_left_over(parent: &Path, prefix: &str) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes())) {
+        // An error means that it belongs to another user, or that another program has taken it.
+        let _kept = remove_unheld(&entry.path());
+    }
+}
+
+fn remove_unheld(path: &Path) -> io::Result<()> {
+    // Links are not followed. In a sticky directory, no other user can replace our directory.
+    let found = fs::symlink_metadata(path)?;
+    let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if is_ours && let Ok(Some(_lock)) = hold(path) {
+        fs::remove_dir_all(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_is_removed_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let held = ScratchDirectory::make(at("pair-held"), "none").unwrap();
+        fs::write(at("pair-held").join("target"), "").unwrap();
+        for left in ["pair-killed", "pair-older", "other"] {
+            fs::create_dir(at(left)).unwrap();
+        }
+        fs::write(at("pair-killed").join(LOCK_FILE), "").unwrap();
+        fs::write(at("pair-killed").join("target"), "").unwrap();
+        std::os::unix::fs::symlink(at("other"), at("pair-link")).unwrap();
+        fs::write(at("pair-file"), "").unwrap();
+        remove_left_over(parent.path(), "pair-");
+        let mut names: Vec<_> = fs::read_dir(parent.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["other", "pair-file", "pair-held", "pair-link"]);
+        assert!(at("pair-held").join("target").exists());
+        drop(held);
+        assert!(!at("pair-held").exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_being_removed_is_not_taken() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("pair");
+        fs::create_dir(&path).unwrap();
+        let first = hold(&path).unwrap();
+        assert!(first.is_some());
+        assert!(hold(&path).unwrap().is_none(), "somebody holds it");
+        fs::remove_dir_all(&path).unwrap();
+        assert!(hold(&path).unwrap().is_none(), "it is gone");
+    }
+}

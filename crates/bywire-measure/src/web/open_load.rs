@@ -1,0 +1,211 @@
+//! What the pairs of a cell came to, beyond the peak.
+
+use anyhow::{Context, Result};
+use bywire_results::web::{SHARES, is_sustained};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::plan::{Details, Outcomes};
+use crate::workload::block_loop::{buckets, histogram};
+
+pub use bywire_results::web::LOADS;
+
+/// One open loop of one pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenLoad {
+    /// Of the pair's own peak.
+    pub share: f64,
+    /// Requests per second that were asked for.
+    pub intended_per_second: f64,
+    /// From the first one's time to the last answer.
+    pub seconds: f64,
+    /// Requests that became due.
+    pub due: u64,
+    /// Those that were answered.
+    pub answered: u64,
+    /// What the server's processes took.
+    pub server_cpu_seconds: f64,
+    /// From the intended send to the answer, as (ns, count).
+    pub from_due: Vec<(u64, u64)>,
+    /// From the send itself.
+    pub from_sent: Vec<(u64, u64)>,
+}
+
+/// The details of a cell.
+///
+/// # Errors
+/// A client's report that makes no sense.
+pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details> {
+    let mut details = Details::new();
+    let mut loads: Vec<Vec<OpenLoad>> = vec![Vec::new(); SHARES.len()];
+    let mut round_trips = histogram();
+    let (mut received_bytes, mut seconds) = (0, 0.0);
+    for outcomes in pairs {
+        for (name, value) in &outcomes.source.details {
+            if name != LOADS {
+                details.insert(name.clone(), value.clone());
+                continue;
+            }
+            let of_pair: Vec<OpenLoad> =
+                serde_json::from_value(value.clone()).context("a client's report is not valid")?;
+            for (all, one) in loads.iter_mut().zip(of_pair) {
+                all.push(one);
+            }
+        }
+        add(&mut round_trips, &outcomes.source.round_trips);
+        received_bytes += outcomes.source.blocks.iter().map(|part| part.received_bytes).sum::<u64>();
+        seconds += outcomes.source.blocks.iter().map(|part| part.seconds).sum::<f64>();
+    }
+    for (name, value_ns) in known_quantiles(&round_trips) {
+        details.insert(format!("round_trip_{name}_ns"), value_ns.into());
+    }
+    details.insert("received_bytes_per_second".into(), (received_bytes as f64 / seconds).into());
+    let merged = loads.iter().filter(|loads| !loads.is_empty()).map(|loads| of_load(loads, &mut details));
+    let merged: Vec<_> = merged.collect();
+    details.insert(LOADS.into(), merged.into());
+    Ok(details)
+}
+
+const P99: f64 = 0.99;
+
+const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", P99), ("p999", 0.999)];
+
+/// Fewer requests beyond a quantile would make it one request's chance.
+const BEYOND_MIN: f64 = 10.0;
+
+/// A quantile in ns, where there are enough requests for it.
+fn known(histogram: &Histogram<u64>, quantile: f64) -> Option<u64> {
+    let beyond = histogram.len() as f64 * (1.0 - quantile);
+    // A share that binary cannot tell takes no request away.
+    (beyond + 1e-6 >= BEYOND_MIN).then(|| histogram.value_at_quantile(quantile))
+}
+
+fn known_quantiles(histogram: &Histogram<u64>) -> impl Iterator<Item = (&'static str, u64)> {
+    QUANTILES.into_iter().filter_map(|(name, quantile)| Some((name, known(histogram, quantile)?)))
+}
+
+/// The least and the most of the pairs' own 99th percentiles, of pairs with enough requests.
+fn p99_of_pairs(loads: &[OpenLoad]) -> Option<(u64, u64)> {
+    let own = loads.iter().filter_map(|load| {
+        let mut from_due = histogram();
+        add(&mut from_due, &load.from_due);
+        known(&from_due, P99)
+    });
+    let all: Vec<u64> = own.collect();
+    if all.len() < 2 {
+        return None;
+    }
+    Some((*all.iter().min()?, *all.iter().max()?))
+}
+
+/// All pairs of one open loop: figures into `details`, and the whole as one object.
+fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
+    let (mut from_due, mut from_sent) = (histogram(), histogram());
+    for load in loads {
+        add(&mut from_due, &load.from_due);
+        add(&mut from_sent, &load.from_sent);
+    }
+    let sum = |of: fn(&OpenLoad) -> f64| loads.iter().map(of).sum::<f64>();
+    let share = loads[0].share;
+    let (due, answered) = (sum(|load| load.due as f64), sum(|load| load.answered as f64));
+    let server_cpu_us = 1e6 * sum(|load| load.server_cpu_seconds) / answered.max(1.0);
+    let intended = sum(|load| load.intended_per_second) / loads.len() as f64;
+    let achieved = answered / sum(|load| load.seconds).max(1e-9);
+    let mut set = |name: &str, value: serde_json::Value| {
+        details.insert(format!("open_{:.0}_{name}", 100.0 * share), value);
+    };
+    for (name, value_ns) in known_quantiles(&from_due) {
+        set(&format!("{name}_ns"), value_ns.into());
+    }
+    if let Some(value_ns) = known(&from_sent, P99) {
+        set("from_send_p99_ns", value_ns.into());
+    }
+    if let Some((least_ns, most_ns)) = p99_of_pairs(loads) {
+        set("p99_least_ns", least_ns.into());
+        set("p99_most_ns", most_ns.into());
+    }
+    set("intended_per_second", intended.into());
+    set("answered_per_second", achieved.into());
+    set("unanswered", ((due - answered) as u64).into());
+    set("server_cpu_us_per_request", server_cpu_us.into());
+    let mut load = json!({
+        "share": share,
+        "intended_per_second": intended,
+        "answered_per_second": achieved,
+        "due": due as u64,
+        "answered": answered as u64,
+        "server_cpu_us_per_request": server_cpu_us,
+        "from_intended_send_ns": buckets(&from_due),
+        "from_send_ns": buckets(&from_sent),
+    });
+    load["sustained"] = is_sustained(&load).into();
+    load
+}
+
+fn add(histogram: &mut Histogram<u64>, buckets: &[(u64, u64)]) {
+    for &(value, count) in buckets {
+        histogram.saturating_record_n(value, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pair's open loop, of which every request took so long.
+    fn load(requests: u64, value_ns: u64) -> OpenLoad {
+        OpenLoad {
+            share: 0.5,
+            intended_per_second: 1.0,
+            seconds: 1.0,
+            due: requests,
+            answered: requests,
+            server_cpu_seconds: 0.0,
+            from_due: vec![(value_ns, requests)],
+            from_sent: vec![(value_ns, requests)],
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_told_where_ten_requests_lie_beyond_it() {
+        let named = |requests| {
+            let mut details = Details::new();
+            of_load(&[load(requests, 1000)], &mut details);
+            ["p50", "p99", "p999"].map(|name| details.contains_key(&format!("open_50_{name}_ns")))
+        };
+        assert_eq!(named(19), [false; 3]);
+        assert_eq!(named(20), [true, false, false]);
+        assert_eq!(named(999), [true, false, false]);
+        assert_eq!(named(1000), [true, true, false]);
+        assert_eq!(named(10_000), [true; 3]);
+    }
+
+    #[test]
+    fn a_load_is_sustained_where_all_was_answered_as_fast_as_it_was_asked() {
+        let of = |seconds: f64, answered: u64| {
+            let load = OpenLoad { intended_per_second: 10_000.0, seconds, answered, ..load(10_000, 7) };
+            of_load(&[load], &mut Details::new())["sustained"].clone()
+        };
+        assert_eq!(of(1.0, 10_000), true);
+        assert_eq!(of(1.04, 10_000), true, "within what is tolerated");
+        assert_eq!(of(1.08, 10_000), false, "too slow");
+        assert_eq!(of(1.0, 9_999), false, "one was never answered");
+        // Of few requests chance alone makes more of a difference.
+        let few = OpenLoad { intended_per_second: 25.0, seconds: 1.4, ..load(25, 7) };
+        assert_eq!(of_load(&[few], &mut Details::new())["sustained"], true);
+    }
+
+    #[test]
+    fn the_pairs_tell_how_far_their_own_p99_lie_apart() {
+        let mut details = Details::new();
+        of_load(&[load(2000, 7), load(2000, 90), load(2000, 30), load(10, 1)], &mut details);
+        assert_eq!(
+            (&details["open_50_p99_least_ns"], &details["open_50_p99_most_ns"]),
+            (&json!(7), &json!(90))
+        );
+        let mut details = Details::new();
+        of_load(&[load(2000, 7), load(10, 90)], &mut details);
+        assert!(!details.contains_key("open_50_p99_least_ns"), "one pair says nothing of others");
+    }
+}

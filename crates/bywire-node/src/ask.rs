@@ -1,0 +1,81 @@
+//! Asks a node's service what it knows, for `bywire status`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire::OpenError;
+use bywire::runtime::RuntimeDirectory;
+use bywire_sys::poller::Poller;
+use bywire_sys::process;
+use bywire_sys::socket::{Received, Socket};
+use bywire_wire::service::status::Entry;
+use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
+
+/// How long a service may take for each part.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A service knows no more than this.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The runtime directory.
+    #[error(transparent)]
+    Runtime(#[from] OpenError),
+    /// Nobody serves this machine.
+    #[error("no service runs here: start one by `bywire up`")]
+    Absent,
+    /// Another user's program serves the socket.
+    #[error("the service belongs to user {0}, and only one of root or your own is asked")]
+    Foreign(u32),
+    /// It does not answer, or not in this version's words.
+    #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
+    Silent,
+}
+
+/// Everything that the service of this machine tells us.
+///
+/// # Errors
+/// [`AskError`].
+pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
+    let directory = RuntimeDirectory::open(runtime_directory)?;
+    let socket = Socket::connect_entry(&directory.service_path()).map_err(|_| AskError::Absent)?;
+    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
+    if owner != 0 && owner != process::user() {
+        return Err(AskError::Foreign(owner));
+    }
+    let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
+    poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
+    let (mut entries, mut from) = (Vec::new(), 0);
+    loop {
+        let request = Request::Status { version: VERSION, from };
+        let request = service::to_bytes(&request).map_err(|_| AskError::Silent)?;
+        socket.send(&request, &[]).map_err(|_| AskError::Silent)?;
+        let (part, next) = answer(&socket, &mut poller)?;
+        entries.extend(part);
+        match next {
+            Some(next) if next > from && entries.len() < ENTRIES_MAX => from = next,
+            _ => return Ok(entries),
+        }
+    }
+}
+
+fn answer(socket: &Socket, poller: &mut Poller) -> Result<(Vec<Entry>, Option<u32>), AskError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut packet = [0; PACKET_BYTES_MAX];
+        match socket.receive_from_own(&mut packet) {
+            Ok(Received::Packet(length, _)) => {
+                return match service::from_bytes(&packet[..length]) {
+                    Ok(Notice::Status { entries, next }) => Ok((entries, next)),
+                    _ => Err(AskError::Silent),
+                };
+            }
+            Ok(Received::Nothing) => {
+                let left = deadline.checked_duration_since(Instant::now()).ok_or(AskError::Silent)?;
+                poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
+            }
+            _ => return Err(AskError::Silent),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! What other nodes say, and what becomes of the channels to them.
+
+use std::net::SocketAddr;
+
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::keys::{Security, Side};
+use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Terms};
+use bywire_wire::service_message::{
+    CHECKED_MAX, ConnectionName, Half, PortEnd, PortIdentity, SecretHalf, ServiceMessage, connection_secret,
+};
+
+use super::{
+    ASKED_MAX, Broker, Connection, Far, Offer, Order, Outgoing, PATIENCE_NS, PortId, UNDER_WAY_MAX, is_sound,
+    numbers,
+};
+
+impl Broker {
+    /// This node's own name, security and the other nodes are these from now on. Nodes that are not among them, or have
+    /// another key, are gone, with their connections.
+    pub fn follow(&mut self, own: super::Own, others: &[(PublicKey, String)]) {
+        self.own = own;
+        let gone: Vec<PublicKey> =
+            self.nodes.keys().filter(|key| others.iter().all(|(other, _)| other != *key)).copied().collect();
+        for node in gone {
+            self.remove(node);
+        }
+        for (key, name) in others {
+            let far = self.nodes.entry(*key).or_insert_with(|| Far {
+                name: name.clone(),
+                address: None,
+                boot_id: None,
+                route_bytes: u16::MAX,
+                needs: 0,
+                is_wanted: false,
+            });
+            far.name.clone_from(name);
+        }
+    }
+
+    fn remove(&mut self, node: PublicKey) {
+        self.end_all(node, End::NodeRemoved);
+        for number in numbers(&self.outgoing, |outgoing| outgoing.node == node) {
+            if let Some(outgoing) = self.take_outgoing(number) {
+                let (request, reason) = (outgoing.request, NotConnected::UnknownNode);
+                self.tell(outgoing.port, Notice::NotConnected { request, reason });
+            }
+        }
+        self.withdraw_all(node);
+        self.asked.retain(|_, (asking, _)| *asking != node);
+        self.nodes.remove(&node);
+        // What was to be sent to it is not.
+        self.orders.retain(|order| !matches!(order, Order::Send(to, _) | Order::Want(to) if *to == node));
+    }
+
+    /// A channel to a node has come up.
+    pub fn up(&mut self, node: PublicKey, boot_id: [u8; 16], address: SocketAddr, route_bytes: u16) {
+        let Some(far) = self.nodes.get_mut(&node) else { return };
+        (far.address, far.route_bytes) = (Some(address), route_bytes);
+        if far.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
+            self.end_all(node, End::NodeRestarted);
+        }
+        let known = self.connections.iter().filter(|(_, known)| known.node == node);
+        let pairs: Vec<_> = known.map(|(own, known)| (known.peer, *own)).collect();
+        for some in pairs.chunks(CHECKED_MAX) {
+            self.send(node, ServiceMessage::Check { connections: some.to_vec() });
+        }
+        for number in numbers(&self.outgoing, |outgoing| outgoing.node == node) {
+            self.ask(number);
+        }
+    }
+
+    /// The node's packets come from another address now.
+    pub fn moved(&mut self, node: PublicKey, address: SocketAddr, route_bytes: u16) {
+        if let Some(far) = self.nodes.get_mut(&node).filter(|far| far.address.is_some()) {
+            (far.address, far.route_bytes) = (Some(address), route_bytes);
+        }
+    }
+
+    /// The channel to a node is gone. Connections stay. What is under way is asked for again over the next channel.
+    pub fn down(&mut self, node: PublicKey) {
+        let Some(far) = self.nodes.get_mut(&node) else { return };
+        far.address = None;
+        self.orders.retain(|order| !matches!(order, Order::Send(to, _) if *to == node));
+        self.withdraw_all(node);
+        for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && outgoing.is_sent) {
+            // Under another number: what the other service says of this one is about the old channel.
+            let fresh = self.fresh_number();
+            if let Some(outgoing) = self.outgoing.remove(&number) {
+                self.outgoing.insert(fresh, Outgoing { is_sent: false, ..outgoing });
+            }
+        }
+    }
+
+    /// Nothing can be asked of this node now.
+    pub fn refuse(&mut self, node: PublicKey, reason: NotConnected) {
+        for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && !outgoing.is_sent) {
+            self.give_up(number, reason);
+        }
+    }
+
+    /// The service of a node says something.
+    pub fn hear(&mut self, now_ns: u64, node: PublicKey, message: ServiceMessage) {
+        match message {
+            ServiceMessage::Connect { request, port, from, security, half } => {
+                if let Err(reason) = self.offer(now_ns, node, request, &port, from, security, half) {
+                    self.send(node, ServiceMessage::Decline { request, reason });
+                }
+            }
+            ServiceMessage::Accept { request, by, security, half } => {
+                self.accepted(node, request, &by, security, &half);
+            }
+            ServiceMessage::Decline { request, reason } => {
+                let is_its = |outgoing: &Outgoing| outgoing.node == node && outgoing.is_sent;
+                if self.outgoing.get(&request).is_some_and(is_its)
+                    && let Some(outgoing) = self.take_outgoing(request)
+                {
+                    let request = outgoing.request;
+                    self.tell(outgoing.port, Notice::NotConnected { request, reason });
+                }
+            }
+            ServiceMessage::Cancel { request } => {
+                for number in numbers(&self.offers, |offer| offer.node == node && offer.request == request) {
+                    self.withdraw(number, None);
+                }
+            }
+            ServiceMessage::Ended { connection, reason } => self.ended(node, connection, reason),
+            ServiceMessage::Check { connections } => {
+                for (own, theirs) in connections.into_iter().take(CHECKED_MAX) {
+                    self.check(now_ns, node, own, theirs);
+                }
+            }
+            ServiceMessage::Alive { connections } => {
+                for own in connections.into_iter().take(CHECKED_MAX) {
+                    let known = self.connections.get_mut(&own).filter(|known| known.node == node);
+                    if let Some(known) = known.filter(|known| known.is_inquired) {
+                        known.is_inquired = false;
+                        let port = known.port;
+                        self.tell(port, Notice::Alive { connection: own.connection });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A port elsewhere wants to connect: its service vouches for it.
+    #[expect(clippy::too_many_arguments, reason = "what one request or message brings, used once")]
+    fn offer(
+        &mut self,
+        now_ns: u64,
+        node: PublicKey,
+        request: u32,
+        port: &str,
+        from: PortIdentity,
+        security: Security,
+        half: Half,
+    ) -> Result<(), NotConnected> {
+        let id = self.names.get(port).copied().ok_or(NotConnected::NoPort)?;
+        let number = self.fresh_number();
+        let is_repeated = self.offers.values().any(|offer| offer.node == node && offer.request == request);
+        let peer = self.identity(node, &from).filter(|_| half.udp_port != 0);
+        let peer = peer.ok_or(NotConnected::NoResources)?;
+        let is_reached = self.can_reach(id, node);
+        let registered = self.ports.get_mut(&id).filter(|registered| registered.port.is_reachable);
+        let registered = registered.ok_or(NotConnected::NoPort)?;
+        if !is_reached {
+            return Err(NotConnected::Unreachable);
+        }
+        let has_room = registered.under_way < UNDER_WAY_MAX && self.places.may_take(registered.port.uid);
+        if is_repeated || !has_room {
+            return Err(NotConnected::NoResources);
+        }
+        registered.under_way += 1;
+        let introduction = half.introduction;
+        let deadline_ns = now_ns.saturating_add(PATIENCE_NS);
+        self.offers.insert(number, Offer { port: id, node, request, from, security, half, deadline_ns });
+        self.need(node);
+        self.tell(id, Notice::Offer { offer: number, peer, introduction });
+        Ok(())
+    }
+
+    /// Has the port's UDP socket the family of the node's address?
+    fn can_reach(&self, id: PortId, node: PublicKey) -> bool {
+        let address = self.nodes.get(&node).and_then(|far| far.address);
+        let has_v6 = self.ports.get(&id).is_some_and(|registered| registered.port.has_v6);
+        address.is_some_and(|address| has_v6 || address.is_ipv4())
+    }
+
+    /// The port that this node asked has agreed, or so the other service says.
+    fn accepted(
+        &mut self,
+        node: PublicKey,
+        request: u32,
+        by: &PortIdentity,
+        security: Security,
+        half: &Half,
+    ) {
+        let theirs = ConnectionName { incarnation: by.incarnation, connection: half.introduction.connection };
+        let is_its = |outgoing: &&Outgoing| outgoing.node == node && outgoing.is_sent;
+        let Some(outgoing) = self.outgoing.get(&request).filter(is_its) else {
+            // Given up, perhaps. The other port is told.
+            return self.tell_ended(&node, theirs);
+        };
+        let is_weaker = security == Security::Plain && self.own.security != Security::Plain;
+        let is_sound = by.port == outgoing.target
+            && half.udp_port != 0
+            && !is_weaker
+            && self.can_reach(outgoing.port, node);
+        let identity = self.identity(node, by).filter(|_| is_sound);
+        let Some(outgoing) = self.take_outgoing(request) else { return };
+        let made = identity
+            .and_then(|identity| self.establish_requested(&outgoing, theirs, identity, half, security));
+        let notice = made.unwrap_or_else(|| {
+            self.tell_ended(&node, theirs);
+            let reason = if is_sound { NotConnected::NoResources } else { NotConnected::Unreachable };
+            Notice::NotConnected { request: outgoing.request, reason }
+        });
+        self.tell(outgoing.port, notice);
+    }
+
+    /// Notes a connection that a port here has asked for, and makes its terms.
+    fn establish_requested(
+        &mut self,
+        outgoing: &Outgoing,
+        theirs: ConnectionName,
+        identity: Identity,
+        half: &Half,
+        security: Security,
+    ) -> Option<Notice> {
+        let connection = outgoing.introduction.connection;
+        let known = Connection {
+            port: outgoing.port,
+            node: outgoing.node,
+            peer: theirs,
+            identity: identity.clone(),
+            security: Some(security),
+            is_inquired: false,
+        };
+        let own = self.add(outgoing.port, connection, known)?;
+        let initiator = secret_half(self.own.key, own, &outgoing.random);
+        let responder = secret_half(outgoing.node, theirs, &half.random);
+        let secret = connection_secret(initiator, responder);
+        let answers = Answers::Request(outgoing.request);
+        self.terms(answers, Side::Initiator, security, secret, outgoing.node, identity, half)
+    }
+
+    /// Notes a connection that a port here has accepted, and makes its terms.
+    pub(super) fn establish_accepted(
+        &mut self,
+        id: PortId,
+        number: u32,
+        offer: &Offer,
+        own_half: &Half,
+        security: Security,
+    ) -> Option<Notice> {
+        let identity = self.identity(offer.node, &offer.from)?;
+        let theirs = ConnectionName {
+            incarnation: offer.from.incarnation,
+            connection: offer.half.introduction.connection,
+        };
+        let known = Connection {
+            port: id,
+            node: offer.node,
+            peer: theirs,
+            identity: identity.clone(),
+            security: Some(security),
+            is_inquired: false,
+        };
+        let own = self.add(id, own_half.introduction.connection, known)?;
+        let initiator = secret_half(offer.node, theirs, &offer.half.random);
+        let responder = secret_half(self.own.key, own, &own_half.random);
+        let secret = connection_secret(initiator, responder);
+        let answers = Answers::Offer(number);
+        self.terms(answers, Side::Responder, security, secret, offer.node, identity, &offer.half)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what one request or message brings, used once")]
+    fn terms(
+        &self,
+        answers: Answers,
+        side: Side,
+        security: Security,
+        secret: [u8; 32],
+        node: PublicKey,
+        peer: Identity,
+        half: &Half,
+    ) -> Option<Notice> {
+        let far = self.nodes.get(&node)?;
+        let address = SocketAddr::new(far.address?.ip(), half.udp_port);
+        let route_bytes = half.route_bytes.min(far.route_bytes);
+        let introduction = half.introduction;
+        let terms = Terms { answers, side, security, secret, address, peer, introduction, route_bytes };
+        Some(Notice::Established(Box::new(terms)))
+    }
+
+    /// The other end of a connection is over.
+    fn ended(&mut self, node: PublicKey, own: ConnectionName, reason: PortEnd) {
+        self.asked.remove(&own);
+        if self.connections.get(&own).is_none_or(|known| known.node != node) {
+            return;
+        }
+        if let Some(known) = self.forget(own) {
+            let reason = match reason {
+                PortEnd::Ended => End::PeerEnded,
+                PortEnd::Released => End::PeerReleased,
+            };
+            self.tell(known.port, Notice::Ended { connection: own.connection, reason });
+        }
+    }
+
+    /// Another service asks whether the connection `own` is alive, whose other end is `theirs`.
+    fn check(&mut self, now_ns: u64, node: PublicKey, own: ConnectionName, theirs: ConnectionName) {
+        match self.connections.get(&own) {
+            Some(known) if known.node == node && known.peer == theirs => {
+                self.send(node, ServiceMessage::Alive { connections: vec![theirs] });
+            }
+            // Its port may not have registered again yet.
+            None if now_ns < self.grace_until_ns && self.may_come_back(own.incarnation) => {
+                if self.asked.len() < ASKED_MAX {
+                    self.asked.insert(own, (node, theirs));
+                }
+            }
+            _ => self.tell_ended(&node, theirs),
+        }
+    }
+
+    /// May a port of this incarnation register, with connections that it has had before?
+    fn may_come_back(&self, incarnation: u64) -> bool {
+        !self.incarnations.contains_key(&incarnation) && !self.gone.contains(&incarnation)
+    }
+
+    /// Tells another service that this end of a connection is over.
+    pub(super) fn tell_ended(&mut self, node: &PublicKey, theirs: ConnectionName) {
+        self.send(*node, ServiceMessage::Ended { connection: theirs, reason: PortEnd::Released });
+    }
+
+    /// All connections with a node are over.
+    fn end_all(&mut self, node: PublicKey, reason: End) {
+        let known = self.connections.iter().filter(|(_, known)| known.node == node);
+        for own in known.map(|(own, _)| *own).collect::<Vec<_>>() {
+            if let Some(known) = self.forget(own) {
+                self.tell(known.port, Notice::Ended { connection: own.connection, reason });
+            }
+        }
+    }
+
+    /// Ends an offer that came to nothing. The other service is told `reason`, if it does not know.
+    pub(super) fn withdraw(&mut self, number: u32, reason: Option<NotConnected>) {
+        let Some(offer) = self.take_offer(number) else { return };
+        if let Some(reason) = reason {
+            self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
+        }
+        self.tell(offer.port, Notice::Withdrawn { offer: number });
+    }
+
+    fn withdraw_all(&mut self, node: PublicKey) {
+        for number in numbers(&self.offers, |offer| offer.node == node) {
+            self.withdraw(number, None);
+        }
+    }
+
+    /// Takes an offer from what is under way.
+    pub(super) fn take_offer(&mut self, number: u32) -> Option<Offer> {
+        let offer = self.offers.remove(&number)?;
+        if let Some(registered) = self.ports.get_mut(&offer.port) {
+            registered.under_way -= 1;
+        }
+        self.need_less(offer.node);
+        Some(offer)
+    }
+
+    /// Who a port elsewhere is. The node is the one whose channel says so. `None`: no port can be so.
+    fn identity(&self, node: PublicKey, said: &PortIdentity) -> Option<Identity> {
+        let far = self.nodes.get(&node)?;
+        let is_sound = is_sound(&said.port, &said.user, &said.groups);
+        is_sound.then(|| Identity {
+            node: far.name.clone(),
+            port: said.port.clone(),
+            user: said.user.clone(),
+            groups: said.groups.clone(),
+            incarnation: said.incarnation,
+        })
+    }
+}
+
+/// What protects a connection of two nodes: it is plain only if both say so, and AES only if both have instructions for it.
+pub(super) fn agreed(theirs: Security, ours: Security) -> Security {
+    match (theirs, ours) {
+        (Security::Plain, other) | (other, Security::Plain) => other,
+        (Security::Aes256Gcm, Security::Aes256Gcm) => Security::Aes256Gcm,
+        _ => Security::ChaCha20Poly1305,
+    }
+}
+
+fn secret_half<'random>(
+    node: PublicKey,
+    name: ConnectionName,
+    random: &'random super::Random,
+) -> SecretHalf<'random> {
+    SecretHalf { node, incarnation: name.incarnation, connection: name.connection, random }
+}

@@ -1,0 +1,393 @@
+//! Two brokers whose orders are carried out in memory, at once and in order, while a channel is up.
+
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::keys::Security;
+use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
+use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
+
+use super::{Broker, GRACE_NS, Order, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
+
+const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
+const NAMES: [&str; 2] = ["a", "b"];
+const A: usize = 0;
+const B: usize = 1;
+/// Every side has one port, with this registration.
+const PORT: PortId = 16;
+
+struct World {
+    now_ns: u64,
+    brokers: [Broker; 2],
+    is_up: bool,
+    /// What ports were told, each with its side.
+    told: Vec<(usize, Notice)>,
+    /// What services have said, each with the side that said it.
+    said: Vec<(usize, ServiceMessage)>,
+    is_wanted: [bool; 2],
+}
+
+fn own(side: usize) -> Own {
+    Own { name: NAMES[side].to_owned(), key: KEYS[side], security: Security::Aes256Gcm }
+}
+
+fn port(name: &str, incarnation: u64) -> Port {
+    Port {
+        name: name.to_owned(),
+        uid: 1000,
+        user: "alice".to_owned(),
+        groups: vec!["staff".to_owned()],
+        incarnation,
+        is_reachable: true,
+        udp_port: 4000,
+        has_v6: false,
+    }
+}
+
+fn introduction(connection: u32) -> Introduction {
+    Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
+}
+
+impl World {
+    /// Two services after their grace, with port `asking` on a and port `render` on b.
+    fn new() -> Self {
+        let mut world = Self::young();
+        world.now_ns = 2 * GRACE_NS;
+        world.tick();
+        world
+    }
+
+    /// The same, just started.
+    fn young() -> Self {
+        let broker = |side: usize| {
+            let mut broker = Broker::new(0, own(side));
+            broker.follow(own(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
+            let (name, incarnation) = if side == A { ("asking", 100) } else { ("render", 200) };
+            broker.register(PORT, port(name, incarnation)).expect("free");
+            broker
+        };
+        let brokers = [A, B].map(broker);
+        Self { now_ns: 0, brokers, is_up: false, told: Vec::new(), said: Vec::new(), is_wanted: [false; 2] }
+    }
+
+    fn settle(&mut self) {
+        while let Some((side, order)) =
+            [A, B].into_iter().find_map(|side| Some((side, self.brokers[side].next_order()?)))
+        {
+            match order {
+                Order::Tell(PORT, notice) => self.told.push((side, notice)),
+                Order::Tell(..) => panic!("no other port"),
+                Order::Want(_) => self.is_wanted[side] = true,
+                Order::Release(_) => self.is_wanted[side] = false,
+                Order::Send(node, message) => {
+                    assert!(self.is_up && node == KEYS[1 - side], "there is no channel");
+                    self.said.push((side, message.clone()));
+                    self.brokers[1 - side].hear(self.now_ns, KEYS[side], message);
+                }
+            }
+        }
+    }
+
+    fn up(&mut self) {
+        self.is_up = true;
+        for side in [A, B] {
+            let address = ([10, 0, 0, 2 - side as u8], 7248).into();
+            self.brokers[side].up(KEYS[1 - side], [1 - side as u8; 16], address, 1472);
+        }
+        self.settle();
+    }
+
+    fn down(&mut self) {
+        self.is_up = false;
+        for side in [A, B] {
+            self.brokers[side].down(KEYS[1 - side]);
+        }
+        self.settle();
+    }
+
+    fn tick(&mut self) {
+        for broker in &mut self.brokers {
+            broker.tick(self.now_ns);
+        }
+        self.settle();
+    }
+
+    fn connect(&mut self, request: u32) {
+        let target = ("b", "render".to_owned());
+        self.brokers[A].connect(self.now_ns, PORT, request, target, introduction(request), [7; 32]);
+        self.settle();
+    }
+
+    /// What was told since.
+    fn take(&mut self) -> Vec<(usize, Notice)> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn offer(&mut self) -> u32 {
+        match &self.take()[..] {
+            [.., (B, Notice::Offer { offer, .. })] => *offer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn accept(&mut self, offer: u32, connection: u32) {
+        self.brokers[B].accept(PORT, offer, introduction(connection), [8; 32]);
+        self.settle();
+    }
+
+    /// A connection with these numbers.
+    fn meet(&mut self, ours: u32, theirs: u32) -> [Box<Terms>; 2] {
+        self.connect(ours);
+        let offer = self.offer();
+        self.accept(offer, theirs);
+        let mut told = self.take();
+        told.sort_by_key(|(side, _)| *side);
+        let terms: Vec<_> = told
+            .into_iter()
+            .map(|(_, notice)| match notice {
+                Notice::Established(terms) => terms,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        terms.try_into().expect("one for each end")
+    }
+
+    /// Nothing is left of anything.
+    fn is_empty(&self) -> bool {
+        let is_empty = |broker: &Broker| {
+            let tables = broker.connections.len() + broker.outgoing.len() + broker.offers.len();
+            let needs: usize = broker.nodes.values().map(|far| far.needs).sum();
+            let ports: usize =
+                broker.ports.values().map(|registered| registered.numbers.len() + registered.under_way).sum();
+            tables + needs + ports + broker.places.taken(1000) == 0
+        };
+        self.brokers.iter().all(is_empty) && self.is_wanted == [false; 2]
+    }
+}
+
+#[test]
+fn a_request_waits_for_a_channel_and_not_for_ever() {
+    let mut world = World::new();
+    world.connect(1);
+    assert!(world.is_wanted[A] && world.take().is_empty());
+    assert_eq!(world.brokers[A].next_timeout_ns(), Some(world.now_ns + PATIENCE_NS));
+    world.now_ns += PATIENCE_NS;
+    world.tick();
+    let reason = NotConnected::Unreachable;
+    assert_eq!(world.take(), [(A, Notice::NotConnected { request: 1, reason })]);
+    assert!(world.is_empty() && world.brokers[A].next_timeout_ns().is_none());
+    world.connect(2);
+    world.up();
+    let offer = world.offer();
+    // An offer that is not answered ends, too, at both ends.
+    world.now_ns += PATIENCE_NS;
+    world.tick();
+    let told = world.take();
+    assert!(told.contains(&(B, Notice::Withdrawn { offer })), "{told:?}");
+    assert!(told.contains(&(A, Notice::NotConnected { request: 2, reason })) && told.len() == 2);
+    assert!(world.is_empty());
+    // The late answer is for nobody.
+    world.accept(offer, 9);
+    assert!(world.take().is_empty() && world.is_empty());
+}
+
+#[test]
+fn what_a_lost_channel_leaves_open_is_asked_for_again_over_the_next_one() {
+    let mut world = World::new();
+    world.up();
+    world.connect(1);
+    let offer = world.offer();
+    world.down();
+    assert_eq!(world.take(), [(B, Notice::Withdrawn { offer })]);
+    world.up();
+    let again = world.offer();
+    world.accept(offer, 3);
+    assert!(world.take().is_empty(), "the old offer is over");
+    world.accept(again, 4);
+    assert_eq!(world.take().len(), 2);
+    // The answer is lost with the channel: the end that was made is told when both compare their lists.
+    world.connect(2);
+    let offer = world.offer();
+    world.brokers[B].accept(PORT, offer, introduction(5), [8; 32]);
+    world.down();
+    assert!(matches!(world.take()[..], [(B, Notice::Established(_))]));
+    world.up();
+    let told = world.take();
+    let ended = (B, Notice::Ended { connection: 5, reason: End::PeerReleased });
+    assert!(told.contains(&ended) && told.len() == 2, "{told:?}");
+    let [(_, Notice::Offer { offer, .. })] =
+        told.iter().filter(|told| **told != ended).collect::<Vec<_>>()[..]
+    else {
+        panic!("{told:?}")
+    };
+    world.accept(*offer, 6);
+    world.take();
+    for side in [A, B] {
+        world.brokers[side].port_ended(world.now_ns, PORT);
+        world.settle();
+    }
+    assert!(world.is_empty());
+}
+
+#[test]
+fn each_end_of_a_connection_is_told_once_and_leaves_nothing() {
+    let mut world = World::new();
+    world.up();
+    let [ours, theirs] = world.meet(1, 11);
+    assert!(ours.secret == theirs.secret && ours.peer.user == "alice" && ours.peer.groups == ["staff"]);
+    assert_eq!((ours.address, theirs.address), (([10, 0, 0, 2], 4000).into(), ([10, 0, 0, 1], 4000).into()));
+    world.brokers[A].release(PORT, 1);
+    world.settle();
+    assert_eq!(world.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
+    world.brokers[B].release(PORT, 11);
+    world.settle();
+    assert!(world.take().is_empty() && world.is_empty());
+    world.meet(2, 12);
+    world.brokers[B].port_ended(world.now_ns, PORT);
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Ended { connection: 2, reason: End::PeerEnded })]);
+    assert!(world.is_empty());
+    world.connect(3);
+    assert_eq!(world.take(), [(A, Notice::NotConnected { request: 3, reason: NotConnected::NoPort })]);
+    assert!(world.is_empty());
+}
+
+#[test]
+fn a_young_service_waits_for_its_ports_before_it_denies_a_connection() {
+    let mut world = World::young();
+    world.brokers[B].port_ended(0, PORT);
+    let kept = |peer_connection: u32, incarnation: u64| {
+        let peer = bywire_wire::service::Identity {
+            node: "b".to_owned(),
+            port: "render".to_owned(),
+            user: "alice".to_owned(),
+            groups: Vec::new(),
+            incarnation,
+        };
+        Kept { connection: peer_connection, peer_connection, peer }
+    };
+    // One of a port that has ended since, one of a port that comes back, and one of a port that never does.
+    world.brokers[A].keep(PORT, vec![kept(1, 200), kept(2, 300), kept(3, 400)]);
+    world.up();
+    let over = |connection| (A, Notice::Ended { connection, reason: End::PeerReleased });
+    assert_eq!(world.take(), [over(1)]);
+    world.brokers[B].register(PORT, port("render", 300)).expect("free");
+    let peer = bywire_wire::service::Identity {
+        node: "a".to_owned(),
+        port: "asking".to_owned(),
+        user: "alice".to_owned(),
+        groups: Vec::new(),
+        incarnation: 100,
+    };
+    world.brokers[B].keep(PORT, vec![Kept { connection: 2, peer_connection: 2, peer }]);
+    world.settle();
+    world.brokers[A].inquire(PORT, 2);
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Alive { connection: 2 })]);
+    world.now_ns = GRACE_NS;
+    world.tick();
+    assert_eq!(world.take(), [over(3)]);
+}
+
+#[test]
+fn a_port_and_its_user_have_so_much_under_way_and_no_more() {
+    let mut world = World::new();
+    for request in 0..=UNDER_WAY_MAX as u32 {
+        world.connect(request);
+    }
+    let reason = NotConnected::NoResources;
+    let request = UNDER_WAY_MAX as u32;
+    assert_eq!(world.take(), [(A, Notice::NotConnected { request, reason })]);
+    // As many offers are open at the other end, and one more is declined there.
+    world.up();
+    assert_eq!(world.take().len(), UNDER_WAY_MAX);
+    let mut stranger = port("more", 101);
+    stranger.uid = 1001;
+    world.brokers[A].register(PORT + 2, stranger).expect("free");
+    let target = ("b", "render".to_owned());
+    world.brokers[A].connect(world.now_ns, PORT + 2, 1, target, introduction(1), [7; 32]);
+    let Some(Order::Send(_, message)) = world.brokers[A].next_order() else { panic!("it asks") };
+    world.brokers[B].hear(world.now_ns, KEYS[A], message);
+    let declined = world.brokers[B].next_order();
+    assert!(
+        matches!(
+            declined,
+            Some(Order::Send(_, ServiceMessage::Decline { reason: NotConnected::NoResources, .. }))
+        ),
+        "{declined:?}"
+    );
+    assert_eq!(world.brokers[A].register(PORT + 4, port("more", 102)), Err(Unregistered::Unverified));
+    assert_eq!(world.brokers[A].register(PORT + 4, port("other", 101)), Err(Unregistered::Unverified));
+}
+
+#[test]
+fn a_service_that_lies_harms_its_own_connections_only() {
+    let mut world = World::new();
+    world.up();
+    world.meet(1, 11);
+    let identity = |port: &str| PortIdentity {
+        port: port.to_owned(),
+        user: "bob".to_owned(),
+        groups: Vec::new(),
+        incarnation: 200,
+    };
+    let half = Half { introduction: introduction(50), udp_port: 4000, route_bytes: 1472, random: [9; 32] };
+    let accept = |request, port: &str, security, half: &Half| ServiceMessage::Accept {
+        request,
+        by: identity(port),
+        security,
+        half: half.clone(),
+    };
+    let wrong = [
+        accept(0, "other", Security::Aes256Gcm, &half),
+        accept(0, "render", Security::Plain, &half),
+        accept(0, "render", Security::Aes256Gcm, &Half { udp_port: 0, ..half.clone() }),
+    ];
+    for message in wrong {
+        world.connect(2);
+        world.take();
+        let request = *world.brokers[A].outgoing.keys().next().expect("under way");
+        let ServiceMessage::Accept { by, security, half, .. } = message else { unreachable!() };
+        let message = ServiceMessage::Accept { request, by, security, half };
+        world.brokers[A].hear(world.now_ns, KEYS[B], message);
+        let told = world.brokers[A].orders.iter().any(|order| {
+            matches!(order, Order::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. }))
+        });
+        assert!(told, "{:?}", world.brokers[A].orders);
+        world.brokers[A].orders.clear();
+        let open: Vec<u32> = world.brokers[B].offers.keys().copied().collect();
+        open.into_iter().for_each(|offer| world.brokers[B].decline(PORT, offer, Refusal::NoResources));
+        world.settle();
+        world.take();
+    }
+    // A third node, which the connection is none of.
+    let third = PublicKey([3; 32]);
+    let mut others = vec![(KEYS[B], "b".to_owned()), (third, "c".to_owned())];
+    world.brokers[A].follow(own(A), &others);
+    world.brokers[A].up(third, [3; 16], ([10, 0, 0, 3], 7248).into(), 1472);
+    let connection = ConnectionName { incarnation: 100, connection: 1 };
+    let ended = ServiceMessage::Ended { connection, reason: PortEnd::Ended };
+    world.brokers[A].hear(world.now_ns, third, ended);
+    world.brokers[A].hear(world.now_ns, third, ServiceMessage::Alive { connections: vec![connection] });
+    assert!(world.brokers[A].orders.is_empty() && world.brokers[A].connections.len() == 1);
+    let connect = |from| ServiceMessage::Connect {
+        request: 1,
+        port: "asking".to_owned(),
+        from,
+        security: Security::Aes256Gcm,
+        half: half.clone(),
+    };
+    let bad = PortIdentity { user: "line\nbreak".to_owned(), ..identity("x") };
+    // What fits into a message between services need not fit into a notice.
+    let long = PortIdentity { groups: vec!["g".repeat(240); 16], ..identity("x") };
+    for from in [bad, long] {
+        world.brokers[A].hear(world.now_ns, third, connect(from));
+        let answer = world.brokers[A].orders.pop_front();
+        assert!(matches!(answer, Some(Order::Send(_, ServiceMessage::Decline { .. }))), "{answer:?}");
+    }
+    // Whoever is removed goes with all that is its own.
+    others.remove(0);
+    world.brokers[A].follow(own(A), &others);
+    let ended = Notice::Ended { connection: 1, reason: End::NodeRemoved };
+    let told = world.brokers[A].orders.pop_front();
+    assert!(matches!(told, Some(Order::Tell(PORT, notice)) if notice == ended));
+    assert!(world.brokers[A].connections.is_empty());
+}

@@ -1,0 +1,355 @@
+//! The fabric file: who belongs to a fabric. It is the same on all nodes and has no secret.
+//!
+//! ```toml
+//! name = "lab"
+//! serial = 1
+//! security = "encrypted"
+//!
+//! [[node]]
+//! name = "web1"
+//! addresses = ["10.0.0.1", "web1.example:7248"]
+//! key = "iC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0="
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bywire_wire::handshake::PublicKey;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::file::{self, FileError};
+use crate::key;
+
+/// Its name in the directory of the configuration.
+pub const FILE_NAME: &str = "fabric.toml";
+/// The UDP port of services, unless an address has another one.
+pub const UDP_PORT: u16 = 7248;
+/// The most nodes of a fabric.
+pub const NODES_MAX: usize = 1024;
+/// The most addresses of a node.
+pub const ADDRESSES_MAX: usize = 8;
+/// The longest file.
+const BYTES_MAX: u64 = 1 << 20;
+/// The longest name of a host.
+const HOST_BYTES_MAX: usize = 253;
+
+/// A fabric, as its file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    /// Its name.
+    pub name: String,
+    /// The number of this state of the file.
+    pub serial: u64,
+    /// Are packets encrypted? Else they bear a check only.
+    pub is_encrypted: bool,
+    /// Its nodes, this one among them.
+    pub nodes: Vec<Node>,
+}
+
+/// A node of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Where its service can be reached.
+    pub addresses: Vec<Place>,
+    /// Who it is.
+    pub key: PublicKey,
+}
+
+/// Where a service can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// An address.
+    Address(SocketAddr),
+    /// The name of a host, and a port.
+    Host(String, u16),
+}
+
+/// What is wrong with a fabric file.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A line of it.
+    #[error("{}, line {line}: {complaint}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong there, and what to do.
+        complaint: String,
+    },
+    /// No node has the machine's key.
+    #[error("{}: no node has this machine's key {key}: add its [[node]], as `bywire init` has printed it", path.display())]
+    NotListed {
+        /// The file.
+        path: PathBuf,
+        /// The public key.
+        key: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Spanned<String>,
+    serial: u64,
+    security: Spanned<String>,
+    #[serde(rename = "node", default)]
+    nodes: Vec<NodeTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    name: Spanned<String>,
+    addresses: Spanned<Vec<Spanned<String>>>,
+    key: Spanned<String>,
+}
+
+impl Fabric {
+    /// Reads the file of a fabric that `own` belongs to.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn read(path: &Path, own: &PublicKey) -> Result<Self, FabricError> {
+        let text = file::read_public(path, BYTES_MAX)?;
+        let fabric = Self::parse(&text).map_err(|Complaint { at, text: complaint }| {
+            let line = text.get(..at).unwrap_or(&text).matches('\n').count() + 1;
+            FabricError::Line { path: path.to_owned(), line, complaint }
+        })?;
+        if fabric.named(own).is_none() {
+            return Err(FabricError::NotListed { path: path.to_owned(), key: key::to_text(own) });
+        }
+        Ok(fabric)
+    }
+
+    /// The node with this key.
+    pub fn named(&self, key: &PublicKey) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.key == *key)
+    }
+
+    fn parse(text: &str) -> Result<Self, Complaint> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let complaint = error.message().lines().collect::<Vec<_>>().join("; ");
+            Complaint { at: error.span().map_or(0, |span| span.start), text: complaint }
+        })?;
+        check_name("name", &file.name)?;
+        let is_encrypted = match file.security.get_ref().as_str() {
+            "encrypted" => true,
+            "plain" => false,
+            other => {
+                let text = format!("security = {other:?} is unknown: write \"encrypted\" or \"plain\"");
+                return Err(Complaint { at: file.security.span().start, text });
+            }
+        };
+        let nodes = parse_nodes(&file.nodes)?;
+        Ok(Self { name: file.name.into_inner(), serial: file.serial, is_encrypted, nodes })
+    }
+}
+
+fn parse_nodes(tables: &[NodeTable]) -> Result<Vec<Node>, Complaint> {
+    let mut nodes: Vec<Node> = Vec::new();
+    let (mut names, mut keys) = (HashMap::new(), HashMap::new());
+    for table in tables {
+        let node = table.node()?;
+        if nodes.len() == NODES_MAX {
+            return Err(Complaint::at(&table.name, format!("a fabric has at most {NODES_MAX} nodes")));
+        }
+        if names.insert(node.name.clone(), ()).is_some() {
+            let text = format!("two nodes have the name {:?}: rename one", node.name);
+            return Err(Complaint::at(&table.name, text));
+        }
+        if let Some(other) = keys.insert(node.key, node.name.clone()) {
+            let text = format!("nodes {other:?} and {:?} have the same key: each needs its own", node.name);
+            return Err(Complaint::at(&table.key, text));
+        }
+        nodes.push(node);
+    }
+    Ok(nodes)
+}
+
+impl NodeTable {
+    fn node(&self) -> Result<Node, Complaint> {
+        check_name("name", &self.name)?;
+        let name = self.name.get_ref();
+        if name == "localhost" {
+            let text = "name = \"localhost\" is every machine's own: choose another name".to_owned();
+            return Err(Complaint::at(&self.name, text));
+        }
+        let count = self.addresses.get_ref().len();
+        if !(1..=ADDRESSES_MAX).contains(&count) {
+            let text = format!("addresses of node {name:?} has {count} entries: give 1 to {ADDRESSES_MAX}");
+            return Err(Complaint::at(&self.addresses, text));
+        }
+        let place = |address: &Spanned<String>| {
+            address.get_ref().parse::<Place>().map_err(|NoPlace| {
+                let text = format!(
+                    "addresses of node {name:?} has {:?}: write an address or a host, with a port unless it is {UDP_PORT}",
+                    address.get_ref()
+                );
+                Complaint::at(address, text)
+            })
+        };
+        let addresses = self.addresses.get_ref().iter().map(place).collect::<Result<_, _>>()?;
+        let key = key::from_text(self.key.get_ref()).ok_or_else(|| {
+            let text =
+                format!("key of node {name:?} is not 32 bytes in base64: copy the one that `bywire init` printed there");
+            Complaint::at(&self.key, text)
+        })?;
+        Ok(Node { name: name.clone(), addresses, key })
+    }
+}
+
+/// What is wrong at a byte of the text.
+#[derive(Debug)]
+struct Complaint {
+    at: usize,
+    text: String,
+}
+
+impl Complaint {
+    fn at<T>(part: &Spanned<T>, text: String) -> Self {
+        Self { at: part.span().start, text }
+    }
+}
+
+fn check_name(field: &str, name: &Spanned<String>) -> Result<(), Complaint> {
+    if is_name(name.get_ref()) {
+        return Ok(());
+    }
+    let text = format!(
+        "{field} = {:?} cannot be used: letters, digits, `-`, `_` and `.`, {} at most, and no `.` in front",
+        name.get_ref(),
+        bywire::NAME_BYTES_MAX
+    );
+    Err(Complaint::at(name, text))
+}
+
+/// Can a node or a fabric have this name?
+pub fn is_name(text: &str) -> bool {
+    !text.contains('/') && format!("{text}/0").parse::<bywire::Address>().is_ok()
+}
+
+/// A text that is no address and no host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no address and no host")]
+pub struct NoPlace;
+
+impl FromStr for Place {
+    type Err = NoPlace;
+
+    fn from_str(text: &str) -> Result<Self, NoPlace> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return if address.port() == 0 { Err(NoPlace) } else { Ok(Self::Address(address)) };
+        }
+        if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            return Ok(Self::Address(SocketAddr::new(ip, UDP_PORT)));
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoPlace)?),
+            None => (text, UDP_PORT),
+        };
+        let is_host = (1..=HOST_BYTES_MAX).contains(&host.len())
+            && !host.starts_with(['-', '.'])
+            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            // A mistyped address is no host.
+            && host.bytes().any(|byte| byte.is_ascii_alphabetic());
+        if is_host { Ok(Self::Host(host.to_owned(), port)) } else { Err(NoPlace) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(formatter),
+            Self::Host(host, port) => write!(formatter, "{host}:{port}"),
+        }
+    }
+}
+
+/// A node as the file has it, with the empty line before it.
+pub fn stanza(node: &Node) -> String {
+    let addresses: Vec<String> = node.addresses.iter().map(|place| format!("\"{place}\"")).collect();
+    format!(
+        "\n[[node]]\nname = \"{}\"\naddresses = [{}]\nkey = \"{}\"\n",
+        node.name,
+        addresses.join(", "),
+        key::to_text(&node.key)
+    )
+}
+
+impl fmt::Display for Fabric {
+    /// The text of its file.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let security = if self.is_encrypted { "encrypted" } else { "plain" };
+        writeln!(
+            formatter,
+            "name = \"{}\"\nserial = {}\n# \"plain\": not encrypted, against accidents only\nsecurity = \"{security}\"",
+            self.name, self.serial
+        )?;
+        self.nodes.iter().try_for_each(|node| formatter.write_str(&stanza(node)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "iC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=";
+    const OTHER: &str = "AC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=";
+
+    fn file(nodes: &str) -> String {
+        format!("name = \"lab\"\nserial = 3\nsecurity = \"encrypted\"\n{nodes}")
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let places = ["10.0.0.1", "web1.example:7000", "[fe80::1]:7248", "::1"];
+        let addresses = places.map(|place| place.parse().expect(place)).to_vec();
+        let key = key::from_text(KEY).expect("a key");
+        let node = Node { name: "web1".to_owned(), addresses, key };
+        let fabric = Fabric { name: "lab".to_owned(), serial: 7, is_encrypted: false, nodes: vec![node] };
+        assert_eq!(Fabric::parse(&fabric.to_string()).expect("its own"), fabric);
+        assert_eq!(fabric.named(&key).map(|node| node.name.as_str()), Some("web1"));
+        assert_eq!("10.0.0.1".parse(), Ok(Place::Address(([10, 0, 0, 1], UDP_PORT).into())));
+        for text in ["", "1.2.3", "a b", "10.0.0.1:0", "host:", "host:99999", ":7248", "a/b", ".x"] {
+            assert_eq!(text.parse::<Place>(), Err(NoPlace), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_slip_is_told_with_its_line_and_field() {
+        let node = |name: &str, addresses: &str, key: &str| {
+            format!("[[node]]\nname = {name}\naddresses = {addresses}\nkey = \"{key}\"\n")
+        };
+        let good = node("\"a\"", "[\"10.0.0.1\"]", KEY);
+        let cases = [
+            ("nam = 1".to_owned(), 1, "unknown field `nam`"),
+            (file("").replace("encrypted", "maybe"), 3, "security = \"maybe\""),
+            (file(&node("\"a b\"", "[\"h\"]", KEY)), 5, "name = \"a b\""),
+            (file(&node("\"localhost\"", "[\"h\"]", KEY)), 5, "every machine's own"),
+            (file(&node("7", "[\"h\"]", KEY)), 5, "string"),
+            (file(&node("\"a\"", "[]", KEY)), 6, "addresses of node \"a\" has 0 entries"),
+            (file(&node("\"a\"", "[\"h\",\n\"1.2.3\"]", KEY)), 7, "addresses of node \"a\" has \"1.2.3\""),
+            (file(&node("\"a\"", "[\"h\"]", "short")), 7, "key of node \"a\" is not 32 bytes"),
+            (file(&format!("{good}{good}")), 9, "two nodes have the name \"a\""),
+            (file(&format!("{good}{}", node("\"b\"", "[\"h\"]", KEY))), 11, "have the same key"),
+            (file(&format!("{good}port = 1\n")), 8, "unknown field `port`"),
+        ];
+        for (text, line, expected) in cases {
+            let Complaint { at, text: complaint } = Fabric::parse(&text).expect_err(&text);
+            assert!(complaint.contains(expected), "{text}\n{complaint}");
+            assert_eq!(text[..at].matches('\n').count() + 1, line, "{text}\n{complaint}");
+        }
+        let two = file(&format!("{good}{}", node("\"b\"", "[\"h\"]", OTHER)));
+        assert_eq!(Fabric::parse(&two).expect("good").nodes.len(), 2);
+    }
+}

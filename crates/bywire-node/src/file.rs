@@ -1,0 +1,117 @@
+//! Files of the configuration: who may have written them, and who may read them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use bywire_sys::process;
+
+/// What is wrong with a file as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It is not there.
+    #[error("there is no {}: make one by `bywire init NAME`, or name another directory by --config", .0.display())]
+    Missing(PathBuf),
+    /// It cannot be read.
+    #[error("cannot read {path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, io::Error),
+    /// It cannot be written.
+    #[error("cannot write {path}: {1}", path = .0.display())]
+    Unwritable(PathBuf, io::Error),
+    /// It is there already.
+    #[error("{} is there already: remove it first if it is to be made anew", .0.display())]
+    Exists(PathBuf),
+    /// Others can write it.
+    #[error("{} can be written by others: chmod go-w it, and give it to root or to who runs this", .0.display())]
+    Foreign(PathBuf),
+    /// Others can read a secret.
+    #[error("{} can be read by others: chmod 600 it, and give it to root or to who runs this", .0.display())]
+    Exposed(PathBuf),
+    /// It is no file, or longer than any such file.
+    #[error("{path} is no file of at most {1} bytes", path = .0.display())]
+    TooLong(PathBuf, u64),
+}
+
+/// Reads a file that nobody but root and this user may have written.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
+    read(path, bytes_max, 0o022, FileError::Foreign)
+}
+
+/// Reads a file that nobody but root and this user may have read.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_secret(path: &Path, bytes_max: u64) -> Result<String, FileError> {
+    read(path, bytes_max, 0o077, FileError::Exposed)
+}
+
+fn read(
+    path: &Path,
+    bytes_max: u64,
+    forbidden: u32,
+    loose: impl FnOnce(PathBuf) -> FileError,
+) -> Result<String, FileError> {
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
+        _ => FileError::Unreadable(path.to_owned(), error),
+    };
+    // A fifo in its place is opened at once, and refused.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    let found = file.metadata().map_err(unreadable)?;
+    if !found.is_file() || found.len() > bytes_max {
+        return Err(FileError::TooLong(path.to_owned(), bytes_max));
+    }
+    let is_trusted = found.uid() == 0 || found.uid() == process::user();
+    if !is_trusted || found.mode() & forbidden != 0 {
+        return Err(loose(path.to_owned()));
+    }
+    let mut text = String::new();
+    file.take(bytes_max).read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
+}
+
+/// Makes a file, which must not exist, with exactly this mode.
+///
+/// # Errors
+/// [`FileError`].
+pub fn make(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+    let unwritable = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
+        _ => FileError::Unwritable(path.to_owned(), error),
+    };
+    let mut file: File =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(unwritable)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(unwritable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_once_and_read_only_while_others_cannot_touch_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("node.key");
+        assert!(matches!(read_secret(&path, 10), Err(FileError::Missing(_))));
+        make(&path, 0o600, "secret").expect("made");
+        assert!(matches!(make(&path, 0o600, "other"), Err(FileError::Exists(_))));
+        assert_eq!(read_secret(&path, 10).expect("read"), "secret");
+        assert!(matches!(read_secret(&path, 5), Err(FileError::TooLong(..))));
+        for (mode, is_secret, is_safe) in
+            [(0o600, true, true), (0o640, false, true), (0o604, false, true), (0o620, false, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+            assert_eq!(read_secret(&path, 10).is_ok(), is_secret, "{mode:o}");
+            assert_eq!(read_public(&path, 10).is_ok(), is_safe, "{mode:o}");
+        }
+        assert!(matches!(read_public(directory.path(), 10), Err(FileError::TooLong(..))));
+    }
+}

@@ -1,0 +1,200 @@
+//! The service's UDP socket, and the channels over it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bywire_sys::udp::{self, ReceiveError, UdpSocket};
+use bywire_sys::{Errno, process};
+use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
+use bywire_wire::handshake::{Identity, PublicKey};
+use bywire_wire::service;
+use bywire_wire::service_message::ServiceMessage;
+
+/// Packets that are received before something else has its turn.
+const PACKETS_PER_TURN: usize = 64;
+/// Messages to one node that wait for room. Behind that the channel is begun anew, and both services compare their lists.
+const WAITING_MAX: usize = 16_384;
+/// Wanted for the socket's queues: services say little, but strangers may say much.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Where the kernel does not know: what every path of IPv6 carries.
+const ROUTE_BYTES: u16 = 1232;
+
+/// The socket and the channels.
+pub struct Link {
+    socket: UdpSocket,
+    channels: Channels,
+    addresses: HashMap<PublicKey, Vec<SocketAddr>>,
+    waiting: HashMap<PublicKey, VecDeque<Vec<u8>>>,
+    buffer: Vec<u8>,
+    batch: Vec<(SocketAddr, Vec<u8>)>,
+}
+
+impl Link {
+    /// Binds to the port.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`Errno::ADDRINUSE`].
+    pub fn open(port: u16, identity: Identity) -> Result<Self, Errno> {
+        let socket = UdpSocket::bind_everywhere(port)?;
+        // Less is fine: what finds no room is sent again.
+        let _ = socket.request_buffers(BUFFER_BYTES);
+        Ok(Self {
+            socket,
+            channels: Channels::new(identity, Options { has_aes: has_aes() }),
+            addresses: HashMap::new(),
+            waiting: HashMap::new(),
+            buffer: vec![0; udp::RECEIVE_BYTES],
+            batch: Vec::new(),
+        })
+    }
+
+    /// Its UDP port.
+    pub fn port(&self) -> u16 {
+        self.socket.local_address().map_or(0, |address| address.port())
+    }
+
+    /// Pins a node, or changes its addresses.
+    pub fn add(&mut self, now_ns: u64, node: PublicKey, addresses: Vec<SocketAddr>) {
+        self.channels.add(now_ns, node, addresses.clone());
+        self.addresses.insert(node, addresses);
+    }
+
+    /// A node is no longer of the fabric.
+    pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
+        self.channels.remove(now_ns, node);
+        self.waiting.remove(node);
+        self.addresses.remove(node);
+    }
+
+    /// Ends a channel and begins a new one. Both services are told.
+    fn begin_anew(&mut self, now_ns: u64, node: &PublicKey) {
+        self.channels.remove(now_ns, node);
+        let addresses = self.addresses.get(node).cloned().unwrap_or_default();
+        self.channels.add(now_ns, *node, addresses);
+        self.want(now_ns, node);
+    }
+
+    /// A channel to this node is needed.
+    pub fn want(&mut self, now_ns: u64, node: &PublicKey) {
+        // A node that is unknown has been removed since, with all that needed it.
+        let _ = self.channels.connect(now_ns, node);
+    }
+
+    /// The channel is needed no more.
+    pub fn release(&mut self, node: &PublicKey) {
+        self.channels.release(node);
+    }
+
+    /// The channel is down: what waited was for it alone.
+    pub fn forget(&mut self, node: &PublicKey) {
+        self.waiting.remove(node);
+    }
+
+    /// Sends a message, now or once there is room.
+    pub fn send(&mut self, now_ns: u64, node: PublicKey, message: &ServiceMessage) {
+        // Each part of a message is bounded so that it fits. One that did not would be as lost as with its channel.
+        let Ok(bytes) = service::to_bytes(message) else { return };
+        let waiting = self.waiting.entry(node).or_default();
+        waiting.push_back(bytes);
+        if waiting.len() > WAITING_MAX {
+            self.waiting.remove(&node);
+            self.begin_anew(now_ns, &node);
+        }
+    }
+
+    /// Hands what waits to the channels, as far as they have room.
+    fn drain(&mut self, now_ns: u64) {
+        for (node, waiting) in &mut self.waiting {
+            while let Some(bytes) = waiting.front() {
+                match self.channels.send(now_ns, node, bytes) {
+                    Ok(()) => drop(waiting.pop_front()),
+                    Err(SendError::Full) => break,
+                    // Its end has been told, or will be.
+                    Err(_) => waiting.clear(),
+                }
+            }
+        }
+        self.waiting.retain(|_, waiting| !waiting.is_empty());
+    }
+
+    /// Receives some of what has come. `true`: there may be more.
+    pub fn receive(&mut self, now_ns: u64) -> bool {
+        for _ in 0..PACKETS_PER_TURN {
+            match self.socket.receive_from(&mut self.buffer) {
+                Ok(Some((length, from))) => {
+                    let packet = &mut self.buffer[..length];
+                    self.channels.receive(now_ns, &mut random, from, packet);
+                }
+                Ok(None) => return false,
+                // Reports of the network may be forged.
+                Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => {}
+                Err(ReceiveError::System(_)) => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends what has to leave.
+    pub fn flush(&mut self, now_ns: u64) {
+        self.drain(now_ns);
+        self.channels.transmit(now_ns, &mut random, &mut self.batch);
+        for (to, packet) in self.batch.drain(..) {
+            // What does not leave is as lost on the way: it is sent again.
+            let _ = self.socket.send(Some(to), &packet);
+        }
+    }
+
+    /// What has happened to the channels.
+    pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
+        self.channels.next_event(now_ns)
+    }
+
+    /// When [`Self::flush`] has something to do.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        self.channels.next_timeout_ns()
+    }
+
+    /// Every peer is told of the end.
+    pub fn close(&mut self, now_ns: u64) {
+        self.channels.close(now_ns);
+        self.flush(now_ns);
+    }
+
+    /// Of a node.
+    pub fn status(&self, node: &PublicKey) -> Option<Status> {
+        self.channels.status(node)
+    }
+
+    /// Of those who are none.
+    pub fn strangers(&self) -> &Strangers {
+        self.channels.strangers()
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The longest UDP payload that the route to an address carries.
+pub fn route_bytes(address: SocketAddr) -> u16 {
+    udp::route(address).map_or(ROUTE_BYTES, |route| route.payload_bytes)
+}
+
+/// Fills `bytes` with random ones. The service has made sure at its start that the kernel has them.
+pub fn random(bytes: &mut [u8]) {
+    process::random(bytes).expect("the kernel had random numbers at the start, and does not run out of them");
+}
+
+/// Has this processor instructions for AES?
+pub fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}

@@ -1,0 +1,192 @@
+//! Questions that another program answers in its own time: the names of users, and the addresses of hosts. Threads ask them,
+//! one for each kind, so that a directory service or a name server that does not answer holds up nothing else.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+
+use bywire_sys::names;
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::service_message::GROUPS_MAX;
+
+use crate::broker::{PortId, USER_BYTES_MAX};
+use crate::fabric::Place;
+
+/// Questions that may wait. One port asks at most one.
+const WAITING_MAX: usize = 4096;
+/// Bytes of the names of a user's groups that are told.
+const GROUPS_BYTES_MAX: usize = 1536;
+/// The most addresses of one host.
+const HOST_ADDRESSES_MAX: usize = 16;
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Question {
+    /// The names of a registering port's user and groups.
+    User {
+        /// The port.
+        port: PortId,
+        /// Its user.
+        uid: u32,
+        /// Its groups.
+        gids: Vec<u32>,
+    },
+    /// The addresses of a node.
+    Node {
+        /// The node.
+        node: PublicKey,
+        /// Its places.
+        places: Vec<Place>,
+    },
+}
+
+/// What was found.
+#[derive(Debug)]
+pub enum Answer {
+    /// Of a port.
+    User {
+        /// The port.
+        port: PortId,
+        /// Its user's name, or the number.
+        user: String,
+        /// Names of groups.
+        groups: Vec<String>,
+    },
+    /// Of a node; none if its names are unknown.
+    Node {
+        /// The node.
+        node: PublicKey,
+        /// Its addresses.
+        addresses: Vec<SocketAddr>,
+    },
+}
+
+/// The threads that ask.
+#[derive(Debug)]
+pub struct Lookups {
+    users: SyncSender<Question>,
+    hosts: SyncSender<Question>,
+    answers: Receiver<Answer>,
+    bell: UnixStream,
+}
+
+impl Lookups {
+    /// Starts the threads. They end with this value, once they are through with their question.
+    ///
+    /// # Errors
+    /// Out of descriptors or threads.
+    pub fn start() -> std::io::Result<Self> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        let (told, answers) = mpsc::channel();
+        let thread = |name: &str| -> std::io::Result<SyncSender<Question>> {
+            let (ask, asked) = mpsc::sync_channel::<Question>(WAITING_MAX);
+            let (told, ringer) = (told.clone(), ringer.try_clone()?);
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                for question in asked {
+                    if told.send(answer(question)).is_err() {
+                        return;
+                    }
+                    // A full pipe has been rung.
+                    let _ = (&ringer).write(&[0]);
+                }
+            })?;
+            Ok(ask)
+        };
+        Ok(Self { users: thread("users")?, hosts: thread("hosts")?, answers, bell })
+    }
+
+    /// Asks. `false`: too many questions wait.
+    pub fn ask(&self, question: Question) -> bool {
+        let thread = match question {
+            Question::User { .. } => &self.users,
+            Question::Node { .. } => &self.hosts,
+        };
+        !matches!(thread.try_send(question), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
+    }
+
+    /// What has been found since.
+    pub fn answers(&self) -> Vec<Answer> {
+        let mut bytes = [0; 64];
+        while matches!((&self.bell).read(&mut bytes), Ok(1..)) {}
+        self.answers.try_iter().collect()
+    }
+}
+
+impl AsFd for Lookups {
+    /// Readable when there are answers.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn answer(question: Question) -> Answer {
+    match question {
+        Question::User { port, uid, gids } => {
+            let fits = |name: &String| name.len() <= USER_BYTES_MAX && !name.contains(char::is_control);
+            let user = names::user_name(uid).filter(fits).unwrap_or_else(|| uid.to_string());
+            let mut left = GROUPS_BYTES_MAX;
+            let named = gids.into_iter().filter_map(names::group_name).filter(fits);
+            let groups = named.take(GROUPS_MAX).take_while(|name| {
+                let fits = name.len() <= left;
+                left = left.saturating_sub(name.len());
+                fits
+            });
+            Answer::User { port, user, groups: groups.collect() }
+        }
+        Question::Node { node, places } => {
+            let mut addresses: Vec<SocketAddr> = Vec::new();
+            for place in places {
+                match place {
+                    Place::Address(address) => addresses.push(address),
+                    Place::Host(host, port) => {
+                        let found = (host.as_str(), port).to_socket_addrs().into_iter().flatten();
+                        addresses.extend(found.take(HOST_ADDRESSES_MAX));
+                    }
+                }
+            }
+            Answer::Node { node, addresses }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_are_found_and_unknown_ones_are_told() {
+        let lookups = Lookups::start().expect("threads");
+        let node = PublicKey([1; 32]);
+        let places =
+            ["127.0.0.1:9", "localhost:8", "no-such-host.invalid"].map(|text| text.parse().expect(text));
+        assert!(lookups.ask(Question::Node { node, places: places.to_vec() }));
+        assert!(lookups.ask(Question::User { port: 7, uid: 0, gids: vec![0, 3_999_999_999] }));
+        assert!(lookups.ask(Question::User { port: 8, uid: 3_999_999_999, gids: Vec::new() }));
+        let mut found = Vec::new();
+        let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
+        poller.add(&lookups, 0).expect("watched");
+        while found.len() < 3 {
+            let patience = Some(std::time::Duration::from_secs(60));
+            assert!(!poller.wait(patience).expect("waited").is_empty(), "no answer");
+            found.extend(lookups.answers());
+        }
+        for answer in found {
+            match answer {
+                Answer::User { port: 7, user, groups } => {
+                    assert_eq!((user.as_str(), groups), ("root", vec!["root".to_owned()]));
+                }
+                Answer::User { port, user, groups } => {
+                    assert_eq!((port, user.as_str(), groups), (8, "3999999999", vec![]));
+                }
+                Answer::Node { addresses, .. } => {
+                    assert_eq!(addresses[0], ([127, 0, 0, 1], 9).into());
+                    assert!(addresses[1..].iter().all(|address| address.ip().is_loopback()), "{addresses:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The service: one thread and one epoll instance between ports, other nodes and signals. It acts for the [`Broker`], which
+//! decides.
+
+mod caller;
+mod callers;
+mod nodes;
+mod report;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bywire::OpenError;
+use bywire::runtime::{Claim, RuntimeDirectory};
+use bywire_sys::poller::Poller;
+use bywire_sys::share::{Places, Shares};
+use bywire_sys::{Errno, clock, limits, process, tcp};
+use bywire_wire::handshake::{Identity, PrivateKey};
+use bywire_wire::keys::Security;
+
+use crate::broker::{Broker, Order, Own, PortId};
+use crate::fabric::{self, Fabric, FabricError};
+use crate::key::{self, KeyError};
+use crate::link::{self, Link};
+use crate::lookup::Lookups;
+
+use caller::Caller;
+
+/// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, the next one for the process.
+const LISTENER: u64 = 0;
+const NETWORK: u64 = 1;
+const STOP: u64 = 2;
+const RELOAD: u64 = 3;
+const ANSWERS: u64 = 4;
+const FIRST_CALLER: u64 = 16;
+
+/// Callers of each user, and of all users: ports, and those who ask for the status.
+const CALLERS: Places = Places { own: 16, common: 4096 };
+/// Descriptors that this takes: three for a port, and some.
+const DESCRIPTORS: u64 = 16_384;
+/// How long the end of a service is repeated to a node that does not answer.
+const LEAVE_NS: u64 = 1_000_000_000;
+/// How soon something is tried again that the kernel could not do.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What a service needs to begin.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory with the fabric file and the key.
+    pub configuration: PathBuf,
+    /// The runtime directory; `None`: as ports choose it.
+    pub runtime_directory: Option<PathBuf>,
+    /// The UDP port; 0 takes a free one.
+    pub udp_port: u16,
+    /// Differs between starts of the machine.
+    pub boot_id: [u8; 16],
+}
+
+/// Why a service did not begin, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The private key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The fabric file.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The runtime directory.
+    #[error(transparent)]
+    Runtime(OpenError),
+    /// Another service runs.
+    #[error("a service runs already and serves {}: end it first, or name another runtime directory by BYWIRE_RUNTIME_DIR", .0.display())]
+    Running(PathBuf),
+    /// Another program has the UDP port.
+    #[error(
+        "another program has UDP port {0}: end it, or choose another port by --port, and in the addresses of this node"
+    )]
+    PortTaken(u16),
+    /// The UDP socket.
+    #[error("cannot use UDP port {0}: {1}")]
+    Udp(u16, Errno),
+    /// The kernel refused what the service itself needs.
+    #[error("cannot go on: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl From<Errno> for ServiceError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// A running service.
+pub struct Service<'a> {
+    fabric: Fabric,
+    configuration: PathBuf,
+    key: PrivateKey,
+    directory: RuntimeDirectory,
+    claim: Claim,
+    poller: Poller,
+    link: Link,
+    broker: Broker,
+    lookups: Lookups,
+    callers: HashMap<PortId, Caller>,
+    places: Shares,
+    next_caller: PortId,
+    /// The network namespace of the UDP socket. Ports have to be in it.
+    namespace: u64,
+    began_ns: u64,
+    /// Connections could not be accepted: tried again soon.
+    is_short: bool,
+    /// What is wrong with the fabric file as it was read last.
+    complaint: Option<String>,
+    say: &'a dyn Fn(&str),
+}
+
+/// The identity of this start of the machine.
+///
+/// # Errors
+/// `/proc` is absent.
+pub fn boot_id() -> std::io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
+    Ok(number.to_be_bytes())
+}
+
+impl<'a> Service<'a> {
+    /// Begins. `say` takes a line for the log.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn start(options: &Options, say: &'a dyn Fn(&str)) -> Result<Self, ServiceError> {
+        let began_ns = clock::nanoseconds();
+        let key = key::read(&options.configuration.join(key::FILE_NAME))?;
+        let fabric = Fabric::read(&options.configuration.join(fabric::FILE_NAME), &key.public())?;
+        let directory =
+            RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
+        // Fewer are fine: a port that finds none is refused.
+        let _ = limits::raise_descriptor_limit(DESCRIPTORS);
+        let mut incarnation = [0; 8];
+        process::random(&mut incarnation)?;
+        let incarnation = u64::from_ne_bytes(incarnation);
+        let identity =
+            Identity { key: key.clone(), shared_secret: None, boot_id: options.boot_id, incarnation };
+        let link = Link::open(options.udp_port, identity).map_err(|error| match error {
+            Errno::ADDRINUSE => ServiceError::PortTaken(options.udp_port),
+            error => ServiceError::Udp(options.udp_port, error),
+        })?;
+        let namespace = tcp::namespace(&link)?;
+        let claim = directory.claim_service().map_err(|error| match error {
+            OpenError::InUse(_) => ServiceError::Running(directory.service_path()),
+            error => ServiceError::Runtime(error),
+        })?;
+        let broker = Broker::new(began_ns, own(&fabric, &key));
+        let service = Self {
+            fabric,
+            configuration: options.configuration.clone(),
+            key,
+            directory,
+            claim,
+            poller: Poller::new()?,
+            link,
+            broker,
+            lookups: Lookups::start()?,
+            callers: HashMap::new(),
+            places: Shares::new(CALLERS),
+            next_caller: FIRST_CALLER,
+            namespace,
+            began_ns,
+            is_short: false,
+            complaint: None,
+            say,
+        };
+        service.begun()
+    }
+
+    fn begun(mut self) -> Result<Self, ServiceError> {
+        self.poller.add(&self.claim.listener, LISTENER)?;
+        self.poller.add(&self.link, NETWORK)?;
+        self.poller.add(&self.lookups, ANSWERS)?;
+        self.follow(self.began_ns, None);
+        Ok(self)
+    }
+
+    /// This node's name.
+    pub fn node(&self) -> &str {
+        self.fabric.named(&self.key.public()).map_or("", |node| &node.name)
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// Its UDP port.
+    pub fn udp_port(&self) -> u16 {
+        self.link.port()
+    }
+
+    /// The socket that it serves.
+    pub fn socket_path(&self) -> PathBuf {
+        self.directory.service_path()
+    }
+
+    /// Serves until `stop` is readable. Whenever `reload` is readable, the fabric file is read again.
+    ///
+    /// # Errors
+    /// [`ServiceError::System`].
+    pub fn run(mut self, stop: &UnixStream, reload: &UnixStream) -> Result<(), ServiceError> {
+        self.poller.add(stop, STOP)?;
+        self.poller.add(reload, RELOAD)?;
+        let outcome = self.serve(reload);
+        // Connections go on without a service, and ports register with the next one.
+        self.claim.release();
+        self.callers.clear();
+        self.take_leave()?;
+        outcome
+    }
+
+    /// Tells the other services that this one ends, until they have answered, but for a second at most.
+    fn take_leave(&mut self) -> Result<(), ServiceError> {
+        let mut poller = Poller::new()?;
+        poller.add(&self.link, NETWORK)?;
+        let until_ns = clock::nanoseconds().saturating_add(LEAVE_NS);
+        self.link.close(clock::nanoseconds());
+        loop {
+            let now_ns = clock::nanoseconds();
+            let Some(next_ns) = self.link.next_timeout_ns().filter(|_| now_ns < until_ns) else {
+                return Ok(());
+            };
+            let timeout = Duration::from_nanos(next_ns.min(until_ns).saturating_sub(now_ns));
+            poller.wait(Some(timeout))?;
+            let now_ns = clock::nanoseconds();
+            self.link.receive(now_ns);
+            self.link.flush(now_ns);
+            while self.link.next_event(now_ns).is_some() {}
+        }
+    }
+
+    fn serve(&mut self, mut reload: &UnixStream) -> Result<(), ServiceError> {
+        loop {
+            self.settle(clock::nanoseconds());
+            let timeout = self.timeout(clock::nanoseconds());
+            let ready = self.poller.wait(timeout)?.to_vec();
+            let now_ns = clock::nanoseconds();
+            if ready.contains(&STOP) {
+                return Ok(());
+            }
+            // First what is short: an end, and what a port says. Strangers may fill the network's queue.
+            for tag in ready.iter().copied().filter(|tag| *tag >= FIRST_CALLER) {
+                self.attend(now_ns, tag);
+            }
+            if ready.contains(&LISTENER) || self.is_short {
+                self.accept(now_ns);
+            }
+            if ready.contains(&ANSWERS) {
+                self.take_answers(now_ns);
+            }
+            if ready.contains(&RELOAD) {
+                let mut bytes = [0; 64];
+                // One byte for each signal. The stream may be a blocking one, and has at least one.
+                let _ = reload.read(&mut bytes);
+                self.reload(now_ns);
+            }
+            if ready.contains(&NETWORK) {
+                self.link.receive(now_ns);
+            }
+            self.broker.tick(now_ns);
+            self.dismiss_late(now_ns);
+        }
+    }
+
+    /// Does what the broker wants, and tells it what becomes of that, until there is nothing left to do.
+    fn settle(&mut self, now_ns: u64) {
+        loop {
+            while let Some(order) = self.broker.next_order() {
+                match order {
+                    Order::Tell(port, notice) => self.tell(port, &notice),
+                    Order::Send(node, message) => self.link.send(now_ns, node, &message),
+                    Order::Want(node) => self.link.want(now_ns, &node),
+                    Order::Release(node) => self.link.release(&node),
+                }
+            }
+            self.link.flush(now_ns);
+            let mut is_quiet = true;
+            while let Some(event) = self.link.next_event(now_ns) {
+                is_quiet = false;
+                self.happened(now_ns, event);
+            }
+            if is_quiet {
+                break;
+            }
+        }
+        self.flush_callers();
+    }
+
+    fn timeout(&self, now_ns: u64) -> Option<Duration> {
+        let next = [self.link.next_timeout_ns(), self.broker.next_timeout_ns(), self.next_late_ns()];
+        let next = next.into_iter().flatten().min();
+        let until = next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
+        let retry = (self.is_short || self.has_unsent()).then_some(RETRY);
+        until.into_iter().chain(retry).min()
+    }
+}
+
+/// What this node is in a fabric, of which it is one.
+fn own(fabric: &Fabric, key: &PrivateKey) -> Own {
+    let security = match (fabric.is_encrypted, link::has_aes()) {
+        (false, _) => Security::Plain,
+        (true, true) => Security::Aes256Gcm,
+        (true, false) => Security::ChaCha20Poly1305,
+    };
+    let name = fabric.named(&key.public()).map(|node| node.name.clone()).unwrap_or_default();
+    Own { name, key: key.public(), security }
+}
+
+const _: () = assert!(FIRST_CALLER.is_multiple_of(2), "a caller's socket has an even tag");
+
+/// Two streams: the first becomes readable when this process is to end, the second when it is to read its files again.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn watch_signals() -> std::io::Result<(UnixStream, UnixStream)> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let (stop, stopped) = UnixStream::pair()?;
+    let (reload, reloaded) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, stopped.try_clone()?)?;
+    }
+    signal_hook::low_level::pipe::register(SIGHUP, reloaded)?;
+    reload.set_nonblocking(true)?;
+    Ok((stop, reload))
+}

@@ -1,0 +1,128 @@
+//! The service's part with other nodes: the fabric file, addresses, and events of channels.
+
+use std::net::SocketAddr;
+
+use bywire_wire::channel::Event;
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::service::{self, NotConnected};
+
+use crate::fabric::{self, Fabric, Place};
+use crate::link;
+use crate::lookup::{Answer, Question};
+
+use super::{Service, own};
+
+impl Service<'_> {
+    /// Reads the fabric file again. What cannot be read changes nothing.
+    pub(super) fn reload(&mut self, now_ns: u64) {
+        let path = self.configuration.join(fabric::FILE_NAME);
+        match Fabric::read(&path, &self.key.public()) {
+            Ok(fabric) => {
+                let before = std::mem::replace(&mut self.fabric, fabric);
+                self.complaint = None;
+                self.follow(now_ns, Some(&before));
+                let Fabric { name, serial, nodes, .. } = &self.fabric;
+                (self.say)(&format!("fabric {name}, serial {serial}: {} nodes", nodes.len()));
+            }
+            Err(error) => {
+                (self.say)(&format!("the fabric file was read again and not taken: {error}"));
+                self.complaint = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Acts as the fabric file says, which was another one before.
+    pub(super) fn follow(&mut self, now_ns: u64, before: Option<&Fabric>) {
+        for node in before.iter().flat_map(|before| &before.nodes) {
+            if self.fabric.named(&node.key).is_none() {
+                self.link.remove(now_ns, &node.key);
+            }
+        }
+        let own_key = self.key.public();
+        let others = self.fabric.nodes.iter().filter(|node| node.key != own_key);
+        let others: Vec<(PublicKey, Vec<Place>, String)> =
+            others.map(|node| (node.key, node.addresses.clone(), node.name.clone())).collect();
+        let names: Vec<_> = others.iter().map(|(key, _, name)| (*key, name.clone())).collect();
+        self.broker.follow(own(&self.fabric, &self.key), &names);
+        for (key, places, _) in others {
+            let known = before.and_then(|before| before.named(&key));
+            if known.is_some_and(|known| known.addresses == places) {
+                continue;
+            }
+            // What is an address can be used at once; what is a name is looked up.
+            let addresses = places.iter().filter_map(|place| match place {
+                Place::Address(address) => Some(*address),
+                Place::Host(..) => None,
+            });
+            self.link.add(now_ns, key, addresses.collect());
+            self.look_up(key);
+        }
+    }
+
+    /// Looks the names of a node up, if it has any.
+    fn look_up(&mut self, node: PublicKey) {
+        let Some(found) = self.fabric.named(&node) else { return };
+        if found.addresses.iter().any(|place| matches!(place, Place::Host(..))) {
+            let places = found.addresses.clone();
+            // One that finds no place is asked again when the node does not answer.
+            self.lookups.ask(Question::Node { node, places });
+        }
+    }
+
+    /// What the threads of [`crate::lookup`] have found.
+    pub(super) fn take_answers(&mut self, now_ns: u64) {
+        for answer in self.lookups.answers() {
+            match answer {
+                Answer::User { port, user, groups } => self.named(now_ns, port, user, groups),
+                // Nothing found: the name server may be away, and the addresses known before may be right.
+                Answer::Node { addresses, .. } if addresses.is_empty() => {}
+                Answer::Node { node, addresses } => {
+                    if self.fabric.named(&node).is_some() {
+                        self.link.add(now_ns, node, addresses);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Something has happened to a channel.
+    pub(super) fn happened(&mut self, now_ns: u64, event: Event) {
+        match event {
+            Event::Up { node, boot_id, address, .. } => {
+                self.broker.up(node, boot_id, address, link::route_bytes(address));
+            }
+            Event::Moved { node, address } => {
+                self.broker.moved(node, address, link::route_bytes(address));
+            }
+            Event::Message { node, bytes } => match service::from_bytes(&bytes) {
+                Ok(message) => self.broker.hear(now_ns, node, message),
+                // It has the key and speaks the version, so this is a fault of its program, and nothing else than this
+                // message comes to harm.
+                Err(error) => (self.say)(&format!("from node {}: {error}", self.name_of(&node))),
+            },
+            Event::Down { node, .. } => {
+                self.link.forget(&node);
+                self.broker.down(node);
+            }
+            Event::Unreachable { node } => {
+                self.broker.refuse(node, NotConnected::Unreachable);
+                self.look_up(node);
+            }
+            Event::OtherVersion { node } => self.broker.refuse(node, NotConnected::Version),
+        }
+    }
+
+    fn name_of(&self, node: &PublicKey) -> String {
+        self.fabric.named(node).map_or_else(|| format!("{node:?}"), |node| node.name.clone())
+    }
+
+    /// Where a node's service can be reached, as the file says.
+    pub(super) fn places(addresses: &[Place]) -> Vec<String> {
+        addresses.iter().map(Place::to_string).collect()
+    }
+
+    /// The last stranger with a key that the fabric does not have.
+    pub(super) fn last_unknown(&self) -> Option<(PublicKey, SocketAddr)> {
+        self.link.strangers().last_unknown
+    }
+}

@@ -1,0 +1,200 @@
+//! Processes and strangers that mean no good: none of them is answered more than it should be, and an honest port beside them
+//! has its connection.
+
+mod scene;
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use bywire_sys::Errno;
+use bywire_sys::socket::{Received, Socket};
+use bywire_sys::udp::UdpSocket;
+use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
+
+use scene::{Machine, PATIENCE, Scene, Toy, call, introduction, soon};
+
+/// What the service answers to a packet on a socket of its own, before it closes that.
+fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option<Notice> {
+    let socket = call(&machine.runtime());
+    let descriptors: Vec<_> = descriptors.iter().map(|file| file.as_fd()).collect();
+    socket.send(packet, &descriptors).expect("sent");
+    let answer = next(&socket);
+    if answer.is_some() {
+        assert_eq!(next(&socket), None, "it closes");
+    }
+    answer
+}
+
+/// What comes next, or the end.
+fn next(socket: &Socket) -> Option<Notice> {
+    let mut found = None;
+    soon("an answer or an end", || {
+        let mut packet = [0; PACKET_BYTES_MAX];
+        match socket.receive(&mut packet) {
+            Ok(Received::Packet(length, _)) => {
+                found = Some(service::from_bytes(&packet[..length]).expect("a notice"));
+                true
+            }
+            Ok(Received::Nothing) => false,
+            Ok(Received::Closed) | Err(Errno::CONNRESET) => true,
+            Err(error) => panic!("{error}"),
+        }
+    });
+    found
+}
+
+fn meet(asking: &mut Toy, asked: &mut Toy, connection: u32) {
+    let [ours, theirs] = asking.meet(connection, "b", asked, connection);
+    assert!(ours.secret == theirs.secret);
+}
+
+#[test]
+fn packets_and_descriptors_that_are_wrong_end_their_own_socket_only() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let udp = a.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
+    let elsewhere = UdpSocket::bind_everywhere(0).expect("bound");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let claim = |name: &str, udp_port| {
+        let (port, incarnation, kept) = (name.to_owned(), 7, Vec::new());
+        let version = service::VERSION;
+        to_bytes(&Request::Register { version, port, incarnation, is_reachable: true, udp_port, kept })
+            .expect("it fits")
+    };
+    let refused = |reason| Some(Notice::Refused(reason));
+    // This process has the name, so whatever is refused is refused for something else.
+    let spare = Toy::unregistered(&a.runtime(), "spare", elsewhere);
+    let good = claim("spare", 4000);
+    assert_eq!(answer(a, b"?", &[]), refused(Unregistered::Malformed));
+    assert_eq!(answer(a, &[0xff; PACKET_BYTES_MAX], &[]), refused(Unregistered::Malformed));
+    assert_eq!(answer(a, &[0; PACKET_BYTES_MAX + 1], &[]), None, "too long to be answered");
+    assert_eq!(answer(a, &good, &[]), refused(Unregistered::OtherNetwork));
+    assert_eq!(answer(a, &good, &[&tcp]), refused(Unregistered::OtherNetwork));
+    assert_eq!(answer(a, &good, &[&spare.udp]), refused(Unregistered::OtherNetwork));
+    assert_eq!(answer(a, &good, &[&udp, &udp]), refused(Unregistered::OtherNetwork));
+    assert_eq!(answer(a, &claim("nobody", 4000), &[&udp]), refused(Unregistered::Unverified));
+    assert_eq!(answer(a, &claim("../asking", 4000), &[&udp]), refused(Unregistered::Malformed));
+    assert_eq!(answer(a, &claim("spare", 0), &[&udp]), refused(Unregistered::Malformed));
+    // The name and the incarnation of a registered port are taken.
+    assert_eq!(answer(a, &claim("asking", 4000), &[&udp]), refused(Unregistered::Unverified));
+    let early = to_bytes(&Request::Accept { offer: 1, introduction: introduction(1) }).expect("it fits");
+    assert_eq!(answer(a, &early, &[]), refused(Unregistered::Malformed));
+    meet(&mut asking, &mut asked, 1);
+    // A registered port that brings another descriptor, or becomes another port, ends.
+    let mut other = Toy::open(a, "other");
+    other.name = "another".to_owned();
+    other.send(&other.registration(Vec::new()));
+    assert_eq!(other.next(), Notice::Refused(Unregistered::Malformed));
+    assert_eq!(other.next_within(PATIENCE), None);
+    // Whoever says nothing is sent away.
+    let silent = call(&a.runtime());
+    assert_eq!(next(&silent), None);
+    meet(&mut asking, &mut asked, 2);
+}
+
+#[test]
+fn names_that_are_too_long_to_be_passed_on_are_refused() {
+    use bywire_wire::service::{End, Identity, Kept, NotConnected};
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    meet(&mut asking, &mut asked, 1);
+    // With what the service adds, these are longer than a packet.
+    let longest = "x".repeat(PACKET_BYTES_MAX - 30);
+    asking.connect(2, "b", &longest, 2);
+    let reason = NotConnected::NoPort;
+    assert_eq!(asking.next(), Notice::NotConnected { request: 2, reason });
+    let long = "x".repeat(PACKET_BYTES_MAX - 100);
+    let said = |port: &str, user: &str| {
+        let (node, port, user) = ("b".to_owned(), port.to_owned(), user.to_owned());
+        let peer = Identity { node, port, user, groups: Vec::new(), incarnation: 9 };
+        vec![Kept { connection: 3, peer_connection: 3, peer }]
+    };
+    for kept in [said(&long, "u"), said("render", &long), said("render", "line\nbreak")] {
+        asking.send(&asking.registration(kept));
+        assert!(matches!(asking.next(), Notice::Registered { .. }));
+        assert!(!a.status().is_empty());
+        assert_eq!(asking.next(), Notice::Ended { connection: 3, reason: End::PeerReleased });
+    }
+    meet(&mut asking, &mut asked, 4);
+}
+
+#[test]
+fn packets_of_strangers_get_no_answer_and_hold_nothing_up() {
+    let Some(scene) = Scene::up(3) else { return };
+    let [a, b, c] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let stranger = c.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
+    let target = b.address;
+    let mut packet = [0; 1200];
+    for round in 0..50_u32 {
+        for _ in 0..200 {
+            bywire_sys::process::random(&mut packet).expect("random numbers");
+            // Every other one begins as a hello, an answer, a cookie or data.
+            packet[0] = if packet[1].is_multiple_of(2) { 0xb1 + packet[0] % 4 } else { packet[0] };
+            packet[2..4].copy_from_slice(&1200_u16.to_le_bytes());
+            // What finds no room is lost.
+            let _ = stranger.send(Some(target), &packet);
+        }
+        meet(&mut asking, &mut asked, round + 1);
+    }
+    assert_eq!(stranger.receive(&mut packet), Ok(None), "an answer to a stranger");
+    assert!(b.strangers("foreign") + b.strangers("without_key") > 0);
+}
+
+#[test]
+fn a_service_of_root_vouches_for_each_user_by_name() {
+    const USER: u32 = 3_999_999;
+    if let Some(told) = std::env::var_os("BYWIRE_TEST_TOY") {
+        let udp = UdpSocket::bind_everywhere(0).expect("bound");
+        let mut toy = Toy::unregistered(std::path::Path::new(&told), "render", udp);
+        toy.register(Vec::new());
+        assert!(matches!(toy.next(), Notice::Registered { .. }));
+        toy.accept(1);
+        let _none = toy.next_within(std::time::Duration::from_secs(600));
+        return;
+    }
+    let Some(scene) = Scene::set(2) else { return };
+    if bywire_sys::process::user() != 0 {
+        println!("not run: only root can be another user: run as root");
+        return;
+    }
+    let mut machines = scene.machines;
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    open(machines[1].directory.path(), 0o755);
+    open(&machines[1].runtime(), 0o1777);
+    machines.iter_mut().for_each(Machine::start);
+    let [a, b] = &machines[..] else { unreachable!() };
+    // The test may stand where no other user can read it.
+    let program = b.directory.path().join("toy");
+    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
+    let runtime = b.runtime();
+    let start = || {
+        std::process::Command::new(&program)
+            .args(["--exact", "a_service_of_root_vouches_for_each_user_by_name", "--nocapture"])
+            .env("BYWIRE_TEST_TOY", &runtime)
+            .current_dir("/")
+            .stdout(std::process::Stdio::null())
+            .uid(USER)
+            .spawn()
+            .expect("it starts")
+    };
+    let mut child = b.namespace.run(start).expect("inside");
+    let has_port = |user: &str| {
+        b.status().iter().any(|entry| {
+            matches!(entry, service::status::Entry::Port(port) if port.name == "render" && port.user == user)
+        })
+    };
+    soon("the other user's port", || has_port(&USER.to_string()));
+    let mut asking = Toy::open(a, "asking");
+    asking.connect(1, "b", "render", 1);
+    let terms = asking.established();
+    assert_eq!((terms.peer.port.as_str(), terms.peer.user), ("render", USER.to_string()));
+    child.kill().expect("killed");
+    child.wait().expect("waited for");
+}

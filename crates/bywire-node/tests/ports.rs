@@ -1,0 +1,175 @@
+//! Ports of two machines, over the services of both: everything that a program sees.
+
+#[path = "../../bywire/tests/actor/mod.rs"]
+mod actor;
+mod scene;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use actor::{Actor, Stage};
+use bywire::{
+    Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
+};
+use scene::{Machine, PATIENCE, Scene};
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    actor::play(&[("render", render)]);
+}
+
+/// A port that sends everything back.
+fn render(stage: &mut Stage) {
+    let name = Some("render".parse().expect("a name"));
+    let options = PortOptions { name, reach: Reach::Fabric, ..stage.options() };
+    let mut port = Port::open(options).expect("open");
+    stage.tell("ready");
+    loop {
+        match port.wait(Some(PATIENCE)).expect("wait").expect("something happens") {
+            Event::Message(message) => {
+                port.send(message.peer, message.priority, &message.payload).expect("room for one");
+            }
+            Event::Disconnected { .. } => return,
+            _ => {}
+        }
+    }
+}
+
+fn open(machine: &Machine, name: &str) -> Port {
+    let options = PortOptions {
+        name: Some(name.parse().expect("a name")),
+        reach: Reach::Fabric,
+        runtime_directory: Some(machine.runtime()),
+        ..PortOptions::default()
+    };
+    machine.namespace.run(|| Port::open(options)).expect("inside").expect("open")
+}
+
+fn next(port: &mut Port) -> Event {
+    port.wait(Some(PATIENCE)).expect("wait").expect("something happens")
+}
+
+fn message(port: &mut Port) -> Vec<u8> {
+    match next(port) {
+        Event::Message(message) => message.payload.to_vec(),
+        other => panic!("{other:?} instead of a message"),
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 31 + (index >> 8)) as u8).collect()
+}
+
+/// The other end of the contract's test, in a thread of its own.
+fn serve(mut port: Port) {
+    let Event::Connected(peer) = next(&mut port) else { panic!("nobody has come") };
+    let info = port.peer_info(peer).expect("connected").clone();
+    assert_eq!(info.address, "a/asking".parse::<Address>().expect("an address"));
+    let user = bywire_sys::names::user_name(bywire_sys::process::user()).expect("a name");
+    assert_eq!(info.owner, Owner::Far { user });
+    let key = port.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
+    port.send(peer, Priority::High, &key.0.to_le_bytes()).expect("room");
+    port.post_receive(Priority::Low, vec![0; 4 << 20]).expect("token");
+    loop {
+        match next(&mut port) {
+            Event::Message(message) if message.payload.len() > 4096 => {
+                port.send_buffer(peer, message.priority, message.payload.to_vec(), Confirm::Copied)
+                    .expect("token");
+            }
+            Event::Message(message) => {
+                port.send(peer, message.priority, &message.payload).expect("room for one");
+            }
+            Event::Datagram(datagram) => {
+                assert!(port.send_datagram(peer, datagram.priority, &datagram.payload).expect("connected"));
+            }
+            Event::Notified { note, .. } => {
+                assert_eq!(port.region(key).expect("ours")[7..7 + 100_000], pattern(100_000));
+                port.send(peer, Priority::Low, &note).expect("room");
+            }
+            Event::Sent { result, .. } => assert_eq!(result, Ok(())),
+            Event::Disconnected { reason, .. } => {
+                assert_eq!(reason, DisconnectReason::Closed);
+                return;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn connect(a: &mut Port, machine: &Machine) -> Peer {
+    let address: Address = "b/render".parse().expect("an address");
+    machine.namespace.run(|| a.connect(&address, PATIENCE)).expect("inside").expect("connect")
+}
+
+#[test]
+fn everything_crosses_between_two_machines() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let (mut a, b) = (open(here, "asking"), open(there, "render"));
+    assert_eq!(b.address().to_string(), "b/render");
+    let serving = std::thread::spawn(move || serve(b));
+    let peer = connect(&mut a, here);
+    let key = bywire::Key(u64::from_le_bytes(message(&mut a).try_into().expect("eight bytes")));
+    for priority in [Priority::Low, Priority::High] {
+        for length in [0, 8, 56, 57, 1500, 4096] {
+            a.send(peer, priority, &pattern(length)).expect("room");
+            assert_eq!(message(&mut a), pattern(length));
+        }
+        assert!(a.send_datagram(peer, priority, &pattern(3000)).expect("connected"));
+        match next(&mut a) {
+            Event::Datagram(datagram) => assert_eq!(datagram.payload[..], pattern(3000)),
+            other => panic!("{other:?}"),
+        }
+    }
+    a.post_receive(Priority::Low, vec![0; 4 << 20]).expect("token");
+    a.send_buffer(peer, Priority::Low, pattern(4 << 20), Confirm::Delivered).expect("token");
+    let (mut is_sent, mut is_back) = (false, false);
+    while !(is_sent && is_back) {
+        match next(&mut a) {
+            Event::Sent { result: Ok(()), .. } => is_sent = true,
+            Event::Message(message) => is_back = message.payload[..] == pattern(4 << 20),
+            other => panic!("{other:?}"),
+        }
+    }
+    a.put(peer, Priority::Low, (key, 7), pattern(100_000), Some(b"put")).expect("token");
+    let (mut is_put, mut is_noted) = (false, false);
+    while !(is_put && is_noted) {
+        match next(&mut a) {
+            Event::Put { result: Ok(()), .. } => is_put = true,
+            Event::Message(message) => is_noted = message.payload[..] == b"put"[..],
+            other => panic!("{other:?}"),
+        }
+    }
+    a.get(peer, Priority::High, (key, 7), vec![0; 100_000]).expect("token");
+    match next(&mut a) {
+        Event::Got { result: Ok(()), buffer, .. } => assert_eq!(buffer.as_ref(), pattern(100_000)),
+        other => panic!("{other:?}"),
+    }
+    a.disconnect(peer);
+    assert!(matches!(next(&mut a), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+    serving.join().expect("served");
+}
+
+#[test]
+fn the_end_of_a_process_on_another_machine_is_told_at_once() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    // By a command, from this thread: an actor ends with the thread that has started it.
+    let namespace = format!("--net=/proc/{}/fd/{}", std::process::id(), there.namespace.as_fd().as_raw_fd());
+    let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
+    render.expect("ready");
+    let mut a = open(here, "asking");
+    let peer = connect(&mut a, here);
+    a.send(peer, Priority::High, b"before").expect("room");
+    assert_eq!(message(&mut a), b"before");
+    let killed = Instant::now();
+    render.kill();
+    match next(&mut a) {
+        Event::Disconnected { reason, .. } => assert_eq!(reason, DisconnectReason::Died),
+        other => panic!("{other:?}"),
+    }
+    println!("it was told after {:?}", killed.elapsed());
+    // Silence would have taken longer than this to be noticed, if ever.
+    assert!(killed.elapsed() < Duration::from_secs(10));
+}

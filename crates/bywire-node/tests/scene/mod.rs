@@ -1,0 +1,361 @@
+//! Machines for tests: network namespaces with a service each, joined by a bridge, and toy ports that speak the service's
+//! protocol. Everything is gone with the values here.
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bywire::{Port, PortOptions};
+use bywire_node::fabric::{FILE_NAME, Fabric, Node};
+use bywire_node::service::{Options, Service};
+use bywire_node::{ask, file, key};
+use bywire_sys::namespace::Namespace;
+use bywire_sys::socket::{Received, Socket};
+use bywire_sys::udp::UdpSocket;
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::service::status::Entry;
+use bywire_wire::service::{self, Introduction, Kept, Notice, PACKET_BYTES_MAX, Request, Terms, VERSION};
+
+/// What has to come comes within this time, on any machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Machines on one bridge, numbered from 0. Their names are `a`, `b` and so on.
+pub struct Scene {
+    pub machines: Vec<Machine>,
+    _hub: Namespace,
+}
+
+/// One machine.
+pub struct Machine {
+    pub name: String,
+    pub namespace: Namespace,
+    pub address: SocketAddr,
+    pub key: PublicKey,
+    /// With the configuration in `etc` and the runtime directory in `run`.
+    pub directory: tempfile::TempDir,
+    pub boot_id: [u8; 16],
+    pub service: Option<Running>,
+}
+
+/// A service on a thread of its own, inside its machine's namespace.
+pub struct Running {
+    stop: Option<UnixStream>,
+    reload: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    /// What it says.
+    pub said: mpsc::Receiver<String>,
+}
+
+impl Scene {
+    /// So many machines that know each other, without services. `None` where this machine cannot, with the reason said.
+    pub fn set(count: usize) -> Option<Self> {
+        let hub = match Namespace::fresh() {
+            Ok(hub) => hub,
+            Err(error) => {
+                println!("not run: no network namespace can be made here ({error}): run as root");
+                return None;
+            }
+        };
+        ip(&hub, "link add hub type bridge");
+        ip(&hub, "link set hub up");
+        let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&hub, number)).collect();
+        let scene = Self { machines, _hub: hub };
+        let all = scene.fabric();
+        scene.machines.iter().for_each(|machine| machine.write(&all));
+        Some(scene)
+    }
+
+    /// The same, with a service on each.
+    pub fn up(count: usize) -> Option<Self> {
+        let mut scene = Self::set(count)?;
+        scene.machines.iter_mut().for_each(Machine::start);
+        Some(scene)
+    }
+
+    /// The fabric of all.
+    pub fn fabric(&self) -> Fabric {
+        let nodes = self.machines.iter().map(|machine| Node {
+            name: machine.name.clone(),
+            addresses: vec![machine.address.to_string().parse().expect("an address")],
+            key: machine.key,
+        });
+        Fabric { name: "lab".to_owned(), serial: 1, is_encrypted: true, nodes: nodes.collect() }
+    }
+}
+
+impl Machine {
+    fn new(hub: &Namespace, number: usize) -> Self {
+        let namespace = Namespace::fresh().expect("another one");
+        let path = |namespace: &Namespace| {
+            format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
+        };
+        ip(hub, &format!("link add to{number} type veth peer name eth0 netns {}", path(&namespace)));
+        ip(hub, &format!("link set to{number} master hub up"));
+        let address = SocketAddr::from(([10, 78, 0, number as u8 + 1], 7248));
+        ip(&namespace, &format!("address add {}/24 dev eth0", address.ip()));
+        ip(&namespace, "link set eth0 up");
+        ip(&namespace, "link set lo up");
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("etc")).expect("made");
+        std::fs::create_dir(directory.path().join("run")).expect("made");
+        let key = key::make(&directory.path().join("etc").join(key::FILE_NAME)).expect("a key").public();
+        let name = char::from(b'a' + number as u8).to_string();
+        let boot_id = [number as u8; 16];
+        Self { name, namespace, address, key, directory, boot_id, service: None }
+    }
+
+    pub fn runtime(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    pub fn configuration(&self) -> PathBuf {
+        self.directory.path().join("etc")
+    }
+
+    /// Gives it another fabric file.
+    pub fn write(&self, fabric: &Fabric) {
+        let path = self.configuration().join(FILE_NAME);
+        let _none = std::fs::remove_file(&path);
+        file::make(&path, 0o644, &fabric.to_string()).expect("written");
+    }
+
+    /// Starts its service.
+    pub fn start(&mut self) {
+        let options = Options {
+            configuration: self.configuration(),
+            runtime_directory: Some(self.runtime()),
+            udp_port: self.address.port(),
+            boot_id: self.boot_id,
+        };
+        let (stop, stopped) = UnixStream::pair().expect("a pair");
+        let (reload, reloaded) = UnixStream::pair().expect("a pair");
+        let (say, said) = mpsc::channel();
+        let (begun, beginning) = mpsc::channel();
+        let namespace = self.namespace.as_fd().try_clone_to_owned().expect("a copy");
+        let path = format!("/proc/self/fd/{}", namespace.as_raw_fd());
+        let thread = std::thread::spawn(move || {
+            let place = bywire_sys::namespace::Place::Path(path.into());
+            let inside = Namespace::open(&place).expect("it is open");
+            drop(namespace);
+            let serve = || {
+                let say = |line: &str| drop(say.send(line.to_owned()));
+                let service = Service::start(&options, &say).expect("it begins");
+                begun.send(()).expect("the test waits");
+                service.run(&stopped, &reloaded).expect("it ends well");
+            };
+            inside.run(serve).expect("it is a namespace");
+        });
+        beginning.recv_timeout(PATIENCE).expect("it begins");
+        self.service = Some(Running { stop: Some(stop), reload, thread: Some(thread), said });
+    }
+
+    /// Ends its service.
+    pub fn stop(&mut self) {
+        self.service.take().expect("it runs");
+    }
+
+    /// Has its service read the fabric file again, and returns what that says.
+    pub fn reload(&self) -> String {
+        let service = self.service.as_ref().expect("it runs");
+        (&service.reload).write_all(b"!").expect("it listens");
+        service.said.recv_timeout(PATIENCE).expect("it says what it has read")
+    }
+
+    /// What `bywire status` gets.
+    pub fn status(&self) -> Vec<Entry> {
+        ask::status(Some(&self.runtime())).expect("a status")
+    }
+
+    /// What it knows of another node.
+    pub fn status_of(&self, node: &str) -> service::status::Node {
+        let found = self.status().into_iter().find_map(|entry| match entry {
+            Entry::Node(found) if found.name == node => Some(found),
+            _ => None,
+        });
+        found.expect("it is in the fabric")
+    }
+
+    /// A counter of another node.
+    pub fn count_of(&self, node: &str, counter: &str) -> u64 {
+        let counters = self.status_of(node).counters;
+        counters.iter().find(|(name, _)| name == counter).expect("there is one").1
+    }
+
+    /// A counter of strangers.
+    pub fn strangers(&self, counter: &str) -> u64 {
+        let Some(Entry::Service(found)) = self.status().into_iter().next() else { panic!("it comes first") };
+        found.strangers.iter().find(|(name, _)| name == counter).expect("there is one").1
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The service sees the end of the stream.
+        self.stop.take();
+        let ended = self.thread.take().expect("it is joined once").join();
+        if !std::thread::panicking() {
+            ended.expect("it ended well");
+        }
+    }
+}
+
+fn ip(namespace: &Namespace, arguments: &str) {
+    let run = || Command::new("ip").args(arguments.split(' ')).output().expect("`ip` runs");
+    let done = namespace.run(run).expect("it is a namespace");
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Runs something inside a machine again and again, until it is so.
+pub fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it did not come about: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A port that knows the protocol and nothing else.
+pub struct Toy {
+    /// It has the name.
+    _port: Port,
+    pub name: String,
+    pub socket: Socket,
+    pub udp: UdpSocket,
+    pub incarnation: u64,
+    pub notices: VecDeque<Notice>,
+}
+
+impl Toy {
+    /// A port that is registered and can be reached.
+    pub fn open(machine: &Machine, name: &str) -> Self {
+        let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
+        let mut toy = Self::unregistered(&machine.runtime(), name, udp);
+        toy.register(Vec::new());
+        let node = machine.name.clone();
+        assert_eq!(toy.next(), Notice::Registered { node });
+        toy
+    }
+
+    pub fn unregistered(runtime: &Path, name: &str, udp: UdpSocket) -> Self {
+        let options = PortOptions {
+            name: Some(name.parse().expect("a name")),
+            runtime_directory: Some(runtime.to_owned()),
+            ..PortOptions::default()
+        };
+        let mut incarnation = [0; 8];
+        bywire_sys::process::random(&mut incarnation).expect("random numbers");
+        Self {
+            _port: Port::open(options).expect("open"),
+            name: name.to_owned(),
+            socket: call(runtime),
+            udp,
+            incarnation: u64::from_ne_bytes(incarnation),
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Registers, with what it has kept.
+    pub fn register(&mut self, kept: Vec<Kept>) {
+        let request = self.registration(kept);
+        let packet = service::to_bytes(&request).expect("it fits");
+        self.socket.send(&packet, &[self.udp.as_fd()]).expect("sent");
+    }
+
+    pub fn registration(&self, kept: Vec<Kept>) -> Request {
+        Request::Register {
+            version: VERSION,
+            port: self.name.clone(),
+            incarnation: self.incarnation,
+            is_reachable: true,
+            udp_port: self.udp.local_address().expect("bound").port(),
+            kept,
+        }
+    }
+
+    /// Calls the next service, and registers with what it has kept.
+    pub fn call_again(&mut self, machine: &Machine, kept: Vec<Kept>) {
+        self.socket = call(&machine.runtime());
+        self.register(kept);
+        let node = machine.name.clone();
+        assert_eq!(self.next(), Notice::Registered { node });
+    }
+
+    pub fn send(&self, request: &Request) {
+        self.socket.send(&service::to_bytes(request).expect("it fits"), &[]).expect("sent");
+    }
+
+    pub fn connect(&self, request: u32, node: &str, port: &str, connection: u32) {
+        let (node, port) = (node.to_owned(), port.to_owned());
+        let introduction = introduction(connection);
+        self.send(&Request::Connect { request, node, port, introduction });
+    }
+
+    /// The next notice.
+    pub fn next(&mut self) -> Notice {
+        self.next_within(PATIENCE).expect("the service says something")
+    }
+
+    /// The next notice, if one comes in time. The end of the socket is none.
+    pub fn next_within(&mut self, patience: Duration) -> Option<Notice> {
+        let deadline = Instant::now() + patience;
+        let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
+        poller.add(&self.socket, 0).expect("watched");
+        loop {
+            let mut packet = [0; PACKET_BYTES_MAX];
+            match self.socket.receive(&mut packet).expect("received") {
+                Received::Packet(length, _) => {
+                    return Some(service::from_bytes(&packet[..length]).expect("a notice"));
+                }
+                Received::Nothing => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    poller.wait(Some(left)).expect("waited");
+                }
+                Received::Closed => return None,
+            }
+        }
+    }
+
+    /// The offer that comes next, which is accepted.
+    pub fn accept(&mut self, connection: u32) -> Box<Terms> {
+        let Notice::Offer { offer, .. } = self.next() else { panic!("no offer") };
+        self.send(&Request::Accept { offer, introduction: introduction(connection) });
+        self.established()
+    }
+
+    pub fn established(&mut self) -> Box<Terms> {
+        match self.next() {
+            Notice::Established(terms) => terms,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A connection to another toy.
+    pub fn meet(&mut self, connection: u32, node: &str, other: &mut Self, its: u32) -> [Box<Terms>; 2] {
+        self.connect(connection, node, &other.name.clone(), connection);
+        let theirs = other.accept(its);
+        [self.established(), theirs]
+    }
+}
+
+/// A connection to a machine's service.
+pub fn call(runtime: &Path) -> Socket {
+    Socket::connect_entry(&runtime.join("node")).expect("a service")
+}
+
+pub fn introduction(connection: u32) -> Introduction {
+    Introduction { connection, message_bytes_max: 1 << 20, integrity: false, windows: [1 << 16; 3] }
+}
+
+/// What a port says to the next service of a connection that it has.
+pub fn kept(connection: u32, terms: &Terms) -> Kept {
+    let peer_connection = terms.introduction.connection;
+    Kept { connection, peer_connection, peer: terms.peer.clone() }
+}

@@ -1,0 +1,295 @@
+//! Services of two and three machines, in network namespaces on one bridge, between toy ports that speak the protocol.
+
+mod scene;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bywire_sys::udp::UdpSocket;
+use bywire_wire::keys::Side;
+use bywire_wire::service::status::{Entry, State};
+use bywire_wire::service::{Answers, End, NotConnected, Notice, Refusal, Request, VERSION};
+
+use scene::{PATIENCE, Scene, Toy, introduction, kept, soon};
+
+#[test]
+fn a_connection_is_made_and_the_terms_of_its_ends_mirror_each_other() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let began = Instant::now();
+    let [ours, theirs] = asking.meet(7, "b", &mut asked, 9);
+    println!("a first connection took {:?}", began.elapsed());
+    assert_eq!((ours.side, theirs.side), (Side::Initiator, Side::Responder));
+    assert_eq!(ours.answers, Answers::Request(7));
+    assert!(ours.secret == theirs.secret && ours.secret != [0; 32]);
+    assert_eq!((ours.introduction.connection, theirs.introduction.connection), (9, 7));
+    assert_eq!((ours.peer.node.as_str(), ours.peer.port.as_str()), ("b", "render"));
+    assert_eq!((theirs.peer.node.as_str(), theirs.peer.port.as_str()), ("a", "asking"));
+    let user = bywire_sys::names::user_name(bywire_sys::process::user()).expect("a name");
+    assert!(ours.peer.user == user && theirs.peer.user == user);
+    assert_eq!((ours.peer.incarnation, theirs.peer.incarnation), (asked.incarnation, asking.incarnation));
+    assert_eq!(ours.route_bytes, 1500 - 28);
+    assert_eq!(ours.security, theirs.security);
+    // A packet crosses where the terms say.
+    assert_eq!(theirs.address.ip(), a.address.ip());
+    asking.udp.send(Some(ours.address), b"over").expect("sent");
+    let mut buffer = [0; 16];
+    let mut from: Option<SocketAddr> = None;
+    soon("a packet", || {
+        from = asked.udp.receive_from(&mut buffer).expect("received").map(|(_, from)| from);
+        from.is_some()
+    });
+    assert_eq!((&buffer[..4], from), (&b"over"[..], Some(theirs.address)));
+
+    let again = Instant::now();
+    let [more, _] = asking.meet(8, "b", &mut asked, 10);
+    println!("a second one took {:?}", again.elapsed());
+    assert!(more.secret != ours.secret, "each connection has its own");
+    let connections = a.status().into_iter().filter(|entry| matches!(entry, Entry::Connection(_))).count();
+    assert_eq!(connections, 2);
+    assert_eq!((a.status_of("b").state, a.status_of("a").state), (State::Up, State::Own));
+
+    asking.send(&Request::Inquire { connection: 7 });
+    assert_eq!(asking.next(), Notice::Alive { connection: 7 });
+    asking.send(&Request::Release { connection: 7 });
+    assert_eq!(asked.next(), Notice::Ended { connection: 9, reason: End::PeerReleased });
+    drop(asked);
+    assert_eq!(asking.next(), Notice::Ended { connection: 8, reason: End::PeerEnded });
+}
+
+#[test]
+fn what_cannot_be_connected_is_told_by_its_reason() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let refused = |asking: &mut Toy, node: &str, port: &str| {
+        asking.connect(3, node, port, 3);
+        match asking.next() {
+            Notice::NotConnected { request: 3, reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(&mut asking, "c", "render"), NotConnected::UnknownNode);
+    assert_eq!(refused(&mut asking, "b", "nobody"), NotConnected::NoPort);
+    assert_eq!(refused(&mut asking, "a", "asking"), NotConnected::NoPort);
+    asking.connect(4, "b", "render", 4);
+    let Notice::Offer { offer, peer, introduction: said } = asked.next() else { panic!("no offer") };
+    assert_eq!((peer.node.as_str(), said), ("a", introduction(4)));
+    asked.send(&Request::Decline { offer, refusal: Refusal::NotAdmitted });
+    let reason = NotConnected::Refused(Refusal::NotAdmitted);
+    assert_eq!(asking.next(), Notice::NotConnected { request: 4, reason });
+    // A number that is taken is refused at once.
+    let _terms = asking.meet(5, "b", &mut asked, 5);
+    asking.connect(6, "b", "render", 5);
+    assert_eq!(asking.next(), Notice::NotConnected { request: 6, reason: NotConnected::NoResources });
+    // Whoever asks and goes takes the offer with it.
+    asking.connect(7, "b", "render", 7);
+    let Notice::Offer { offer, .. } = asked.next() else { panic!("no offer") };
+    drop(asking);
+    let ended = Notice::Ended { connection: 5, reason: End::PeerEnded };
+    let told = [asked.next(), asked.next()];
+    assert!(told.contains(&Notice::Withdrawn { offer }) && told.contains(&ended), "{told:?}");
+    // An answer that comes too late is for nobody.
+    asked.send(&Request::Accept { offer, introduction: introduction(8) });
+    asked.send(&Request::Inquire { connection: 8 });
+    assert_eq!(asked.next_within(Duration::from_millis(100)), None);
+}
+
+#[test]
+fn a_node_that_is_away_is_unreachable_and_later_found() {
+    let Some(mut scene) = Scene::set(2) else { return };
+    scene.machines[0].start();
+    let mut asking = Toy::open(&scene.machines[0], "asking");
+    asking.connect(1, "b", "render", 1);
+    let reason = NotConnected::Unreachable;
+    assert_eq!(asking.next(), Notice::NotConnected { request: 1, reason });
+    scene.machines[1].start();
+    let mut asked = Toy::open(&scene.machines[1], "render");
+    let _terms = asking.meet(2, "b", &mut asked, 2);
+}
+
+#[test]
+fn a_wrong_key_is_met_with_silence_and_told_by_the_status() {
+    let Some(mut scene) = Scene::set(3) else { return };
+    let all = scene.fabric();
+    // b has the key of c in the place of a's, and a has all right.
+    let mut wrong = all.clone();
+    wrong.nodes[0].key = scene.machines[2].key;
+    wrong.nodes.truncate(2);
+    scene.machines[1].write(&wrong);
+    scene.machines[..2].iter_mut().for_each(scene::Machine::start);
+    let [a, b, _] = &scene.machines[..] else { unreachable!() };
+    let mut asking = Toy::open(a, "asking");
+    asking.connect(1, "b", "render", 1);
+    assert!(matches!(asking.next(), Notice::NotConnected { reason: NotConnected::Unreachable, .. }));
+    assert!(a.count_of("b", "hellos_sent") > 0 && a.count_of("b", "answers_received") == 0);
+    assert!(b.strangers("unknown_keys") > 0);
+    assert_eq!(b.count_of("a", "answers_sent"), 0, "silence");
+    let Some(Entry::Service(service)) = b.status().into_iter().next() else { panic!("it comes first") };
+    assert_eq!(service.last_unknown, Some((a.key.0, a.address)));
+}
+
+#[test]
+fn a_killed_process_is_told_to_its_peers_at_once() {
+    if let Some(told) = std::env::var_os("BYWIRE_TEST_TOY") {
+        return as_another_process(std::path::Path::new(&told));
+    }
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let mut asking = Toy::open(a, "asking");
+    let mut delays = Vec::new();
+    for number in 1..=8 {
+        let (own, runtime) = (std::env::current_exe().expect("this program"), b.runtime());
+        let start = || {
+            std::process::Command::new(&own)
+                .args(["--exact", "a_killed_process_is_told_to_its_peers_at_once", "--nocapture"])
+                .env("BYWIRE_TEST_TOY", &runtime)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("it starts")
+        };
+        let mut child = b.namespace.run(start).expect("inside");
+        soon("the child is registered", || {
+            b.status().iter().any(|entry| matches!(entry, Entry::Port(port) if port.name == "render"))
+        });
+        asking.connect(number, "b", "render", number);
+        asking.established();
+        let killed = Instant::now();
+        child.kill().expect("killed");
+        assert_eq!(asking.next(), Notice::Ended { connection: number, reason: End::PeerEnded });
+        delays.push(killed.elapsed());
+        child.wait().expect("waited for");
+    }
+    delays.sort();
+    println!("told after {delays:?}");
+    // Two busy cores can hold up any one of them.
+    assert!(delays[0] <= Duration::from_millis(10), "{delays:?}");
+}
+
+/// A port in a process of its own, which accepts whatever comes until it is killed.
+fn as_another_process(runtime: &std::path::Path) {
+    let udp = UdpSocket::bind_everywhere(0).expect("bound");
+    let mut toy = Toy::unregistered(runtime, "render", udp);
+    toy.register(Vec::new());
+    assert!(matches!(toy.next(), Notice::Registered { .. }));
+    toy.accept(1);
+    let _none = toy.next_within(Duration::from_secs(600));
+}
+
+#[test]
+fn connections_outlive_a_service_and_are_registered_with_the_next_one() {
+    let Some(mut scene) = Scene::up(2) else { return };
+    let (mut asking, mut asked) =
+        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+    let [one, _] = asking.meet(1, "b", &mut asked, 11);
+    let [two, _] = asking.meet(2, "b", &mut asked, 12);
+    scene.machines[0].stop();
+    scene.machines[0].start();
+    // One that nobody has is told after the next service has looked around; one that both have stays.
+    let mut unknown = kept(3, &one);
+    unknown.peer_connection = 99;
+    asking.call_again(&scene.machines[0], vec![kept(1, &one), unknown]);
+    assert_eq!(asking.next(), Notice::Ended { connection: 3, reason: End::PeerReleased });
+    asking.send(&Request::Inquire { connection: 1 });
+    assert_eq!(asking.next(), Notice::Alive { connection: 1 });
+    // What the port did not bring along is told to the other one: the port is registered, so it has forgotten.
+    asked.send(&Request::Inquire { connection: 12 });
+    assert_eq!(asked.next(), Notice::Ended { connection: 12, reason: End::PeerReleased });
+    assert_eq!(two.introduction.connection, 12);
+    drop(asked);
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::PeerEnded });
+}
+
+#[test]
+fn what_ended_while_a_service_was_away_is_told_when_it_is_back() {
+    let Some(mut scene) = Scene::up(2) else { return };
+    let (mut asking, mut asked) =
+        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+    let [one, _] = asking.meet(1, "b", &mut asked, 11);
+    scene.machines[0].stop();
+    drop(asked);
+    soon("b knows of the end", || {
+        !scene.machines[1].status().iter().any(|entry| matches!(entry, Entry::Port(_)))
+    });
+    scene.machines[0].start();
+    asking.call_again(&scene.machines[0], vec![kept(1, &one)]);
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::PeerReleased });
+}
+
+#[test]
+fn a_machine_that_was_restarted_is_another_one() {
+    let Some(mut scene) = Scene::up(2) else { return };
+    let (mut asking, mut asked) =
+        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+    let _terms = asking.meet(1, "b", &mut asked, 11);
+    scene.machines[1].stop();
+    scene.machines[1].boot_id = [99; 16];
+    scene.machines[1].start();
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRestarted });
+}
+
+#[test]
+fn a_node_that_is_removed_from_the_file_loses_its_connections_within_a_second() {
+    let Some(scene) = Scene::up(3) else { return };
+    let [a, b, c] = &scene.machines[..] else { unreachable!() };
+    let mut asking = Toy::open(a, "asking");
+    let (mut on_b, mut on_c) = (Toy::open(b, "render"), Toy::open(c, "render"));
+    let _terms = asking.meet(1, "b", &mut on_b, 11);
+    let _terms = asking.meet(2, "c", &mut on_c, 11);
+    let mut less = scene.fabric();
+    less.nodes.remove(1);
+    less.serial = 2;
+    a.write(&less);
+    let began = Instant::now();
+    assert_eq!(a.reload(), "fabric lab, serial 2: 2 nodes");
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
+    println!("told after {:?}", began.elapsed());
+    asking.connect(3, "b", "render", 3);
+    assert_eq!(asking.next(), Notice::NotConnected { request: 3, reason: NotConnected::UnknownNode });
+    asking.send(&Request::Inquire { connection: 2 });
+    assert_eq!(asking.next(), Notice::Alive { connection: 2 }, "the other one stays");
+    // A file with a slip changes nothing, and is told.
+    std::fs::write(a.configuration().join("fabric.toml"), "name = 7\n").expect("written");
+    assert!(a.reload().contains("line 1"), "it says where");
+    let Some(Entry::Service(service)) = a.status().into_iter().next() else { panic!("it comes first") };
+    assert!(service.serial == 2 && service.complaint.is_some_and(|complaint| complaint.contains("line 1")));
+    // Back again, it is found again.
+    a.write(&scene.fabric());
+    a.reload();
+    let _terms = asking.meet(4, "b", &mut on_b, 14);
+}
+
+#[test]
+fn a_fabric_is_plain_only_where_both_nodes_say_so() {
+    let Some(mut scene) = Scene::set(3) else { return };
+    let mut plain = scene.fabric();
+    plain.is_encrypted = false;
+    scene.machines[..2].iter().for_each(|machine| machine.write(&plain));
+    scene.machines.iter_mut().for_each(scene::Machine::start);
+    let [a, b, c] = &scene.machines[..] else { unreachable!() };
+    let mut asking = Toy::open(a, "asking");
+    let (mut on_b, mut on_c) = (Toy::open(b, "render"), Toy::open(c, "render"));
+    let plain = bywire_wire::keys::Security::Plain;
+    assert_eq!(asking.meet(1, "b", &mut on_b, 1).map(|terms| terms.security), [plain; 2]);
+    let [ours, theirs] = asking.meet(2, "c", &mut on_c, 1).map(|terms| terms.security);
+    assert!(ours == theirs && ours != plain);
+}
+
+#[test]
+fn versions_other_than_ours_are_refused_by_name() {
+    use bywire_wire::service::Unregistered;
+    let Some(scene) = Scene::up(1) else { return };
+    let machine = &scene.machines[0];
+    let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
+    let mut toy = Toy::unregistered(&machine.runtime(), "asking", udp);
+    let Request::Register { port, incarnation, is_reachable, udp_port, kept, .. } =
+        toy.registration(Vec::new())
+    else {
+        unreachable!()
+    };
+    let version = VERSION + 1;
+    toy.send(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept });
+    assert_eq!(toy.next(), Notice::Refused(Unregistered::Version));
+    assert_eq!(toy.next_within(PATIENCE), None, "the socket closes");
+}

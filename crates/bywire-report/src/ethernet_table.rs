@@ -1,0 +1,169 @@
+//! The tables of the level `eth`, in the form of the source documents' tables: a row for each way of carrying, with the
+//! CPU and the service demand of both ends and of the carrying processes.
+
+use std::collections::BTreeMap;
+
+use bywire_results::cell::{Cell, CpuEnd};
+use bywire_results::ethernet::{self, Link};
+use bywire_results::parameter::MACHINE;
+use bywire_results::quantity;
+
+/// Columns of lengths in one table, so that it fits a terminal.
+const LENGTHS_MAX: usize = 8;
+
+/// One table, as text in rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// What it shows.
+    pub title: &'static str,
+    /// How to read it.
+    pub about: &'static str,
+    /// Names of the columns, figures from the fourth one on.
+    pub columns: Vec<String>,
+    /// The rows, with an entry for each column. Unknown values are empty.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// The number of columns that name a row.
+pub const NAMING: usize = 3;
+
+/// The tables of a session's `eth` cells, if it has any.
+pub fn tables(cells: &[Cell]) -> Vec<Table> {
+    let of = |test: &str| -> Vec<&Cell> {
+        let cells = cells.iter().filter(|cell| cell.level == ethernet::LEVEL && cell.test == test);
+        // A repeated cell is shown as last taken.
+        cells.map(|cell| (place(cell), cell)).collect::<BTreeMap<_, _>>().into_values().collect()
+    };
+    let streams = Table {
+        title: "Streams over Ethernet",
+        about: "Received and sent in 10⁶ bits per second, over all blocks together, as netperf counts. CPU: share of a core that each end's own threads took, and whoever \
+                carries between them. Demand: their CPU time for each KB of 1,024 bytes, sent at the source, received at the \
+                target.",
+        columns: columns(&["message", "received", "sent"], "µs/KB"),
+        rows: of("stream").into_iter().map(stream).collect(),
+    };
+    let transactions = Table {
+        title: "Transactions over Ethernet",
+        about: "One request and its response at a time. Half-RTT is half of one second over their number, as the GM document \
+                has it. Demand: CPU time for each transaction.",
+        columns: columns(&["request", "per second", "half-RTT"], "µs"),
+        rows: of("rr").into_iter().map(transaction).collect(),
+    };
+    let tables = [vec![streams, transactions], half_rtts(&of("latency"))].concat();
+    tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
+}
+
+/// The order of a cell: by protocol, length and MTU, then by link. The usual manner comes first.
+fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, Vec<String>) {
+    let link = Link::ALL.iter().position(|link| cell.link.as_deref() == Some(link.name()));
+    let (protocol, mtu_bytes) = (text(cell, "protocol"), number(cell, "mtu"));
+    (protocol, cell.size_bytes, mtu_bytes, link.unwrap_or(usize::MAX), manner(cell))
+}
+
+/// What is unusual about a cell, in words. Cells that differ in it have rows of their own.
+fn manner(cell: &Cell) -> Vec<String> {
+    let off = |name: &str, words: &str| cell.parameters.is_off(name).then(|| words.to_owned());
+    let buffer = number(cell, "socket-buffer");
+    let machine = text(cell, MACHINE);
+    [
+        off("coalesce", "one frame a wake"),
+        off("segmentation", "not segmented by the interfaces"),
+        (buffer > 0).then(|| format!("{} of socket buffers", quantity::size(buffer))),
+        cell.parameters.is_on("untouched").then(|| "untouched".to_owned()),
+        cell.parameters.is_on("spin").then(|| "polling".to_owned()),
+        (!machine.is_empty()).then_some(machine),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A parameter that is a word, or an empty text.
+pub fn text(cell: &Cell, name: &str) -> String {
+    cell.parameters.text(name).unwrap_or_default().to_owned()
+}
+
+fn number(cell: &Cell, name: &str) -> u64 {
+    cell.parameters.number(name).unwrap_or(0)
+}
+
+/// How it was carried: the first columns of each table.
+fn naming(cell: &Cell) -> [String; NAMING] {
+    let link = match cell.link.as_deref() {
+        Some("one-process") => "Ethernet, one process",
+        Some("two-processes") => "Ethernet, two processes",
+        Some("veth") => "veth, the kernel's own",
+        other => other.unwrap_or_default(),
+    };
+    let words = [vec![link.to_owned()], manner(cell)].concat();
+    [words.join(", "), text(cell, "protocol").to_uppercase(), number(cell, "mtu").to_string()]
+}
+
+fn columns(own: &[&str], demand: &str) -> Vec<String> {
+    let ends = ["source", "target", "carriers"];
+    let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
+    let own = own.iter().map(ToString::to_string);
+    let cpu = ends.map(|end| format!("CPU {end}"));
+    let demand = ends.map(|end| format!("{demand} {end}"));
+    naming.into_iter().chain(own).chain(cpu).chain(demand).collect()
+}
+
+fn stream(cell: &Cell) -> Vec<String> {
+    let megabits = |name: &str| {
+        let rate = cell.details.get(name).and_then(|value| value.as_f64());
+        rate.map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default()
+    };
+    let own = [
+        cell.size_bytes.map(quantity::size).unwrap_or_default(),
+        megabits("received_bytes_per_second"),
+        megabits("sent_bytes_per_second"),
+    ];
+    row(cell, own, |end| end.service_demand_us_per_kb)
+}
+
+fn transaction(cell: &Cell) -> Vec<String> {
+    let own = [
+        cell.size_bytes.map(quantity::size).unwrap_or_default(),
+        format!("{:.0}", cell.value),
+        quantity::duration(0.5e9 / cell.value),
+    ];
+    row(cell, own, |end| end.service_demand_us_per_transaction)
+}
+
+fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> Vec<String> {
+    let ends = [Some(&cell.cpu.source), Some(&cell.cpu.target), cell.cpu.carriers.as_ref()];
+    let share = |end: &Option<&CpuEnd>| end.and_then(|end| end.attributed).map(quantity::percent);
+    let demand = |end: &Option<&CpuEnd>| end.and_then(demand).map(quantity::digits);
+    let shares = ends.iter().map(|end| share(end).unwrap_or_default());
+    let demands = ends.iter().map(|end| demand(end).unwrap_or_default());
+    naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect()
+}
+
+/// A row for each way of carrying and a column for each length, as Duke's and Lyon's.
+fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
+    let mut lengths: Vec<u64> = cells.iter().filter_map(|cell| cell.size_bytes).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let table = |lengths: &[u64]| {
+        let mut ways = BTreeMap::<_, Vec<String>>::new();
+        for cell in cells {
+            let (protocol, _, mtu_bytes, link, manner) = place(cell);
+            let key = (protocol, mtu_bytes, link, manner);
+            let row = ways.entry(key).or_insert_with(|| {
+                naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())).collect()
+            });
+            let column = lengths.iter().position(|length| cell.size_bytes == Some(*length));
+            if let Some(entry) = column.and_then(|column| row.get_mut(NAMING + column)) {
+                *entry = quantity::duration(cell.value);
+            }
+        }
+        let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
+        Table {
+            title: "Half-RTT over Ethernet, by length",
+            about: "Medians of single round trips, halved.",
+            columns: naming.into_iter().chain(lengths.iter().map(|length| quantity::size(*length))).collect(),
+            rows: ways.into_values().collect(),
+        }
+    };
+    lengths.chunks(LENGTHS_MAX).map(table).collect()
+}

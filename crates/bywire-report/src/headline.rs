@@ -1,0 +1,207 @@
+//! The head of a page: the verdict, the ladder, what to do next, and every way beside the kernel's TCP.
+
+use bywire_results::cell::{Cell, Session};
+use bywire_results::quantity;
+use maud::{Markup, html};
+
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, Row, Times};
+use crate::picture;
+use crate::plot::data::Plot;
+use crate::plot::section;
+use crate::summary;
+use crate::table::Column::{Figures, Words};
+use crate::table::{scroll, scroll_groups};
+use crate::verdict::Verdict;
+use crate::way::{Waiting, Way};
+use crate::way_figures::WayFigures;
+
+/// The head of a page. `name` makes the identifiers of its parts.
+pub fn section(
+    session: &Session,
+    ways: &[Way],
+    ceilings: &Ceilings,
+    comparisons: &[Comparison],
+    ladder: &[&Plot],
+    name: &dyn Fn(&str) -> String,
+) -> Markup {
+    let verdict = Verdict::of(session, comparisons, ceilings);
+    let figures = WayFigures::of(ways);
+    html! {
+        section id=(name("answer")) class=[verdict.is_unusable.then_some("all-unusable")] {
+            @for alarm in &verdict.alarms { p.alarm role="alert" { (alarm) } }
+            @for sentence in &verdict.sentences { p.verdict { (unbroken(sentence)) } }
+            @if !verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !ladder.is_empty() {
+                div.ladder id=(name("ladder")) { @for plot in ladder { (section::of_plot(plot, &name(plot.id))) } }
+            }
+            @for note in &verdict.notes { p.warning role="note" { (note) } }
+            @if verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !comparisons.is_empty() {
+                h2 id=(name("ways")) { "Every way" }
+                (comparison_table(comparisons))
+                p.about { "Each part compares ways at one length. × is against the kernel's TCP on the same machine where it was measured, otherwise against the kernel way named; the interval beside it comes from the ends of both 95 % intervals. Like is compared with like: the default with the default, polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                details {
+                    summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
+                    (way_table(&figures, ceilings))
+                    p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
+                }
+                (shared(session, name))
+            }
+        }
+    }
+}
+
+fn next(verdict: &Verdict) -> Markup {
+    html! {
+        @if !verdict.steps.is_empty() {
+            section.card.next {
+                h3 { "What to do next" }
+                ul { @for (what, command) in &verdict.steps { li { (what) " " kbd { (command) } } } }
+            }
+        }
+    }
+}
+
+/// The picture and the summary, to be given to others.
+fn shared(session: &Session, name: &dyn Fn(&str) -> String) -> Markup {
+    html! {
+        details.share id=(name("share")) {
+            summary { "A picture and a summary to share" }
+            div.picture data-picture=(name("picture")) { (maud::PreEscaped(picture::svg(session))) }
+            div.tools {
+                button type="button" data-png=(name("picture")) { "Download PNG" }
+                button type="button" data-svg=(name("picture")) { "Download SVG" }
+            }
+            pre tabindex="0" { code { (summary::markdown(session)) } }
+        }
+    }
+}
+
+/// The table of way, value, × and CPU. Other ways of waiting are in the row of their way.
+fn comparison_table(comparisons: &[Comparison]) -> Markup {
+    let columns = [Words("way"), Figures("value"), Figures("× TCP"), Figures("CPU")];
+    let bodies = html! {
+        @for comparison in comparisons {
+            tbody {
+                tr.group { th scope="rowgroup" colspan="4" { (comparison.title()) small { (comparison.question.better) } } }
+                @for row in &comparison.rows { (comparison_row(comparison, row)) }
+            }
+        }
+    };
+    scroll_groups("Every way", &columns, bodies)
+}
+
+fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
+    let usual = &row.usual;
+    let per = comparison.question.cost.unwrap_or_default();
+    let cpu = |cell: &Cell| comparison.cpu(cell).map(|cpu| format!("{cpu} / {per}"));
+    let named = |waiting: Waiting, text: String| format!("{} {text}", waiting.name());
+    html! {
+        tr class=[(usual.times == Times::Disturbed).then_some("unusable")] {
+            th scope="row" { (usual.way.name) small { (usual.way.waiting.name()) } }
+            td.figure {
+                (unbroken(&usual.value(comparison.size_bytes)))
+                @for other in &row.others { small { (named(other.way.waiting, other.value(comparison.size_bytes))) } }
+            }
+            td.figure {
+                (usual.times.factor())
+                @if let Some(interval) = usual.times.interval() { small { (interval) } }
+                @for other in &row.others { small { (named(other.way.waiting, other.times.text())) } }
+            }
+            td.figure {
+                @match cpu(usual.cell) { Some(cpu) => (cpu), None => span.none { "–" } }
+                @for other in &row.others { @if let Some(cpu) = cpu(other.cell) { small { (named(other.way.waiting, cpu)) } } }
+            }
+        }
+    }
+}
+
+/// Keeps a figure and its unit on one line.
+fn unbroken(text: &str) -> String {
+    let mut before = ' ';
+    let mut letters = text.chars().peekable();
+    let mut whole = String::new();
+    while let Some(letter) = letters.next() {
+        let unit = letters.peek().is_some_and(|next| next.is_alphabetic() || "%/".contains(*next));
+        whole.push(if letter == ' ' && before.is_ascii_digit() && unit { '\u{a0}' } else { letter });
+        before = letter;
+    }
+    whole
+}
+
+fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> Markup {
+    let floor = |cell: Option<&Cell>| {
+        let cell = cell?;
+        let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
+        Some(format!("{} {name}", quantity::factor(cell.value / floor)))
+    };
+    let cell = |cell: Option<&Cell>, ratio: Option<String>| {
+        html! {
+            td.figure {
+                @match cell {
+                    Some(cell) => {
+                        (quantity::value(cell.value, cell.unit))
+                        @if let Some(size) = cell.size_bytes { small { (quantity::size(size)) } }
+                        @if let Some(ratio) = ratio { small { (ratio) } }
+                    }
+                    None => span.none { "–" },
+                }
+            }
+        }
+    };
+    let time = |microseconds: Option<f64>| {
+        html! {
+            td.figure {
+                @match microseconds {
+                    Some(us) => (quantity::duration(us * 1e3)),
+                    None => span.none { "–" },
+                }
+            }
+        }
+    };
+    scroll(
+        "What each level delivers",
+        &[
+            Words("way"),
+            Figures("half-RTT, short"),
+            Figures("one-way rate"),
+            Figures("N½"),
+            Figures("two-way rate"),
+            Figures("transactions"),
+            Figures("CPU / message"),
+            Figures("CPU / KB"),
+            Figures("CPU / transaction"),
+        ],
+        html! {
+            @for row in figures { tr {
+                th scope="row" { (row.way.label) small { (waiting(row)) } }
+                (cell(row.half_rtt, floor(row.half_rtt)))
+                (cell(row.one_way, share_of(row.one_way, "touched", |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
+                td.figure { @match row.n_half {
+                    Some(n_half) => {
+                        (format!("{:.0} B", n_half.bytes))
+                        small { (if n_half.swept { "by its sweep" } else { "off the curve" }) }
+                    }
+                    None => span.none { "–" },
+                } }
+                (cell(row.two_way, share_of(row.two_way, "readwrite", |_| ceilings.two_way())))
+                (cell(row.transactions, None))
+                (cell(row.overhead, None))
+                (time(row.cpu_us_per_kb()))
+                (time(row.cpu_us_per_transaction()))
+            } }
+        },
+    )
+}
+
+/// How a way waits, unless its name includes it.
+fn waiting(row: &WayFigures) -> &'static str {
+    let name = row.way.waiting.name();
+    if row.way.label.contains(name) { "" } else { name }
+}
+
+fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
+    let cell = cell?;
+    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
+}

@@ -1,0 +1,20 @@
+//! Two peers over packets as ports have them, with programs that use everything that peers offer at random.
+
+mod expected;
+mod program;
+mod tally;
+mod world;
+
+pub use tally::Counts;
+
+/// Runs the scenario of a seed: what was counted.
+///
+/// # Errors
+/// The property that does not hold, with what repeats the run.
+pub fn run(seed: u64) -> Result<Counts, String> {
+    world::World::new(seed).live().map_err(|reason| {
+        format!(
+            "seed {seed}: {reason}\nBYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test transfers"
+        )
+    })
+}

@@ -1,0 +1,43 @@
+//! Runs a range of seeds on all cores.
+
+use std::fmt::Display;
+use std::time::Instant;
+
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Runs `seeds` seeds from `first` on, and adds up what they have counted. The first failure is told, and ends the test.
+pub fn run_all<Counts: Default + Send, Failure: Display>(
+    first: u64,
+    seeds: u64,
+    run: impl Fn(u64) -> Result<Counts, Failure> + Sync,
+    merge: impl Fn(&mut Counts, &Counts) + Sync,
+) -> Counts {
+    let began = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let (run, merge) = (&run, &merge);
+    let mut counts = Counts::default();
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut counts = Counts::default();
+                    for seed in (first + thread..first + seeds).step_by(threads as usize) {
+                        match run(seed) {
+                            Ok(counted) => merge(&mut counts, &counted),
+                            Err(failure) => panic!("{failure}"),
+                        }
+                    }
+                    counts
+                })
+            })
+            .collect();
+        for part in parts {
+            merge(&mut counts, &part.join().expect("the failure stands above"));
+        }
+    });
+    println!("{:.0} seeds per second", seeds as f64 / began.elapsed().as_secs_f64());
+    counts
+}

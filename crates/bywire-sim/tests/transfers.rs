@@ -1,0 +1,18 @@
+//! Peers over packets keep what ports promise, in every world that a seed makes; and everything that has a name has happened.
+
+mod seed_range;
+
+use bywire_sim::exchange::{Counts, run};
+use seed_range::{number, run_all};
+
+/// Random: from `BYWIRE_SEED` on, `BYWIRE_SEEDS` of them.
+#[test]
+fn every_seed_keeps_what_ports_promise() {
+    let (first, seeds) = (number("BYWIRE_SEED", 1), number("BYWIRE_SEEDS", 1500));
+    let counts = run_all(first, seeds, run, Counts::merge);
+    counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
+    if seeds >= 1000 {
+        let missing: Vec<_> = counts.iter().filter(|(_, number)| *number == 0).collect();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}

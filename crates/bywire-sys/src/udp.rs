@@ -1,0 +1,683 @@
+//! UDP sockets of links between machines: never waiting, in batches where the kernel can cut them (GSO), never cut on the
+//! way.
+//!
+//! Whoever sends to these sockets may be a stranger. Reports of the network (ICMP) can be forged by one, so
+//! [`ReceiveError::Reported`] and [`SendError::Unreachable`] are hints and prove nothing.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, ipproto};
+
+use crate::option;
+
+/// A buffer of this size has room for whatever one receive brings, joined packets included.
+pub const RECEIVE_BYTES: usize = 1 << 16;
+/// The most packets in one batch: `UDP_MAX_SEGMENTS` of include/linux/udp.h before Linux 6.9.
+pub const BATCH_PACKETS_MAX: usize = 64;
+/// The most bytes in one batch, or in one packet: an IPv4 packet has at most 65,535, of which headers take 28.
+pub const BATCH_BYTES_MAX: usize = 65_507;
+
+/// Of include/uapi/linux/udp.h.
+const UDP_SEGMENT: i32 = 103;
+/// Of include/uapi/linux/udp.h.
+const UDP_GRO: i32 = 104;
+/// Of asm-generic/socket.h.
+const SO_MEMINFO: i32 = 55;
+
+/// A non-blocking UDP socket that is bound to an address. It sends whole packets or none: what is too long for the path is
+/// an error ([`SendError::TooLong`]), even where the kernel has been told of a shorter path.
+#[derive(Debug)]
+pub struct UdpSocket {
+    file: OwnedFd,
+    is_v6: bool,
+    cuts: Cell<bool>,
+}
+
+/// Bytes that may wait in the kernel, by its own count, which includes its overhead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// What was asked for, in either direction.
+    pub wanted_bytes: usize,
+    /// Granted for what is to be sent. Less than wanted: `sysctl net.core.wmem_max` limits it.
+    pub send_bytes: usize,
+    /// Granted for what has come. Less than wanted: `sysctl net.core.rmem_max` limits it.
+    pub receive_bytes: usize,
+}
+
+/// What waits to be received at a socket, and what was lost as too much did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// Memory of packets that wait, as the kernel counts it.
+    pub waiting_bytes: u32,
+    /// How much of it there may be.
+    pub limit_bytes: u32,
+    /// Packets dropped at this socket since it was made. The number wraps.
+    pub dropped: u32,
+}
+
+/// How packets to an address leave this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Their source address.
+    pub local: IpAddr,
+    /// The longest UDP payload that the kernel believes the path to carry.
+    pub payload_bytes: u16,
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The socket's buffer is full. It will have room once the device has sent something.
+    #[error("the socket's send buffer is full")]
+    Full,
+    /// The queue of the device is full, or memory is short. What was sent is lost, as on the way.
+    #[error("the queue of the network device is full")]
+    Dropped,
+    /// A packet is longer than the first link of its path carries.
+    #[error("a packet is longer than the network device sends")]
+    TooLong,
+    /// There is no route, or the network has reported that an earlier packet did not arrive. The report may be forged.
+    #[error("the address cannot be reached: {0}")]
+    Unreachable(Errno),
+    /// A packet filter of this machine.
+    #[error("a packet filter of this machine does not let it out")]
+    Denied,
+    /// Anything else.
+    #[error("cannot send: {0}")]
+    System(Errno),
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    /// What came is longer than the buffer. Its first bytes are in there, and the rest is lost.
+    #[error("{length_bytes} bytes came at once, more than there is room for")]
+    Truncated {
+        /// How long it was.
+        length_bytes: usize,
+    },
+    /// The network has reported that an earlier packet did not arrive. The report may be forged.
+    #[error("the network reports an error: {0}")]
+    Reported(Errno),
+    /// Anything else.
+    #[error("cannot receive: {0}")]
+    System(Errno),
+}
+
+impl UdpSocket {
+    /// Binds to all addresses of this machine, of IPv6 and IPv4. `port` 0: a free one.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`Errno::ADDRINUSE`] if another socket has the port.
+    pub fn bind_everywhere(port: u16) -> Result<Self, Errno> {
+        match Self::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+            // This machine has no IPv6.
+            Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+                Self::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+            }
+            bound => bound,
+        }
+    }
+
+    /// Binds to one address. A socket that is bound to `[::]` has IPv4, too.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`Errno::ADDRINUSE`] if another socket has the address.
+    pub fn bind(address: SocketAddr) -> Result<Self, Errno> {
+        let socket = Self::unbound(address.is_ipv6())?;
+        rustix::net::bind(&socket.file, &address)?;
+        Ok(socket)
+    }
+
+    fn unbound(is_v6: bool) -> Result<Self, Errno> {
+        let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let file = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        // Packets are not cut on the way, and reports of a shorter path, which may be forged, shorten none.
+        sockopt::set_ip_mtu_discover(&file, Ipv4PathMtuDiscovery::PROBE)?;
+        if is_v6 {
+            sockopt::set_ipv6_v6only(&file, false)?;
+            sockopt::set_ipv6_mtu_discover(&file, Ipv6PathMtuDiscovery::PROBE)?;
+        }
+        Ok(Self { file, is_v6, cuts: Cell::new(true) })
+    }
+
+    /// Another socket with the same port, which sends to `peer`, and gets what `peer` sends: a quarter cheaper than one for
+    /// all. Packets of others may come before it is connected. Any process of this user can bind to the port from now on.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route.
+    pub fn connected_to(&self, peer: SocketAddr) -> Result<Self, Errno> {
+        // Only from here on: among sockets with this option, port 0 yields a port that another one may have.
+        sockopt::set_socket_reuseport(&self.file, true)?;
+        let socket = Self::unbound(self.is_v6)?;
+        sockopt::set_socket_reuseport(&socket.file, true)?;
+        rustix::net::bind(&socket.file, &self.local_address_as_bound()?)?;
+        socket.connect(peer)?;
+        Ok(socket)
+    }
+
+    /// From now on this socket sends to `peer`, and gets only what comes from there.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route.
+    pub fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
+        rustix::net::connect(&self.file, &self.reachable(peer))
+    }
+
+    /// Its own address. Of one that is bound everywhere, the port alone means something.
+    ///
+    /// # Errors
+    /// The error of `getsockname`.
+    pub fn local_address(&self) -> Result<SocketAddr, Errno> {
+        self.local_address_as_bound().map(canonical)
+    }
+
+    fn local_address_as_bound(&self) -> Result<SocketAddr, Errno> {
+        SocketAddr::try_from(rustix::net::getsockname(&self.file)?)
+    }
+
+    /// Asks for buffers of so many bytes in either direction. A process that may administrate the network gets them, others
+    /// as far as the machine's settings allow.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn request_buffers(&self, wanted_bytes: usize) -> Result<Buffers, Errno> {
+        let file = &self.file;
+        sockopt::set_socket_send_buffer_size_force(file, wanted_bytes)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(file, wanted_bytes))?;
+        sockopt::set_socket_recv_buffer_size_force(file, wanted_bytes)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(file, wanted_bytes))?;
+        // The kernel doubles what is asked for, and reports that.
+        let send_bytes = sockopt::socket_send_buffer_size(file)? / 2;
+        let receive_bytes = sockopt::socket_recv_buffer_size(file)? / 2;
+        Ok(Buffers { wanted_bytes, send_bytes, receive_bytes })
+    }
+
+    /// Lets the kernel join packets of one source that came together (GRO). Each packet has to state its length itself.
+    /// `false`: this kernel does not join any.
+    pub fn join_received(&self) -> bool {
+        option::set(&self.file, libc::SOL_UDP, UDP_GRO, 1).is_ok()
+    }
+
+    /// Does the kernel cut batches (GSO)? Not once a device of a path was unable to.
+    pub fn cuts_batches(&self) -> bool {
+        self.cuts.get()
+    }
+
+    /// Sends a batch as one packet each from now on, or lets the kernel cut it again.
+    pub fn set_cuts_batches(&self, cuts: bool) {
+        self.cuts.set(cuts);
+    }
+
+    /// Sends one packet, to the connected peer (`None`) or to an address.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send(&self, to: Option<SocketAddr>, packet: &[u8]) -> Result<(), SendError> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = despite_reports(|| match to {
+            Some(to) => rustix::net::sendto(&self.file, packet, flags, &self.reachable(to)),
+            None => rustix::net::send(&self.file, packet, flags),
+        });
+        sent.map(drop).map_err(SendError::of)
+    }
+
+    /// Sends packets that stand behind one another, all of `packet_bytes` but the last one, which may be shorter. They are at
+    /// most [`BATCH_PACKETS_MAX`], of together [`BATCH_BYTES_MAX`]. Returns the bytes that were sent: where the kernel does
+    /// not cut batches, these may be the first packets only.
+    ///
+    /// # Errors
+    /// [`SendError`]: not even the first packet was sent.
+    pub fn send_batch(
+        &self,
+        to: Option<SocketAddr>,
+        packets: &[u8],
+        packet_bytes: usize,
+    ) -> Result<usize, SendError> {
+        let segment = u16::try_from(packet_bytes).ok().filter(|bytes| *bytes > 0);
+        let segment = segment.ok_or(SendError::System(Errno::INVAL))?;
+        if packets.len() <= packet_bytes {
+            return self.send(to, packets).map(|()| packets.len());
+        }
+        if packets.len() > BATCH_BYTES_MAX || packets.len().div_ceil(packet_bytes) > BATCH_PACKETS_MAX {
+            return Err(SendError::System(Errno::INVAL));
+        }
+        if self.cuts.get() {
+            match despite_reports(|| self.send_cut(to, packets, segment)) {
+                Ok(()) => return Ok(packets.len()),
+                // The device does not compute checksums, so it cannot cut.
+                Err(Errno::IO) => self.cuts.set(false),
+                // Up to Linux 6.14 the kernel calls a packet that is longer than the device sends invalid in a batch. All
+                // that could be invalid besides was checked above.
+                Err(Errno::INVAL) => return Err(SendError::TooLong),
+                Err(error) => return Err(SendError::of(error)),
+            }
+        }
+        let mut sent = 0;
+        for packet in packets.chunks(packet_bytes) {
+            match self.send(to, packet) {
+                Ok(()) => sent += packet.len(),
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+
+    /// One call for a batch, which the kernel cuts.
+    fn send_cut(&self, to: Option<SocketAddr>, packets: &[u8], segment: u16) -> Result<(), Errno> {
+        /// As `CMSG_SPACE(2)` lays it out: the data follow the header, which is as long as its alignment demands.
+        #[repr(C)]
+        struct Control {
+            header: libc::cmsghdr,
+            segment: u16,
+        }
+        let to = to.map(|to| SocketAddrAny::from(self.reachable(to)));
+        let mut part = libc::iovec { iov_base: packets.as_ptr().cast_mut().cast(), iov_len: packets.len() };
+        // SAFETY: zero is a valid value of every part of these two structures of the C library.
+        let (mut control, mut message): (Control, libc::msghdr) = unsafe { core::mem::zeroed() };
+        control.header.cmsg_level = libc::SOL_UDP;
+        control.header.cmsg_type = UDP_SEGMENT;
+        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+        control.segment = segment;
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of::<Control>() as _;
+        if let Some(to) = &to {
+            message.msg_name = to.as_ptr().cast_mut().cast();
+            message.msg_namelen = to.addr_len();
+        }
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the address, the control message and the part all live until the call returns, and their lengths are
+        // those of these values. The kernel only reads what they lead to.
+        let sent = unsafe { libc::sendmsg(self.file.as_raw_fd(), &raw const message, flags) };
+        if sent < 0 { Err(option::last_error()) } else { Ok(()) }
+    }
+
+    /// Receives what came next, one packet or several joined ones, as [`Self::join_received`] says. `None`: nothing is there.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
+        let room = buffer.len();
+        // TRUNC: the kernel returns how long it was.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let received = rustix::io::retry_on_intr(|| rustix::net::recv(&self.file, &mut *buffer, flags));
+        found(received.map(|(_, length)| (length, ())), room).map(|found| found.map(|(length, ())| length))
+    }
+
+    /// The same, with the address where it came from.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_from(&self, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>, ReceiveError> {
+        let room = buffer.len();
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let received = rustix::io::retry_on_intr(|| rustix::net::recvfrom(&self.file, &mut *buffer, flags));
+        let received = received.and_then(|(_, length, from)| {
+            let from = SocketAddr::try_from(from.ok_or(Errno::DESTADDRREQ)?)?;
+            Ok((length, canonical(from)))
+        });
+        found(received, room)
+    }
+
+    /// The longest UDP payload that the kernel believes the path of this connected socket to carry.
+    ///
+    /// # Errors
+    /// [`Errno::NOTCONN`] if it is not connected.
+    pub fn payload_bytes(&self) -> Result<u16, Errno> {
+        let peer = rustix::net::getpeername(&self.file)?.ok_or(Errno::NOTCONN)?;
+        let is_v6 = canonical(SocketAddr::try_from(peer)?).is_ipv6();
+        let mtu = if is_v6 { sockopt::ipv6_mtu(&self.file) } else { sockopt::ip_mtu(&self.file) }?;
+        Ok(payload_bytes(mtu, is_v6))
+    }
+
+    /// What waits here, and what was dropped.
+    ///
+    /// # Errors
+    /// The error of [`backlog`].
+    pub fn backlog(&self) -> Result<Backlog, Errno> {
+        backlog(self)
+    }
+
+    /// The address as this socket's family writes it.
+    fn reachable(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V4(inner) if self.is_v6 => {
+                SocketAddrV6::new(inner.ip().to_ipv6_mapped(), inner.port(), 0, 0).into()
+            }
+            _ => address,
+        }
+    }
+}
+
+/// What waits at a UDP socket of any process. The kernel answers at once, whatever that process does with the socket.
+///
+/// # Errors
+/// [`Errno::NOTSOCK`], or another error of the kernel.
+pub fn backlog(file: &impl AsFd) -> Result<Backlog, Errno> {
+    // `SK_MEMINFO_RMEM_ALLOC`, `SK_MEMINFO_RCVBUF` and, last, `SK_MEMINFO_DROPS` of linux/sock_diag.h.
+    let [waiting_bytes, limit_bytes, .., dropped] =
+        option::read::<[u32; 9]>(file, libc::SOL_SOCKET, SO_MEMINFO)?;
+    Ok(Backlog { waiting_bytes, limit_bytes, dropped })
+}
+
+/// Has this UDP socket of another process IPv6? The kernel answers at once, whatever that process does with it.
+///
+/// # Errors
+/// [`Errno::PROTOTYPE`] if it is no UDP socket; [`Errno::NOTSOCK`].
+pub fn has_v6(file: &impl AsFd) -> Result<bool, Errno> {
+    let family = sockopt::socket_domain(file)?;
+    let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
+    let is_udp = sockopt::socket_protocol(file)? == Some(ipproto::UDP);
+    if is_internet && is_udp { Ok(family == AddressFamily::INET6) } else { Err(Errno::PROTOTYPE) }
+}
+
+/// How packets to `peer` leave this machine.
+///
+/// # Errors
+/// [`Errno::NETUNREACH`] and its like if there is no route.
+pub fn route(peer: SocketAddr) -> Result<Route, Errno> {
+    let socket = UdpSocket::unbound(peer.is_ipv6())?;
+    socket.connect(peer)?;
+    Ok(Route { local: socket.local_address()?.ip(), payload_bytes: socket.payload_bytes()? })
+}
+
+/// What headers leave of a packet.
+fn payload_bytes(mtu_bytes: u32, is_v6: bool) -> u16 {
+    let headers = if is_v6 { 40 + 8 } else { 20 + 8 };
+    // Loopback has a longer one than a packet may be.
+    let bytes = mtu_bytes.saturating_sub(headers).min(BATCH_BYTES_MAX as u32);
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}
+
+/// IPv4 in IPv6 as IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// What a receive with so much room has come to.
+fn found<From>(
+    received: Result<(usize, From), Errno>,
+    room: usize,
+) -> Result<Option<(usize, From)>, ReceiveError> {
+    match received {
+        Ok((length_bytes, _)) if length_bytes > room => Err(ReceiveError::Truncated { length_bytes }),
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) if is_report(error) => Err(ReceiveError::Reported(error)),
+        Err(error) => Err(ReceiveError::System(error)),
+    }
+}
+
+/// Sends once more if that failed with what may have been a report about an earlier packet, which says nothing about this one.
+fn despite_reports<T>(mut send: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    match rustix::io::retry_on_intr(&mut send) {
+        Err(error) if is_report(error) => rustix::io::retry_on_intr(send),
+        sent => sent,
+    }
+}
+
+/// Is this what a report of the network (ICMP) is turned into, or the lack of a route?
+fn is_report(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNREFUSED
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::PROTO
+            | Errno::OPNOTSUPP
+            | Errno::NETDOWN
+            | Errno::ADDRNOTAVAIL
+            | Errno::MSGSIZE
+    )
+}
+
+impl SendError {
+    fn of(error: Errno) -> Self {
+        match error {
+            Errno::AGAIN => Self::Full,
+            Errno::NOBUFS | Errno::NOMEM => Self::Dropped,
+            // Before reports in general, of which it is one.
+            Errno::MSGSIZE => Self::TooLong,
+            Errno::PERM | Errno::ACCESS => Self::Denied,
+            error if is_report(error) => Self::Unreachable(error),
+            error => Self::System(error),
+        }
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl From<UdpSocket> for OwnedFd {
+    fn from(socket: UdpSocket) -> Self {
+        socket.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const LOOPBACKS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+    fn pair(ip: IpAddr) -> [UdpSocket; 2] {
+        let [a, b] = [(); 2].map(|()| UdpSocket::bind(SocketAddr::new(ip, 0)).expect("bound"));
+        a.connect(b.local_address().expect("its address")).expect("connected");
+        b.connect(a.local_address().expect("its address")).expect("connected");
+        [a, b]
+    }
+
+    /// What a receive comes to once something is there.
+    fn soon<T>(mut receive: impl FnMut() -> Result<Option<T>, ReceiveError>) -> Result<T, ReceiveError> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match receive() {
+                Ok(None) => assert!(Instant::now() < deadline, "nothing comes"),
+                Ok(Some(found)) => return Ok(found),
+                Err(error) => return Err(error),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn packets_cross_over_both_families_to_addresses_and_to_peers() {
+        let everywhere = UdpSocket::bind_everywhere(0).expect("bound");
+        let port = everywhere.local_address().expect("its address").port();
+        let mut buffer = [0; 64];
+        for ip in LOOPBACKS {
+            let [a, b] = pair(ip);
+            assert_eq!(b.receive(&mut buffer), Ok(None));
+            a.send(None, b"one").expect("sent");
+            assert_eq!((soon(|| b.receive(&mut buffer)), &buffer[..3]), (Ok(3), &b"one"[..]));
+            // An empty packet is one, too.
+            b.send(None, b"").expect("sent");
+            assert_eq!(soon(|| a.receive(&mut buffer)), Ok(0));
+            // A socket for everybody knows who sent, and answers.
+            let one = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("bound");
+            one.send(Some(SocketAddr::new(ip, port)), b"two").expect("sent");
+            let (length, from) = soon(|| everywhere.receive_from(&mut buffer)).expect("it came");
+            assert_eq!((length, from), (3, one.local_address().expect("its address")));
+            everywhere.send(Some(from), b"three").expect("sent");
+            assert_eq!(soon(|| one.receive(&mut buffer)), Ok(5));
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_an_error_and_a_free_one_is_found() {
+        let one = UdpSocket::bind_everywhere(0).expect("bound");
+        let port = one.local_address().expect("its address").port();
+        assert!(port != 0);
+        assert_eq!(UdpSocket::bind_everywhere(port).err(), Some(Errno::ADDRINUSE));
+    }
+
+    #[test]
+    fn a_batch_arrives_as_its_packets_whether_the_kernel_cuts_it_or_not() {
+        let batch: Vec<u8> = (0..10_u8).flat_map(|number| vec![number; 1000]).chain([10; 100]).collect();
+        let mut buffer = vec![0; RECEIVE_BYTES];
+        for (ip, cuts) in LOOPBACKS.into_iter().flat_map(|ip| [(ip, true), (ip, false)]) {
+            let [a, b] = pair(ip);
+            a.set_cuts_batches(cuts);
+            for to in [None, Some(b.local_address().expect("its address"))] {
+                assert_eq!(a.send_batch(to, &batch, 1000), Ok(batch.len()));
+                for number in 0..=10 {
+                    let expected = if number == 10 { 100 } else { 1000 };
+                    assert_eq!(soon(|| b.receive(&mut buffer)), Ok(expected));
+                    assert!(buffer[..expected].iter().all(|byte| *byte == number));
+                }
+                assert_eq!(b.receive(&mut buffer), Ok(None));
+            }
+            assert_eq!(a.cuts_batches(), cuts, "loopback cuts");
+        }
+    }
+
+    #[test]
+    fn packets_of_a_batch_are_joined_where_that_was_asked_for() {
+        let batch = vec![7; 12_000];
+        for ip in LOOPBACKS {
+            let [a, b] = pair(ip);
+            assert!(b.join_received());
+            assert_eq!(a.send_batch(None, &batch, 1200), Ok(batch.len()));
+            assert_eq!(soon(|| b.receive(&mut vec![0; RECEIVE_BYTES])), Ok(batch.len()));
+        }
+    }
+
+    #[test]
+    fn a_batch_that_no_kernel_would_take_is_refused_and_one_of_the_longest_is_sent() {
+        let [a, b] = pair(LOOPBACKS[0]);
+        let invalid = Err(SendError::System(Errno::INVAL));
+        assert_eq!(a.send_batch(None, &[0; 10], 0), invalid);
+        assert_eq!(a.send_batch(None, &[0; BATCH_PACKETS_MAX + 1], 1), invalid);
+        assert_eq!(a.send_batch(None, &[0; BATCH_BYTES_MAX + 1], 2000), invalid);
+        let longest = BATCH_BYTES_MAX.div_ceil(BATCH_PACKETS_MAX);
+        assert_eq!(a.send_batch(None, &[0; BATCH_BYTES_MAX], longest), Ok(BATCH_BYTES_MAX));
+        let received = (0..BATCH_PACKETS_MAX).map(|_| soon(|| b.receive(&mut [0; 2000])).expect("it came"));
+        assert_eq!(received.sum::<usize>(), BATCH_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_with_its_length_and_not_a_part() {
+        for ip in LOOPBACKS {
+            let [a, b] = pair(ip);
+            let from = a.local_address().expect("its address");
+            let truncated = ReceiveError::Truncated { length_bytes: 300 };
+            a.send(None, &[1; 300]).expect("sent");
+            assert_eq!(soon(|| b.receive(&mut [0; 299])), Err(truncated));
+            a.send(None, &[1; 300]).expect("sent");
+            assert_eq!(soon(|| b.receive_from(&mut [0; 299])), Err(truncated));
+            a.send(None, &[1; 300]).expect("sent");
+            assert_eq!(soon(|| b.receive_from(&mut [0; 300])), Ok((300, from)));
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_for_the_path_is_not_cut_but_refused() {
+        for ip in LOOPBACKS {
+            let [a, _b] = pair(ip);
+            let whole = vec![0; usize::from(a.payload_bytes().expect("it is connected"))];
+            a.send(None, &whole).expect("it fits");
+            assert_eq!(a.send(None, &vec![0; BATCH_BYTES_MAX + 30]), Err(SendError::TooLong));
+            // Loopback carries 64 KiB, so this shows of batches only that the longest packets go.
+            let half = whole.len() / 2;
+            assert_eq!(a.send_batch(None, &whole[..2 * half], half), Ok(2 * half));
+        }
+        let route = route(SocketAddr::new(LOOPBACKS[0], 9)).expect("loopback");
+        assert_eq!((route.local, usize::from(route.payload_bytes)), (LOOPBACKS[0], BATCH_BYTES_MAX));
+    }
+
+    #[test]
+    fn what_overflows_a_queue_is_counted_and_what_waits_is_seen_from_a_copy() {
+        let [a, b] = pair(LOOPBACKS[0]);
+        let buffers = b.request_buffers(8192).expect("set");
+        assert_eq!((buffers.wanted_bytes, buffers.receive_bytes), (8192, 8192));
+        let copy = b.as_fd().try_clone_to_owned().expect("a copy");
+        assert_eq!(has_v6(&copy), Ok(false));
+        assert_eq!(backlog(&copy).map(|backlog| (backlog.waiting_bytes, backlog.dropped)), Ok((0, 0)));
+        const SENT: u32 = 100;
+        for _ in 0..SENT {
+            a.send(None, &[0; 1000]).expect("sent");
+        }
+        let full = backlog(&copy).expect("a socket");
+        assert!(full.waiting_bytes > 0 && full.dropped > 0, "{full:?}");
+        let received = std::iter::from_fn(|| b.receive(&mut [0; 1000]).expect("no error")).count();
+        assert_eq!(received, (SENT - full.dropped) as usize, "each packet is received or counted");
+        assert_eq!(b.backlog().expect("a socket").dropped, full.dropped);
+    }
+
+    #[test]
+    fn a_report_that_nobody_listens_is_told_by_receive_and_stops_no_packet() {
+        for ip in LOOPBACKS {
+            let [a, b] = pair(ip);
+            drop(b);
+            a.send(None, b"lost").expect("sent");
+            let refused = Err(ReceiveError::Reported(Errno::CONNREFUSED));
+            assert_eq!(soon(|| a.receive(&mut [0; 8])), refused);
+            assert_eq!(a.receive(&mut [0; 8]), Ok(None));
+            // The report about one packet is there when the next one is sent.
+            for _ in 0..8 {
+                assert_eq!(a.send(None, b"lost"), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_route_is_an_error_of_its_own() {
+        let socket = UdpSocket::bind(SocketAddr::new(LOOPBACKS[0], 0)).expect("bound");
+        // From a loopback address nothing leaves the machine.
+        let outside = SocketAddr::from(([192, 0, 2, 1], 9));
+        let error = socket.send(Some(outside), b"?").expect_err("no route");
+        assert!(matches!(error, SendError::Unreachable(_) | SendError::System(Errno::INVAL)), "{error:?}");
+    }
+
+    #[test]
+    fn a_socket_of_one_peer_shares_the_port_and_gets_what_that_peer_sends() {
+        for ip in LOOPBACKS {
+            let common = UdpSocket::bind_everywhere(0).expect("bound");
+            let port = common.local_address().expect("its address").port();
+            let [peer, other] = [(); 2].map(|()| UdpSocket::bind(SocketAddr::new(ip, 0)).expect("bound"));
+            let own = common.connected_to(peer.local_address().expect("its address")).expect("connected");
+            assert_eq!(own.local_address().expect("its address").port(), port);
+            for sender in [&peer, &other] {
+                sender.send(Some(SocketAddr::new(ip, port)), b"!").expect("sent");
+            }
+            assert_eq!(soon(|| own.receive(&mut [0; 8])), Ok(1));
+            assert_eq!(own.receive(&mut [0; 8]), Ok(None));
+            let from = soon(|| common.receive_from(&mut [0; 8])).map(|(_, from)| from);
+            assert_eq!(from, Ok(other.local_address().expect("its address")));
+            own.send(None, b"!").expect("sent");
+            let from = soon(|| peer.receive_from(&mut [0; 8])).map(|(_, from)| from);
+            assert_eq!(from, Ok(SocketAddr::new(ip, port)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_udp_socket_is_told_apart() {
+        let six = UdpSocket::bind(SocketAddr::new(LOOPBACKS[1], 0)).expect("bound");
+        assert_eq!(has_v6(&six), Ok(true));
+        let (unix, _other) = std::os::unix::net::UnixDatagram::pair().expect("pair");
+        assert_eq!(has_v6(&unix), Err(Errno::PROTOTYPE));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        assert_eq!(has_v6(&listener), Err(Errno::PROTOTYPE));
+        let file = std::fs::File::open("/dev/null").expect("open");
+        assert_eq!(has_v6(&file), Err(Errno::NOTSOCK));
+        assert_eq!(backlog(&file).err(), Some(Errno::NOTSOCK));
+    }
+}

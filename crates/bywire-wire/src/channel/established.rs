@@ -1,0 +1,54 @@
+//! One channel: a connection, and whose it is.
+
+use std::net::SocketAddr;
+
+use crate::batch::Batch;
+use crate::connection::{Connection, Receipt};
+use crate::keys::{Security, Side};
+use crate::size::BASE_BYTES;
+
+use super::out::Out;
+use super::session::{SessionId, Stream};
+use super::status::NodeCounts;
+
+/// One channel, which the other end may not have confirmed yet.
+#[derive(Debug)]
+pub struct Channel {
+    pub connection: Box<Connection<Vec<u8>>>,
+    pub stream: Stream,
+    pub session: SessionId,
+    pub number: u32,
+    pub address: SocketAddr,
+    pub side: Side,
+    pub security: Security,
+    pub began_ns: u64,
+    pub heard_ns: u64,
+    /// Since when an answer is missing.
+    pub asked_ns: Option<u64>,
+}
+
+impl Channel {
+    /// Takes a packet in. `true`: it is the peer's.
+    pub fn receive(&mut self, now_ns: u64, packet: &mut [u8], counts: &mut NodeCounts) -> bool {
+        match self.connection.receive(now_ns, packet) {
+            Receipt::Taken | Receipt::NoRoom | Receipt::Closed | Receipt::Violation(_) => {}
+            Receipt::Known => return false,
+            Receipt::Foreign | Receipt::Forged => {
+                counts.packets_forged += 1;
+                return false;
+            }
+        }
+        counts.packets_received += 1;
+        self.heard_ns = now_ns;
+        self.asked_ns = (!self.connection.is_drained()).then_some(now_ns);
+        true
+    }
+
+    /// Hands out the packets that have to leave: how many.
+    pub fn flush(&mut self, now_ns: u64, out: &mut Out) -> u64 {
+        let mut batch = Batch::new(16 * usize::from(BASE_BYTES), 16);
+        self.connection.transmit(now_ns, &mut batch);
+        batch.packets().for_each(|packet| out.push(self.address, packet.to_vec()));
+        batch.count() as u64
+    }
+}

@@ -1,0 +1,342 @@
+//! The channels between the services of the nodes of a fabric, without sockets: the machine of one node.
+//!
+//! Whoever owns [`Channels`] passes every packet that arrives to [`Channels::receive`], calls [`Channels::transmit`] after that,
+//! after every other call and at [`Channels::next_timeout_ns`], sends what it yields, and takes the events with
+//! [`Channels::next_event`]. A node is its public key.
+//!
+//! - A channel is a [`Connection`] whose secret comes out of a [handshake]. Messages take its high lane.
+//! - A new channel replaces the old one once a packet has opened under its keys. Whoever replays a hello has not got these,
+//!   and changes nothing; no clock is asked.
+//! - Where both nodes begin at once, the channel that the node with the greater key has begun stays.
+//! - A silent channel is made anew, from wherever its node is now. Messages that the peer has not got leave again in the
+//!   new one, so that they come once and in order until one of the two services gives the other up.
+//! - What a stranger can cause is bounded: one hash per packet without this node's public key, and 500 handshakes a second
+//!   in all with it. Nothing is remembered of strangers.
+//!
+//! [`Connection`]: crate::connection::Connection
+
+mod established;
+mod limits;
+mod out;
+mod peer;
+#[doc(hidden)]
+pub mod session;
+mod shared;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use crate::handshake::cookie::{self, Cookies};
+use crate::handshake::load::Load;
+use crate::handshake::macs::MacKey;
+use crate::handshake::{self, Identity, PublicKey, ReadHello};
+use crate::packet::{self, Header, PacketKind};
+use crate::random::draw;
+
+pub use crate::random::Random;
+pub use limits::*;
+use peer::Peer;
+pub use session::SendError;
+pub use shared::Options;
+use shared::Shared;
+pub use status::{ChannelStatus, DownReason, Event, NodeCounts, Status, Strangers};
+
+/// Events that wait for the service. From then on messages stay where they are, and their senders have to wait.
+const EVENTS_MAX: usize = 1024;
+/// A node is not in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node is not in the fabric")]
+pub struct UnknownNode;
+
+/// The channels of one node.
+#[derive(Debug)]
+pub struct Channels {
+    shared: Shared,
+    mac_key: MacKey,
+    peers: BTreeMap<PublicKey, Peer>,
+    /// When which node has something to do.
+    due: BTreeSet<(u64, PublicKey)>,
+    /// Nodes whose messages wait for events to be taken.
+    stalled: BTreeSet<PublicKey>,
+    load: Load,
+    cookies: Cookies,
+    strangers: Strangers,
+}
+
+impl Channels {
+    /// A node that knows no other one.
+    pub fn new(identity: Identity, options: Options) -> Self {
+        Self {
+            mac_key: MacKey::of_receiver(&identity.key.public().0),
+            shared: Shared::new(identity, options),
+            peers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            load: Load::default(),
+            cookies: Cookies::default(),
+            strangers: Strangers::default(),
+        }
+    }
+
+    /// Pins the key of a node, or changes its addresses, which are tried in turn. `false`: the key is this node's own.
+    pub fn add(&mut self, now_ns: u64, node: PublicKey, addresses: Vec<SocketAddr>) -> bool {
+        if node == self.shared.identity.key.public() {
+            return false;
+        }
+        let shared = &mut self.shared;
+        let peer = self.peers.entry(node).or_insert_with(|| Peer::new(node, shared.next_session()));
+        peer.set_addresses(now_ns, addresses);
+        self.settle(node);
+        true
+    }
+
+    /// Removes a node. What was under way with it is lost, and it is told so with the next [`Self::transmit`].
+    pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
+        let Some(mut peer) = self.peers.remove(node) else { return };
+        if let Some(at_ns) = peer.scheduled_ns {
+            self.due.remove(&(at_ns, *node));
+        }
+        self.stalled.remove(node);
+        peer.close(now_ns, DownReason::Removed, &mut self.shared);
+    }
+
+    /// Keeps a channel to a node from now on: it is made, kept alive, and made again after it has ended.
+    ///
+    /// # Errors
+    /// [`UnknownNode`].
+    pub fn connect(&mut self, now_ns: u64, node: &PublicKey) -> Result<(), UnknownNode> {
+        self.peers.get_mut(node).ok_or(UnknownNode)?.connect(now_ns);
+        self.settle(*node);
+        Ok(())
+    }
+
+    /// A channel to a node is needed no more. It ends once neither end needs it.
+    pub fn release(&mut self, node: &PublicKey) {
+        if let Some(peer) = self.peers.get_mut(node) {
+            peer.release(&mut self.shared);
+            self.settle(*node);
+        }
+    }
+
+    /// Sends a message to a node that is up.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was not taken.
+    pub fn send(&mut self, now_ns: u64, node: &PublicKey, message: &[u8]) -> Result<(), SendError> {
+        let peer = self.peers.get_mut(node).ok_or(SendError::NotUp)?;
+        peer.send(now_ns, message)?;
+        self.settle(*node);
+        Ok(())
+    }
+
+    /// The service ends: every node that is up is told so with the next [`Self::transmit`], and again until it answers, for a
+    /// second at most: until [`Self::next_timeout_ns`] is `None`.
+    pub fn close(&mut self, now_ns: u64) {
+        for peer in self.peers.values_mut() {
+            peer.close(now_ns, DownReason::Closed, &mut self.shared);
+        }
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.settle(node));
+    }
+
+    /// What has happened next.
+    pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
+        if self.shared.events.is_empty() {
+            while let Some(node) = self.stalled.pop_first() {
+                self.drain(now_ns, node);
+                if !self.shared.events.is_empty() {
+                    break;
+                }
+            }
+        }
+        self.shared.events.pop_front()
+    }
+
+    /// How a node stands.
+    pub fn status(&self, node: &PublicKey) -> Option<Status> {
+        self.peers.get(node).map(Peer::status)
+    }
+
+    /// What was counted of packets that are no node's.
+    pub fn strangers(&self) -> &Strangers {
+        &self.strangers
+    }
+
+    /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        if !self.shared.out.is_empty() {
+            return Some(0);
+        }
+        let due_ns = self.due.first().map(|(at_ns, _)| *at_ns);
+        due_ns.into_iter().chain(self.shared.closing_timeout_ns()).min()
+    }
+
+    /// Adds whatever has to leave by now.
+    pub fn transmit(&mut self, now_ns: u64, random: Random, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
+        let mut due = Vec::new();
+        while let Some(next) = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.due.remove(&next);
+            due.push(next.1);
+        }
+        for node in due {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            peer.scheduled_ns = None;
+            peer.transmit(now_ns, random, &mut self.shared);
+            self.settle_after(node, Some(now_ns));
+        }
+        self.shared.transmit_closing(now_ns);
+        self.shared.out.move_to(out);
+    }
+
+    /// Takes in a datagram, or several that the kernel has joined. Its bytes are opened in place.
+    pub fn receive(&mut self, now_ns: u64, random: Random, from: SocketAddr, datagram: &mut [u8]) {
+        let mut taken = 0;
+        let length = datagram.len();
+        for (header, packet) in packet::split(datagram) {
+            taken += packet.len();
+            match header.kind {
+                PacketKind::Hello => self.receive_hello(now_ns, random, from, &header, packet),
+                PacketKind::Answer => self.receive_answer(now_ns, &header, packet),
+                PacketKind::Cookie => self.receive_cookie(now_ns, &header, packet),
+                PacketKind::Data => self.receive_data(now_ns, from, &header, packet),
+            }
+        }
+        self.strangers.foreign += u64::from(taken != length);
+    }
+
+    fn receive_hello(
+        &mut self,
+        now_ns: u64,
+        random: Random,
+        from: SocketAddr,
+        header: &Header,
+        packet: &[u8],
+    ) {
+        if !handshake::is_hello_for(&self.mac_key, header, packet) {
+            self.strangers.without_key += 1;
+            return;
+        }
+        if !self.admit(now_ns, random, from, header, packet) {
+            return;
+        }
+        let Some(hello) = handshake::read_hello(&self.shared.identity, draw(random), packet) else {
+            self.strangers.unreadable += 1;
+            return;
+        };
+        let ReadHello { initiator, .. } = hello;
+        let Some(peer) = self.peers.get_mut(&initiator) else {
+            self.strangers.unknown_keys += 1;
+            self.strangers.last_unknown = Some((initiator, from));
+            return;
+        };
+        peer.receive_hello(now_ns, random, from, header, hello, &mut self.shared);
+        self.settle(initiator);
+    }
+
+    /// Is the work of a handshake to be done? If not, perhaps after the address was proved.
+    fn admit(
+        &mut self,
+        now_ns: u64,
+        random: Random,
+        from: SocketAddr,
+        header: &Header,
+        hello: &[u8],
+    ) -> bool {
+        if !self.load.is_high(now_ns) {
+            return self.load.admit(now_ns);
+        }
+        self.cookies.rotate(now_ns, random);
+        let source = self.cookies.taken(from).find(|cookie| handshake::has_cookie(hello, cookie));
+        if let Some([source, ..]) = source {
+            let is_admitted = self.load.admit_source(now_ns, source);
+            self.strangers.dropped += u64::from(!is_admitted);
+            return is_admitted;
+        }
+        if let Some(cookie) = self.cookies.current(from) {
+            let giver = self.shared.identity.key.public();
+            let mac1 = handshake::mac1_of(hello);
+            self.shared
+                .out
+                .push(from, cookie::write(&giver.0, draw(random), header.connection, &mac1, cookie));
+            self.strangers.cookies_sent += 1;
+        }
+        false
+    }
+
+    fn receive_answer(&mut self, now_ns: u64, header: &Header, packet: &[u8]) {
+        let Some(node) = self.shared.numbers.get(&header.connection).copied() else {
+            self.strangers.foreign += 1;
+            return;
+        };
+        if !handshake::is_answer_for(&self.mac_key, header, packet) {
+            self.strangers.without_key += 1;
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.awaits(header.connection)) else {
+            return;
+        };
+        if !self.load.admit(now_ns) {
+            self.strangers.dropped += 1;
+            return;
+        }
+        peer.receive_answer(now_ns, packet, &mut self.shared);
+        self.settle(node);
+    }
+
+    fn receive_cookie(&mut self, now_ns: u64, header: &Header, packet: &[u8]) {
+        let node = self.shared.numbers.get(&header.connection);
+        match node.and_then(|node| self.peers.get_mut(node)) {
+            Some(peer) if packet.len() == cookie::COOKIE_BYTES => {
+                peer.receive_cookie(now_ns, header.connection, packet);
+            }
+            _ => self.strangers.foreign += 1,
+        }
+    }
+
+    fn receive_data(&mut self, now_ns: u64, from: SocketAddr, header: &Header, packet: &mut [u8]) {
+        if let Some((channel, _)) = self.shared.closing.get_mut(&header.connection) {
+            channel.connection.receive(now_ns, packet);
+            return;
+        }
+        let Some(node) = self.shared.numbers.get(&header.connection).copied() else {
+            self.strangers.foreign += 1;
+            return;
+        };
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.receive_data(now_ns, from, header.connection, packet, &mut self.shared);
+            self.drain(now_ns, node);
+        }
+    }
+
+    /// Turns what has arrived of a node into events.
+    fn drain(&mut self, now_ns: u64, node: PublicKey) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.drain(EVENTS_MAX, &mut self.shared) {
+            self.stalled.insert(node);
+        }
+        peer.look_at_end(now_ns, &mut self.shared);
+        self.settle(node);
+    }
+
+    fn settle(&mut self, node: PublicKey) {
+        self.settle_after(node, None);
+    }
+
+    /// Notes when a node has something to do; after it has just done what was due, not at once again without end.
+    fn settle_after(&mut self, node: PublicKey, done_ns: Option<u64>) {
+        const PAUSE_NS: u64 = 100_000;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let at_ns = peer.next_timeout_ns().map(|at_ns| match done_ns {
+            Some(done_ns) if at_ns <= done_ns => done_ns.saturating_add(PAUSE_NS),
+            _ => at_ns,
+        });
+        if at_ns != peer.scheduled_ns {
+            if let Some(before_ns) = peer.scheduled_ns {
+                self.due.remove(&(before_ns, node));
+            }
+            self.due.extend(at_ns.map(|at_ns| (at_ns, node)));
+            peer.scheduled_ns = at_ns;
+        }
+    }
+}

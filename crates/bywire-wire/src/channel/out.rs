@@ -1,0 +1,27 @@
+//! Packets that wait to be sent.
+
+use std::net::SocketAddr;
+
+/// Others are dropped, as a network would.
+const PACKETS_MAX: usize = 1024;
+
+/// Packets that wait for `Channels::transmit`.
+#[derive(Debug, Default)]
+pub struct Out(Vec<(SocketAddr, Vec<u8>)>);
+
+impl Out {
+    pub fn push(&mut self, address: SocketAddr, packet: Vec<u8>) {
+        if self.0.len() < PACKETS_MAX {
+            self.0.push((address, packet));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Hands all of them out.
+    pub fn move_to(&mut self, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
+        out.append(&mut self.0);
+    }
+}

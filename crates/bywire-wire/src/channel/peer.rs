@@ -1,0 +1,652 @@
+//! The machine of one other node: attempts at a channel, channels that wait for their first packet, and the channel itself.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crate::connection::{self, Connection, OWN_REASONS, State};
+use crate::handshake::cookie::COOKIE_LIFE_NS;
+use crate::handshake::macs::{MAC_BYTES, MacKey};
+use crate::handshake::{self, Greeting, KEY_BYTES, PublicKey, ReadHello, SentHello, Told, cookie};
+use crate::keys::{Secret, Security, Side};
+use crate::packet::Header;
+use crate::planted::{self, Bug};
+use crate::random::{Random, draw};
+use crate::size::BASE_BYTES;
+
+use super::established::Channel;
+use super::limits::{CONNECT_NS, IDLE_NS, KEEP_ALIVE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
+use super::session::{Incarnation, SendError, Session, SessionId, Stream};
+use super::shared::Shared;
+use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
+
+/// Bytes of messages that may wait in a channel.
+const WINDOW: u64 = 64 * 1024;
+/// Incarnations of a node whose hellos are answered at once. Only one of them can be the true one.
+const CANDIDATES_MAX: usize = 8;
+/// How long an answered hello waits for the first packet.
+const CANDIDATE_NS: u64 = 10_000_000_000;
+/// How many times a hello that comes again is answered again.
+const ANSWERS_MAX: u32 = 8;
+/// Earlier incarnations that are remembered, so that nobody is taken for them.
+const RETIRED_MAX: usize = 8;
+/// For so long a channel of this node's own counts as begun at the same time as one of the other's.
+const SETTLE_NS: u64 = 5_000_000_000;
+
+/// After so many tries the pause is the longest one.
+const TRIES_SLOW: u32 = (RETRY_NS_MAX / RETRY_NS).ilog2();
+
+/// The service ends.
+const REASON_CLOSED: u8 = 1;
+/// Nobody needs the channel.
+const REASON_IDLE: u8 = 2;
+/// The other service is given up: it broke a rule of messages.
+const REASON_BROKEN: u8 = 3;
+
+/// A hello that was answered. The channel is made once a packet opens under its keys.
+#[derive(Debug)]
+struct Candidate {
+    channel: Channel,
+    /// The hello's number among those of its incarnation.
+    hello: u64,
+    answer: Vec<u8>,
+    answers: u32,
+}
+
+/// A hello that waits for its answer.
+#[derive(Debug)]
+struct Attempt {
+    hello: SentHello,
+    number: u32,
+    address: SocketAddr,
+}
+
+/// Hellos leave, one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Trying {
+    since_ns: u64,
+    tries: u32,
+    next_ns: u64,
+    is_reported: bool,
+}
+
+/// What a handshake has yielded.
+struct Agreed {
+    side: Side,
+    number: u32,
+    address: SocketAddr,
+    secret: Secret,
+    /// What the other end has said of itself.
+    peer: Greeting,
+}
+
+/// Which incarnation of the node is the present one.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    incarnation: Incarnation,
+    /// The number of the newest of its hellos that made a channel.
+    hello: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    node: PublicKey,
+    mac_key: MacKey,
+    addresses: Vec<SocketAddr>,
+    is_wanted: bool,
+    trying: Option<Trying>,
+    attempt: Option<Attempt>,
+    /// When the last hello left.
+    hello_at_ns: Option<u64>,
+    cookie: Option<([u8; MAC_BYTES], u64)>,
+    candidates: Vec<Candidate>,
+    current: Option<Channel>,
+    session: Option<Session>,
+    /// This service's number for the present session, or the next one.
+    session_number: u32,
+    known: Option<Known>,
+    retired: VecDeque<Incarnation>,
+    counts: NodeCounts,
+    /// When the owner comes back.
+    pub scheduled_ns: Option<u64>,
+}
+
+impl Peer {
+    pub fn new(node: PublicKey, session_number: u32) -> Self {
+        Self {
+            mac_key: MacKey::of_receiver(&node.0),
+            node,
+            addresses: Vec::new(),
+            is_wanted: false,
+            trying: None,
+            attempt: None,
+            hello_at_ns: None,
+            cookie: None,
+            candidates: Vec::new(),
+            current: None,
+            session: None,
+            session_number,
+            known: None,
+            retired: VecDeque::new(),
+            counts: NodeCounts::default(),
+            scheduled_ns: None,
+        }
+    }
+
+    pub fn set_addresses(&mut self, now_ns: u64, addresses: Vec<SocketAddr>) {
+        if self.addresses != addresses {
+            self.addresses = addresses;
+            if let Some(trying) = &mut self.trying {
+                (trying.tries, trying.next_ns) = (0, now_ns);
+            }
+        }
+    }
+
+    pub fn connect(&mut self, now_ns: u64) {
+        self.is_wanted = true;
+        if self.current.is_none() || self.trying.is_some() {
+            // At once, but not with every request of some program.
+            let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
+            self.trying = Some(Trying::new(now_ns.max(soonest_ns)));
+        }
+    }
+
+    pub fn release(&mut self, shared: &mut Shared) {
+        self.is_wanted = false;
+        if self.current.is_none() {
+            self.stop_trying(shared);
+        }
+    }
+
+    pub fn send(&mut self, now_ns: u64, message: &[u8]) -> Result<(), SendError> {
+        let (Some(session), Some(channel)) = (&mut self.session, &mut self.current) else {
+            return Err(SendError::NotUp);
+        };
+        session.push(message)?;
+        if session.send(&mut channel.stream, &mut channel.connection) {
+            channel.asked_ns.get_or_insert(now_ns);
+        }
+        Ok(())
+    }
+
+    pub fn status(&self) -> Status {
+        let channel = self.current.as_ref().map(|channel| ChannelStatus {
+            address: channel.address,
+            boot_id: channel.session.incarnation.boot_id,
+            incarnation: channel.session.incarnation.number,
+            security: channel.security,
+            rtt_ns: channel.connection.rtt().smoothed_ns(),
+            heard_at_ns: channel.heard_ns,
+        });
+        Status { is_wanted: self.is_wanted, channel, counts: self.counts }
+    }
+
+    /// Does a hello with this number wait for its answer?
+    pub fn awaits(&self, number: u32) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.number == number)
+    }
+
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        let trying_ns = self.trying.map(|trying| trying.next_ns);
+        let candidates_ns =
+            self.candidates.iter().map(|candidate| candidate.channel.began_ns.saturating_add(CANDIDATE_NS));
+        let channel_ns = self.current.as_ref().and_then(|channel| self.channel_timeout_ns(channel));
+        candidates_ns.chain(trying_ns).chain(channel_ns).min()
+    }
+
+    fn channel_timeout_ns(&self, channel: &Channel) -> Option<u64> {
+        let question_ns = match channel.asked_ns {
+            Some(asked_ns) if self.trying.is_none() => asked_ns.saturating_add(SILENT_NS),
+            Some(asked_ns) => asked_ns.saturating_add(UNREACHABLE_NS),
+            None => channel.heard_ns.saturating_add(if self.is_wanted { KEEP_ALIVE_NS } else { IDLE_NS }),
+        };
+        Some(question_ns.min(channel.connection.next_timeout_ns().unwrap_or(u64::MAX)))
+    }
+
+    pub fn transmit(&mut self, now_ns: u64, random: Random, shared: &mut Shared) {
+        self.expire_candidates(now_ns, shared);
+        self.look_after_channel(now_ns, shared);
+        self.look_after_attempt(now_ns, random, shared);
+        if let Some(channel) = &mut self.current {
+            self.counts.packets_sent += channel.flush(now_ns, &mut shared.out);
+        }
+    }
+
+    fn expire_candidates(&mut self, now_ns: u64, shared: &mut Shared) {
+        self.candidates.retain(|candidate| {
+            let is_kept = now_ns < candidate.channel.began_ns.saturating_add(CANDIDATE_NS)
+                || planted::is(Bug::CandidateForever);
+            if !is_kept {
+                shared.numbers.remove(&candidate.channel.number);
+            }
+            is_kept
+        });
+    }
+
+    fn look_after_channel(&mut self, now_ns: u64, shared: &mut Shared) {
+        let Some(channel) = &mut self.current else { return };
+        let heard_ago_ns = now_ns.saturating_sub(channel.heard_ns);
+        match channel.asked_ns.map(|asked_ns| now_ns.saturating_sub(asked_ns)) {
+            Some(missing_ns) if missing_ns >= UNREACHABLE_NS => {
+                self.down(now_ns, DownReason::Unreachable, shared);
+            }
+            Some(missing_ns) if missing_ns >= SILENT_NS => {
+                self.trying.get_or_insert(Trying::new(now_ns));
+            }
+            None if self.is_wanted && heard_ago_ns >= KEEP_ALIVE_NS => {
+                channel.connection.ping();
+                channel.asked_ns = Some(now_ns);
+            }
+            None if !self.is_wanted && heard_ago_ns >= IDLE_NS => {
+                self.close(now_ns, DownReason::Idle, shared);
+            }
+            _ => {}
+        }
+    }
+
+    fn look_after_attempt(&mut self, now_ns: u64, random: Random, shared: &mut Shared) {
+        let Some(mut trying) = self.trying else { return };
+        if now_ns < trying.next_ns {
+            return;
+        }
+        self.stop_attempt(shared);
+        if self.current.is_none()
+            && !trying.is_reported
+            && now_ns.saturating_sub(trying.since_ns) >= CONNECT_NS
+        {
+            trying.is_reported = true;
+            shared.events.push_back(Event::Unreachable { node: self.node });
+        }
+        let pause_ns = (RETRY_NS << trying.tries.min(16)).min(RETRY_NS_MAX);
+        trying.next_ns = now_ns.saturating_add(pause_ns);
+        if !trying.is_reported && self.current.is_none() {
+            trying.next_ns = trying.next_ns.min(trying.since_ns.saturating_add(CONNECT_NS).max(now_ns + 1));
+        }
+        self.say_hello(now_ns, trying.tries, random, shared);
+        trying.tries = trying.tries.saturating_add(1);
+        self.trying = Some(trying);
+    }
+
+    /// Sends a hello to the address whose turn it is: first where the channel was, then those that are known.
+    fn say_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
+        let present = self.current.as_ref().map(|channel| channel.address);
+        let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
+        let addresses: Vec<_> = present.into_iter().chain(others).collect();
+        if addresses.is_empty() {
+            return;
+        }
+        let address = addresses[turn as usize % addresses.len()];
+        let number = shared.draw_number(random, self.node);
+        let greeting = self.greeting(number, shared);
+        let cookie = self.cookie.filter(|(_, at_ns)| now_ns.saturating_sub(*at_ns) < COOKIE_LIFE_NS);
+        shared.hellos += 1;
+        let (hello, packet) = handshake::write_hello(
+            &shared.identity,
+            &self.node,
+            &self.mac_key,
+            cookie.as_ref().map(|(cookie, _)| cookie),
+            if planted::is(Bug::EphemeralRepeated) { [7; KEY_BYTES] } else { draw(random) },
+            shared.hellos,
+            &greeting,
+        );
+        self.attempt = Some(Attempt { hello, number, address });
+        self.hello_at_ns = Some(now_ns);
+        self.counts.hellos_sent += 1;
+        shared.out.push(address, packet);
+    }
+
+    fn greeting(&self, connection: u32, shared: &Shared) -> Greeting {
+        Greeting {
+            boot_id: shared.identity.boot_id,
+            incarnation: shared.identity.incarnation,
+            session: self.session_number,
+            connection,
+            has_aes: shared.options.has_aes,
+        }
+    }
+
+    fn channel(&self, now_ns: u64, agreed: Agreed, shared: &Shared) -> Channel {
+        let Agreed { side, number, address, secret, peer } = agreed;
+        let has_aes = peer.has_aes && shared.options.has_aes;
+        let security = if has_aes { Security::Aes256Gcm } else { Security::ChaCha20Poly1305 };
+        let connection = Connection::new(connection::Options {
+            side,
+            security,
+            secret,
+            connection: number,
+            peer_connection: peer.connection,
+            windows: [0, WINDOW, 0],
+            peer_windows: [0, WINDOW, 0],
+            route_bytes: BASE_BYTES,
+        });
+        let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
+        Channel {
+            connection: Box::new(connection),
+            stream: Stream::default(),
+            session: SessionId { own: self.session_number, peer: peer.session, incarnation },
+            number,
+            address,
+            side,
+            security,
+            began_ns: now_ns,
+            heard_ns: now_ns,
+            asked_ns: None,
+        }
+    }
+
+    pub fn receive_hello(
+        &mut self,
+        now_ns: u64,
+        random: Random,
+        from: SocketAddr,
+        header: &Header,
+        hello: ReadHello,
+        shared: &mut Shared,
+    ) {
+        self.counts.hellos_received += 1;
+        let peer = match hello.told {
+            Told::Greeting(greeting) if greeting.connection == header.connection => greeting,
+            Told::Greeting(_) => return,
+            Told::OtherVersion => {
+                // The answer tells it as well, and makes no channel.
+                self.counts.other_versions += 1;
+                let answer = hello.answer(&self.mac_key, header.connection, &self.greeting(0, shared));
+                answer.into_iter().for_each(|(answer, _)| shared.out.push(from, answer));
+                return;
+            }
+        };
+        let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
+        if !self.is_fresh(from, incarnation, header.number, shared) {
+            self.counts.hellos_replayed += 1;
+            return;
+        }
+        let number = shared.draw_number(random, self.node);
+        let greeting = self.greeting(number, shared);
+        let Some((answer, secret)) = hello.answer(&self.mac_key, header.connection, &greeting) else {
+            shared.numbers.remove(&number);
+            return;
+        };
+        let agreed = Agreed { side: Side::Responder, number, address: from, secret, peer };
+        let channel = self.channel(now_ns, agreed, shared);
+        self.make_place(incarnation, shared);
+        shared.out.push(from, answer.clone());
+        self.counts.answers_sent += 1;
+        if planted::is(Bug::HelloPromoted) {
+            return self.promote(channel, Some(header.number), shared);
+        }
+        self.candidates.push(Candidate { channel, hello: header.number, answer, answers: 1 });
+    }
+
+    /// Is a hello newer than all of its incarnation that were seen? One that comes again gets the same answer again.
+    fn is_fresh(
+        &mut self,
+        from: SocketAddr,
+        incarnation: Incarnation,
+        number: u64,
+        shared: &mut Shared,
+    ) -> bool {
+        let is_old = self.known.is_some_and(|known| {
+            known.incarnation == incarnation && known.hello.is_some_and(|hello| number <= hello)
+        });
+        if planted::is(Bug::OldHelloTaken) {
+            return true;
+        }
+        if is_old || self.retired.contains(&incarnation) {
+            return false;
+        }
+        let mut candidates = self.candidates.iter_mut();
+        let same = candidates.find(|candidate| candidate.channel.session.incarnation == incarnation);
+        let Some(same) = same.filter(|candidate| number <= candidate.hello) else { return true };
+        if number == same.hello && same.answers < ANSWERS_MAX {
+            same.answers += 1;
+            shared.out.push(from, same.answer.clone());
+        }
+        false
+    }
+
+    /// A newer hello of an incarnation replaces an older one. Where there are too many incarnations, the oldest hello goes that
+    /// is not of the present one.
+    fn make_place(&mut self, incarnation: Incarnation, shared: &mut Shared) {
+        let present = self.known.map(|known| known.incarnation);
+        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
+        let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
+        if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
+            victim = self.candidates.iter().position(|candidate| Some(of(candidate)) != present);
+        }
+        if let Some(victim) = victim {
+            shared.numbers.remove(&self.candidates.remove(victim).channel.number);
+        }
+    }
+
+    pub fn receive_answer(&mut self, now_ns: u64, packet: &[u8], shared: &mut Shared) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let Some(answered) = attempt.hello.read_answer(packet) else {
+            self.counts.answers_refused += 1;
+            return;
+        };
+        self.counts.answers_received += 1;
+        let (number, address) = (attempt.number, attempt.address);
+        match answered.told {
+            Told::Greeting(peer) => {
+                // The number stays with the channel.
+                self.attempt = None;
+                let agreed = Agreed { side: Side::Initiator, number, address, secret: answered.secret, peer };
+                let mut channel = self.channel(now_ns, agreed, shared);
+                // Its first packet asks for an answer.
+                channel.asked_ns = Some(now_ns);
+                self.promote(channel, None, shared);
+            }
+            Told::OtherVersion => self.give_versions_up(now_ns, shared),
+        }
+    }
+
+    fn give_versions_up(&mut self, now_ns: u64, shared: &mut Shared) {
+        self.stop_attempt(shared);
+        self.counts.other_versions += 1;
+        let Some(trying) = &mut self.trying else { return };
+        trying.next_ns = now_ns.saturating_add(RETRY_NS_MAX);
+        // Nor is anything gained by asking sooner if that is not answered.
+        trying.tries = trying.tries.max(TRIES_SLOW);
+        if !trying.is_reported {
+            trying.is_reported = true;
+            shared.events.push_back(Event::OtherVersion { node: self.node });
+        }
+    }
+
+    pub fn receive_cookie(&mut self, now_ns: u64, number: u32, packet: &[u8]) {
+        let attempt = self.attempt.as_ref().filter(|attempt| attempt.number == number);
+        let cookie = attempt.and_then(|attempt| cookie::read(&self.node.0, &attempt.hello.mac1, packet));
+        if let Some(cookie) = cookie {
+            self.counts.cookies_received += 1;
+            self.cookie = Some((cookie, now_ns));
+        }
+    }
+
+    pub fn receive_data(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        number: u32,
+        packet: &mut [u8],
+        shared: &mut Shared,
+    ) {
+        if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
+            if channel.receive(now_ns, packet, &mut self.counts) {
+                // It is not silent, so no other one is needed.
+                self.stop_trying(shared);
+            }
+            return;
+        }
+        let mut candidates = self.candidates.iter_mut();
+        let Some(at) = candidates.position(|candidate| candidate.channel.number == number) else { return };
+        if !self.candidates[at].channel.receive(now_ns, packet, &mut self.counts) {
+            return;
+        }
+        let Candidate { mut channel, hello, .. } = self.candidates.remove(at);
+        if self.own_channel_stays(now_ns, &channel, shared) {
+            shared.numbers.remove(&channel.number);
+            return;
+        }
+        channel.address = from;
+        channel.began_ns = now_ns;
+        self.promote(channel, Some(hello), shared);
+    }
+
+    /// Both nodes have begun a channel at once. Only one of them may replace the other's, or each would end with the other one.
+    fn own_channel_stays(&self, now_ns: u64, other: &Channel, shared: &Shared) -> bool {
+        self.current.as_ref().is_some_and(|own| {
+            own.side == Side::Initiator
+                && own.session == other.session
+                && now_ns.saturating_sub(own.began_ns) < SETTLE_NS
+                && shared.identity.key.public() > self.node
+                && !planted::is(Bug::OwnChannelGoes)
+        })
+    }
+
+    /// A channel is confirmed: whoever is at its other end holds its keys now.
+    fn promote(&mut self, mut channel: Channel, hello: Option<u64>, shared: &mut Shared) {
+        // What arrived whole in the old channel comes first.
+        self.drain(usize::MAX, shared);
+        self.stop_trying(shared);
+        let old = self.current.take();
+        if let Some(old) = &old {
+            shared.numbers.remove(&old.number);
+        }
+        self.know(channel.session.incarnation, hello, shared);
+        let (node, address) = (self.node, channel.address);
+        let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
+        if !is_same {
+            self.begin_session(&channel, shared);
+        } else if old.is_some_and(|old| old.address != address) {
+            shared.events.push_back(Event::Moved { node, address });
+        }
+        let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
+        if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {
+            channel.asked_ns.get_or_insert(channel.heard_ns);
+        }
+        self.counts.channels += 1;
+        self.current = Some(channel);
+    }
+
+    fn begin_session(&mut self, channel: &Channel, shared: &mut Shared) {
+        let Incarnation { boot_id, number } = channel.session.incarnation;
+        if let Some(before) = self.session.replace(Session::new(channel.session)) {
+            let is_restart = before.id.incarnation != channel.session.incarnation;
+            let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
+            shared.events.push_back(Event::Down { node: self.node, reason });
+        }
+        let (node, address) = (self.node, channel.address);
+        shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
+    }
+
+    /// Notes which incarnation is the present one. Earlier ones never come back.
+    fn know(&mut self, incarnation: Incarnation, hello: Option<u64>, shared: &mut Shared) {
+        let before = self.known.replace(Known { incarnation, hello });
+        match before {
+            Some(before) if before.incarnation == incarnation => {
+                self.known = Some(Known { incarnation, hello: before.hello.max(hello) });
+            }
+            Some(before) => {
+                self.retired.truncate(RETIRED_MAX - 1);
+                self.retired.push_front(before.incarnation);
+            }
+            None => {}
+        }
+        let retired = &self.retired;
+        self.candidates.retain(|candidate| {
+            let of = candidate.channel.session.incarnation;
+            // Beside a channel of this node's own, the other's may have been begun at the same time.
+            let is_kept = (of != incarnation || hello.is_none()) && !retired.contains(&of);
+            if !is_kept {
+                shared.numbers.remove(&candidate.channel.number);
+            }
+            is_kept
+        });
+    }
+
+    /// Turns what has arrived into events, up to so many. `true`: there is more.
+    pub fn drain(&mut self, events_max: usize, shared: &mut Shared) -> bool {
+        let (Some(session), Some(channel)) = (&mut self.session, &mut self.current) else { return false };
+        let Channel { connection, stream, .. } = channel;
+        session.collect(stream, connection);
+        while connection.pop_datagram().is_some() {}
+        loop {
+            if shared.events.len() >= events_max {
+                return true;
+            }
+            match session.receive(stream, connection) {
+                Ok(Some(bytes)) => shared.events.push_back(Event::Message { node: self.node, bytes }),
+                Ok(None) => break,
+                Err(_) => {
+                    connection.close(REASON_BROKEN);
+                    break;
+                }
+            }
+        }
+        false
+    }
+
+    /// Looks whether the channel has ended.
+    pub fn look_at_end(&mut self, now_ns: u64, shared: &mut Shared) {
+        let Some(channel) = &mut self.current else { return };
+        let reason = match channel.connection.state() {
+            State::Open => return,
+            State::ClosedByPeer(REASON_CLOSED) => DownReason::Closed,
+            State::ClosedByPeer(REASON_IDLE) => DownReason::Idle,
+            State::ClosedByPeer(OWN_REASONS.. | REASON_BROKEN) => DownReason::Broken,
+            State::ClosedByPeer(_) => DownReason::Closed,
+            State::ClosedHere(_) | State::Broken(_) => DownReason::Broken,
+        };
+        self.counts.packets_sent += channel.flush(now_ns, &mut shared.out);
+        self.down(now_ns, reason, shared);
+    }
+
+    /// Ends the channel and tells the other end.
+    pub fn close(&mut self, now_ns: u64, reason: DownReason, shared: &mut Shared) {
+        if let Some(channel) = &mut self.current {
+            let code = if reason == DownReason::Idle { REASON_IDLE } else { REASON_CLOSED };
+            channel.connection.close(code);
+            self.counts.packets_sent += channel.flush(now_ns, &mut shared.out);
+        }
+        if reason != DownReason::Idle {
+            self.is_wanted = false;
+        }
+        self.down(now_ns, reason, shared);
+    }
+
+    /// Forgets all channels, and what was under way in them.
+    fn down(&mut self, now_ns: u64, reason: DownReason, shared: &mut Shared) {
+        self.drain(usize::MAX, shared);
+        self.stop_trying(shared);
+        for candidate in self.candidates.drain(..) {
+            shared.numbers.remove(&candidate.channel.number);
+        }
+        if let Some(channel) = self.current.take() {
+            shared.numbers.remove(&channel.number);
+            shared.keep_closing(now_ns, channel);
+        }
+        if self.session.take().is_some() {
+            self.session_number = shared.next_session();
+            shared.events.push_back(Event::Down { node: self.node, reason });
+        }
+        if self.is_wanted {
+            self.trying = Some(Trying::new(now_ns.saturating_add(RETRY_NS)));
+        }
+    }
+
+    fn stop_trying(&mut self, shared: &mut Shared) {
+        self.trying = None;
+        self.stop_attempt(shared);
+    }
+
+    fn stop_attempt(&mut self, shared: &mut Shared) {
+        if let Some(attempt) = self.attempt.take() {
+            shared.numbers.remove(&attempt.number);
+        }
+    }
+}
+
+impl Trying {
+    fn new(from_ns: u64) -> Self {
+        Self { since_ns: from_ns, tries: 0, next_ns: from_ns, is_reported: false }
+    }
+}

@@ -1,0 +1,91 @@
+//! Cookies: a responder under load wants proof that a hello comes from where it claims.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::packet::{HEADER_BYTES, Header, PacketKind};
+use crate::planted::{self, Bug};
+use crate::random::{Random, draw};
+
+use super::macs::{self, KEY_BYTES, MAC_BYTES, MacKey};
+
+/// How long one secret makes cookies. They are taken until the one after the next begins.
+pub const SECRET_LIFE_NS: u64 = 120_000_000_000;
+/// How long who was given a cookie uses it.
+pub const COOKIE_LIFE_NS: u64 = SECRET_LIFE_NS;
+/// Bytes of a cookie's packet.
+pub const COOKIE_BYTES: usize = HEADER_BYTES + KEY_BYTES + 32;
+
+/// Makes cookies, and remembers none of them.
+#[derive(Debug, Default)]
+pub struct Cookies {
+    current: Option<(MacKey, u64)>,
+    previous: Option<MacKey>,
+}
+
+impl Cookies {
+    /// Takes a new secret where it is time.
+    pub fn rotate(&mut self, now_ns: u64, random: Random) {
+        let age_ns = self.current.as_ref().map(|(_, from_ns)| now_ns.saturating_sub(*from_ns));
+        if age_ns.is_some_and(|age_ns| age_ns < SECRET_LIFE_NS || planted::is(Bug::CookieForever)) {
+            return;
+        }
+        let secret = MacKey::new(&draw::<KEY_BYTES>(random));
+        let current = self.current.replace((secret, now_ns));
+        let is_recent = age_ns.is_some_and(|age_ns| age_ns < 2 * SECRET_LIFE_NS);
+        self.previous = current.map(|(key, _)| key).filter(|_| is_recent);
+    }
+
+    /// The cookie of an address, as it is given now. `None`: [`Self::rotate`] was never called.
+    pub fn current(&self, address: SocketAddr) -> Option<[u8; MAC_BYTES]> {
+        self.current.as_ref().map(|(key, _)| key.mac(&address_bytes(address)))
+    }
+
+    /// The cookies of an address that are taken.
+    pub fn taken(&self, address: SocketAddr) -> impl Iterator<Item = [u8; MAC_BYTES]> {
+        let keys = self.current.iter().map(|(key, _)| key).chain(&self.previous);
+        keys.map(move |key| key.mac(&address_bytes(address)))
+    }
+}
+
+/// Whether IPv4 addresses are written as IPv6 ones depends on the socket, and changes nothing.
+fn address_bytes(address: SocketAddr) -> [u8; 18] {
+    if planted::is(Bug::CookieForAll) {
+        return [0; 18];
+    }
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; 18];
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_le_bytes());
+    bytes
+}
+
+/// The packet that gives a cookie to whoever has sent a hello with this number and `mac1`.
+pub fn write(
+    giver: &[u8; KEY_BYTES],
+    salt: [u8; KEY_BYTES],
+    connection: u32,
+    mac1: &[u8; MAC_BYTES],
+    cookie: [u8; MAC_BYTES],
+) -> Vec<u8> {
+    let header = Header {
+        kind: PacketKind::Cookie,
+        key_phase: false,
+        length: COOKIE_BYTES as u16,
+        connection,
+        number: 0,
+    };
+    let header = header.to_bytes();
+    let sealed = macs::seal_cookie(giver, &salt, &[&header[..], mac1].concat(), cookie);
+    [&header[..], &salt, &sealed].concat()
+}
+
+/// The cookie in a packet that answers a hello with this `mac1`. `None`: it is forged, or answers another one.
+pub fn read(giver: &[u8; KEY_BYTES], mac1: &[u8; MAC_BYTES], packet: &[u8]) -> Option<[u8; MAC_BYTES]> {
+    let (header, body) = packet.split_first_chunk::<HEADER_BYTES>()?;
+    let (salt, sealed) = body.split_first_chunk()?;
+    let bound = [&header[..], mac1].concat();
+    macs::open_cookie(giver, salt, &bound, sealed.try_into().ok()?)
+}

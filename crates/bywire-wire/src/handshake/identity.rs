@@ -1,0 +1,74 @@
+//! Who a node is: its keys, and what tells one start of it from another.
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::macs::KEY_BYTES;
+use super::noise::{self, Keys};
+
+/// The public key of a node, which is what the node is to others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PublicKey(pub [u8; KEY_BYTES]);
+
+impl std::fmt::Debug for PublicKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0[..4].iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))?;
+        formatter.write_str("…")
+    }
+}
+
+/// The private key of a node. It is erased when it goes.
+#[derive(Clone)]
+pub struct PrivateKey {
+    bytes: Zeroizing<[u8; KEY_BYTES]>,
+    public: PublicKey,
+}
+
+impl PrivateKey {
+    /// The key of any 32 random bytes.
+    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        Self { public: PublicKey(noise::public_of(&bytes)), bytes: Zeroizing::new(bytes) }
+    }
+
+    /// Its public key.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.bytes
+    }
+}
+
+impl std::fmt::Debug for PrivateKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "PrivateKey(of {:?})", self.public)
+    }
+}
+
+/// Who a node is to others.
+#[derive(Clone)]
+pub struct Identity {
+    /// Its key.
+    pub key: PrivateKey,
+    /// The secret that all nodes of the fabric share, if there is one.
+    pub shared_secret: Option<[u8; KEY_BYTES]>,
+    /// Differs between starts of the machine.
+    pub boot_id: [u8; 16],
+    /// Differs between starts of the service.
+    pub incarnation: u64,
+}
+
+impl Identity {
+    pub(super) fn keys(&self) -> Keys<'_> {
+        Keys { private: self.key.bytes(), shared: self.shared_secret.as_ref() }
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the shared secret.
+        write!(formatter, "Identity({:?}, incarnation {:#x})", self.key.public, self.incarnation)
+    }
+}

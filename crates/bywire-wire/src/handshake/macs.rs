@@ -1,0 +1,87 @@
+//! Checks of packets, and keys out of other keys: HMAC-SHA256 and HKDF-SHA256, cut to what is needed.
+
+use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use aws_lc_rs::hmac::{self, HMAC_SHA256, Key};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+/// Bytes of a check, and of a cookie.
+pub const MAC_BYTES: usize = 16;
+
+/// Makes and compares checks.
+#[derive(Clone, Debug)]
+pub struct MacKey(Key);
+
+impl MacKey {
+    /// The key of packets to the holder of a public key.
+    pub fn of_receiver(receiver: &[u8; KEY_BYTES]) -> Self {
+        Self::new(&[&b"bywire mac1 "[..], receiver].concat())
+    }
+
+    /// The key of whoever holds a cookie.
+    pub fn of_cookie(cookie: &[u8; MAC_BYTES]) -> Self {
+        Self::new(cookie)
+    }
+
+    /// A key of any bytes.
+    pub fn new(key: &[u8]) -> Self {
+        Self(Key::new(HMAC_SHA256, key))
+    }
+
+    /// The check of some bytes.
+    pub fn mac(&self, bytes: &[u8]) -> [u8; MAC_BYTES] {
+        let tag = hmac::sign(&self.0, bytes);
+        *tag.as_ref().first_chunk().expect("a hash is longer than a check")
+    }
+
+    /// Is this their check? The answer takes the same time wherever they differ.
+    pub fn is_mac(&self, bytes: &[u8], mac: &[u8]) -> bool {
+        verify_slices_are_equal(&self.mac(bytes), mac).is_ok()
+    }
+}
+
+/// A key out of a secret.
+pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    let secret = Salt::new(HKDF_SHA256, salt).extract(secret);
+    let derived = secret.expand(&[label], HKDF_SHA256).and_then(|derived| derived.fill(&mut key));
+    derived.expect("a key is shorter than 255 hashes");
+    key
+}
+
+/// The key that hides a cookie from whoever does not know the public key of who gives it. No key is used twice, as `salt` is
+/// random.
+fn cookie_key(giver: &[u8; KEY_BYTES], salt: &[u8; KEY_BYTES]) -> LessSafeKey {
+    let key = derive(salt, giver, b"bywire cookie");
+    LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &key).expect("the cipher takes 32 bytes"))
+}
+
+/// A cookie as it crosses the network: the cookie and a tag, both bound to `bound`.
+pub fn seal_cookie(
+    giver: &[u8; KEY_BYTES],
+    salt: &[u8; KEY_BYTES],
+    bound: &[u8],
+    cookie: [u8; MAC_BYTES],
+) -> [u8; 32] {
+    let mut sealed = [0; 32];
+    let (front, back) = sealed.split_at_mut(MAC_BYTES);
+    front.copy_from_slice(&cookie);
+    let nonce = Nonce::assume_unique_for_key([0; 12]);
+    let tag = cookie_key(giver, salt).seal_in_place_separate_tag(nonce, Aad::from(bound), front);
+    back.copy_from_slice(tag.expect("a cookie is short enough for any cipher").as_ref());
+    sealed
+}
+
+/// The cookie. `None`: it is forged.
+pub fn open_cookie(
+    giver: &[u8; KEY_BYTES],
+    salt: &[u8; KEY_BYTES],
+    bound: &[u8],
+    mut sealed: [u8; 32],
+) -> Option<[u8; MAC_BYTES]> {
+    let nonce = Nonce::assume_unique_for_key([0; 12]);
+    let opened = cookie_key(giver, salt).open_in_place(nonce, Aad::from(bound), &mut sealed);
+    opened.ok()?.as_ref().try_into().ok()
+}

@@ -1,0 +1,509 @@
+//! Connections to ports of other machines: how they are made, through this machine's node.
+
+use std::time::{Duration, Instant};
+
+use bywire_sys::Errno;
+use bywire_wire::connection::Options;
+use bywire_wire::keys::Secret;
+use bywire_wire::service::{self, Answers, Identity, Introduction, NotConnected, Notice, Request, Terms};
+
+use super::service::{Registration, reason_of};
+use super::{ANSWER_MAX, Fabric, now_ns};
+use crate::message::address::Address;
+use crate::message::error::{ConnectError, DisconnectReason, NoFabric, OpenError, Refusal};
+use crate::message::options::{Admit, Reach};
+use crate::message::peer::{Owner, Peer, PeerInfo};
+use crate::message::share::ForeignUser;
+use crate::port::Port;
+use crate::port::far::{Call, Far, Stage};
+use crate::port::slots::Slot;
+use crate::port::strangers::Tag;
+use crate::wire::connection::{Connection, Meeting, windows};
+
+/// Packets of the node that are dealt with at a time.
+const NOTICES_AT_ONCE: usize = 16;
+/// Names of users are no longer than this.
+const USER_BYTES_MAX: usize = 256;
+/// How long the first packet of a peer is awaited.
+const PROVE_MAX: Duration = Duration::from_secs(30);
+/// After so long without one, a connect that is given up says that the network lets nothing pass.
+const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+
+impl Port {
+    /// Is this the name of our own machine?
+    pub(in crate::port) fn is_here(&self, node: &str) -> bool {
+        let of_fabric = self.fabric.as_deref().and_then(|fabric| fabric.node.as_deref());
+        node == "localhost" || node == self.node || of_fabric == Some(node)
+    }
+
+    /// What the port has for other machines, made when it is first needed.
+    fn fabric(&mut self) -> Result<&mut Fabric, Errno> {
+        if self.fabric.is_none() {
+            let group = match self.options.admit {
+                Admit::Group(group) => Some(group),
+                Admit::SameUser | Admit::Everyone => None,
+            };
+            let fabric = Box::new(Fabric::new(&self.directory, group)?);
+            self.poller.add(&fabric.udp, Tag::Udp.bits())?;
+            self.poller.add(&fabric.timer, Tag::Clock.bits())?;
+            self.fabric = Some(fabric);
+        }
+        self.fabric.as_deref_mut().ok_or(Errno::NOMEM)
+    }
+
+    /// Registers a port that is being opened, so that other machines can reach it.
+    ///
+    /// # Errors
+    /// [`OpenError::Fabric`].
+    pub(in crate::port) fn join_fabric(&mut self) -> Result<(), OpenError> {
+        self.fabric().map_err(OpenError::System)?;
+        self.join_node().map_err(OpenError::Fabric)?;
+        let deadline = Instant::now() + ANSWER_MAX;
+        loop {
+            let Some(fabric) = self.fabric.as_deref() else {
+                return Err(OpenError::Fabric(NoFabric::NotRunning));
+            };
+            if fabric.service.is_known() {
+                return Ok(());
+            }
+            if fabric.service.socket().is_none() {
+                return Err(OpenError::Fabric(fabric.refused.unwrap_or(NoFabric::NotRunning)));
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(OpenError::Fabric(NoFabric::Silent));
+            }
+            self.look_after_sockets(Some(rest)).map_err(OpenError::System)?;
+        }
+    }
+
+    /// Connects to the node and registers, with the connections that outlived its last one.
+    fn join_node(&mut self) -> Result<(), NoFabric> {
+        let kept = self.slots.far().map(Far::kept).collect();
+        let is_reachable = self.options.reach == Reach::Fabric;
+        let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
+        let Fabric { service, udp, .. } = fabric;
+        let (port, incarnation) = (&self.claim.name, self.incarnation);
+        service.register(Registration { port, incarnation, is_reachable, kept, udp })?;
+        let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
+        if let Some(Err(_)) = watched {
+            self.lose_node(NoFabric::NotRunning);
+            return Err(NoFabric::NotRunning);
+        }
+        Ok(())
+    }
+
+    /// Tries the node again if its time has come.
+    pub(super) fn try_node_again(&mut self, now_ns: u64) {
+        let again_at_ns = self.fabric.as_deref().and_then(|fabric| fabric.service.again_at_ns());
+        if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node().is_err() {
+            self.lose_node(NoFabric::NotRunning);
+        }
+    }
+
+    /// Notes that the node has gone. Connections go on; those that are being made fail.
+    fn lose_node(&mut self, reason: NoFabric) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        fabric.refused = Some(reason);
+        if let Some(socket) = fabric.service.lose(now_ns()) {
+            self.poller.remove(&socket);
+        }
+        for index in self.slots.indices() {
+            let is_asking = matches!(
+                self.slots.state_at(index),
+                Some(Slot::Calling(call)) if !matches!(call.stage, Stage::Proving { .. })
+            );
+            if is_asking {
+                self.end(index, DisconnectReason::NotConnected(ConnectError::NoFabric(reason)));
+            }
+        }
+    }
+
+    /// Begins to connect to a port of another machine.
+    ///
+    /// # Errors
+    /// [`ConnectError`], when failure is certain at once.
+    pub(in crate::port) fn begin_call(
+        &mut self,
+        address: &Address,
+        announce: bool,
+    ) -> Result<Peer, ConnectError> {
+        self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
+        let fabric = self.fabric().map_err(ConnectError::System)?;
+        if fabric.service.socket().is_none() {
+            self.join_node().map_err(ConnectError::NoFabric)?;
+        }
+        let call = Call {
+            address: address.clone(),
+            number: 0,
+            stage: Stage::Held,
+            foreign_user: None,
+            announce,
+            is_caller: true,
+        };
+        let peer = self.insert_call(call);
+        self.place_call(peer.index);
+        Ok(peer)
+    }
+
+    fn insert_call(&mut self, mut call: Call) -> Peer {
+        let peer = self.slots.insert(|_| Slot::Free { last: None });
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            call.number = fabric.take_number(peer.index);
+        }
+        self.slots.replace(peer, Slot::Calling(Box::new(call)));
+        peer
+    }
+
+    /// Asks the node for a connection, once the node knows this port.
+    fn place_call(&mut self, index: u32) {
+        let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| fabric.service.is_known()) else {
+            return;
+        };
+        let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
+        if !matches!(call.stage, Stage::Held) {
+            return;
+        }
+        if fabric.node.as_ref() == Some(&call.address.node) {
+            let number = call.number;
+            fabric.forget(number, index);
+            return self.turn_into_neighbour(index);
+        }
+        let request = Request::Connect {
+            request: call.number,
+            node: call.address.node.clone(),
+            port: call.address.port.to_string(),
+            introduction: introduction(&self.options, call.number),
+        };
+        if fabric.service.ask(&request) {
+            call.stage = Stage::Asked;
+        } else {
+            self.end(index, DisconnectReason::NotConnected(ConnectError::NoFabric(NoFabric::Silent)));
+        }
+    }
+
+    /// The node has told that a call leads to our own machine.
+    fn turn_into_neighbour(&mut self, index: u32) {
+        let Some(peer) = self.slots.peer_at(index) else { return };
+        let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
+        let (address, announce) = (Address::local(call.address.port.clone()), call.announce);
+        let begun = self.reach_out(&address, announce).and_then(|connecting| {
+            self.slots.replace(peer, Slot::Connecting(Box::new(connecting)));
+            self.watch_connecting(peer)
+        });
+        if let Err(error) = begun {
+            self.end(index, DisconnectReason::NotConnected(error));
+        }
+    }
+
+    /// Why a call has come to nothing so far, for a connect whose time is up.
+    pub(in crate::port) fn why_no_answer(&mut self, index: u32) -> ConnectError {
+        let Some(fabric) = self.fabric.as_deref() else { return ConnectError::TimedOut };
+        let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return ConnectError::TimedOut };
+        match &call.stage {
+            Stage::Held => ConnectError::NoFabric(NoFabric::Silent),
+            Stage::Proving { far, since_ns } if now_ns() >= since_ns + BLOCKED_AFTER.as_nanos() as u64 => {
+                blocked(fabric, far)
+            }
+            _ => ConnectError::TimedOut,
+        }
+    }
+
+    /// Deals with what the node says.
+    pub(in crate::port) fn hear_node(&mut self) {
+        for _ in 0..NOTICES_AT_ONCE {
+            let Some(fabric) = self.fabric.as_deref_mut() else { return };
+            let outcome = match fabric.service.hear() {
+                Ok(None) => return,
+                Ok(Some(notice)) => self.take_notice(notice),
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = outcome {
+                return self.lose_node(reason);
+            }
+        }
+    }
+
+    fn take_notice(&mut self, notice: Notice) -> Result<(), NoFabric> {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return Ok(()) };
+        match notice {
+            Notice::Registered { node } => {
+                if format!("{node}/1").parse::<Address>().is_err() {
+                    return Err(NoFabric::Malformed);
+                }
+                fabric.node = Some(node);
+                self.slots.indices().for_each(|index| self.place_call(index));
+            }
+            Notice::Refused(refused) => return Err(reason_of(refused)),
+            Notice::Offer { offer, peer, introduction } => self.consider(offer, &peer, introduction),
+            Notice::Established(terms) => self.meet(*terms),
+            Notice::NotConnected { request, reason } => {
+                let Some(index) = fabric.slot_of(request) else { return Ok(()) };
+                if matches!(self.slots.state_at(index), Some(Slot::Calling(call)) if call.is_caller) {
+                    self.end(index, DisconnectReason::NotConnected(error_of(reason)));
+                }
+            }
+            Notice::Withdrawn { offer } => {
+                if let Some(index) = self.offer_at(offer) {
+                    self.end(index, DisconnectReason::Refused(Refusal::Closed));
+                }
+            }
+            Notice::Ended { connection, reason } => {
+                if let Some(index) = fabric.slot_of(connection) {
+                    self.far_has_ended(index, reason);
+                }
+            }
+            Notice::Alive { connection } => self.far_is_alive(connection),
+            Notice::Status { .. } => return Err(NoFabric::Malformed),
+        }
+        Ok(())
+    }
+
+    /// The slot of an offer that was accepted.
+    fn offer_at(&mut self, offer: u32) -> Option<u32> {
+        self.slots.indices().find(|index| {
+            let state = self.slots.state_at(*index);
+            matches!(state, Some(Slot::Calling(call)) if matches!(call.stage, Stage::Accepted(of) if of == offer))
+        })
+    }
+
+    /// Accepts or declines a port of another machine.
+    fn consider(&mut self, offer: u32, identity: &Identity, theirs: Introduction) {
+        let request = match self.admit_far(identity, theirs) {
+            Ok((address, foreign_user)) => {
+                let (announce, is_caller, stage) = (true, false, Stage::Accepted(offer));
+                let call = Call { address, number: 0, stage, foreign_user, announce, is_caller };
+                let peer = self.insert_call(call);
+                let number = match self.slots.state_at(peer.index) {
+                    Some(Slot::Calling(call)) => call.number,
+                    _ => return,
+                };
+                Request::Accept { offer, introduction: introduction(&self.options, number) }
+            }
+            Err(refusal) => {
+                self.statistics.refused += 1;
+                Request::Decline { offer, refusal }
+            }
+        };
+        if let Some(fabric) = self.fabric.as_deref()
+            && !fabric.service.ask(&request)
+        {
+            self.lose_node(NoFabric::Silent);
+        }
+    }
+
+    /// Checks who a port of another machine is, as its node tells.
+    fn admit_far(
+        &self,
+        identity: &Identity,
+        theirs: Introduction,
+    ) -> Result<(Address, Option<ForeignUser>), service::Refusal> {
+        let Some(fabric) = self.fabric.as_deref() else { return Err(service::Refusal::NotAdmitted) };
+        let address = address_of(identity).ok_or(service::Refusal::NotAdmitted)?;
+        let is_admitted = match self.options.admit {
+            Admit::SameUser => fabric.names.is_family(&identity.user),
+            Admit::Everyone => true,
+            Admit::Group(_) => {
+                fabric.names.is_family(&identity.user) || fabric.names.is_in_group(&identity.groups)
+            }
+        };
+        if !is_admitted || self.options.reach != Reach::Fabric {
+            return Err(service::Refusal::NotAdmitted);
+        }
+        // Events would pile up, and a peer whose messages are of no use is none.
+        if self.resources.is_full() || theirs.windows.contains(&0) {
+            return Err(service::Refusal::NoResources);
+        }
+        let foreign_user = fabric.foreign_user(identity);
+        let room = self.make_room_for(foreign_user.as_ref());
+        room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, foreign_user))
+    }
+
+    /// Both nodes agree. The first packet leaves at once, so that firewalls open.
+    fn meet(&mut self, terms: Terms) {
+        let index = match terms.answers {
+            Answers::Request(number) => self.fabric.as_deref().and_then(|fabric| fabric.slot_of(number)),
+            Answers::Offer(offer) => self.offer_at(offer),
+        };
+        let Some((index, peer)) = index.and_then(|index| Some((index, self.slots.peer_at(index)?))) else {
+            return;
+        };
+        let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
+        let is_awaited = match call.stage {
+            Stage::Asked => matches!(terms.answers, Answers::Request(_)),
+            Stage::Accepted(_) => matches!(terms.answers, Answers::Offer(_)),
+            _ => false,
+        };
+        if !is_awaited {
+            return;
+        }
+        // It has to be who was called, or who was admitted.
+        if address_of(&terms.peer).as_ref() != Some(&call.address) {
+            return self.end(index, DisconnectReason::Refused(Refusal::Unverified));
+        }
+        let now_ns = now_ns();
+        let number = call.number;
+        let far = self.far_of(peer, number, terms);
+        let since_ns = now_ns;
+        if let Some(Slot::Calling(call)) = self.slots.state_at(index) {
+            call.stage = Stage::Proving { far: Box::new(far), since_ns };
+        }
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.wake_at(index, since_ns.saturating_add(PROVE_MAX.as_nanos() as u64));
+            fabric.transmit(now_ns, index, &mut self.slots);
+        }
+    }
+
+    fn far_of(&self, peer: Peer, number: u32, mut terms: Terms) -> Far {
+        let foreign_user = self.fabric.as_deref().and_then(|fabric| fabric.foreign_user(&terms.peer));
+        let introduction = terms.introduction;
+        let info = PeerInfo {
+            address: address_of(&terms.peer).unwrap_or_else(|| Address::local(0)),
+            owner: Owner::Far { user: terms.peer.user.clone() },
+            incarnation: terms.peer.incarnation,
+            message_bytes_max: introduction.message_bytes_max,
+            // Every packet is checked, from copy to copy.
+            integrity: true,
+        };
+        let options = Options {
+            side: terms.side,
+            security: terms.security,
+            secret: Secret::take(&mut terms.secret),
+            connection: number,
+            peer_connection: introduction.connection,
+            windows: windows(&self.options.geometry),
+            peer_windows: introduction.windows,
+            route_bytes: terms.route_bytes,
+        };
+        let meeting = Meeting {
+            info,
+            foreign_user,
+            options,
+            message_bytes_max: self.options.message_bytes_max,
+            fragment_bytes: self.options.geometry.fragment_bytes,
+        };
+        Far {
+            wire: Connection::new(peer, meeting),
+            to: terms.address,
+            number,
+            peer_number: introduction.connection,
+            identity: terms.peer,
+            is_ready: false,
+            is_touched: false,
+            is_recent: false,
+            is_window_refused: false,
+            failed: None,
+            vouched_ns: 0,
+            inquired_ns: 0,
+        }
+    }
+
+    /// What has become of a connection whose peer has not sent a packet yet.
+    pub(super) fn look_at_call(&mut self, now_ns: u64, index: u32) {
+        let Some(peer) = self.slots.peer_at(index) else { return };
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
+        let Stage::Proving { far, since_ns } = &call.stage else { return };
+        if far.wire.ended().is_some() {
+            return self.end(index, DisconnectReason::Refused(Refusal::Closed));
+        }
+        let until_ns = since_ns.saturating_add(PROVE_MAX.as_nanos() as u64);
+        if far.wire.counts().taken == 0 {
+            if until_ns <= now_ns {
+                let blocked = blocked(fabric, far);
+                return self.end(index, DisconnectReason::NotConnected(blocked));
+            }
+            return fabric.wake_at(index, until_ns);
+        }
+        let Some(Slot::Calling(call)) = self.slots.replace(peer, Slot::Free { last: None }) else { return };
+        let announce = call.announce;
+        let Stage::Proving { mut far, .. } = call.stage else { return };
+        // What came with its first packets waits to be taken.
+        fabric.ready_if_input(index, &mut far, &self.resources);
+        self.slots.replace(peer, Slot::Wire(far));
+        if announce {
+            self.resources.events.push_back(crate::message::event::Event::Connected(peer));
+        }
+    }
+}
+
+impl Fabric {
+    /// The user of a port of another machine, unless it is ours or root by name.
+    fn foreign_user(&self, identity: &Identity) -> Option<ForeignUser> {
+        let Identity { node, user, .. } = identity;
+        let is_family = self.names.is_family(user);
+        (!is_family).then(|| ForeignUser::Far { node: node.as_str().into(), user: user.as_str().into() })
+    }
+}
+
+/// What a port says of itself to a port of another machine.
+fn introduction(options: &crate::message::options::PortOptions, number: u32) -> Introduction {
+    Introduction {
+        connection: number,
+        message_bytes_max: options.message_bytes_max,
+        integrity: options.integrity,
+        windows: windows(&options.geometry),
+    }
+}
+
+/// The address of a port of another machine. `None`: the names are none.
+fn address_of(identity: &Identity) -> Option<Address> {
+    let Identity { node, port, user, .. } = identity;
+    let is_user = (1..=USER_BYTES_MAX).contains(&user.len()) && !user.contains(char::is_control);
+    let address: Address = format!("{node}/{port}").parse().ok()?;
+    // Exactly these names: a number is written in one way only.
+    let is_same = address.node == *node && address.port.to_string() == *port;
+    (is_user && is_same).then_some(address)
+}
+
+fn blocked(fabric: &Fabric, far: &Far) -> ConnectError {
+    let here = fabric.udp.local_address().map_or(0, |address| address.port());
+    ConnectError::Blocked { here, there: far.to.port() }
+}
+
+fn error_of(reason: NotConnected) -> ConnectError {
+    match reason {
+        NotConnected::UnknownNode => ConnectError::UnknownNode,
+        NotConnected::Unreachable => ConnectError::Unreachable,
+        NotConnected::NoPort => ConnectError::NoPort,
+        NotConnected::Refused(service::Refusal::NotAdmitted) => ConnectError::NotAdmitted,
+        NotConnected::Refused(service::Refusal::TooManyPeers) => ConnectError::Refused(Refusal::TooManyPeers),
+        NotConnected::Refused(service::Refusal::NoResources) => ConnectError::Refused(Refusal::NoResources),
+        NotConnected::Version => ConnectError::Refused(Refusal::Version),
+        NotConnected::NoResources => ConnectError::NoFabric(NoFabric::NoResources),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::is_name;
+    use super::*;
+    use crate::message::address::PortName;
+
+    #[test]
+    fn only_names_that_could_be_written_as_an_address_are_taken() {
+        let identity = |node: &str, port: &str, user: &str| Identity {
+            node: node.to_owned(),
+            port: port.to_owned(),
+            user: user.to_owned(),
+            groups: Vec::new(),
+            incarnation: 1,
+        };
+        let good = address_of(&identity("b", "7", "ann")).expect("an address");
+        assert_eq!((good.node.as_str(), good.port), ("b", PortName::Number(7)));
+        for (node, port, user) in [
+            ("", "7", "ann"),
+            ("b/c", "7", "ann"),
+            ("b", "07", "ann"),
+            ("b", "", "ann"),
+            ("b", "x y", "ann"),
+            ("..", "7", "ann"),
+            ("b", "7", ""),
+            ("b", "7", "a\nb"),
+            ("b", "7", &"x".repeat(USER_BYTES_MAX + 1)),
+        ] {
+            assert!(address_of(&identity(node, port, user)).is_none(), "{node:?} {port:?} {user:?}");
+        }
+        assert!(is_name("ann") && !is_name("1000"));
+    }
+}

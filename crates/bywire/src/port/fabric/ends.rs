@@ -1,0 +1,208 @@
+//! How connections to other machines end: by the peer, by its process or its node, by silence, and by this end.
+
+use bywire_sys::poller::Poller;
+use bywire_wire::service::{End, Request};
+
+use super::{Fabric, now_ns};
+use crate::message::error::{DisconnectReason, Refusal};
+use crate::message::event::Event;
+use crate::message::peer::Peer;
+use crate::port::Port;
+use crate::port::far::{Call, Far, Leaving};
+use crate::port::slots::Slot;
+
+/// How long the end of a peer waits for the program to take events.
+const FULL_PAUSE_NS: u64 = 1_000_000;
+/// How often a peer's node is asked whether it lives while nothing comes from it.
+const INQUIRY_NS: u64 = 1_000_000_000;
+/// Receives of what is left in the socket when a peer has ended.
+const LAST_LOOKS: usize = 256;
+
+impl Port {
+    /// Deals with what packets and deadlines have changed.
+    pub(super) fn take_news(&mut self, now_ns: u64) {
+        while let Some(index) = self.fabric.as_deref_mut().and_then(|fabric| fabric.news.pop()) {
+            match self.slots.state_at(index) {
+                Some(Slot::Wire(_)) => self.look_at_far(now_ns, index),
+                Some(Slot::Calling(_)) => self.look_at_call(now_ns, index),
+                Some(Slot::Leaving(leaving)) => {
+                    let is_over = leaving.until_ns <= now_ns
+                        || leaving.far.wire.is_drained()
+                        || leaving.far.wire.ended().is_some();
+                    let until_ns = leaving.until_ns;
+                    if is_over {
+                        self.end(index, DisconnectReason::Here);
+                    } else if let Some(fabric) = self.fabric.as_deref_mut() {
+                        fabric.wake_at(index, until_ns);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at_far(&mut self, now_ns: u64, index: u32) {
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        match far.failed.or(far.wire.ended()) {
+            // What it sent before is delivered, once there is room.
+            Some(DisconnectReason::Closed) => self.drain_far(now_ns, index, DisconnectReason::Closed),
+            Some(reason) => self.end(index, reason),
+            None => self.look_for_silence(now_ns, index),
+        }
+    }
+
+    /// Gives a peer up that has been silent for long, although something was sent to it, unless its node vouches for it.
+    fn look_for_silence(&mut self, now_ns: u64, index: u32) {
+        let after_ns = self.options.unreachable_after.as_nanos().try_into().unwrap_or(u64::MAX);
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        let Some(since_ns) = far.wire.unanswered_since_ns().filter(|_| after_ns > 0) else { return };
+        if now_ns.saturating_sub(since_ns.max(far.vouched_ns)) >= after_ns {
+            return self.drain_far(now_ns, index, DisconnectReason::Unreachable);
+        }
+        let is_long = now_ns.saturating_sub(since_ns) >= after_ns / 4;
+        if is_long && now_ns.saturating_sub(far.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
+            far.inquired_ns = now_ns;
+            // Without a node nobody vouches.
+            fabric.service.ask(&Request::Inquire { connection: far.number });
+        }
+        let next_ns = since_ns.max(far.vouched_ns).saturating_add(after_ns);
+        fabric.wake_at(index, next_ns.min(now_ns.saturating_add(INQUIRY_NS.min(after_ns / 4))));
+    }
+
+    /// A peer's node says that its process lives.
+    pub(super) fn far_is_alive(&mut self, number: u32) {
+        let Some(index) = self.fabric.as_deref().and_then(|fabric| fabric.slot_of(number)) else { return };
+        if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
+            far.vouched_ns = now_ns();
+        }
+    }
+
+    /// A peer is over, as the nodes say.
+    pub(super) fn far_has_ended(&mut self, index: u32, end: End) {
+        let reason = match end {
+            End::PeerEnded | End::NodeRestarted => DisconnectReason::Died,
+            End::PeerReleased => DisconnectReason::Closed,
+            End::NodeRemoved => DisconnectReason::Removed,
+        };
+        match self.slots.state_at(index) {
+            Some(Slot::Wire(far)) => {
+                far.failed = Some(reason);
+                self.drain_far(now_ns(), index, reason);
+            }
+            Some(Slot::Calling(_)) => self.end(index, DisconnectReason::Refused(Refusal::Closed)),
+            Some(Slot::Leaving(_)) => self.end(index, DisconnectReason::Here),
+            _ => {}
+        }
+    }
+
+    /// Takes everything that a peer had sent before its end, and that has arrived, then ends the connection.
+    fn drain_far(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        if self.resources.is_full() {
+            if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
+                far.failed = Some(reason);
+            }
+            return fabric.wake_at(index, now_ns.saturating_add(FULL_PAUSE_NS));
+        }
+        for _ in 0..LAST_LOOKS {
+            if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
+                break;
+            }
+        }
+        self.drain_and_end(index, reason);
+    }
+
+    /// Says good-bye to a peer on another machine. What was sent goes on for as long as the port lingers.
+    pub(in crate::port) fn leave(&mut self, peer: Peer) {
+        let now_ns = now_ns();
+        let linger_ns = self.options.linger.as_nanos().try_into().unwrap_or(u64::MAX);
+        let until_ns = now_ns.saturating_add(linger_ns);
+        let Some(Slot::Wire(mut far)) =
+            self.slots.replace(peer, Slot::Free { last: Some(DisconnectReason::Here) })
+        else {
+            return;
+        };
+        far.wire.take_leave(&mut self.resources);
+        self.slots.replace(peer, Slot::Leaving(Box::new(Leaving { far, until_ns })));
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.transmit(now_ns, peer.index, &mut self.slots);
+            fabric.wake_at(peer.index, until_ns);
+            fabric.news.push(peer.index);
+        }
+        self.take_news(now_ns);
+    }
+
+    /// The last step of a connection to another machine.
+    pub(in crate::port) fn end_far(&mut self, peer: Peer, mut far: Box<Far>, reason: DisconnectReason) {
+        far.wire.give_up(reason, &mut self.resources);
+        self.large_windows_left += u32::from(far.wire.has_large_window());
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.send_out(now_ns(), peer.index, &mut far);
+            fabric.release(far.number, peer.index);
+        }
+        self.resources.events.push_back(Event::Disconnected { peer, reason });
+        self.slots.remember(peer, far.wire.info);
+    }
+
+    /// The last step of a connection that was not made.
+    pub(in crate::port) fn end_call(&mut self, peer: Peer, call: Call, reason: DisconnectReason) {
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.release(call.number, peer.index);
+        }
+        // Of a port that called us nobody has heard yet.
+        if call.announce && call.is_caller {
+            self.resources.events.push_back(Event::Disconnected { peer, reason });
+        }
+    }
+
+    /// Closes the port: every peer on another machine gets what was sent to it, as far as that takes no longer than the port
+    /// lingers.
+    pub(in crate::port) fn leave_all(&mut self) {
+        if self.fabric.as_deref().is_none_or(Fabric::is_quiet) {
+            return;
+        }
+        for index in self.slots.indices() {
+            match self.slots.state_at(index) {
+                Some(Slot::Wire(far)) => {
+                    let peer = far.wire.peer;
+                    self.leave(peer);
+                }
+                Some(Slot::Calling(_)) => self.end(index, DisconnectReason::Here),
+                _ => {}
+            }
+        }
+        let mut poller = self.fabric.as_deref().and_then(|fabric| {
+            let poller = Poller::new().ok()?;
+            poller.add(&fabric.udp, 0).ok().map(|()| poller)
+        });
+        while let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) {
+            let now_ns = now_ns();
+            while fabric.receive(now_ns, &mut self.slots, &mut self.resources) {}
+            fabric.answer(now_ns, &mut self.slots);
+            fabric.keep_time(now_ns, &mut self.slots);
+            self.take_news(now_ns);
+            let Some(fabric) = self.fabric.as_deref_mut() else { return };
+            // Every connection that is leaving has a deadline.
+            let rest = fabric.rest(now_ns);
+            if !fabric.is_quiet() && poller.as_mut().is_none_or(|poller| poller.wait(rest).is_err()) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl Fabric {
+    /// Forgets a connection, and tells the node.
+    fn release(&mut self, number: u32, index: u32) {
+        self.forget(number, index);
+        // A node that is not there learns nothing, and one that comes is not told of it.
+        self.service.ask(&Request::Release { connection: number });
+    }
+
+    /// The time until something is due. `None`: nothing is.
+    pub fn rest(&mut self, now_ns: u64) -> Option<std::time::Duration> {
+        let at_ns = self.first_deadline_ns()?;
+        Some(std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns)))
+    }
+}

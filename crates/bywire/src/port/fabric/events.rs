@@ -1,0 +1,444 @@
+//! What a poll takes from peers on other machines, and what a call of the program sends to them.
+
+use bywire_sys::Errno;
+
+use super::{Fabric, now_ns};
+use crate::message::buffer::Payload;
+use crate::message::error::{DisconnectReason, SendError};
+use crate::message::event::{Event, Message};
+use crate::message::peer::{Peer, Priority};
+use crate::message::resources::Resources;
+use crate::message::share::is_foreign_share;
+use crate::message::transfers::{Short, Step};
+use crate::port::Port;
+use crate::port::far::Far;
+use crate::port::slots::{Link, Slot, Slots};
+
+/// Steps of long transfers that a poll takes for one peer before another has its turn.
+const STEPS: usize = 4;
+/// Receives of a port without peers for each time that its socket wakes it.
+const STRANGE_AT_ONCE: usize = 16;
+/// While messages wait, acknowledgements and credit leave with every so many polls.
+const ANSWER_EVERY: u32 = 16;
+
+/// What one peer has brought.
+enum Taken {
+    Nothing,
+    Progress,
+    Event(Event),
+    Broken(DisconnectReason),
+}
+
+impl Port {
+    /// Takes an event from a peer on another machine, if there is one.
+    #[inline(never)]
+    pub(in crate::port) fn poll_far(&mut self) -> Option<Event> {
+        let is_ring_hot = self.hot.len() > 0;
+        if self.fabric.as_deref()?.service.again_at_ns().is_some() {
+            self.try_node_again(now_ns());
+        }
+        let fabric = self.fabric.as_deref_mut()?;
+        if fabric.is_quiet() {
+            return None;
+        }
+        if fabric.has_gathered() || self.polls.is_multiple_of(ANSWER_EVERY) {
+            fabric.answer(now_ns(), &mut self.slots);
+            fabric.keep_time(now_ns(), &mut self.slots);
+        }
+        if let Some(event) = self.take_far() {
+            return Some(event);
+        }
+        let fabric = self.fabric.as_deref_mut()?;
+        if !fabric.look.is_due(is_ring_hot) {
+            return None;
+        }
+        self.look_far();
+        // Whatever has happened besides comes first, such as that a peer is there.
+        if self.resources.events.is_empty() { self.take_far() } else { None }
+    }
+
+    /// Looks at the socket and at the time.
+    pub(in crate::port) fn look_far(&mut self) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let now_ns = now_ns();
+        // What came before is dealt with: a batch is over.
+        fabric.answer(now_ns, &mut self.slots);
+        let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
+        fabric.look.found(found);
+        self.progressed |= found;
+        fabric.keep_time(now_ns, &mut self.slots);
+        self.take_news(now_ns);
+        self.try_node_again(now_ns);
+    }
+
+    /// Has what came at the socket dropped while there are no peers: polls do not look then, and whoever sleeps would be
+    /// woken by it for ever.
+    pub(in crate::port) fn drop_strange_packets(&mut self) {
+        let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| fabric.is_quiet()) else { return };
+        let now_ns = now_ns();
+        for _ in 0..STRANGE_AT_ONCE {
+            if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
+                break;
+            }
+        }
+    }
+
+    /// Takes what has come from peers on other machines, in turn.
+    fn take_far(&mut self) -> Option<Event> {
+        if self.resources.is_full() {
+            return None;
+        }
+        let fabric = self.fabric.as_deref_mut()?;
+        fabric.reconsider(&mut self.slots, &self.resources);
+        let is_low_first = self.polls.is_multiple_of(8);
+        for _ in 0..fabric.ready.len() {
+            let Some(index) = fabric.ready.front().copied() else { break };
+            let Some(Slot::Wire(far)) = self.slots.state_at(index) else {
+                fabric.ready.pop_front();
+                continue;
+            };
+            let taken = far.take(is_low_first, &mut self.resources);
+            if !matches!(taken, Taken::Nothing) && !std::mem::replace(&mut far.is_touched, true) {
+                // Credit and answers are owed.
+                fabric.touched.push(index);
+            }
+            if far.wire.transfers.owes_replies() && far.wire.advance(&mut self.resources).is_err() {
+                fabric.news.push(index);
+            }
+            fabric.ready.rotate_left(1);
+            if !far.wire.has_input(&self.resources) {
+                far.is_ready = false;
+                fabric.ready.pop_back();
+                if far.is_held_up(&self.resources) && !fabric.held_up.contains(&index) {
+                    fabric.held_up.push(index);
+                }
+            }
+            let wants_window =
+                self.large_windows_left > 0 && !far.is_window_refused && far.wire.wants_large_window();
+            match taken {
+                Taken::Nothing => {}
+                Taken::Progress => self.progressed = true,
+                Taken::Event(event) => {
+                    if wants_window {
+                        self.open_window(index);
+                    }
+                    return Some(event);
+                }
+                Taken::Broken(reason) => {
+                    self.end(index, reason);
+                    return None;
+                }
+            }
+            if wants_window {
+                self.open_window(index);
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Gives a peer a large window, if its user may have one more.
+    #[cold]
+    fn open_window(&mut self, index: u32) {
+        let total = self.options.large_window_peers_max as usize;
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        let user = far.wire.transfers.foreign_user().cloned();
+        let (own, foreign) = user.as_ref().map_or((0, 0), |user| {
+            let has_one = |far: &&Far| far.wire.has_large_window();
+            let of = |far: &Far| far.wire.transfers.foreign_user().cloned();
+            let foreign: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
+            (foreign.iter().filter(|other| *other == user).count(), foreign.len())
+        });
+        let is_granted = user.is_none() || is_foreign_share(total, own, foreign);
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        far.is_window_refused = !is_granted;
+        if is_granted {
+            far.wire.open_large_window();
+            self.large_windows_left -= 1;
+        }
+    }
+
+    /// Sends what a call of the program has added for a peer, or leaves it to be gathered until the next poll.
+    pub(in crate::port) fn send_far(&mut self, peer: Peer) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
+        if !far.wire.must_leave(self.polls) && !self.is_armed {
+            return fabric.wake_at(peer.index, 0);
+        }
+        let now_ns = now_ns();
+        fabric.transmit(now_ns, peer.index, &mut self.slots);
+        if self.is_armed {
+            self.arm_far();
+        }
+    }
+
+    /// Copies a short message for a peer on another machine.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[cold]
+    #[inline(never)]
+    pub(in crate::port) fn send_now_far(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let Link::Wire(far) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
+        let max = (far.wire.fragment_bytes() as u64).min(far.wire.info.message_bytes_max);
+        if bytes.len() as u64 > max {
+            return Err(SendError::TooLong { max });
+        }
+        let sent = far.wire.send_now(priority, bytes);
+        self.send_far(peer);
+        sent
+    }
+
+    /// Sends a datagram to a peer on another machine. `false`: it was dropped.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub(in crate::port) fn send_datagram_far(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        bytes: &[u8],
+    ) -> Result<bool, SendError> {
+        let Link::Wire(far) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
+        let max = (far.wire.fragment_bytes() as u64).min(far.wire.info.message_bytes_max);
+        if bytes.len() as u64 > max {
+            return Err(SendError::TooLong { max });
+        }
+        let sent = far.wire.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
+        self.send_far(peer);
+        self.statistics.datagrams_unsent += u64::from(!sent);
+        Ok(sent)
+    }
+
+    /// Moves on what a call has queued for a peer on another machine.
+    pub(in crate::port) fn advance_far(&mut self, peer: Peer) {
+        let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
+        if let Err(reason) = far.wire.advance(&mut self.resources) {
+            // The next poll finds it, and reports it.
+            far.failed = Some(reason);
+            if let Some(fabric) = self.fabric.as_deref_mut() {
+                fabric.news.push(peer.index);
+            }
+        }
+        self.send_far(peer);
+        if !self.resources.events.is_empty() {
+            self.stir();
+        }
+    }
+
+    /// Has a peer on another machine sent something that can be taken?
+    pub(in crate::port) fn has_far_input(&mut self) -> bool {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return false };
+        fabric.reconsider(&mut self.slots, &self.resources);
+        !fabric.ready.is_empty() || !fabric.news.is_empty()
+    }
+
+    /// The port goes to sleep. Nothing waits for company any more.
+    pub(in crate::port) fn settle_far(&mut self) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let now_ns = now_ns();
+        fabric.before_sleep(now_ns, &mut self.slots);
+        self.take_news(now_ns);
+    }
+
+    /// Has the port's descriptor become readable when something is due.
+    pub(in crate::port) fn arm_far(&mut self) {
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            // Without the timer, deadlines are looked at when the program polls for another reason.
+            let _ = fabric.arm_timer(now_ns());
+        }
+    }
+
+    /// Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
+    /// poll, wait or arm, or as soon as a packet is full. Within one machine nothing is gathered.
+    pub fn flush(&mut self) {
+        if !self.guard.is_owner() {
+            return;
+        }
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            let now_ns = now_ns();
+            fabric.answer(now_ns, &mut self.slots);
+            while fabric.has_gathered() && fabric.keep_time(now_ns, &mut self.slots) {}
+        }
+        if self.is_armed {
+            self.arm_far();
+        }
+    }
+}
+
+impl Far {
+    /// Does a long message wait for a posted buffer?
+    fn is_held_up(&self, resources: &Resources) -> bool {
+        let transfers = &self.wire.transfers;
+        [Priority::High, Priority::Low].into_iter().any(|priority| transfers.is_held_up(priority, resources))
+    }
+
+    /// Takes an event, or a few steps of what is long.
+    fn take(&mut self, is_low_first: bool, resources: &mut Resources) -> Taken {
+        let order = match is_low_first {
+            true => [Priority::Low, Priority::High],
+            false => [Priority::High, Priority::Low],
+        };
+        let peer = self.wire.peer;
+        let mut taken = Taken::Nothing;
+        for _ in 0..STEPS {
+            let mut any = false;
+            for priority in order {
+                if let Short::Message { words, length } = self.wire.receive_short(priority) {
+                    let payload = Payload::inline(words, length);
+                    return Taken::Event(Event::Message(Message { peer, priority, payload }));
+                }
+                match self.wire.receive(priority, resources) {
+                    Ok(Step::Nothing) => {}
+                    Ok(Step::Progress) => any = true,
+                    Ok(Step::Event(event)) => return Taken::Event(event),
+                    Err(reason) => return Taken::Broken(reason),
+                }
+            }
+            // Also where nothing was asked: whatever counts as input has to be taken, or nobody could sleep any more.
+            match self.wire.receive_reply(resources) {
+                Ok(Step::Nothing) => {}
+                Ok(_) => any = true,
+                Err(reason) => return Taken::Broken(reason),
+            }
+            if !any {
+                break;
+            }
+            taken = Taken::Progress;
+        }
+        taken
+    }
+}
+
+impl Fabric {
+    /// Does something wait for company?
+    fn has_gathered(&mut self) -> bool {
+        self.timers.first_ns() == Some(0)
+    }
+
+    /// Has peers looked at again of which a message waits for a buffer, if that may help.
+    fn reconsider(&mut self, slots: &mut Slots, resources: &Resources) {
+        let looks = resources.looks(Priority::High) + resources.looks(Priority::Low);
+        if self.held_up.is_empty() || std::mem::replace(&mut self.looks, looks) == looks {
+            return;
+        }
+        for index in std::mem::take(&mut self.held_up) {
+            let Some(Slot::Wire(far)) = slots.state_at(index) else { continue };
+            if !far.is_ready && far.wire.has_input(resources) {
+                far.is_ready = true;
+                self.ready.push_back(index);
+            } else if far.is_held_up(resources) {
+                self.held_up.push(index);
+            }
+        }
+    }
+
+    /// Has the timer end with the first deadline.
+    fn arm_timer(&mut self, now_ns: u64) -> Result<(), Errno> {
+        let Some(at_ns) = self.first_deadline_ns() else { return Ok(()) };
+        if self.timer_ends_ns.is_some_and(|ends_ns| ends_ns <= at_ns) {
+            return Ok(());
+        }
+        let after = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns).max(1));
+        self.timer.set(after)?;
+        self.timer_ends_ns = Some(at_ns);
+        Ok(())
+    }
+
+    /// The timer has ended.
+    pub fn silence_timer(&mut self) {
+        self.timer.silence();
+        self.timer_ends_ns = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_wire::batch::Batch;
+    use bywire_wire::connection::Options;
+    use bywire_wire::frame::Lane;
+    use bywire_wire::keys::{Security, Side};
+    use bywire_wire::record::Head;
+    use bywire_wire::service::Identity;
+
+    use super::*;
+    use crate::message::options::PortOptions;
+    use crate::message::peer::{Owner, PeerInfo};
+    use crate::wire::connection::{Connection, Meeting, windows};
+
+    fn options(side: Side, port: &PortOptions) -> Options {
+        let number = 1 + u32::from(side == Side::Responder);
+        Options {
+            side,
+            security: Security::Aes256Gcm,
+            secret: [7; 32].into(),
+            connection: number,
+            peer_connection: 3 - number,
+            windows: windows(&port.geometry),
+            peer_windows: windows(&port.geometry),
+            route_bytes: 1452,
+        }
+    }
+
+    fn far(port: &PortOptions) -> Far {
+        let info = PeerInfo {
+            address: "b/7".parse().expect("an address"),
+            owner: Owner::Far { user: "ann".to_owned() },
+            incarnation: 1,
+            message_bytes_max: port.message_bytes_max,
+            integrity: true,
+        };
+        let meeting = Meeting {
+            info,
+            foreign_user: None,
+            options: options(Side::Initiator, port),
+            message_bytes_max: port.message_bytes_max,
+            fragment_bytes: port.geometry.fragment_bytes,
+        };
+        let [node, name, user] = ["b", "7", "ann"].map(str::to_owned);
+        Far {
+            wire: Connection::new(Peer { index: 0, generation: 1 }, meeting),
+            to: ([127, 0, 0, 1], 1).into(),
+            number: 1,
+            peer_number: 2,
+            identity: Identity { node, port: name, user, groups: Vec::new(), incarnation: 1 },
+            is_ready: false,
+            is_touched: false,
+            is_recent: false,
+            is_window_refused: false,
+            failed: None,
+            vouched_ns: 0,
+            inquired_ns: 0,
+        }
+    }
+
+    /// Whatever counts as input is taken, or the port could never sleep again.
+    #[test]
+    fn an_answer_that_nothing_asked_for_ends_the_connection_and_a_part_of_one_keeps_nobody_awake() {
+        let port = PortOptions::default();
+        let mut resources = Resources::new(&port);
+        let mut far = far(&port);
+        let mut peer = bywire_wire::connection::Connection::<Vec<u8>>::new(options(Side::Responder, &port));
+        let mut answer = Vec::new();
+        Head::Status { transfer: 1, code: 0 }.write(&mut answer);
+        let mut send = |far: &mut Far, bytes: &[u8], resources: &mut Resources| {
+            peer.send(Lane::Reply, bytes.to_vec()).expect("room");
+            let mut batch = Batch::new(64 * 1024, 64);
+            peer.transmit(0, &mut batch);
+            for packet in batch.packets() {
+                far.wire.receive_packet(0, &mut packet.to_vec(), resources);
+            }
+        };
+        send(&mut far, &answer[..1], &mut resources);
+        assert!(far.wire.has_input(&resources), "it has arrived");
+        assert!(matches!(far.take(false, &mut resources), Taken::Nothing));
+        assert!(!far.wire.has_input(&resources), "nothing can be done with it yet");
+        send(&mut far, &answer[1..], &mut resources);
+        assert!(matches!(far.take(false, &mut resources), Taken::Broken(DisconnectReason::Broken)));
+    }
+}

@@ -1,0 +1,175 @@
+//! Peers on other machines: the port's UDP socket, its registration with this machine's node, and when to look at either.
+//!
+//! A port has none of this before it needs it. Whatever the node or the network says is dealt with in calls of the
+//! program: there is no thread.
+
+mod calls;
+mod ends;
+mod events;
+mod look;
+mod packets;
+mod service;
+mod timers;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, UdpSocket};
+use bywire_sys::{Errno, clock, names, process, wake};
+use bywire_wire::batch::Batch;
+
+use crate::message::error::NoFabric;
+use crate::shm::runtime::RuntimeDirectory;
+use look::{Look, Stalled};
+use service::Service;
+use timers::Timers;
+
+/// What the socket's buffers are asked to hold. The kernel grants less where its limits are lower.
+const BUFFER_BYTES: usize = 4 << 20;
+/// How long the answer to a registration may take while a port is opened.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What a port has for peers on other machines.
+pub(super) struct Fabric {
+    service: Service,
+    pub udp: UdpSocket,
+    /// Wakes a program that sleeps on the port's descriptor when something is due.
+    pub timer: wake::Timer,
+    /// When that timer ends. It may end too early, but never too late.
+    timer_ends_ns: Option<u64>,
+    /// Why the node was lost last.
+    refused: Option<NoFabric>,
+    /// This machine's name in the fabric, once the node has told it.
+    pub node: Option<String>,
+    names: Names,
+    /// The slot of each connection, by this end's number, which packets to it bear.
+    numbers: HashMap<u32, u32>,
+    next_number: u32,
+    timers: Timers,
+    /// Peers with something that can be taken, in turn.
+    ready: std::collections::VecDeque<u32>,
+    /// Peers of which a message waits for a buffer, and the count of changes that may help.
+    held_up: Vec<u32>,
+    looks: u64,
+    /// Peers that have sent something since they were last asked what has to leave.
+    touched: Vec<u32>,
+    /// Peers that have sent something since the port slept last: they may wait for an acknowledgement.
+    recent: Vec<u32>,
+    /// Peers that are over, as their own packets say, or have proved themselves.
+    news: Vec<u32>,
+    buffer: Box<[u8]>,
+    batch: Batch,
+    stalled: Option<Stalled>,
+    look: Look,
+}
+
+/// By what names this process's user and the group that it admits go, which is what other machines know.
+#[derive(Debug, Default)]
+struct Names {
+    user: Option<String>,
+    group: Option<String>,
+}
+
+impl Fabric {
+    pub fn new(directory: &RuntimeDirectory, admitted_group: Option<u32>) -> Result<Self, Errno> {
+        let udp = UdpSocket::bind_everywhere(0)?;
+        // Smaller buffers carry less, and `bywire status` says so.
+        let _ = udp.request_buffers(BUFFER_BYTES);
+        udp.join_received();
+        let mut random = [0; 4];
+        process::random(&mut random)?;
+        Ok(Self {
+            service: Service::new(directory),
+            udp,
+            timer: wake::Timer::new()?,
+            timer_ends_ns: None,
+            refused: None,
+            node: None,
+            names: Names {
+                user: names::user_name(process::user()),
+                group: admitted_group.and_then(names::group_name),
+            },
+            numbers: HashMap::new(),
+            next_number: u32::from_ne_bytes(random),
+            timers: Timers::default(),
+            ready: std::collections::VecDeque::new(),
+            held_up: Vec::new(),
+            looks: 0,
+            touched: Vec::new(),
+            recent: Vec::new(),
+            news: Vec::new(),
+            buffer: vec![0; RECEIVE_BYTES].into(),
+            batch: Batch::new(BATCH_BYTES_MAX, BATCH_PACKETS_MAX),
+            stalled: None,
+            look: Look::default(),
+        })
+    }
+
+    /// A number for the connection in a slot. It has not been in use for as long as possible.
+    fn take_number(&mut self, index: u32) -> u32 {
+        loop {
+            self.next_number = self.next_number.wrapping_add(1);
+            if !self.numbers.contains_key(&self.next_number) {
+                self.numbers.insert(self.next_number, index);
+                return self.next_number;
+            }
+        }
+    }
+
+    /// The slot of the connection with this number.
+    pub fn slot_of(&self, number: u32) -> Option<u32> {
+        self.numbers.get(&number).copied()
+    }
+
+    /// Forgets a connection.
+    fn forget(&mut self, number: u32, index: u32) {
+        self.numbers.remove(&number);
+        self.timers.forget(index);
+        self.ready.retain(|ready| *ready != index);
+        self.held_up.retain(|held| *held != index);
+        self.touched.retain(|touched| *touched != index);
+        self.recent.retain(|recent| *recent != index);
+        self.news.retain(|news| *news != index);
+    }
+}
+
+impl Names {
+    /// Is a user of another machine ours, or root, by name? Numbers of two machines mean nothing to each other.
+    fn is_family(&self, user: &str) -> bool {
+        is_name(user) && (user == "root" || self.user.as_deref() == Some(user))
+    }
+
+    fn is_in_group(&self, groups: &[String]) -> bool {
+        let is_it = |name: &String| is_name(name) && self.group.as_ref() == Some(name);
+        groups.iter().any(is_it)
+    }
+}
+
+/// Is it a name, rather than the number of something without one?
+fn is_name(text: &str) -> bool {
+    !text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The time by the clock that connections are given.
+fn now_ns() -> u64 {
+    clock::nanoseconds()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_admit_and_numbers_do_not() {
+        let names = Names { user: Some("ann".to_owned()), group: Some("render".to_owned()) };
+        assert!(names.is_family("ann") && names.is_family("root"));
+        assert!(!names.is_family("bob") && !names.is_family("") && !names.is_family("0"));
+        let of =
+            |groups: &[&str]| names.is_in_group(&groups.iter().map(|&name| name.into()).collect::<Vec<_>>());
+        assert!(of(&["users", "render"]) && !of(&["users"]) && !of(&[]));
+        // A user whose number has a name on neither machine is nobody's user elsewhere.
+        let nameless = Names { user: Some("1000".to_owned()), group: Some("100".to_owned()) };
+        assert!(!nameless.is_family("1000") && !nameless.is_in_group(&["100".to_owned()]));
+        assert!(!Names::default().is_family("ann") && Names::default().is_family("root"));
+    }
+}

@@ -1,0 +1,266 @@
+//! Packets of all connections, over the port's one UDP socket.
+
+use std::net::SocketAddr;
+
+use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, ReceiveError, SendError, UdpSocket};
+use bywire_wire::batch::Batch;
+use bywire_wire::connection::Receipt;
+use bywire_wire::packet;
+
+use super::Fabric;
+use super::look::Stalled;
+use crate::message::resources::Resources;
+use crate::port::far::{Far, Stage};
+use crate::port::slots::{Slot, Slots};
+
+/// Batches that leave for one connection before another has its turn.
+const BATCHES_AT_ONCE: usize = 4;
+/// Connections that a poll asks what has to leave because their time has come.
+const DUE_AT_ONCE: usize = 64;
+/// The connection in a slot, in whatever state it is.
+fn far_at(slots: &mut Slots, index: u32) -> Option<&mut Far> {
+    match slots.state_at(index)? {
+        Slot::Wire(far) => Some(far),
+        Slot::Leaving(leaving) => Some(&mut leaving.far),
+        Slot::Calling(call) => match &mut call.stage {
+            Stage::Proving { far, .. } => Some(far),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Fabric {
+    /// Has no peer anything to say over the socket?
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Takes in what has come next at the socket. `true`: there was something.
+    pub fn receive(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) -> bool {
+        let length = match self.udp.receive(&mut self.buffer) {
+            Ok(Some(length)) => length,
+            Ok(None) | Err(ReceiveError::System(_)) => return false,
+            // What the network reports may be forged, and what is too long is no packet of ours.
+            Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => return true,
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut last = None;
+        for (header, packet) in packet::split(&mut buffer[..length]) {
+            // Joined packets come from one peer.
+            let index = match last {
+                Some((number, index)) if number == header.connection => index,
+                _ => {
+                    let Some(index) = self.slot_of(header.connection) else { continue };
+                    last = Some((header.connection, index));
+                    index
+                }
+            };
+            self.take_packet(now_ns, index, packet, slots, resources);
+        }
+        self.buffer = buffer;
+        if let Some((_, index)) = last {
+            self.after_packets(index, slots, resources);
+        }
+        true
+    }
+
+    fn take_packet(
+        &mut self,
+        now_ns: u64,
+        index: u32,
+        packet: &mut [u8],
+        slots: &mut Slots,
+        resources: &mut Resources,
+    ) {
+        let Some(far) = far_at(slots, index) else { return };
+        match far.wire.receive_packet(now_ns, packet, resources) {
+            Receipt::Taken if !std::mem::replace(&mut far.is_touched, true) => self.touched.push(index),
+            Receipt::Violation(_) => self.news.push(index),
+            // Forged, repeated or too much: as if it had not come.
+            _ => {}
+        }
+    }
+
+    /// Deals with what packets of one peer have changed.
+    fn after_packets(&mut self, index: u32, slots: &mut Slots, resources: &mut Resources) {
+        let is_waiting = match slots.state_at(index) {
+            Some(Slot::Ring(_) | Slot::Wire(_)) => false,
+            Some(Slot::Calling(_) | Slot::Leaving(_)) => true,
+            _ => return,
+        };
+        let Some(far) = far_at(slots, index) else { return };
+        if far.is_touched && (is_waiting || far.wire.ended().is_some()) {
+            self.news.push(index);
+        }
+        if far.wire.has_work() && far.wire.advance(resources).is_err() {
+            self.news.push(index);
+        }
+        // Nothing is taken from one that is not a peer yet, or is none any more.
+        if let Some(Slot::Wire(far)) = slots.state_at(index) {
+            self.ready_if_input(index, far, resources);
+        }
+    }
+
+    /// Has a peer's turn come if it has sent something that can be taken.
+    pub fn ready_if_input(&mut self, index: u32, far: &mut Far, resources: &Resources) {
+        if !far.is_ready && far.wire.has_input(resources) {
+            far.is_ready = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// A batch of packets is over: what they ask for leaves.
+    pub fn answer(&mut self, now_ns: u64, slots: &mut Slots) {
+        while let Some(index) = self.touched.pop() {
+            if let Some(far) = far_at(slots, index) {
+                far.is_touched = false;
+                if !std::mem::replace(&mut far.is_recent, true) {
+                    self.recent.push(index);
+                }
+                self.transmit(now_ns, index, slots);
+            }
+        }
+    }
+
+    /// Asks connections whose time has come what has to leave. `true`: there were some.
+    pub fn keep_time(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
+        let mut any = false;
+        for _ in 0..DUE_AT_ONCE {
+            let Some(index) = self.timers.pop(now_ns) else { break };
+            // Its own deadlines, such as the end of lingering, are looked at with the news.
+            self.news.push(index);
+            self.transmit(now_ns, index, slots);
+            any = true;
+        }
+        any
+    }
+
+    /// The port goes to sleep: everything that waits for company leaves without.
+    pub fn before_sleep(&mut self, now_ns: u64, slots: &mut Slots) {
+        self.answer(now_ns, slots);
+        while let Some(index) = self.recent.pop() {
+            if let Some(far) = far_at(slots, index) {
+                far.is_recent = false;
+                far.wire.before_sleep();
+                self.transmit(now_ns, index, slots);
+            }
+        }
+        self.keep_time(now_ns, slots);
+    }
+
+    /// Has a connection look at the time no later than this.
+    pub fn wake_at(&mut self, index: u32, at_ns: u64) {
+        self.timers.set(index, at_ns);
+    }
+
+    /// When something is due whatever comes.
+    pub fn first_deadline_ns(&mut self) -> Option<u64> {
+        [self.timers.first_ns(), self.service.again_at_ns()].into_iter().flatten().min()
+    }
+
+    /// Sends what has to leave for one connection now.
+    pub fn transmit(&mut self, now_ns: u64, index: u32, slots: &mut Slots) {
+        if let Some(far) = far_at(slots, index) {
+            self.send_out(now_ns, index, far);
+        }
+    }
+
+    /// The same, for one that is in no slot any more.
+    pub fn send_out(&mut self, now_ns: u64, index: u32, far: &mut Far) {
+        for _ in 0..BATCHES_AT_ONCE {
+            if !self.resume_stalled() {
+                break;
+            }
+            self.batch.clear();
+            far.wire.transmit(now_ns, &mut self.batch);
+            if self.batch.is_empty() {
+                break;
+            }
+            let to = far.to;
+            let sent = send(&self.udp, to, &self.batch, 0);
+            self.stalled = sent.err().map(|sent| Stalled { to, sent });
+        }
+        let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
+        let next_ns = far.wire.next_timeout_ns();
+        // Whatever waits for room in the socket is tried again then.
+        if let Some(at_ns) = next_ns.map(|at_ns| at_ns.max(stalled_ns.unwrap_or(0))).or(stalled_ns) {
+            self.timers.set(index, at_ns);
+        }
+    }
+
+    /// Sends the rest of a batch for which there was no room. `false`: there still is none.
+    fn resume_stalled(&mut self) -> bool {
+        let Some(Stalled { to, sent }) = self.stalled.take() else { return true };
+        self.stalled = send(&self.udp, to, &self.batch, sent).err().map(|sent| Stalled { to, sent });
+        self.stalled.is_none()
+    }
+}
+
+/// Sends a batch from an offset on, in as few calls as the lengths of its packets allow. What the network does not take is
+/// lost, as on the way.
+///
+/// # Errors
+/// The socket has no room: the bytes that have left.
+fn send(udp: &UdpSocket, to: SocketAddr, batch: &Batch, mut sent: usize) -> Result<(), usize> {
+    let bytes = batch.bytes();
+    let runs = Runs { lengths: batch.packets().map(<[u8]>::len).peekable(), offset: 0 };
+    for (run, packet_bytes) in runs {
+        // Of a run that was cut short, the rest.
+        let mut at = run.start.max(sent);
+        while at < run.end {
+            match udp.send_batch(Some(to), &bytes[at..run.end], packet_bytes) {
+                Ok(count) => at += count,
+                Err(SendError::Full) => return Err(at),
+                Err(_) => at = run.end,
+            }
+        }
+        sent = sent.max(run.end);
+    }
+    Ok(())
+}
+
+/// Packets that one call can send: of one length, but the last one, which may be shorter.
+struct Runs<Lengths: Iterator<Item = usize>> {
+    lengths: std::iter::Peekable<Lengths>,
+    offset: usize,
+}
+
+impl<Lengths: Iterator<Item = usize>> Iterator for Runs<Lengths> {
+    type Item = (std::ops::Range<usize>, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let first = self.lengths.next()?;
+        let (start, mut bytes, mut count) = (self.offset, first, 1);
+        while count < BATCH_PACKETS_MAX
+            && let Some(next) = self.lengths.next_if(|next| *next <= first && bytes + next <= BATCH_BYTES_MAX)
+        {
+            bytes += next;
+            count += 1;
+            if next < first {
+                break;
+            }
+        }
+        self.offset += bytes;
+        Some((start..self.offset, first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(lengths: &[usize]) -> Vec<(std::ops::Range<usize>, usize)> {
+        Runs { lengths: lengths.iter().copied().peekable(), offset: 0 }.collect()
+    }
+
+    #[test]
+    fn one_call_takes_packets_of_one_length_and_a_shorter_one_behind_them() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[10, 10, 4, 10, 20]), [(0..24, 10), (24..34, 10), (34..54, 20)]);
+        assert_eq!(runs(&[1200; 130]).len(), 3);
+        let long = runs(&[9000; 8]);
+        assert_eq!(long, [(0..63_000, 9000), (63_000..72_000, 9000)]);
+    }
+}

@@ -1,0 +1,91 @@
+//! When each connection has something to do, whatever comes: cheap with many idle ones.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Nothing is due.
+const NEVER: u64 = u64::MAX;
+
+/// Deadlines by slot. One that moves back is left where it was: its connection is then asked too early, and answers anew.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The deadline of each slot that is in the heap.
+    set: Vec<u64>,
+}
+
+impl Timers {
+    /// Has a slot asked no later than this.
+    pub fn set(&mut self, index: u32, at_ns: u64) {
+        let place = index as usize;
+        if self.set.len() <= place {
+            self.set.resize(place + 1, NEVER);
+        }
+        if at_ns < self.set[place] {
+            self.set[place] = at_ns;
+            self.heap.push(Reverse((at_ns, index)));
+        }
+    }
+
+    pub fn forget(&mut self, index: u32) {
+        if let Some(set) = self.set.get_mut(index as usize) {
+            *set = NEVER;
+        }
+    }
+
+    /// A slot that is due. It has no deadline any more.
+    pub fn pop(&mut self, now_ns: u64) -> Option<u32> {
+        while self.first_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            let Reverse((at_ns, index)) = self.heap.pop()?;
+            let set = &mut self.set[index as usize];
+            if *set == at_ns {
+                *set = NEVER;
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// The first deadline.
+    pub fn first_ns(&mut self) -> Option<u64> {
+        while let Some(Reverse((at_ns, index))) = self.heap.peek().copied() {
+            if self.set[index as usize] == at_ns {
+                return Some(at_ns);
+            }
+            // It was forgotten, or is due earlier.
+            self.heap.pop();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_comes_first_and_each_once() {
+        let mut timers = Timers::default();
+        timers.set(7, 300);
+        timers.set(3, 200);
+        timers.set(7, 100);
+        timers.set(7, 500);
+        timers.set(4, 250);
+        timers.forget(4);
+        assert_eq!(timers.first_ns(), Some(100));
+        assert_eq!([99, 100, 100, 300, 400].map(|now| timers.pop(now)), [None, Some(7), None, Some(3), None]);
+        assert_eq!(timers.first_ns(), None);
+        timers.set(7, 300);
+        assert_eq!((timers.first_ns(), timers.pop(1000), timers.pop(1000)), (Some(300), Some(7), None));
+    }
+
+    #[test]
+    fn deadlines_that_move_cost_no_memory_for_ever() {
+        let mut timers = Timers::default();
+        for now in 0..100_000 {
+            timers.set(1, now + 50);
+            timers.pop(now);
+        }
+        assert!(timers.heap.len() <= 2, "{}", timers.heap.len());
+    }
+}

@@ -1,0 +1,372 @@
+//! The sending side of a connection: transfers cut into records.
+//!
+//! Short records are gathered in a chunk for each lane. The chunk becomes a piece of the lane when it is full, and when
+//! packets leave and take all that is before it.
+
+use bywire_wire::batch::Batch;
+use bywire_wire::frame::{LANES, Lane};
+use bywire_wire::record::{Head, LENGTH_MAX};
+use bywire_wire::sending::Exhausted;
+
+use super::outbound::{Lent, Piece};
+use super::{Connection, Stage, lane_of};
+use crate::message::error::{DisconnectReason, SendError, TransferError};
+use crate::message::peer::{Confirm, Priority};
+use crate::message::resources::Resources;
+use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
+
+/// Copied bytes of one lane that may wait for the peer's acknowledgement. A message that would be beyond is refused.
+const WAITING_BYTES_MAX: u64 = 256 << 10;
+/// Answers that wait: few, as the peer asks for as many bytes as it likes.
+const REPLY_BYTES_MAX: u64 = 64 << 10;
+/// What one piece costs besides its bytes, at least.
+const PIECE_BYTES: u64 = 64;
+/// The size of a chunk.
+const CHUNK_BYTES: usize = 4096;
+/// A shorter chunk than this is copied once more, so that its memory is free for the next one.
+const CHUNK_BYTES_MIN: usize = CHUNK_BYTES / 2;
+/// Chunks kept for later.
+const SPARE_MAX: usize = 16;
+/// Data of a get in one record.
+const GOT_BYTES_MAX: u64 = 8 << 10;
+
+impl From<Exhausted> for DisconnectReason {
+    fn from(_: Exhausted) -> Self {
+        Self::Here
+    }
+}
+
+impl Connection {
+    /// The longest message that is copied at once, and needs no posted buffer there.
+    pub fn fragment_bytes(&self) -> usize {
+        self.fragment_bytes
+    }
+
+    /// Copies a short message, at once.
+    #[inline]
+    pub fn send_now(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        if self.stage != Stage::Open {
+            return Err(SendError::Disconnected(self.ended().unwrap_or(DisconnectReason::Closed)));
+        }
+        let lane = lane_of(priority);
+        if !self.transfers.is_idle(priority) || !self.has_room(lane, bytes.len()) {
+            self.transfers.starve(priority);
+            return Err(SendError::Full);
+        }
+        let head = Head::Message { length: bytes.len() as u64, is_long: false, is_prompt: false };
+        self.add(lane, head, bytes).map_err(|error| SendError::Disconnected(error.into()))?;
+        self.is_urgent |= priority == Priority::High;
+        Ok(())
+    }
+
+    /// Copies a datagram. `false`: it was dropped for lack of room.
+    pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, DisconnectReason> {
+        let is_taken = self.stage == Stage::Open && self.packets.send_datagram(lane_of(priority), bytes);
+        self.is_urgent |= is_taken && priority == Priority::High;
+        Ok(is_taken)
+    }
+
+    /// After a call that has sent something: must packets leave now? If not, they leave with the next poll of the port,
+    /// which counts its polls. High messages do not wait, the first message after a poll does not, and a full packet does not.
+    pub fn must_leave(&mut self, polls: u32) -> bool {
+        let is_first = self.left_at_poll != Some(polls);
+        let must_leave = is_first || self.is_urgent || self.has_full_packet();
+        if must_leave {
+            self.left_at_poll = Some(polls);
+        }
+        must_leave
+    }
+
+    /// Has a packet's worth been gathered since packets left last?
+    pub fn has_full_packet(&self) -> bool {
+        let lanes = LANES.into_iter().zip(&self.outbound);
+        // What is gathered behind bytes that wait anyway does not leave sooner.
+        let ready = lanes.filter(|(lane, _)| !self.packets.has_unsent(*lane));
+        let gathered: usize = ready.map(|(_, outbound)| outbound.gathered.len()).sum();
+        self.is_full || gathered >= usize::from(self.packets.packet_bytes())
+    }
+
+    /// Is there something gathered that could leave?
+    pub(super) fn has_gathered(&self) -> bool {
+        let mut lanes = LANES.into_iter().zip(&self.outbound);
+        lanes.any(|(lane, outbound)| outbound.has_gathered() && !self.packets.has_unsent(lane))
+    }
+
+    /// Adds to a batch whatever has to leave by now. Where the batch has become full, there may be more.
+    pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
+        let before = batch.count();
+        for lane in LANES {
+            // What is gathered behind bytes that wait anyway goes on being gathered.
+            if self.outbound[lane as usize].has_gathered() && !self.packets.has_unsent(lane) {
+                // An exhausted lane ends the connection at its next send.
+                let _ = self.hand_over(lane);
+            }
+        }
+        (self.is_urgent, self.is_full) = (false, false);
+        self.packets.transmit(now_ns, batch);
+        if batch.count() > before && self.packets.flight().0 > 0 {
+            self.unanswered_since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// Bytes of a lane that wait for the peer's acknowledgement, and what they cost.
+    fn waiting_bytes(&self, lane: Lane) -> u64 {
+        let outbound = &self.outbound[lane as usize];
+        self.packets.end(lane) - self.packets.acknowledged(lane)
+            + outbound.gathered.len() as u64
+            + PIECE_BYTES * outbound.pieces
+    }
+
+    /// Is there room for a record with `length` bytes? There always is in an empty lane.
+    fn has_room(&self, lane: Lane, length: usize) -> bool {
+        let max = if lane == Lane::Reply { REPLY_BYTES_MAX } else { WAITING_BYTES_MAX };
+        let waiting = self.waiting_bytes(lane);
+        waiting == 0 || waiting + length as u64 <= max
+    }
+
+    /// Adds a record whose payload is copied.
+    fn add(&mut self, lane: Lane, head: Head, payload: &[u8]) -> Result<(), Exhausted> {
+        let outbound = &mut self.outbound[lane as usize];
+        if outbound.gathered.len() + payload.len() > CHUNK_BYTES && !outbound.gathered.is_empty() {
+            self.hand_over(lane)?;
+        }
+        let outbound = &mut self.outbound[lane as usize];
+        if outbound.gathered.capacity() == 0 {
+            outbound.gathered = outbound.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES + 64));
+        }
+        head.write(&mut outbound.gathered);
+        outbound.gathered.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// Makes what is gathered a piece of its lane.
+    fn hand_over(&mut self, lane: Lane) -> Result<(), Exhausted> {
+        let outbound = &mut self.outbound[lane as usize];
+        if outbound.gathered.is_empty() {
+            return Ok(());
+        }
+        let piece = if outbound.gathered.len() < CHUNK_BYTES_MIN {
+            let copied = Piece::Copied(outbound.gathered.as_slice().into());
+            outbound.gathered.clear();
+            copied
+        } else {
+            Piece::Chunk(std::mem::take(&mut outbound.gathered))
+        };
+        outbound.pieces += 1;
+        outbound.copied += piece.copied_bytes();
+        self.is_full = true;
+        self.packets.send(lane, piece)?;
+        Ok(())
+    }
+
+    /// The offset of a lane behind everything that was added.
+    fn position(&self, lane: Lane) -> u64 {
+        self.packets.end(lane) + self.outbound[lane as usize].gathered.len() as u64
+    }
+
+    /// Moves transfers on as far as there is room: into the lanes, answers first. `true`: something moved.
+    pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
+        let mut moved = self.take_back(resources);
+        moved |= self.advance_replies(resources)?;
+        for priority in [Priority::High, Priority::Low] {
+            while self.advance_lane(priority, resources)? {
+                moved = true;
+            }
+            moved |= self.tell_of_room(priority, resources);
+        }
+        Ok(moved)
+    }
+
+    /// Is there anything that `advance` may have to do later?
+    pub fn has_work(&self) -> bool {
+        self.transfers.has_work()
+    }
+
+    /// Could `advance` move something now?
+    pub fn can_advance(&self) -> bool {
+        let can_reply = self.transfers.owes_replies() && self.has_room(Lane::Reply, GOT_BYTES_MAX as usize);
+        can_reply
+            || [Priority::High, Priority::Low].into_iter().any(|priority| {
+                let lane = lane_of(priority);
+                let can_send =
+                    self.transfers.first(priority).is_some_and(|entry| self.can_begin(lane, entry));
+                let can_tell =
+                    self.transfers.is_starved(priority) && self.has_room(lane, self.fragment_bytes);
+                let can_confirm = self
+                    .transfers
+                    .first_undelivered(priority)
+                    .is_some_and(|position| position <= self.packets.taken(lane));
+                can_send || can_tell || can_confirm
+            })
+    }
+
+    /// Short ones are copied, for which there has to be room. Tokens bound the others.
+    fn can_begin(&self, lane: Lane, entry: &Outgoing) -> bool {
+        self.is_long(entry) || self.has_room(lane, entry.rest())
+    }
+
+    fn is_long(&self, entry: &Outgoing) -> bool {
+        entry.rest() > self.fragment_bytes
+    }
+
+    fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> bool {
+        let is_over = self.transfers.is_starved(priority)
+            && self.transfers.is_idle(priority)
+            && self.has_room(lane_of(priority), self.fragment_bytes);
+        if is_over {
+            self.transfers.tell_of_room(priority, resources);
+        }
+        is_over
+    }
+
+    /// Puts the first transfer of a priority into its lane, whole.
+    fn advance_lane(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<bool, DisconnectReason> {
+        let lane = lane_of(priority);
+        let Some(entry) = self.transfers.first(priority).filter(|entry| self.can_begin(lane, entry)) else {
+            return Ok(false);
+        };
+        let is_long = self.is_long(entry);
+        let Some(entry) = self.transfers.take_first(priority) else { return Ok(false) };
+        let Some((head, note)) = head_of(&entry, is_long) else {
+            return self.refuse(entry, priority, resources);
+        };
+        self.is_urgent |= priority == Priority::High;
+        if is_long {
+            self.add(lane, head, &[])?;
+            self.hand_over(lane)?;
+            let position = self.position(lane) + entry.rest() as u64;
+            self.outbound[lane as usize].pieces += 1;
+            self.packets.send(lane, Piece::Lent(Box::new(Lent { entry, position })))?;
+            self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());
+        } else {
+            self.add(lane, head, entry.buffer.as_ref())?;
+            self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());
+            let position = self.position(lane);
+            self.transfers.finish(entry, priority, position, resources);
+        }
+        Ok(true)
+    }
+
+    /// Ends a transfer that is longer than any may be.
+    fn refuse(
+        &mut self,
+        entry: Outgoing,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<bool, DisconnectReason> {
+        let failed = Err(TransferError::OutOfRange);
+        match entry.what {
+            What::Message { .. } => self.transfers.fail(entry, priority, failed, resources),
+            What::Put { transfer, .. } | What::Get { transfer, .. } => {
+                self.transfers.finish(entry, priority, 0, resources);
+                self.transfers.receive_status(transfer.into(), status_code(failed), resources)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends answers, and pieces of long ones, as far as there is room.
+    pub(super) fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
+        let mut moved = false;
+        while self.has_room(Lane::Reply, GOT_BYTES_MAX as usize)
+            && let Some(reply) = self.transfers.next_reply()
+        {
+            self.answer(reply, resources)?;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn answer(&mut self, reply: Reply, resources: &Resources) -> Result<(), DisconnectReason> {
+        match reply {
+            Reply::Status { transfer, result } => {
+                let head = Head::Status { transfer, code: status_code(result) };
+                self.add(Lane::Reply, head, &[])?;
+            }
+            Reply::Data { transfer, key, offset, remaining } => {
+                let length = remaining.min(GOT_BYTES_MAX);
+                // Looked up for every piece: a key that was revoked meanwhile ends the transfer.
+                let next = match resources.regions.readable(key, offset, length) {
+                    Ok(piece) => {
+                        self.add(Lane::Reply, Head::Got { length, transfer }, piece)?;
+                        let (offset, remaining) = (offset + length, remaining - length);
+                        match remaining {
+                            0 => Reply::Status { transfer, result: Ok(()) },
+                            _ => Reply::Data { transfer, key, offset, remaining },
+                        }
+                    }
+                    Err(error) => Reply::Status { transfer, result: Err(error) },
+                };
+                // Queued behind the others: no answer waits for more than a piece of a long one.
+                self.transfers.reply_last(next);
+            }
+        }
+        // An answer waits for nothing: the peer's program does.
+        self.is_urgent = true;
+        Ok(())
+    }
+
+    /// Confirms every message that the peer has consumed.
+    pub fn confirm_all_delivered(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
+        self.take_back(resources);
+        Ok(())
+    }
+
+    /// Takes back memory that the peer has acknowledged, and confirms what it has consumed. `true`: there was something.
+    pub(super) fn take_back(&mut self, resources: &mut Resources) -> bool {
+        let mut any = self.take_pieces_back(Lane::Reply, Priority::Low, resources);
+        for priority in [Priority::High, Priority::Low] {
+            let lane = lane_of(priority);
+            any |= self.take_pieces_back(lane, priority, resources);
+            any |= self.transfers.confirm(priority, self.packets.taken(lane), resources);
+        }
+        any
+    }
+
+    fn take_pieces_back(&mut self, lane: Lane, priority: Priority, resources: &mut Resources) -> bool {
+        let outbound = &mut self.outbound[lane as usize];
+        let before = outbound.pieces;
+        while let Some(piece) = self.packets.take_back(lane) {
+            outbound.pieces -= 1;
+            outbound.copied -= piece.copied_bytes();
+            match piece {
+                Piece::Copied(_) => {}
+                Piece::Chunk(mut bytes) => {
+                    if outbound.spare.len() < SPARE_MAX && bytes.capacity() <= 2 * CHUNK_BYTES {
+                        bytes.clear();
+                        outbound.spare.push(bytes);
+                    }
+                }
+                Piece::Lent(lent) => {
+                    let Lent { entry, position } = *lent;
+                    self.transfers.finish(entry, priority, position, resources);
+                }
+            }
+        }
+        outbound.pieces != before
+    }
+}
+
+/// What stands before a transfer's payload, and the note behind it. `None`: it is longer than any may be.
+fn head_of(entry: &Outgoing, is_long: bool) -> Option<(Head, Note)> {
+    let total = entry.buffer.as_ref().len() as u64;
+    let (head, note, length) = match entry.what {
+        What::Message { confirm } => {
+            let is_prompt = confirm == Confirm::Delivered;
+            (Head::Message { length: total, is_long, is_prompt }, Note::default(), total)
+        }
+        What::Put { key, offset, note, transfer } => {
+            let length = note.bytes().map(|note| note.len() as u8);
+            let transfer = transfer.into();
+            (Head::Put { length: total, key: key.0, offset, transfer, note: length }, note, total)
+        }
+        What::Get { key, offset, length, transfer } => {
+            (Head::Get { key: key.0, offset, length, transfer: transfer.into() }, Note::default(), length)
+        }
+    };
+    (length <= LENGTH_MAX).then_some((head, note))
+}

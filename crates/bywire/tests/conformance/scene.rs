@@ -1,0 +1,169 @@
+//! Two ports that are connected by a link.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bywire::{Address, Event, Payload, Peer, Port, PortOptions, Reach};
+use bywire_wire::keys::Security;
+
+use crate::ports::{Place, until};
+use crate::toy::{Habits, Node, Toy, node};
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Shm,
+    Udp(Security),
+    /// UDP, while the same ports talk to another peer each through shared memory.
+    Mixed,
+}
+
+pub const ALL: [Kind; 4] =
+    [Kind::Shm, Kind::Udp(Security::Plain), Kind::Udp(Security::Aes256Gcm), Kind::Mixed];
+
+/// Where ports of one link find each other.
+pub struct Link {
+    pub kind: Kind,
+    places: [Place; 2],
+    nodes: [Node; 2],
+    toy: Option<Toy>,
+}
+
+/// Two connected ports, and what they have reported.
+pub struct Scene {
+    pub a: Port,
+    pub b: Port,
+    pub to_b: Peer,
+    pub to_a: Peer,
+    seen: [VecDeque<Event>; 2],
+    /// Neighbours of both through shared memory.
+    neighbours: Vec<(Port, Peer)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    A,
+    B,
+}
+
+impl Link {
+    pub fn new(kind: Kind) -> Self {
+        let security = match kind {
+            Kind::Udp(security) => security,
+            Kind::Shm | Kind::Mixed => Security::Aes256Gcm,
+        };
+        Self::with(kind, security.into(), None)
+    }
+
+    /// A link between nodes that behave so. Ports of the first one are said to be of `user`.
+    pub fn with(kind: Kind, habits: Habits, user: Option<&str>) -> Self {
+        let places = [Place::new(), Place::new()];
+        let mut nodes = [node("a", places[0].path()), node("b", places[1].path())];
+        nodes[0].user = user.map_or(nodes[0].user.clone(), str::to_owned);
+        let toy = (kind != Kind::Shm).then(|| Toy::new(&nodes, habits));
+        Self { kind, places, nodes, toy }
+    }
+
+    /// The nodes go, and come back if `habits` say how.
+    pub fn restart(&mut self, habits: Option<Habits>) {
+        self.toy = None;
+        self.toy = habits.map(|habits| Toy::new(&self.nodes, habits));
+    }
+
+    pub fn directory(&self, at: At) -> &std::path::Path {
+        self.places[at as usize].path()
+    }
+
+    pub fn is_far(&self) -> bool {
+        self.kind != Kind::Shm
+    }
+
+    /// A port on the first or on the second node.
+    pub fn open(&self, at: At, options: &PortOptions) -> Port {
+        let reach = if self.is_far() { Reach::Fabric } else { Reach::Machine };
+        let place = if self.is_far() && at == At::B { &self.places[1] } else { &self.places[0] };
+        place.open(PortOptions { reach, ..options.clone() })
+    }
+
+    /// The address of `port`, which is on the second node, for ports on the first.
+    pub fn address(&self, port: &Port) -> Address {
+        let node = if self.is_far() { "b" } else { "localhost" };
+        Address { node: node.to_owned(), port: port.name().clone() }
+    }
+
+    /// Two connected ports with these options.
+    pub fn meet(&self, options: &PortOptions) -> Scene {
+        let (mut a, mut b) = (self.open(At::A, options), self.open(At::B, options));
+        let address = self.address(&b);
+        let (to_b, to_a) = connect(&mut a, &mut b, &address);
+        let mut scene = Scene { a, b, to_b, to_a, seen: Default::default(), neighbours: Vec::new() };
+        if self.kind == Kind::Mixed {
+            for (place, port) in self.places.iter().zip([&mut scene.a, &mut scene.b]) {
+                let mut neighbour = place.open(PortOptions::default());
+                let address = Address::local(port.name().clone());
+                let (to_port, _) = connect(&mut neighbour, port, &address);
+                scene.neighbours.push((neighbour, to_port));
+            }
+        }
+        scene
+    }
+}
+
+/// Connects two ports of this thread.
+pub fn connect(a: &mut Port, b: &mut Port, address: &Address) -> (Peer, Peer) {
+    let to_b = a.connect_start(address).expect("connect");
+    let (mut at_a, mut at_b) = (None, None);
+    until(|| {
+        for (port, met) in [(&mut *a, &mut at_a), (&mut *b, &mut at_b)] {
+            match port.wait(Some(Duration::from_millis(1))).expect("wait") {
+                Some(Event::Connected(peer)) => *met = Some(peer),
+                Some(other) => panic!("{other:?} before the connection"),
+                None => {}
+            }
+        }
+        at_a.is_some() && at_b.is_some()
+    });
+    assert_eq!(at_a, Some(to_b));
+    (to_b, at_b.expect("met"))
+}
+
+impl Scene {
+    /// Polls both ports once.
+    pub fn turn(&mut self) {
+        for (port, seen) in [&mut self.a, &mut self.b].into_iter().zip(&mut self.seen) {
+            seen.extend(port.poll());
+        }
+        for (neighbour, _) in &mut self.neighbours {
+            match neighbour.poll() {
+                None | Some(Event::Disconnected { .. }) => {}
+                Some(event) => panic!("{event:?} at a neighbour"),
+            }
+        }
+    }
+
+    /// The next event of a port, while both are polled.
+    pub fn next(&mut self, at: At) -> Event {
+        let mut found = None;
+        until(|| {
+            found = self.seen[at as usize].pop_front();
+            if found.is_none() {
+                self.turn();
+            }
+            found.is_some()
+        });
+        found.expect("found")
+    }
+
+    /// An event of a port that has been seen already.
+    pub fn seen(&mut self, at: At) -> Option<Event> {
+        self.seen[at as usize].pop_front()
+    }
+
+    /// The next message at a port.
+    pub fn message(&mut self, at: At) -> Payload {
+        match self.next(at) {
+            Event::Message(message) => message.payload,
+            other => panic!("{other:?} instead of a message"),
+        }
+    }
+}
