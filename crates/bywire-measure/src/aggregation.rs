@@ -514,7 +514,7 @@ mod tests {
     use super::*;
     use crate::disturbance::tests::{outcome, outcomes};
     use crate::options::Request;
-    use crate::place::Place;
+    use crate::placement::Placement;
     use crate::plan::End;
     use crate::registry::Level;
     use crate::resolution;
@@ -594,7 +594,7 @@ mod tests {
     /// A plan for datagrams, and a pair of one block: of ten bytes sent in a second one arrived, within a hundredth of it.
     fn lossy(test: Test) -> (Plan, Outcomes) {
         let request = Request::new("udp", test.name());
-        let plan = resolution::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
+        let plan = resolution::plan(&request, Level::Udp, test, &Placement::Processes).unwrap();
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
         let part =

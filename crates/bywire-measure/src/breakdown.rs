@@ -15,7 +15,7 @@ use rand::seq::SliceRandom;
 use crate::exit_status::Misuse;
 use crate::memory;
 use crate::pair;
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::Outcomes;
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
 use crate::sampling::{self, Sampling, Symbols, Who};
@@ -35,7 +35,7 @@ const ALONE_BLOCKS: u32 = 4;
 /// One variant of the measured message.
 struct Variant {
     plan: Plan,
-    place: Place,
+    placement: Placement,
     /// What it leaves out compared with the variant before, and the words for it.
     part: &'static str,
     how: String,
@@ -73,19 +73,19 @@ struct Sampled {
 }
 
 impl Breakdown {
-    /// A breakdown of the messages of `plan`, between two ends at `place`.
+    /// A breakdown of the messages of `plan`, between the two ends that `placement` names.
     ///
     /// # Errors
     /// The other end is on another machine, where it cannot be sampled.
-    pub fn new(plan: &Plan, place: &Place) -> Result<Self, Misuse> {
-        if matches!(place, Place::Host(_)) {
+    pub fn new(plan: &Plan, placement: &Placement) -> Result<Self, Misuse> {
+        if matches!(placement, Placement::Host(_)) {
             return Err(Misuse(
                 "breakdown watches both ends: give --between processes, threads or namespaces".into(),
             ));
         }
         let whole = Plan { test: Test::Latency, ..plan.clone() };
-        let ladder = ladder(&whole, place);
-        let beside = beside(&whole, place, &ladder);
+        let ladder = ladder(&whole, placement);
+        let beside = beside(&whole, placement, &ladder);
         Ok(Self { ladder, beside, symbols: OnceLock::new(), taken: Vec::new() })
     }
 
@@ -114,7 +114,7 @@ impl Breakdown {
                 Some(variant) => variant,
                 None => &self.beside[index - self.ladder.len()].0,
             };
-            let outcomes = pair::run(&Job::Messages(variant.plan.clone()), &variant.place, cores)
+            let outcomes = pair::run(&Job::Messages(variant.plan.clone()), &variant.placement, cores)
                 .with_context(|| format!("without {}", variant.part))?;
             all.insert(index, outcomes);
         }
@@ -143,7 +143,7 @@ impl Breakdown {
         let Ok(sampling) = Sampling::start(&known, blocks * whole.plan.block_us * 1000) else {
             return Ok(Vec::new());
         };
-        let outcomes = pair::run(&Job::Messages(whole.plan.clone()), &whole.place, cores)?;
+        let outcomes = pair::run(&Job::Messages(whole.plan.clone()), &whole.placement, cores)?;
         let blocks = &outcomes.source.blocks;
         let spans: Vec<(u64, u64)> =
             blocks.iter().map(|part| (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)).collect();
@@ -321,14 +321,14 @@ const UNSAMPLED_HOW: &str = "the time for which no sample came: an idle core's c
 const SAMPLES_HOW: &str = "samples of the core by the kernel's clock, by the function that it was in";
 
 /// Each variant leaves out one thing more.
-fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
+fn ladder(whole: &Plan, placement: &Placement) -> Vec<Variant> {
     let mut ladder =
-        vec![Variant { plan: whole.clone(), place: place.clone(), part: "", how: String::new() }];
-    let mut without = |part: &'static str, how: &str, change: &dyn Fn(&mut Plan, &mut Place)| {
+        vec![Variant { plan: whole.clone(), placement: placement.clone(), part: "", how: String::new() }];
+    let mut without = |part: &'static str, how: &str, change: &dyn Fn(&mut Plan, &mut Placement)| {
         let last = &ladder[ladder.len() - 1];
-        let (mut plan, mut place) = (last.plan.clone(), last.place.clone());
-        change(&mut plan, &mut place);
-        ladder.push(Variant { plan, place, part, how: how.to_owned() });
+        let (mut plan, mut placement) = (last.plan.clone(), last.placement.clone());
+        change(&mut plan, &mut placement);
+        ladder.push(Variant { plan, placement, part, how: how.to_owned() });
     };
     if whole.size_bytes > SHORT_BYTES {
         without(
@@ -342,11 +342,11 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
             (plan.size_bytes, plan.response_bytes) = (SHORT_BYTES, SHORT_BYTES)
         });
     }
-    if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
-        without("link: devices, namespaces, carriers", "over loopback in its place", &|plan, place| {
-            *place = Place::Processes;
+    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. }) {
+        without("link: devices, namespaces, carriers", "over loopback in its place", &|plan, placement| {
+            *placement = Placement::Processes;
             plan.carriers.clear();
-            plan.bind = Place::Processes.target_address();
+            plan.bind = Placement::Processes.target_address();
         });
     }
     if !whole.spin {
@@ -356,10 +356,10 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
     }
     if whole.level.carrier().is_ip {
         let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
-        without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
+        without(part, "with Unix sockets, which have neither, in its place", &|plan, placement| {
             plan.level = Level::Unix;
-            if !matches!(place, Place::Threads) {
-                *place = Place::Processes;
+            if !matches!(placement, Placement::Threads) {
+                *placement = Placement::Processes;
             }
         });
     }
@@ -367,12 +367,12 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
 }
 
 /// Differences that are not part of the sum.
-fn beside(whole: &Plan, place: &Place, ladder: &[Variant]) -> Vec<(Variant, usize, bool)> {
+fn beside(whole: &Plan, placement: &Placement, ladder: &[Variant]) -> Vec<(Variant, usize, bool)> {
     if whole.level != Level::Msg {
         return Vec::new();
     }
     let variant =
-        |plan: Plan, part, how: &str| Variant { plan, place: place.clone(), part, how: how.to_owned() };
+        |plan: Plan, part, how: &str| Variant { plan, placement: placement.clone(), part, how: how.to_owned() };
     let mut beside = Vec::new();
     if !whole.request.lent && whole.size_bytes > SHORT_BYTES {
         let lent = ladder[1].plan.with(|request| request.lent = true);
@@ -398,5 +398,5 @@ fn half_rtt_ns(outcomes: &Outcomes) -> f64 {
 /// The machine's own figure in ns, if it can be measured.
 fn alone_ns(test: memory::Test, cores: Cores) -> Option<f64> {
     let plan = MemoryPlan::short(test, ALONE_BLOCK_US, ALONE_BLOCKS);
-    pair::run(&Job::Memory(plan), &Place::Processes, cores).ok()?.source.median_reading()
+    pair::run(&Job::Memory(plan), &Placement::Processes, cores).ok()?.source.median_reading()
 }

@@ -30,7 +30,7 @@ pub mod options;
 pub mod pair;
 pub mod payload;
 pub mod pin;
-pub mod place;
+pub mod placement;
 pub mod plan;
 pub mod preload;
 pub mod preset;

@@ -25,7 +25,7 @@ use crate::mpi::{Choice, Installation};
 use crate::multi_connection::{self, Layout};
 pub use crate::options::Request;
 use crate::pair;
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::registry;
 use crate::registry::MEMORY;
@@ -70,7 +70,7 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
 /// A checked request, and the pairs taken for it so far.
 pub struct Measurement {
     job: Job,
-    place: Place,
+    placement: Placement,
     /// Where several connections run, and their number.
     group: Option<(Layout, u32)>,
     cores: Cores,
@@ -126,8 +126,8 @@ impl Measurement {
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
         let network = topology.network(&request, level, test, &between, ethernet.as_ref())?;
-        let place = match (&network, &ethernet) {
-            (Some(network), _) => Layout::Network(Arc::clone(network)).place(test, 0),
+        let placement = match (&network, &ethernet) {
+            (Some(network), _) => Layout::Network(Arc::clone(network)).placement(test, 0),
             (None, Some(ethernet)) => topology.ethernet(ethernet.frame_link)?,
             (None, None) => match frame_link {
                 Some(frame_link) => topology.ethernet(frame_link)?,
@@ -138,12 +138,12 @@ impl Measurement {
             // Checked before anything is started.
             launch::find_library().map_err(|error| Misuse(error.to_string()))?;
         }
-        let layout = network.map_or_else(|| Layout::One(place.clone()), Layout::Network);
+        let layout = network.map_or_else(|| Layout::One(placement.clone()), Layout::Network);
         let group = test.is_multi_connection().then(|| (layout, request.connections.unwrap_or(CONNECTIONS)));
-        let cores = resolution::choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        let plan = Plan { mpi, ..resolution::plan(&request, level, test, &place).map_err(Misuse::of)? };
-        let link = resolution::link(&request, level, &place);
-        let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &place)).transpose()?;
+        let cores = resolution::choose_cores(request.cores, &placement).map_err(Misuse::of)?;
+        let plan = Plan { mpi, ..resolution::plan(&request, level, test, &placement).map_err(Misuse::of)? };
+        let link = resolution::link(&request, level, &placement);
+        let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &placement)).transpose()?;
         let subject = match test {
             Test::Nhalf => Subject::Sweep(plan.clone()),
             Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
@@ -151,22 +151,22 @@ impl Measurement {
         };
         Ok(Self {
             load: request.load.unwrap_or(0),
-            parameters: resolution::parameters(&request, &plan, &place),
+            parameters: resolution::parameters(&request, &plan, &placement),
             ethernet: ethernet.is_some(),
             beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
             breakdown,
             group,
             link,
             between,
-            ..Self::of(subject, Job::Messages(plan), place, cores)
+            ..Self::of(subject, Job::Messages(plan), placement, cores)
         })
     }
 
     /// A measurement without anything beside its pairs.
-    fn of(subject: Subject, job: Job, place: Place, cores: Cores) -> Self {
+    fn of(subject: Subject, job: Job, placement: Placement, cores: Cores) -> Self {
         Self {
             job,
-            place,
+            placement,
             group: None,
             cores,
             parameters: Parameters::default(),
@@ -203,12 +203,12 @@ impl Measurement {
             blocks: blocks.kept,
             deadline_seconds: blocks.deadline_seconds(),
         };
-        let cores = resolution::choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?;
+        let cores = resolution::choose_cores(request.cores, &Placement::Processes).map_err(Misuse::of)?;
         let subject = Subject::Memory(plan.spec.clone());
         Ok(Self {
             parameters,
             between: between.to_owned(),
-            ..Self::of(subject, Job::Memory(plan), Place::Processes, cores)
+            ..Self::of(subject, Job::Memory(plan), Placement::Processes, cores)
         })
     }
 
@@ -247,7 +247,7 @@ impl Measurement {
 
     /// The segments that TCP has sent in the namespaces so far, if TCP is measured.
     fn count_segments(&self) -> Result<Option<Segments>> {
-        let namespaces = self.place.namespaces();
+        let namespaces = self.placement.namespaces();
         let is_tcp = matches!(&self.job, Job::Messages(plan) if plan.level == Level::Tcp);
         (is_tcp && !namespaces.is_empty()).then(|| Segments::of(namespaces)).transpose()
     }
@@ -257,7 +257,7 @@ impl Measurement {
             plan.pair = self.aggregation.pairs();
         }
         let Job::Messages(plan) = &self.job else {
-            let outcomes = pair::run(&self.job, &self.place, self.cores)?;
+            let outcomes = pair::run(&self.job, &self.placement, self.cores)?;
             return self.aggregation.add(vec![outcomes], None);
         };
         if let Some((layout, connections)) = &self.group {
@@ -270,7 +270,7 @@ impl Measurement {
             return self.aggregation.add(vec![whole], None);
         }
         if plan.test != Test::Nhalf {
-            let outcomes = pair::run(&self.job, &self.place, self.cores)?;
+            let outcomes = pair::run(&self.job, &self.placement, self.cores)?;
             return self.aggregation.add(vec![outcomes], None);
         }
         let sizes = sweep_sizes(plan.level);
@@ -278,7 +278,7 @@ impl Measurement {
         for &size_bytes in &sizes {
             progress(sweep.len() as f64 / sizes.len() as f64);
             let job = Job::Messages(Plan { size_bytes, ..plan.clone() });
-            sweep.push(pair::run(&job, &self.place, self.cores)?);
+            sweep.push(pair::run(&job, &self.placement, self.cores)?);
         }
         let memcpy = match plan.level {
             Level::Msg => Some(self.memcpy(plan)?),
@@ -291,7 +291,7 @@ impl Measurement {
     /// change that by the second. Absent if it cannot be measured.
     fn cacheline_ns(&self) -> Option<f64> {
         let plan = MemoryPlan::short(memory::Test::Cacheline, CACHELINE_BLOCK_US, CACHELINE_BLOCKS);
-        pair::run(&Job::Memory(plan), &Place::Processes, self.cores).ok()?.source.median_reading()
+        pair::run(&Job::Memory(plan), &Placement::Processes, self.cores).ok()?.source.median_reading()
     }
 
     /// Measures memcpy now. The message layer's N½ is relative to its rate.
@@ -303,7 +303,7 @@ impl Measurement {
             blocks: plan.blocks,
             deadline_seconds: plan.deadline_seconds,
         });
-        Ok(pair::run(&job, &Place::Processes, self.cores)?.source)
+        Ok(pair::run(&job, &Placement::Processes, self.cores)?.source)
     }
 
     /// True once the cell has all its pairs.
@@ -373,7 +373,7 @@ impl Measurement {
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
-        if let Place::Namespaces(namespaces) = &self.place {
+        if let Placement::Namespaces(namespaces) = &self.placement {
             cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments() });
         }
         cell.moments.clone_from(&self.moments);

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::clock::monotonic_ns;
 use crate::pair;
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::Outcomes;
 use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
 use crate::switched_network::SwitchedNetwork;
@@ -44,16 +44,16 @@ const BUSY_SHARE_MIN: f64 = 0.9;
 #[derive(Clone)]
 pub enum Layout {
     /// All between the same two places.
-    One(Place),
+    One(Placement),
     /// Between nodes around a switch.
     Network(Arc<SwitchedNetwork>),
 }
 
 impl Layout {
     /// Where a connection of a test runs. In tests with one common node, that is node 0.
-    pub fn place(&self, test: Test, connection: u32) -> Place {
+    pub fn placement(&self, test: Test, connection: u32) -> Placement {
         let network = match self {
-            Self::One(place) => return place.clone(),
+            Self::One(placement) => return placement.clone(),
             Self::Network(network) => network,
         };
         let nodes = network.nodes.len();
@@ -67,7 +67,7 @@ impl Layout {
             }
             _ => (peer, 0),
         };
-        Place::Nodes { network: Arc::clone(network), source, target }
+        Placement::Nodes { network: Arc::clone(network), source, target }
     }
 }
 
@@ -128,21 +128,21 @@ fn attempt(
     let begin_ns = monotonic_ns() + start.as_nanos() as u64;
     let deadline_seconds = plan.deadline_seconds + start.as_secs();
     // A lent message is in memory that was made for one peer, so lent messages have no shared port.
-    if let (Level::Msg, false, Layout::One(Place::Processes)) = (plan.level, plan.request.lent, layout) {
+    if let (Level::Msg, false, Layout::One(Placement::Processes)) = (plan.level, plan.request.lent, layout) {
         let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
         return pair::run_shared_port(&plan, connections, cores);
     }
     let run = |connection: u32| {
-        let place = layout.place(plan.test, connection);
+        let placement = layout.placement(plan.test, connection);
         let plan = Plan {
             begin_ns: Some(begin_ns),
-            bind: place.target_address(),
+            bind: placement.target_address(),
             deadline_seconds,
             // Otherwise their time would be counted once for each connection.
             carriers: if connection == 0 { plan.carriers.clone() } else { Vec::new() },
             ..plan.clone()
         };
-        pair::run(&Job::Messages(plan), &place, cores)
+        pair::run(&Job::Messages(plan), &placement, cores)
     };
     thread::scope(|scope| {
         let running: Vec<_> =
@@ -440,7 +440,7 @@ mod tests {
             [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
         {
             let request = Request { time_seconds: Some(time_seconds), ..Request::new("sock", "hotspot") };
-            let plan = resolution::plan(&request, Level::Sock, Test::Hotspot, &Place::Processes).unwrap();
+            let plan = resolution::plan(&request, Level::Sock, Test::Hotspot, &Placement::Processes).unwrap();
             assert_eq!(warmup(&plan), Duration::from_micros(due_us), "{time_seconds} s");
         }
     }

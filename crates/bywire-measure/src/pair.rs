@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::environment::boot_identity;
 use crate::namespaces::Namespace;
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::{End, Job, Level, Order, Outcome, Outcomes, Plan, Role, Word};
 use crate::preload::{NotCarried, Preload};
 use crate::process::{Event, Setting, Worker, listen};
@@ -31,10 +31,10 @@ const CARRIED_LONGER: u32 = 4;
 ///
 /// # Errors
 /// One line from the end that failed first, after both have ended.
-pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
+pub fn run(job: &Job, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let mut job = job.clone();
     for _ in 0..CARRIED_REPEATS {
-        match run_once(&job, place, cores) {
+        match run_once(&job, placement, cores) {
             Err(error) if error.is::<NotCarried>() => {}
             done => return done,
         }
@@ -43,25 +43,25 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
             plan.deadline_seconds += 2 * plan.warmup_block_us() * u64::from(plan.warmup_blocks) / 1_000_000;
         }
     }
-    run_once(&job, place, cores)
+    run_once(&job, placement, cores)
 }
 
-fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
+fn run_once(job: &Job, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
     if let Job::Messages(plan) = job
         && let Some(choice) = plan.mpi
     {
-        return mpi::run(plan, choice, place, cores);
+        return mpi::run(plan, choice, placement, cores);
     }
     let _scratch_directory = scratch_directory(job)?;
     let preload = Preload::of(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
-    let outcomes = match place {
-        Place::Threads => run_threads(job, cores, &sender, &mut conversation),
-        _ => run_two(job, place, cores, preload.as_ref(), &sender, &mut conversation),
+    let outcomes = match placement {
+        Placement::Threads => run_threads(job, cores, &sender, &mut conversation),
+        _ => run_two(job, placement, cores, preload.as_ref(), &sender, &mut conversation),
     };
     interrupt::check()?;
     let outcomes = outcomes?;
@@ -105,7 +105,7 @@ fn run_threads(
 
 fn run_two(
     job: &Job,
-    place: &Place,
+    placement: &Placement,
     cores: Cores,
     preload: Option<&Preload>,
     sender: &Sender<Event>,
@@ -116,9 +116,9 @@ fn run_two(
         let _source = start(End::Source, job, source_role(String::new()), Setting::default(), sender)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
     }
-    let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match place {
-        Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
-        Place::Nodes { network, source, target } => {
+    let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match placement {
+        Placement::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
+        Placement::Nodes { network, source, target } => {
             (Some(&network.nodes[*source]), Some(&network.nodes[*target]))
         }
         _ => (None, None),
@@ -142,8 +142,8 @@ fn run_two(
         }
         return Ok(outcomes);
     }
-    let _target = match place {
-        Place::Host(host) => Target::Remote(RemoteTarget::start(host, job, sender.clone())?),
+    let _target = match placement {
+        Placement::Host(host) => Target::Remote(RemoteTarget::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
             Target::Local(start(

@@ -432,7 +432,7 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
 mod tests {
     use super::*;
     use crate::options::Request;
-    use crate::place::Place;
+    use crate::placement::Placement;
     use crate::registry::Level;
     use crate::resolution;
 
@@ -463,7 +463,7 @@ mod tests {
     fn long_messages_are_for_those_who_have_the_key() {
         let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
         let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
         let plan = Plan { cookie: nonce(), begin_ns: Some(u64::MAX), ..plan };
         let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
         assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn the_key_is_no_part_of_a_job() {
         let request = Request { key: Some(b"the key".to_vec()), ..Request::new("tcp", "stream") };
-        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
         assert_eq!(plan.request.key, request.key);
         let told = serde_json::to_string(&Job::Messages(plan)).unwrap();
         let Job::Messages(heard) = serde_json::from_str(&told).unwrap() else { panic!("{told}") };

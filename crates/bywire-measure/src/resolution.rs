@@ -9,7 +9,7 @@ use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
 use crate::multi_connection;
 use crate::options::{HERE, MTU_BYTES, Request};
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::workload::{nhalf, overhead};
 use crate::{pin, size, slowdown, web};
@@ -69,7 +69,7 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
     Ok(())
 }
 
-pub(crate) fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<Cores> {
+pub(crate) fn choose_cores(asked: Option<(u32, u32)>, placement: &Placement) -> Result<Cores> {
     let (source, target) = match asked {
         Some((source, target)) => {
             let allowed = pin::allowed_cores();
@@ -87,10 +87,10 @@ pub(crate) fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<C
         }
         None => pin::two_cores(),
     };
-    Ok(Cores { source: Some(source), target: (!matches!(place, Place::Host(_))).then_some(target) })
+    Ok(Cores { source: Some(source), target: (!matches!(placement, Placement::Host(_))).then_some(target) })
 }
 
-pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Plan> {
+pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Placement) -> Result<Plan> {
     let (carrier, kind) = (level.carrier(), test.kind());
     let longest = carrier.longest_bytes;
     let size_bytes = request.size_bytes.unwrap_or(match carrier.is_lossy {
@@ -148,11 +148,11 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         // MPI polls. At level `sock` the library spins, unless the test itself does.
         spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(kind.polls || carrier.polls),
         sleep: request.spin == Some(false),
-        carriers: place.carriers().to_vec(),
+        carriers: placement.carriers().to_vec(),
         begin_ns: None,
         peer_number: None,
         slowdown_percent: request.slowdown_percent.unwrap_or(0).min(slowdown::PERCENT_MAX),
-        bind: place.target_address(),
+        bind: placement.target_address(),
         source: None,
         // Each pair gets one of its own.
         cookie: String::new(),
@@ -160,24 +160,24 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
     })
 }
 
-pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
-    let link = match (level.carrier().own_link, place) {
+pub(crate) fn link(request: &Request, level: Level, placement: &Placement) -> Option<String> {
+    let link = match (level.carrier().own_link, placement) {
         (Some(own), _) => request.link.as_deref().unwrap_or(own),
-        (None, Place::Processes | Place::Threads) => "loopback",
-        (None, Place::Namespaces(namespaces)) => namespaces.link(),
-        (None, Place::Nodes { network, .. }) => network.link(),
-        (None, Place::Host(_)) => "network",
+        (None, Placement::Processes | Placement::Threads) => "loopback",
+        (None, Placement::Namespaces(namespaces)) => namespaces.link(),
+        (None, Placement::Nodes { network, .. }) => network.link(),
+        (None, Placement::Host(_)) => "network",
     };
     Some(link.to_owned())
 }
 
 /// The parameters of a cell: the chosen options in the words of the command line, and defaults for the others.
-pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> Parameters {
+pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) -> Parameters {
     let mut resolved = request.clone();
     if matches!(plan.level, Level::Tcp | Level::Sock) {
         resolved.nagle.get_or_insert(false);
     }
-    if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
+    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. }) {
         resolved.mtu_bytes.get_or_insert(MTU_BYTES);
     }
     if request.level == ethernet::LEVEL {

@@ -10,7 +10,7 @@ use crate::ethernet::{Ethernet, FrameLink, Link};
 use crate::exit_status::Misuse;
 use crate::namespaces::Namespaces;
 use crate::options::{MTU_BYTES, Request};
-use crate::place::Place;
+use crate::placement::Placement;
 use crate::plan::{Level, Test};
 use crate::remote_target::Host;
 use crate::switched_network::SwitchedNetwork;
@@ -24,13 +24,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
-        let place = match between {
-            "processes" => Place::Processes,
+    pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Placement> {
+        let placement = match between {
+            "processes" => Placement::Processes,
             "threads" if level == Level::Sock => bail!(Misuse(
                 "level sock joins programs, each with a library of its own: leave out --between".to_owned()
             )),
-            "threads" => Place::Threads,
+            "threads" => Placement::Threads,
             _ if !level.carrier().is_ip => bail!(Misuse(format!(
                 "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
             ))),
@@ -48,18 +48,18 @@ impl Topology {
                     let resolved = Arc::new(Host::resolve(host, request.key.clone())?);
                     self.hosts.insert(host.to_owned(), resolved);
                 }
-                Place::Host(Arc::clone(&self.hosts[host]))
+                Placement::Host(Arc::clone(&self.hosts[host]))
             }
         };
         ensure!(
-            request.segmentation.is_none() || matches!(place, Place::Namespaces(_)),
+            request.segmentation.is_none() || matches!(placement, Placement::Namespaces(_)),
             Misuse("--segmentation sets what a veth pair does: add --between namespaces".to_owned())
         );
         ensure!(
-            request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
+            request.mtu_bytes.is_none() || matches!(placement, Placement::Namespaces(_)),
             Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
         );
-        Ok(place)
+        Ok(placement)
     }
 
     /// The nodes that a test with several connections requests. Makes them at first use.
@@ -92,20 +92,20 @@ impl Topology {
         let frame_link = ethernet.map_or(cable, |ethernet| ethernet.frame_link);
         Ok(Some(match self.networks.entry((frame_link, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),
-            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(frame_link.open_network(nodes)?))),
+            Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(frame_link.open_network(nodes)?))),
         }))
     }
 
-    pub(crate) fn ethernet(&mut self, frame_link: FrameLink) -> Result<Place> {
+    pub(crate) fn ethernet(&mut self, frame_link: FrameLink) -> Result<Placement> {
         self.namespaces(frame_link)
     }
 
     /// The namespaces joined by this link. Makes them at first use.
-    fn namespaces(&mut self, frame_link: FrameLink) -> Result<Place> {
+    fn namespaces(&mut self, frame_link: FrameLink) -> Result<Placement> {
         let pair = match self.namespaces.entry(frame_link) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Arc::new(frame_link.open()?)),
+            Entry::Vacant(entry) => entry.insert(Arc::new(frame_link.open()?)),
         };
-        Ok(Place::Namespaces(Arc::clone(pair)))
+        Ok(Placement::Namespaces(Arc::clone(pair)))
     }
 }

@@ -7,7 +7,7 @@ use super::{Measurement, Topology};
 use crate::aggregation::Subject;
 use crate::exit_status::Misuse;
 use crate::options::{MTU_BYTES, Request};
-use crate::place::Place;
+use crate::placement::Placement;
 use crate::plan::Job;
 use crate::resolution::choose_cores;
 use crate::{ethernet, web};
@@ -25,19 +25,19 @@ impl Measurement {
             let coalesce = request.coalesce.unwrap_or(true);
             ethernet::frame_link(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
         });
-        let place = match frame_link {
+        let placement = match frame_link {
             Some(frame_link) => topology.ethernet(frame_link.map_err(Misuse::of)?)?,
-            None => Place::Processes,
+            None => Placement::Processes,
         };
-        plan.bind = place.target_address();
-        plan.carriers = place.carriers().to_vec();
-        let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        let between = if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" };
+        plan.bind = placement.target_address();
+        plan.carriers = placement.carriers().to_vec();
+        let cores = choose_cores(request.cores, &placement).map_err(Misuse::of)?;
+        let between = if matches!(placement, Placement::Namespaces(_)) { "namespaces" } else { "processes" };
         Ok(Self {
             parameters: parameters(request, &plan),
             link: Some(plan.link.name().to_owned()),
             between: between.to_owned(),
-            ..Self::of(Subject::Web(plan.clone()), Job::Web(plan), place, cores)
+            ..Self::of(Subject::Web(plan.clone()), Job::Web(plan), placement, cores)
         })
     }
 }

@@ -23,7 +23,7 @@ use super::rank::{COMMAND, OUR_PROC};
 use crate::interrupt::{self, Leader};
 use crate::isolation;
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
-use crate::place::{Cores, Place};
+use crate::placement::{Cores, Placement};
 use crate::plan::{End, Job, Order, Outcome, Outcomes, Plan, Role, Word};
 use crate::process::{Event, listen};
 use crate::scratch_directory::{self, ScratchDirectory};
@@ -69,10 +69,10 @@ const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 ///
 /// # Errors
 /// One line: the implementation is not here, or what the first end that failed said; by then all of it is gone.
-pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> Result<Outcomes> {
+pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let installation = Installation::of(choice.implementation)?;
-    let namespaces = match place {
-        Place::Namespaces(namespaces) => Some(&**namespaces),
+    let namespaces = match placement {
+        Placement::Namespaces(namespaces) => Some(&**namespaces),
         _ => None,
     };
     ensure!(

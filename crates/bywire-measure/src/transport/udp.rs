@@ -238,13 +238,13 @@ impl Endpoint for Datagrams {
 mod tests {
     use super::*;
     use crate::options::Request;
-    use crate::place::Place;
+    use crate::placement::Placement;
     use crate::plan::{self, Test};
     use crate::resolution;
 
     fn plan() -> Plan {
         let request = Request::new("udp", "stream");
-        resolution::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
+        resolution::plan(&request, plan::Level::Udp, Test::Stream, &Placement::Processes).unwrap()
     }
 
     #[test]

@@ -407,12 +407,12 @@ pub fn stride(length: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::options::Request;
-    use crate::place::Place;
+    use crate::placement::Placement;
     use crate::plan::{Level, Test};
     use crate::resolution;
 
     fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
-        let plan = resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Place::Processes);
+        let plan = resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Placement::Processes);
         Plan { block_us, begin_ns, ..plan.unwrap() }
     }
 

@@ -9,7 +9,7 @@ use crate::switched_network::SwitchedNetwork;
 
 /// Where the two ends of a pair run.
 #[derive(Clone)]
-pub enum Place {
+pub enum Placement {
     /// Two processes of this machine.
     Processes,
     /// Two threads of one fresh process.
@@ -29,7 +29,7 @@ pub enum Place {
     Host(Arc<Host>),
 }
 
-impl Place {
+impl Placement {
     /// The address that a target listens on.
     pub fn target_address(&self) -> IpAddr {
         match self {
