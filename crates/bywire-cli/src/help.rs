@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bywire_measure::options::{OPTIONS, means_something};
-use bywire_measure::registry::{self, Word};
+use bywire_measure::registry::{self, HelpRow};
 use clap::Command;
 
 use crate::output;
@@ -37,7 +37,7 @@ pub fn print(command: Command, level: Option<&str>) -> Result<()> {
 }
 
 fn general(command: Command) -> String {
-    let levels: Vec<Word> = registry::rows().iter().map(|level| (level.name, level.about)).collect();
+    let levels: Vec<HelpRow> = registry::rows().iter().map(|level| (level.name, level.about)).collect();
     let after = format!(
         "{EXAMPLES}\n\nLevels, of which `bywire measure LEVEL --help` has the tests, links and options:\n{}",
         table(&levels)
@@ -78,6 +78,6 @@ fn rendered(mut command: Command, before: &str, shows: impl Fn(&str) -> bool) ->
     measure.help_template(template).render_help().to_string()
 }
 
-fn table(rows: &[Word]) -> String {
+fn table(rows: &[HelpRow]) -> String {
     rows.iter().map(|(name, about)| format!("  {name:<13} {about}\n")).collect()
 }

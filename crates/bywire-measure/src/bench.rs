@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
         self.idle("idle_before", cores);
         self.take_groups(singly(&preset.ceilings))?;
         match rounds {
-            Some(rounds) => self.take_group(preset.groups.concat(), Order::Rounds(rounds))?,
+            Some(rounds) => self.take_group(preset.groups.concat(), PairOrder::Rounds(rounds))?,
             None => self.take_groups(shuffled(preset.groups))?,
         }
         self.take_groups(singly(&preset.ceilings))?;
@@ -188,13 +188,13 @@ impl<'a> Bench<'a> {
             if interrupt::requested() {
                 break;
             }
-            self.take_group(group, Order::Shuffled)?;
+            self.take_group(group, PairOrder::Shuffled)?;
         }
         Ok(())
     }
 
     /// Takes the cells of one group pair by pair, in random order, so that drift falls on all alike.
-    fn take_group(&mut self, group: Vec<Request>, order: Order) -> Result<()> {
+    fn take_group(&mut self, group: Vec<Request>, order: PairOrder) -> Result<()> {
         let pairs = order.pairs();
         let mut running: Vec<Running> = Vec::new();
         for request in group {
@@ -298,14 +298,14 @@ impl<'a> Bench<'a> {
 
 /// The order in which the pairs of several cells are taken.
 #[derive(Clone, Copy)]
-enum Order {
+enum PairOrder {
     /// All of them in random order.
     Shuffled,
     /// One of each cell in a round, in random order.
     Rounds(u32),
 }
 
-impl Order {
+impl PairOrder {
     /// Pairs of each cell.
     fn pairs(self) -> u32 {
         match self {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::environment::boot_identity;
 use crate::namespaces::Namespace;
 use crate::placement::{Cores, Placement};
-use crate::plan::{End, Job, Level, Order, Outcome, Outcomes, Plan, Role, Word};
+use crate::plan::{End, Job, Level, Assignment, Outcome, Outcomes, Plan, Role, WorkerMessage};
 use crate::preload::{NotCarried, Preload};
 use crate::process::{Event, Setting, Worker, listen};
 use crate::remote_target::RemoteTarget;
@@ -253,14 +253,14 @@ impl Conversation {
     /// Waits for the address of the target, and its boot identity.
     fn listening(&mut self) -> Result<(String, Option<String>)> {
         match self.next()? {
-            Word::Listening { address, boot } => Ok((address, boot)),
+            WorkerMessage::Listening { address, boot } => Ok((address, boot)),
             other => bail!("an unexpected message of a worker: {other:?}"),
         }
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
         match self.next()? {
-            Word::Outcome(outcome) => Ok(outcome),
+            WorkerMessage::Outcome(outcome) => Ok(outcome),
             other => bail!("an unexpected message of a worker: {other:?}"),
         }
     }
@@ -275,7 +275,7 @@ impl Conversation {
         }
     }
 
-    fn next(&mut self) -> Result<Word> {
+    fn next(&mut self) -> Result<WorkerMessage> {
         loop {
             let remaining = self.until.saturating_duration_since(Instant::now());
             let event = match self.receiver.recv_timeout(remaining) {
@@ -284,13 +284,13 @@ impl Conversation {
                 Err(RecvTimeoutError::Disconnected) => bail!("both workers are gone"),
             };
             let end = event.end;
-            match event.word {
-                Some(Word::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
-                Some(word) => {
-                    if matches!(word, Word::Outcome(_)) {
+            match event.message {
+                Some(WorkerMessage::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
+                Some(message) => {
+                    if matches!(message, WorkerMessage::Outcome(_)) {
                         self.reported.push(end);
                     }
-                    return Ok(word);
+                    return Ok(message);
                 }
                 // A worker that has reported its outcome may end. The other one's report is still to come.
                 None if self.reported.contains(&end) => {}
@@ -302,8 +302,8 @@ impl Conversation {
 
 /// Starts a worker whose messages go to `sender`.
 fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
-    let order = Order { job: job.clone(), role };
-    let (worker, output) = Worker::start(&order, setting)?;
+    let assignment = Assignment { job: job.clone(), role };
+    let (worker, output) = Worker::start(&assignment, setting)?;
     let sender = sender.clone();
     std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
     Ok(worker)

@@ -213,7 +213,7 @@ impl MemoryPlan {
 
 /// What a worker process reads from its standard input: one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct Assignment {
     /// What the pair does.
     pub job: Job,
     /// Which part of it this process plays.
@@ -255,7 +255,7 @@ pub enum Role {
 /// What a worker writes to its standard output: one a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Word {
+pub enum WorkerMessage {
     /// The target may be connected to at this address.
     Listening {
         /// In the level's own form.

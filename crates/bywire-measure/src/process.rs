@@ -8,14 +8,14 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::interrupt::Leader;
 use crate::namespaces::Namespace;
-use crate::plan::{End, Order, Word};
+use crate::plan::{End, Assignment, WorkerMessage};
 use crate::preload::Preload;
 
 /// A message of a worker, or its end.
 pub(crate) struct Event {
     pub(crate) end: End,
     /// Absent when the worker is gone.
-    pub(crate) word: Option<Word>,
+    pub(crate) message: Option<WorkerMessage>,
 }
 
 /// Where and with which library a worker process is started, if that differs from this process.
@@ -50,13 +50,13 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts this program's own file as a worker. Returns the worker and its output.
-    pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
+    pub(crate) fn start(assignment: &Assignment, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped());
         setting.prepare(&mut command)?;
         let mut leader = Leader::start(&mut command).context("cannot start a worker process")?;
         let output = leader.child.stdout.take().context("a worker has no output")?;
-        let line = serde_json::to_string(order)? + "\n";
+        let line = serde_json::to_string(assignment)? + "\n";
         let mut input = leader.child.stdin.as_ref().context("a worker has no input")?;
         input
             .write_all(line.as_bytes())
@@ -69,13 +69,13 @@ impl Worker {
 pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
     for line in output.lines() {
         let Ok(line) = line else { break };
-        let word = serde_json::from_str(&line).unwrap_or_else(|error| Word::Failed {
+        let message = serde_json::from_str(&line).unwrap_or_else(|error| WorkerMessage::Failed {
             end,
             reason: format!("its report is not valid: {error}"),
         });
-        if sender.send(Event { end, word: Some(word) }).is_err() {
+        if sender.send(Event { end, message: Some(message) }).is_err() {
             return;
         }
     }
-    let _gone = sender.send(Event { end, word: None });
+    let _gone = sender.send(Event { end, message: None });
 }

@@ -13,8 +13,8 @@ use crate::memory;
 
 pub use bywire_results::level::MEMORY;
 
-/// A name on the command line, with a line about it.
-pub type Word = (&'static str, &'static str);
+/// A name on the command line, and the line of help about it.
+pub type HelpRow = (&'static str, &'static str);
 
 /// Calls the macro `$then` with every level that carries messages: its name, its transport in `transport/` unless it
 /// has workers of its own, and its properties.
@@ -152,7 +152,7 @@ pub struct Carrier {
     /// The tests that it has.
     pub tests: &'static [Test],
     /// The links that it can choose from, if any.
-    pub links: fn() -> Vec<Word>,
+    pub links: fn() -> Vec<HelpRow>,
     /// The default link. Absent if it depends on where the ends run.
     pub own_link: Option<&'static str>,
     /// The longest message that it carries, in bytes.
@@ -299,9 +299,9 @@ pub struct Row {
     /// What it is, in a line.
     pub about: &'static str,
     /// Its tests.
-    pub tests: Vec<Word>,
+    pub tests: Vec<HelpRow>,
     /// The links that it can choose from, if any.
-    pub links: Vec<Word>,
+    pub links: Vec<HelpRow>,
 }
 
 /// Every level, in the order of its help.
@@ -360,8 +360,8 @@ pub fn spoken(protocol: ethernet::Protocol) -> Level {
 }
 
 /// Every test of any level, each once.
-pub fn all_tests() -> Vec<Word> {
-    let mut tests: Vec<Word> = Vec::new();
+pub fn all_tests() -> Vec<HelpRow> {
+    let mut tests: Vec<HelpRow> = Vec::new();
     for test in rows().into_iter().flat_map(|level| level.tests) {
         if !tests.contains(&test) {
             tests.push(test);

@@ -1,4 +1,4 @@
-//! A worker process: one end of one pair. A line of JSON on its standard input is its order.
+//! A worker process: one end of one pair. A line of JSON on its standard input is its assignment.
 //!
 //! It does not outlive its parent: it is killed with the parent, and exits when its standard input ends or its deadline
 //! has passed.
@@ -14,42 +14,42 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::memory;
-use crate::plan::{End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
+use crate::plan::{End, Job, Level, MemoryPlan, Assignment, Outcome, Part, Plan, Role, WorkerMessage};
 use crate::registry::levels;
 use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
 use crate::{disturbance, pin, shared_port, web, workload};
 
-/// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
+/// Runs this process as a worker: reads one [`Assignment`], writes [`WorkerMessage`]s, and returns when its part is done.
 ///
 /// # Errors
-/// The order is invalid. Later failures are reported to the parent.
+/// The assignment is invalid. Later failures are reported to the parent.
 pub fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
-    let order: Order = serde_json::from_str(&line).context("a worker's order is not valid")?;
-    if let (Job::Web(plan), Role::Target { core }) = (&order.job, &order.role) {
+    let assignment: Assignment = serde_json::from_str(&line).context("a worker's assignment is not valid")?;
+    if let (Job::Web(plan), Role::Target { core }) = (&assignment.job, &assignment.role) {
         // The server's guard outlives its parent until it has cleaned up.
         return web::guard(plan, *core, say);
     }
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let deadline = order.job.deadline();
-    let end = match order.role {
+    let deadline = assignment.job.deadline();
+    let end = match assignment.role {
         Role::Target { .. } => End::Target,
         Role::Source { .. } | Role::Both { .. } => End::Source,
-        Role::SharedPort { .. } => match &order.job {
+        Role::SharedPort { .. } => match &assignment.job {
             Job::Messages(plan) => shared_port::end(plan.test),
             _ => End::Target,
         },
     };
     std::thread::spawn(move || end_with_parent(end, deadline));
-    obey(&order, &say);
+    fulfil(&assignment, &say);
     Ok(())
 }
 
 /// Writes one line to the parent. An error means that the parent is gone.
-fn say(word: Word) {
-    if let Ok(line) = serde_json::to_string(&word) {
+fn say(message: WorkerMessage) {
+    if let Ok(line) = serde_json::to_string(&message) {
         let mut output = io::stdout().lock();
         let _gone = writeln!(output, "{line}").and_then(|()| output.flush());
     }
@@ -68,15 +68,15 @@ fn end_with_parent(end: End, deadline: Duration) {
             continue;
         }
         if ready == Ok(0) {
-            say(Word::Failed { end, reason: format!("not finished after {} s", deadline.as_secs()) });
+            say(WorkerMessage::Failed { end, reason: format!("not finished after {} s", deadline.as_secs()) });
         }
-        // After the order, only the end of the input can come.
+        // After the assignment, only the end of the input can come.
         std::process::exit(3);
     }
 }
 
-fn obey(order: &Order, say: &Say) {
-    match (&order.job, &order.role) {
+fn fulfil(assignment: &Assignment, say: &Say) {
+    match (&assignment.job, &assignment.role) {
         (Job::Memory(plan), role) => measure_memory(plan, role, say),
         (Job::Web(plan), role) => measure_web(plan, role, say),
         (Job::Messages(plan), Role::SharedPort { core, connections }) => {
@@ -84,7 +84,7 @@ fn obey(order: &Order, say: &Say) {
                 shared_port::run(plan, *core, *connections, |address| say(listening(address)))
             });
             match played {
-                Ok(outcomes) => outcomes.into_iter().map(Word::Outcome).for_each(say),
+                Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(say),
                 Err(error) => say(failed(shared_port::end(plan.test), &error)),
             }
         }
@@ -99,7 +99,7 @@ fn obey(order: &Order, say: &Say) {
 type Player = fn(&Plan, &Role, &Say);
 
 /// Sends a message to the parent.
-type Say = dyn Fn(Word) + Sync;
+type Say = dyn Fn(WorkerMessage) + Sync;
 
 macro_rules! players {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:ident :: $type:ident)?] $carrier:expr;)+) => {
@@ -145,17 +145,17 @@ fn play<T: Transport>(plan: &Plan, role: &Role, say: &Say) {
 
 fn report(end: End, say: &Say, part: impl FnOnce() -> Result<Outcome>) {
     say(match part() {
-        Ok(outcome) => Word::Outcome(outcome),
+        Ok(outcome) => WorkerMessage::Outcome(outcome),
         Err(error) => failed(end, &error),
     });
 }
 
-fn failed(end: End, error: &anyhow::Error) -> Word {
-    Word::Failed { end, reason: format!("{error:#}") }
+fn failed(end: End, error: &anyhow::Error) -> WorkerMessage {
+    WorkerMessage::Failed { end, reason: format!("{error:#}") }
 }
 
-fn listening(address: String) -> Word {
-    Word::Listening { address, boot: boot_identity() }
+fn listening(address: String) -> WorkerMessage {
+    WorkerMessage::Listening { address, boot: boot_identity() }
 }
 
 fn play_target<T: Transport>(
@@ -193,7 +193,7 @@ fn measure_web(plan: &web::Plan, role: &Role, say: &Say) {
     };
     let measured = pin(*core).and_then(|()| web::measure(plan, *core, &serde_json::from_str(address)?));
     match measured {
-        Ok(outcomes) => outcomes.into_iter().map(Word::Outcome).for_each(say),
+        Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(say),
         Err(error) => say(failed(End::Source, &error)),
     }
 }

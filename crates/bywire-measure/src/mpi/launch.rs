@@ -24,7 +24,7 @@ use crate::interrupt::{self, Leader};
 use crate::isolation;
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
 use crate::placement::{Cores, Placement};
-use crate::plan::{End, Job, Order, Outcome, Outcomes, Plan, Role, Word};
+use crate::plan::{End, Job, Assignment, Outcome, Outcomes, Plan, Role, WorkerMessage};
 use crate::process::{Event, listen};
 use crate::scratch_directory::{self, ScratchDirectory};
 
@@ -313,14 +313,14 @@ impl<'a> Conversation<'a> {
                 self.accept()?;
             }
             match self.receiver.recv_timeout(LOOK_AGAIN) {
-                Ok(Event { end, word: Some(Word::Failed { reason, .. }) }) => {
+                Ok(Event { end, message: Some(WorkerMessage::Failed { reason, .. }) }) => {
                     bail!("the {end} failed: {reason}")
                 }
-                Ok(Event { word: Some(Word::Outcome(outcome)), .. }) => outcomes.push(outcome),
-                Ok(Event { word: Some(other), .. }) => bail!("an unexpected message of a rank: {other:?}"),
-                Ok(Event { end, word: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
-                Ok(Event { end, word: None }) => bail!("the {end} died in the middle of the test"),
-                // Of both ranks there is a last word: what they measured, or that their sockets have ended.
+                Ok(Event { message: Some(WorkerMessage::Outcome(outcome)), .. }) => outcomes.push(outcome),
+                Ok(Event { message: Some(other), .. }) => bail!("an unexpected message of a rank: {other:?}"),
+                Ok(Event { end, message: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
+                Ok(Event { end, message: None }) => bail!("the {end} died in the middle of the test"),
+                // Of both ranks there is a last message: what they measured, or that their sockets have ended.
                 Err(RecvTimeoutError::Timeout) if self.ranks.len() < 2 && job.is_gone() => {
                     bail!("MPI's launcher ended in the middle of the test")
                 }
@@ -352,8 +352,8 @@ impl<'a> Conversation<'a> {
         };
         ensure!(!self.ranks.iter().any(|(known, _)| *known == end), "two ranks say that they are the {end}");
         stream.set_read_timeout(None)?;
-        let order = Order { job: Job::Messages(self.plan.clone()), role };
-        (&stream).write_all((serde_json::to_string(&order)? + "\n").as_bytes())?;
+        let assignment = Assignment { job: Job::Messages(self.plan.clone()), role };
+        (&stream).write_all((serde_json::to_string(&assignment)? + "\n").as_bytes())?;
         let sender = self.sender.clone();
         std::thread::spawn(move || listen(end, input, &sender));
         self.ranks.push((end, stream));

@@ -18,7 +18,7 @@ use crate::cpu::{Snapshot, processes_seconds_by};
 use crate::disturbance;
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
-use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
+use crate::plan::{Details, End, Job, Assignment, Outcome, Part, Plan, Role, Test, WorkerMessage};
 use crate::workload::block_loop::{buckets, histogram};
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
@@ -49,29 +49,29 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let mut line = String::new();
     let mut input = BufReader::new(parent.try_clone()?);
     input.read_line(&mut line)?;
-    let order: Order = serde_json::from_str(&line).context("a rank's order is not valid")?;
-    let (end, core) = match order.role {
+    let assignment: Assignment = serde_json::from_str(&line).context("a rank's assignment is not valid")?;
+    let (end, core) = match assignment.role {
         Role::Target { core } => (End::Target, core),
         Role::Source { core, .. } => (End::Source, core),
-        _ => bail!("a rank's order is not valid"),
+        _ => bail!("a rank's assignment is not valid"),
     };
-    let deadline = Instant::now() + order.job.deadline();
+    let deadline = Instant::now() + assignment.job.deadline();
     let to_parent = parent.try_clone()?;
     std::thread::spawn(move || end_with_parent(input, to_parent, end, deadline));
-    let Job::Messages(plan) = &order.job else { bail!("a rank's order is not valid") };
+    let Job::Messages(plan) = &assignment.job else { bail!("a rank's assignment is not valid") };
     let own = socket.with_file_name(OUR_PROC);
     let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
     let block_loop = BlockLoop { plan, end, core, parents_proc, thread: String::new() };
     let outcome = block_loop.play(program).inspect_err(|error| {
-        say(&parent, &Word::Failed { end, reason: format!("{error:#}") });
+        say(&parent, &WorkerMessage::Failed { end, reason: format!("{error:#}") });
     })?;
-    say(&parent, &Word::Outcome(outcome));
+    say(&parent, &WorkerMessage::Outcome(outcome));
     Ok(())
 }
 
 /// Writes one line to the parent; a parent that is gone needs no answer.
-fn say(mut parent: &UnixStream, word: &Word) {
-    if let Ok(line) = serde_json::to_string(word) {
+fn say(mut parent: &UnixStream, message: &WorkerMessage) {
+    if let Ok(line) = serde_json::to_string(message) {
         let _gone = parent.write_all((line + "\n").as_bytes());
     }
 }
@@ -82,7 +82,7 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
     let _waits_for_ever = input.get_ref().set_read_timeout(Some(remaining));
     let late = input.read(&mut [0]).is_err();
     if late {
-        say(&parent, &Word::Failed { end, reason: "the MPI job has not finished in time".to_owned() });
+        say(&parent, &WorkerMessage::Failed { end, reason: "the MPI job has not finished in time".to_owned() });
     }
     std::process::exit(3);
 }

@@ -21,7 +21,7 @@ use super::plan::Plan;
 use super::server::{self, Running};
 use crate::interrupt;
 use crate::pin;
-use crate::plan::{End, Job, Order, Role, Word};
+use crate::plan::{End, Job, Assignment, Role, WorkerMessage};
 use crate::process::Setting;
 use crate::scratch_directory::ScratchDirectory;
 
@@ -69,8 +69,8 @@ impl ServerGuard {
         let mut child = command.spawn().context("cannot start the guard of a server")?;
         let output = child.stdout.take().context("the guard has no output")?;
         let mut input = child.stdin.take().context("the guard has no input")?;
-        let order = Order { job: Job::Web(plan.clone()), role: Role::Target { core } };
-        let told = input.write_all((serde_json::to_string(&order)? + "\n").as_bytes());
+        let assignment = Assignment { job: Job::Web(plan.clone()), role: Role::Target { core } };
+        let told = input.write_all((serde_json::to_string(&assignment)? + "\n").as_bytes());
         let nowhere = Address { socket: String::new(), processes: Vec::new(), version: String::new(), core };
         let mut guard = Self { child, input: Some(input), address: nowhere };
         told.context("the guard of a server died before it began")?;
@@ -91,9 +91,9 @@ impl ServerGuard {
             }
         };
         match serde_json::from_str(&line).map_err(|_| anyhow!("the guard of a server died"))? {
-            Word::Listening { address, .. } => guard.address = serde_json::from_str(&address)?,
-            Word::Failed { reason, .. } => bail!(reason),
-            Word::Outcome(_) => bail!("an unexpected message of the process that keeps a server"),
+            WorkerMessage::Listening { address, .. } => guard.address = serde_json::from_str(&address)?,
+            WorkerMessage::Failed { reason, .. } => bail!(reason),
+            WorkerMessage::Outcome(_) => bail!("an unexpected message of the process that keeps a server"),
         }
         Ok(guard)
     }
@@ -124,18 +124,18 @@ impl Drop for ServerGuard {
 ///
 /// # Errors
 /// Only what keeps it from saying anything; all else is told to the parent.
-pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(Word)) -> Result<()> {
+pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(WorkerMessage)) -> Result<()> {
     // Whoever ends the whole session by signals ends the parent too.
     ctrlc::set_handler(|| {}).context("cannot watch for signals")?;
     // The server's children are ours once it is gone, and are waited for.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot keep a server")?;
     let _kept = match Guarded::open(plan, core) {
         Ok((kept, address)) => {
-            say(Word::Listening { address: serde_json::to_string(&address)?, boot: None });
+            say(WorkerMessage::Listening { address: serde_json::to_string(&address)?, boot: None });
             kept
         }
         Err(error) => {
-            say(Word::Failed { end: End::Target, reason: format!("{error:#}") });
+            say(WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") });
             return Ok(());
         }
     };
