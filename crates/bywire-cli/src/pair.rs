@@ -11,7 +11,7 @@ use bywire_pairing::launch;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::space::{JoinError, Spaces};
 use bywire_pairing::user::Scope;
-use bywire_sys::namespace::Place;
+use bywire_sys::namespace::NamespaceName;
 use bywire_sys::{activation, directory, process};
 use clap::Args;
 use serde::Deserialize;
@@ -85,8 +85,8 @@ impl PairArgs {
         let default = Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| is_root && path.exists());
         let settings = self.config.or(default).map(|path| read(&path)).transpose().map_err(Misuse::of)?;
         let spaces = settings.unwrap_or_default().spaces().map_err(Misuse::of)?;
-        for (place, error) in spaces.absent() {
-            bywire_measure::exit_status::complain("bywire", format!("no namespace at {place} now: {error}"));
+        for (name, error) in spaces.absent() {
+            bywire_measure::exit_status::complain("bywire", format!("no namespace {name} now: {error}"));
         }
         let handed_over = match self.socket {
             None => activation::socket().map_err(StartError::Socket)?,
@@ -167,8 +167,8 @@ fn read(path: &Path) -> Result<Settings, SettingsError> {
 
 impl Settings {
     fn spaces(&self) -> Result<Spaces, SettingsError> {
-        let place = |text: &String| text.parse::<Place>().map_err(|_| SettingsError::Namespace(text.clone()));
-        let lists = self.one_address_space.iter().map(|list| list.iter().map(place).collect());
+        let name = |text: &String| text.parse::<NamespaceName>().map_err(|_| SettingsError::Namespace(text.clone()));
+        let lists = self.one_address_space.iter().map(|list| list.iter().map(name).collect());
         Ok(Spaces::new(lists.collect::<Result<_, _>>()?)?)
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use bywire_sys::Errno;
-use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_sys::tap::{self, Offloads, Queue, Tap};
 
 use crate::address::MacAddress;
@@ -23,7 +23,7 @@ const IPV6_MTU_BYTES: u32 = 1280;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The namespace.
-    pub place: Place,
+    pub namespace: NamespaceName,
     /// The name of the interface.
     pub name: String,
     /// Its hardware address.
@@ -45,13 +45,13 @@ pub enum InterfaceError {
     #[error(
         "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
     )]
-    NoNamespace(Place),
+    NoNamespace(NamespaceName),
     /// The process that stood for the namespace has ended. Its process id means nothing any more.
     #[error("the process of {0} has ended: name another process, or a namespace")]
-    NoProcess(Place),
+    NoProcess(NamespaceName),
     /// The namespace cannot be entered.
     #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
-    Entry(Place, Errno),
+    Entry(NamespaceName, Errno),
     /// The kernel has no TAP devices.
     #[error("there is no /dev/net/tun: `modprobe tun`, or give the container that device")]
     NoTap,
@@ -103,9 +103,9 @@ impl Interface {
     /// [`InterfaceError`].
     pub fn build(plan: Plan, workshop: &Namespace) -> Result<(Self, Vec<Queue>), InterfaceError> {
         plan.check()?;
-        let namespace = open(&plan.place)?;
+        let namespace = open(&plan.namespace)?;
         let made = workshop.run(|| plan.make_device(&namespace));
-        let tap = made.map_err(|cause| InterfaceError::Entry(Place::Current, cause))??;
+        let tap = made.map_err(|cause| InterfaceError::Entry(NamespaceName::Current, cause))??;
         plan.inside(&namespace, || plan.configure())??;
         Ok((Self { plan, offloads: tap.offloads }, tap.queues))
     }
@@ -115,7 +115,7 @@ impl Interface {
     /// # Errors
     /// [`InterfaceError`].
     pub fn look(&self) -> Result<Link, InterfaceError> {
-        let namespace = open(&self.plan.place)?;
+        let namespace = open(&self.plan.namespace)?;
         self.plan.inside(&namespace, || {
             let found = Links::open().and_then(|mut links| links.find(&self.plan.name));
             found.map_err(|cause| self.plan.failed("look at", cause))
@@ -129,9 +129,9 @@ impl Interface {
     /// [`InterfaceError`].
     pub fn adapt(&mut self, wanted: Plan) -> Result<(), InterfaceError> {
         // The namespace stays the same, even if the process id in `wanted` belongs to another process by now.
-        let wanted = Plan { place: self.plan.place.clone(), ..wanted };
+        let wanted = Plan { namespace: self.plan.namespace.clone(), ..wanted };
         wanted.check()?;
-        let namespace = open(&wanted.place)?;
+        let namespace = open(&wanted.namespace)?;
         let before = self.plan.clone();
         let now = &mut self.plan;
         wanted.inside(&namespace, || {
@@ -173,7 +173,7 @@ impl Plan {
 
     /// The label of the interface: `NETNS:NAME`.
     pub fn label(&self) -> String {
-        format!("{}:{}", self.place, self.name)
+        format!("{}:{}", self.namespace, self.name)
     }
 
     /// Makes the device in this thread's namespace and moves it to the target namespace.
@@ -229,7 +229,7 @@ impl Plan {
         namespace: &Namespace,
         action: impl FnOnce() -> T + Send,
     ) -> Result<T, InterfaceError> {
-        namespace.run(action).map_err(|cause| InterfaceError::Entry(self.place.clone(), cause))
+        namespace.run(action).map_err(|cause| InterfaceError::Entry(self.namespace.clone(), cause))
     }
 
     fn failed(&self, action: &'static str, cause: io::Error) -> InterfaceError {
@@ -244,12 +244,12 @@ pub fn is_name(text: &str) -> bool {
     (1..=tap::NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(good)
 }
 
-fn open(place: &Place) -> Result<Namespace, InterfaceError> {
-    Namespace::open(place).map_err(|error| match error {
-        Errno::SRCH | Errno::NOENT if matches!(place, Place::Process(_)) => {
-            InterfaceError::NoProcess(place.clone())
+fn open(name: &NamespaceName) -> Result<Namespace, InterfaceError> {
+    Namespace::open(name).map_err(|error| match error {
+        Errno::SRCH | Errno::NOENT if matches!(name, NamespaceName::Process(_)) => {
+            InterfaceError::NoProcess(name.clone())
         }
-        Errno::NOENT | Errno::SRCH => InterfaceError::NoNamespace(place.clone()),
-        error => InterfaceError::Entry(place.clone(), error),
+        Errno::NOENT | Errno::SRCH => InterfaceError::NoNamespace(name.clone()),
+        error => InterfaceError::Entry(name.clone(), error),
     })
 }

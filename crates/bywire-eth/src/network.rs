@@ -443,7 +443,7 @@ mod tests {
                 (Loop { orders, work: None }, theirs)
             })
             .unzip();
-        let workshop = Namespace::open(&bywire_sys::namespace::Place::Current).expect("ours");
+        let workshop = Namespace::open(&bywire_sys::namespace::NamespaceName::Current).expect("ours");
         let (probe, interfaces, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
         (Network { workshop, probe, interfaces, loops, vanished }, theirs)
     }

@@ -253,7 +253,7 @@ impl<'a> Service<'a> {
             return Ok(());
         }
         self.network.configure(settings.carrier())?;
-        self.keep_places(&mut plans);
+        self.keep_namespaces(&mut plans);
         self.given_up.retain(|label| plans.iter().any(|wanted| wanted.label() == *label));
         plans.retain(|wanted| !self.given_up.contains(&wanted.label()));
         let missed: HashSet<_> = self.missing.iter().map(Plan::label).collect();
@@ -266,13 +266,13 @@ impl<'a> Service<'a> {
 
     /// Keeps the namespace that is known for a label. The process id in the new settings may belong to another
     /// process by now.
-    fn keep_places(&self, plans: &mut [Plan]) {
+    fn keep_namespaces(&self, plans: &mut [Plan]) {
         let standing = self.network.interfaces().map(|(_, interface)| &interface.plan);
         let known: HashMap<_, _> =
-            standing.chain(&self.missing).map(|plan| (plan.label(), &plan.place)).collect();
+            standing.chain(&self.missing).map(|plan| (plan.label(), &plan.namespace)).collect();
         for plan in plans {
-            if let Some(place) = known.get(&plan.label()) {
-                plan.place = (*place).clone();
+            if let Some(namespace) = known.get(&plan.label()) {
+                plan.namespace = (*namespace).clone();
             }
         }
     }

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bywire_sys::namespace::Place;
+use bywire_sys::namespace::NamespaceName;
 use serde::Deserialize;
 
 use crate::address::{MacAddress, MacAddressError};
@@ -226,7 +226,7 @@ impl Interface {
         if self.namespace.len() > NAMESPACE_BYTES_MAX || self.namespace.contains(char::is_control) {
             return Err(SettingsError::Namespace(self.namespace.chars().take(40).collect()));
         }
-        let place: Place =
+        let namespace: NamespaceName =
             self.namespace.parse().map_err(|_| SettingsError::Namespace(self.namespace.clone()))?;
         for name in [Some(&self.name), self.bridge.as_ref()].into_iter().flatten() {
             if !interface::is_name(name) {
@@ -243,14 +243,14 @@ impl Interface {
             Some(text) => text.parse::<MacAddress>()?,
             None => {
                 let (network, node) = (&settings.network, &settings.node);
-                MacAddress::of_node(&format!("{network}/{node}/{place}:{}", self.name))
+                MacAddress::of_node(&format!("{network}/{node}/{namespace}:{}", self.name))
             }
         };
         if mac.is_multicast() {
             return Err(SettingsError::Group(mac));
         }
         Ok(Plan {
-            place,
+            namespace,
             name: self.name.clone(),
             mac,
             addresses: addresses.map_err(SettingsError::Address)?,
@@ -314,10 +314,10 @@ mod tests {
     fn interfaces_are_told_in_one_word() {
         let blue = plan("blue:by0=10.77.0.1/24,fd00::1/64").expect("a plan");
         assert_eq!((blue.label().as_str(), blue.addresses.len(), blue.mtu_bytes), ("blue:by0", 2, 1500));
-        assert_eq!(plan("pid:17:by0").expect("a plan").place.to_string(), "pid:17");
-        assert_eq!(plan("-:by0").expect("a plan").place, Place::Current);
+        assert_eq!(plan("pid:17:by0").expect("a plan").namespace.to_string(), "pid:17");
+        assert_eq!(plan("-:by0").expect("a plan").namespace, NamespaceName::Current);
         let path = plan("/run/b:c:by0=10.0.0.1/8").expect("a plan");
-        assert_eq!(path.place, Place::Path("/run/b:c".into()));
+        assert_eq!(path.namespace, NamespaceName::Path("/run/b:c".into()));
         assert_eq!(path.addresses.len(), 1);
     }
 

@@ -37,7 +37,7 @@ pub fn interface(interface: &Interface, probe: &Probe, counts: &Counts) -> Value
     json!({
         "interface": plan.label(),
         "lane": 2 * counts.interface,
-        "namespace": plan.place.to_string(),
+        "namespace": plan.namespace.to_string(),
         "name": plan.name,
         "mac": plan.mac.to_string(),
         "mtu": mtu_bytes,

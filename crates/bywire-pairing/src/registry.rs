@@ -663,15 +663,15 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_the_places_of_namespaces_that_takes_its_time_holds_up_no_other_user() {
-        use bywire_sys::namespace::Place;
+    fn a_slow_look_for_namespaces_holds_up_no_other_user() {
+        use bywire_sys::namespace::NamespaceName;
         let directory = tempfile::tempdir().expect("a directory");
         // Opening a fifo for reading waits until another process opens it for writing.
         let place = directory.path().join("namespace");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
         let mut registry = Registry::new(Scope::Machine, 1);
-        registry.spaces = Arc::new(Spaces::new(vec![vec![Place::Path(place.clone())]]).expect("spaces"));
+        registry.spaces = Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
         let shared = Mutex::new(registry);
         let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
         let identity = Identity {

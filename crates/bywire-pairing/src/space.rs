@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
-use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp;
 
-/// The most places that may be named in all.
-pub const PLACES_MAX: usize = 256;
-/// How often the places are looked at for an unknown namespace.
+/// The most namespaces that may be named in all.
+pub const NAMES_MAX: usize = 256;
+/// How often namespaces are looked for by their names to find an unknown one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The namespaces in which an address names the same host.
@@ -24,26 +24,26 @@ pub enum Space {
     Joined(usize),
 }
 
-/// The joined namespaces, and the places where they are found.
+/// The joined namespaces, and the names by which they are found.
 ///
-/// A look at the places starts a thread for each, so it has a lock of its own. Only connections in a namespace that
+/// Looking for them starts a thread for each name, so it has a lock of its own. Only connections in a namespace that
 /// is not known yet wait for it.
 #[derive(Debug, Default)]
 pub struct Spaces {
-    joined: Vec<Vec<Place>>,
+    joined: Vec<Vec<NamespaceName>>,
     known: RwLock<HashMap<u64, usize>>,
     /// The time of the last look.
     looked: Mutex<Option<Instant>>,
 }
 
-/// Why places cannot be joined.
+/// Why namespaces cannot be joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// A namespace is in two spaces, so its addresses would mean two things.
     #[error("{0} is in two address spaces: leave it in one")]
     Twice(String),
-    /// Too many places are named.
-    #[error("more than {PLACES_MAX} namespaces are named")]
+    /// Too many namespaces are named.
+    #[error("more than {NAMES_MAX} namespaces are named")]
     TooMany,
 }
 
@@ -52,21 +52,21 @@ impl Spaces {
     ///
     /// # Errors
     /// [`JoinError`].
-    pub fn new(joined: Vec<Vec<Place>>) -> Result<Self, JoinError> {
-        let all: Vec<&Place> = joined.iter().flatten().collect();
-        if all.len() > PLACES_MAX {
+    pub fn new(joined: Vec<Vec<NamespaceName>>) -> Result<Self, JoinError> {
+        let all: Vec<&NamespaceName> = joined.iter().flatten().collect();
+        if all.len() > NAMES_MAX {
             return Err(JoinError::TooMany);
         }
-        match all.iter().enumerate().find(|(at, place)| all.iter().take(*at).any(|other| other == *place)) {
-            Some((_, place)) => Err(JoinError::Twice(place.to_string())),
+        match all.iter().enumerate().find(|(at, name)| all.iter().take(*at).any(|other| other == *name)) {
+            Some((_, name)) => Err(JoinError::Twice(name.to_string())),
             None => Ok(Self { joined, ..Self::default() }),
         }
     }
 
-    /// The places that have no namespace, or one that we may not enter, each with the reason.
+    /// The names without a namespace, or with one that we may not enter, each with the reason.
     pub fn absent(&self) -> Vec<(String, Errno)> {
-        let places = self.joined.iter().flatten();
-        places.filter_map(|place| Some((place.to_string(), cookie(place).err()?))).collect()
+        let names = self.joined.iter().flatten();
+        names.filter_map(|name| Some((name.to_string(), cookie(name).err()?))).collect()
     }
 
     /// The address space of a connection in `namespace`. Does not wait if the namespace is known.
@@ -96,11 +96,11 @@ impl Spaces {
         }
     }
 
-    /// Finds the present namespaces of all places. They change as containers come and go.
+    /// Finds the namespaces that have the names now. They change as containers come and go.
     fn look(&self) -> HashMap<u64, usize> {
         let (mut known, mut doubtful) = (HashMap::new(), Vec::new());
-        for (index, places) in self.joined.iter().enumerate() {
-            for cookie in places.iter().filter_map(|place| cookie(place).ok()) {
+        for (index, names) in self.joined.iter().enumerate() {
+            for cookie in names.iter().filter_map(|name| cookie(name).ok()) {
                 if known.insert(cookie, index).is_some_and(|other| other != index) {
                     doubtful.push(cookie);
                 }
@@ -112,9 +112,9 @@ impl Spaces {
     }
 }
 
-/// The kernel's number for the namespace at a place.
-fn cookie(place: &Place) -> Result<u64, Errno> {
-    Namespace::open(place)?.run(|| tcp::namespace(&Socket::pair()?.0))?
+/// The kernel's number for the namespace with this name.
+fn cookie(name: &NamespaceName) -> Result<u64, Errno> {
+    Namespace::open(name)?.run(|| tcp::namespace(&Socket::pair()?.0))?
 }
 
 /// Does the address mean a different host in every namespace?
@@ -129,17 +129,17 @@ fn is_private(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
-        text.parse().expect("a place")
+    fn name(text: &str) -> NamespaceName {
+        text.parse().expect("a name")
     }
 
     #[test]
     fn only_what_is_named_is_joined_and_private_addresses_never_are() {
-        let here = cookie(&Place::Current).expect("entering it takes no more than being there");
+        let here = cookie(&NamespaceName::Current).expect("entering it takes no more than being there");
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
         let alone = Spaces::default();
         assert_eq!(alone.of(here, routed), Space::Own(here));
-        let joined = || Spaces::new(vec![vec![place("nobody")], vec![Place::Current]]).expect("spaces");
+        let joined = || Spaces::new(vec![vec![name("nobody")], vec![NamespaceName::Current]]).expect("spaces");
         assert_eq!(joined().of(here, routed), Space::Joined(1));
         assert_eq!(joined().of(here + 1, routed), Space::Own(here + 1));
         for private in ["127.0.0.1:1", "[::1]:1", "[fe80::1]:1", "169.254.0.1:1"] {
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn a_namespace_in_two_spaces_is_in_none() {
-        let twice = vec![vec![place("blue")], vec![place("red"), place("blue")]];
+        let twice = vec![vec![name("blue")], vec![name("red"), name("blue")]];
         assert!(matches!(Spaces::new(twice), Err(JoinError::Twice(name)) if name == "blue"));
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
-        let here = cookie(&Place::Current).expect("ours");
-        let other_name = place(&format!("/proc/{}/ns/net", std::process::id()));
-        let spaces = Spaces::new(vec![vec![Place::Current], vec![other_name]]).expect("two names");
+        let here = cookie(&NamespaceName::Current).expect("ours");
+        let other_name = name(&format!("/proc/{}/ns/net", std::process::id()));
+        let spaces = Spaces::new(vec![vec![NamespaceName::Current], vec![other_name]]).expect("two names");
         assert_eq!(spaces.of(here, routed), Space::Own(here));
     }
 }

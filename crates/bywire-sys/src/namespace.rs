@@ -20,7 +20,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// How a network namespace is named.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum NamespaceName {
     /// The namespace of this process: `-`.
     Current,
     /// A namespace made by `ip netns add`.
@@ -32,7 +32,7 @@ pub enum Place {
 }
 
 /// A process named by its number. The kernel reuses numbers, so all copies of this mean the process that had the
-/// number when the place was first opened.
+/// number when the name was first opened.
 #[derive(Clone, Debug)]
 pub struct Resident {
     number: u32,
@@ -45,7 +45,7 @@ pub struct Namespace {
     file: OwnedFd,
 }
 
-impl FromStr for Place {
+impl FromStr for NamespaceName {
     type Err = Errno;
 
     /// # Errors
@@ -70,7 +70,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NamespaceName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Current => formatter.write_str("-"),
@@ -81,7 +81,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl NamespaceName {
     /// The file of the namespace.
     pub fn path(&self) -> PathBuf {
         match self {
@@ -94,7 +94,7 @@ impl Place {
 }
 
 impl Resident {
-    /// The process that has this number when its place is first opened.
+    /// The process that has this number when its name is first opened.
     pub fn new(number: u32) -> Self {
         Self { number, watch: Arc::default() }
     }
@@ -125,17 +125,17 @@ impl Hash for Resident {
 }
 
 impl Namespace {
-    /// Opens the namespace at `place`.
+    /// Opens the namespace with this `name`.
     ///
     /// # Errors
     /// [`Errno::NOENT`] if there is none; [`Errno::SRCH`] if its process has ended, even if another process has the
     /// number now; [`Errno::ACCESS`] for a process that we may not look at.
-    pub fn open(place: &Place) -> Result<Self, Errno> {
-        let resident = match place {
-            Place::Process(resident) => Some(resident.meet()?),
+    pub fn open(name: &NamespaceName) -> Result<Self, Errno> {
+        let resident = match name {
+            NamespaceName::Process(resident) => Some(resident.meet()?),
             _ => None,
         };
-        let file = rustix::fs::open(place.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let file = rustix::fs::open(name.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         // Checked after the open: if the process has not ended, the number was still its own.
         match resident {
             Some(process) if process::has_ended(process) => Err(Errno::SRCH),
@@ -151,7 +151,7 @@ impl Namespace {
         on_own_thread(|| {
             // SAFETY: FILES is not among the flags, so this thread goes on sharing its table of descriptors.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-            Self::open(&Place::Current)
+            Self::open(&NamespaceName::Current)
         })?
     }
 
@@ -168,7 +168,7 @@ impl Namespace {
 
     /// Is this the calling thread's namespace?
     pub fn is_current(&self) -> bool {
-        let Ok(current) = Self::open(&Place::Current) else { return false };
+        let Ok(current) = Self::open(&NamespaceName::Current) else { return false };
         let identity = |file: &OwnedFd| rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino));
         identity(&self.file).is_ok_and(|ours| identity(&current.file) == Ok(ours))
     }
@@ -197,23 +197,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_apart_and_print_as_they_were_told() {
+    fn names_are_told_apart_and_print_as_they_were_given() {
         for text in ["-", "blue", "pid:17", "/proc/1/ns/net"] {
-            assert_eq!(text.parse::<Place>().expect("a place").to_string(), text);
+            assert_eq!(text.parse::<NamespaceName>().expect("a name").to_string(), text);
         }
         for text in ["", "pid:", "pid:0", "pid:x", "a/b", ".."] {
-            assert_eq!(text.parse::<Place>(), Err(Errno::INVAL), "{text:?}");
+            assert_eq!(text.parse::<NamespaceName>(), Err(Errno::INVAL), "{text:?}");
         }
-        assert_eq!(Place::Named("blue".to_owned()).path(), PathBuf::from("/run/netns/blue"));
+        assert_eq!(NamespaceName::Named("blue".to_owned()).path(), PathBuf::from("/run/netns/blue"));
     }
 
     #[test]
     fn the_current_namespace_is_found_and_a_fresh_one_is_another() {
-        assert!(Namespace::open(&Place::Current).expect("ours").is_current());
+        assert!(Namespace::open(&NamespaceName::Current).expect("ours").is_current());
         match Namespace::fresh() {
             Ok(fresh) => {
                 assert!(!fresh.is_current());
-                assert!(fresh.run(|| Namespace::open(&Place::Current)).expect("entered").is_ok());
+                assert!(fresh.run(|| Namespace::open(&NamespaceName::Current)).expect("entered").is_ok());
             }
             Err(error) => println!("not run: no network namespace can be made here ({error}): run as root"),
         }
@@ -222,24 +222,24 @@ mod tests {
     #[test]
     fn a_process_is_meant_and_not_whoever_gets_its_number() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("`sleep`");
-        let place: Place = format!("pid:{}", child.id()).parse().expect("a place");
-        assert!(Namespace::open(&place).expect("its").is_current());
+        let name: NamespaceName = format!("pid:{}", child.id()).parse().expect("a name");
+        assert!(Namespace::open(&name).expect("its").is_current());
         child.kill().expect("killed");
         child.wait().expect("waited for");
-        assert_eq!(Namespace::open(&place).err(), Some(Errno::SRCH));
+        assert_eq!(Namespace::open(&name).err(), Some(Errno::SRCH));
         // Its number belongs to another process now: to this one.
-        let Place::Process(resident) = &place else { unreachable!("told so") };
-        let heir = Place::Process(Resident { number: std::process::id(), ..resident.clone() });
+        let NamespaceName::Process(resident) = &name else { unreachable!("told so") };
+        let heir = NamespaceName::Process(Resident { number: std::process::id(), ..resident.clone() });
         assert_eq!(Namespace::open(&heir).err(), Some(Errno::SRCH));
-        let told_anew: Place = heir.to_string().parse().expect("a place");
+        let told_anew: NamespaceName = heir.to_string().parse().expect("a name");
         assert!(Namespace::open(&told_anew).expect("ours").is_current());
     }
 
     #[test]
     fn what_is_no_namespace_is_refused() {
-        let none = Namespace::open(&Place::Named("there-is-none-of-this-name".to_owned()));
+        let none = Namespace::open(&NamespaceName::Named("there-is-none-of-this-name".to_owned()));
         assert_eq!(none.err(), Some(Errno::NOENT));
-        let wrong = Namespace::open(&Place::Path("/dev/null".into())).expect("a file");
+        let wrong = Namespace::open(&NamespaceName::Path("/dev/null".into())).expect("a file");
         assert_eq!(wrong.run(|| ()), Err(Errno::INVAL));
     }
 }

@@ -12,7 +12,7 @@ use bywire_eth::address::MacAddress;
 use bywire_eth::interface::Plan;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{CarrierSettings, PeerReport};
-use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::namespace::{Namespace, NamespaceName};
 
 /// The name of every interface.
 pub const INTERFACE: &str = "by0";
@@ -112,7 +112,7 @@ impl Room {
         let addresses = [format!("10.77.0.{}/24", self.number), format!("fd77::{}/64", self.number)];
         let usable = if mtu_bytes < 1280 { &addresses[..1] } else { &addresses[..] };
         Plan {
-            place: Place::Path(format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into()),
+            namespace: NamespaceName::Path(format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into()),
             name: INTERFACE.to_owned(),
             mac: MacAddress::of_node(&format!("room {}", self.number)),
             addresses: usable.iter().map(|text| text.parse().expect("a cidr")).collect(),
