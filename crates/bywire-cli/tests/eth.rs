@@ -183,7 +183,7 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
     say(&near, &far, b"across");
     let shown = status(directory);
-    assert_eq!(shown[0]["schema"], "bywire-eth-status/1");
+    assert_eq!(shown[0]["schema"], "bywire-eth-status/2");
     let interfaces = shown[0]["interfaces"].as_array().expect("a list");
     assert_eq!((interfaces.len(), &interfaces[0]["mtu"]), (2, &Value::from(9000)));
     assert!(interfaces[0]["sent"]["frames"].as_u64() > Some(0), "{interfaces:?}");

@@ -12,7 +12,7 @@ use crate::order::{Confinement, Counts, PeerReport, Traffic, printable};
 use crate::probe::Probe;
 
 /// The version of the JSON. The number changes when a reader of the old form would misread the new one.
-pub const SCHEMA: &str = "bywire-eth-status/1";
+pub const SCHEMA: &str = "bywire-eth-status/2";
 
 /// One line about an interface.
 pub fn heading(plan: &Plan) -> String {
@@ -36,7 +36,7 @@ pub fn interface(interface: &Interface, probe: &Probe, counts: &Counts) -> Value
     };
     json!({
         "interface": plan.label(),
-        "lane": 2 * counts.interface,
+        "switch_port": 2 * counts.interface,
         "namespace": plan.namespace.to_string(),
         "name": plan.name,
         "mac": plan.mac.to_string(),
