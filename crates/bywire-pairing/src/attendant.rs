@@ -10,7 +10,7 @@ use bywire_sys::socket::{Received, Socket};
 
 use crate::protocol::PACKET_BYTES;
 use crate::registry::{Shared, change, hear, lock};
-use crate::word::Word;
+use crate::checked_packet::CheckedPacket;
 
 /// Packets taken from one program before the user's other programs have their turn.
 const TURN: usize = 64;
@@ -119,8 +119,8 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
             Ok(Received::Closed) | Err(_) => return change(shared, |registry| registry.dismiss(tag)),
         };
         // A delay here delays only the programs of this user.
-        let word = Word::read(&buffer[..length], descriptors, interrupter);
-        let is_well = word.is_some_and(|word| hear(shared, tag, word));
+        let packet = CheckedPacket::read(&buffer[..length], descriptors, interrupter);
+        let is_well = packet.is_some_and(|packet| hear(shared, tag, packet));
         if !is_well {
             return change(shared, |registry| registry.dismiss(tag));
         }

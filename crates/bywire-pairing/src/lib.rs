@@ -5,6 +5,7 @@
 
 mod account;
 mod attendant;
+mod checked_packet;
 pub mod filters;
 pub mod launch;
 pub mod protocol;
@@ -15,4 +16,3 @@ pub mod space;
 pub mod status;
 pub mod user;
 mod waiting;
-mod word;

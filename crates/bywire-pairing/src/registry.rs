@@ -19,7 +19,7 @@ use crate::reason::Reason;
 use crate::space::{Space, Spaces};
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
-use crate::word::Word;
+use crate::checked_packet::CheckedPacket;
 
 /// Other users with which one program may have connections at once. For each of them it has another doorbell.
 pub const FOREIGN_MAX: usize = 16;
@@ -123,16 +123,16 @@ pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T 
 
 /// Answers a packet of a program. The address space of an offered connection is looked up without the lock, as that
 /// may start threads. `false`: the program broke a rule, or cannot be reached.
-pub fn hear(shared: &Shared, tag: u64, word: Word) -> bool {
-    let space = match &word {
-        Word::Offer { identity: Ok(identity), .. } => {
+pub fn hear(shared: &Shared, tag: u64, packet: CheckedPacket) -> bool {
+    let space = match &packet {
+        CheckedPacket::Offer { identity: Ok(identity), .. } => {
             let spaces = Arc::clone(&lock(shared).spaces);
             spaces.of(identity.namespace, [identity.local, identity.remote])
         }
         // No other packet needs it.
         _ => Space::Own(0),
     };
-    change(shared, |registry| registry.answer(tag, word, space))
+    change(shared, |registry| registry.answer(tag, packet, space))
 }
 
 impl Registry {
@@ -216,14 +216,14 @@ impl Registry {
 
     /// Answers a packet. `space` is the address space of an offered connection. `false`: the program broke a rule, or
     /// cannot be reached.
-    fn answer(&mut self, tag: u64, word: Word, space: Space) -> bool {
+    fn answer(&mut self, tag: u64, packet: CheckedPacket, space: Space) -> bool {
         let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
-        let packet = match word {
-            Word::Hello(pair) => return self.greet(tag, pair),
-            Word::Offer { token, segment, identity } => {
+        let packet = match packet {
+            CheckedPacket::Hello(pair) => return self.greet(tag, pair),
+            CheckedPacket::Offer { token, segment, identity } => {
                 return self.consider(tag, token, segment, &identity, space);
             }
-            Word::Other(packet) => packet,
+            CheckedPacket::Other(packet) => packet,
         };
         match packet.kind {
             Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
@@ -617,14 +617,14 @@ mod tests {
         registry.enter(USER, &Arc::new(socket), place);
         let (first, first_readers) = pair();
         let (again, again_readers) = pair();
-        assert!(registry.answer(TAG, Word::Hello(first), SPACE));
-        assert!(!registry.answer(TAG, Word::Hello(again), SPACE), "it has said hello already");
+        assert!(registry.answer(TAG, CheckedPacket::Hello(first), SPACE));
+        assert!(!registry.answer(TAG, CheckedPacket::Hello(again), SPACE), "it has said hello already");
         assert!(!again_readers.iter().any(is_closed), "what is refused");
         let identity = Err(Errno::BADF);
         let (segment, segment_readers) = pair();
         let [segment, other] = segment.map(Some);
-        assert!(registry.answer(TAG, Word::Offer { token: 1, segment, identity }, SPACE));
-        assert!(registry.answer(TAG, Word::Offer { token: 1, segment: other, identity }, SPACE));
+        assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment, identity }, SPACE));
+        assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment: other, identity }, SPACE));
         assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
         registry.dismiss(TAG);
         assert!(!first_readers.iter().any(is_closed), "what a program leaves");
@@ -652,7 +652,7 @@ mod tests {
         let (socket, _program) = Socket::pair().expect("socketpair");
         let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
         let (pair, _readers) = pair();
-        assert!(registry.answer(tag, Word::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
+        assert!(registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
         let others = free(&mut registry);
         assert!(others.0 < all.0 && others.1 < all.1);
         registry.dismiss(tag);
@@ -684,7 +684,7 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let looking = scope
-                .spawn(|| hear(&shared, 1, Word::Offer { token: 1, segment: None, identity: Ok(identity) }));
+                .spawn(|| hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) }));
             // The thread waits in the open by now.
             std::thread::sleep(Duration::from_millis(100));
             let is_free = (0..200).any(|_| {
@@ -719,7 +719,7 @@ mod tests {
         let (socket, _program) = Socket::pair().expect("socketpair");
         registry.enter(USER, &Arc::new(socket), place);
         let (files, _readers) = pair();
-        assert!(registry.answer(TAG, Word::Hello(files), SPACE));
+        assert!(registry.answer(TAG, CheckedPacket::Hello(files), SPACE));
         let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
             let [local, remote] = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
             let identity = Identity {
@@ -731,7 +731,7 @@ mod tests {
                 is_bound_to_device: false,
             };
             let ([segment, _], _) = pair();
-            registry.answer(TAG, Word::Offer { token, segment: Some(segment), identity: Ok(identity) }, SPACE)
+            registry.answer(TAG, CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) }, SPACE)
         };
         let mut count = 0;
         while registry.users.place_to_wait(USER).is_some() {
@@ -788,7 +788,7 @@ mod tests {
             let withdrawn = &registry.programs[&one].withdrawn;
             *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
         });
-        assert!(hear(&shared, one, Word::Other(Packet::new(Kind::Withdrawn, name))));
+        assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
         assert_eq!(
             lock(&shared).programs[&one].withdrawn.len(),
             1,

@@ -26,7 +26,7 @@ pub struct ProtocolClient {
 }
 
 /// A packet and its descriptors.
-type Word = (Packet, Vec<OwnedFd>);
+type PacketAndFiles = (Packet, Vec<OwnedFd>);
 
 /// The service has closed the connection.
 struct HungUp;
@@ -68,7 +68,7 @@ impl ProtocolClient {
         self.socket.send(&offer, &[connection, self.segment.as_fd()]).expect("an offer");
     }
 
-    fn receive(&self) -> Result<Option<Word>, HungUp> {
+    fn receive(&self) -> Result<Option<PacketAndFiles>, HungUp> {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer).expect("a packet") {
             Received::Packet(length, descriptors) => {
@@ -81,18 +81,18 @@ impl ProtocolClient {
     }
 
     /// The next packet, if there is one.
-    pub fn look(&self) -> Option<Word> {
+    pub fn look(&self) -> Option<PacketAndFiles> {
         self.receive().unwrap_or_else(|HungUp| panic!("the service has hung up"))
     }
 
     /// Waits for the next packet. `None`: the service has hung up.
-    pub fn hear(&self) -> Option<Word> {
+    pub fn hear(&self) -> Option<PacketAndFiles> {
         let end = Instant::now() + PATIENCE;
         let mut poller = Poller::new().expect("a poller");
         poller.add(&self.socket, 0).expect("watched");
         while Instant::now() < end {
             match self.receive() {
-                Ok(Some(word)) => return Some(word),
+                Ok(Some(received)) => return Some(received),
                 Ok(None) => drop(poller.wait(Some(PATIENCE)).expect("a wait").len()),
                 Err(HungUp) => return None,
             }
@@ -101,13 +101,13 @@ impl ProtocolClient {
     }
 
     /// Waits for the next packet other than doorbells that are given and withdrawn. `None`: the service has hung up.
-    pub fn hear_beside_bells(&self) -> Option<Word> {
+    pub fn hear_beside_bells(&self) -> Option<PacketAndFiles> {
         loop {
-            let word = self.hear()?;
-            match word.0.kind {
+            let received = self.hear()?;
+            match received.0.kind {
                 Kind::Bell => {}
-                Kind::Withdraw => self.say(&Packet::new(Kind::Withdrawn, word.0.token)),
-                _ => return Some(word),
+                Kind::Withdraw => self.say(&Packet::new(Kind::Withdrawn, received.0.token)),
+                _ => return Some(received),
             }
         }
     }

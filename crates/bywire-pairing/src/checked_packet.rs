@@ -12,7 +12,7 @@ use crate::protocol::{Kind, PAGE_BYTES, Packet, VERSION};
 
 /// A packet of a program. Any thread can close its files without delay.
 #[derive(Debug)]
-pub enum Word {
+pub enum CheckedPacket {
     /// [`Kind::Hello`]: a doorbell, which is an eventfd, and a sealed page.
     Hello([OwnedFd; 2]),
     /// [`Kind::Offer`].
@@ -28,15 +28,15 @@ pub enum Word {
     Other(Packet),
 }
 
-impl Word {
+impl CheckedPacket {
     /// Checks everything, and closes the files that are not kept. The calling thread must serve only the sender's
     /// user. `None`: the packet breaks a rule.
     pub fn read(bytes: &[u8], descriptors: Vec<Foreign>, interrupter: &Interrupter) -> Option<Self> {
         let mut files: Vec<OwnedFd> = descriptors.into_iter().map(Foreign::into_inner).collect();
-        let word = Packet::decode(bytes).and_then(|packet| Self::check(packet, &mut files));
+        let packet = Packet::decode(bytes).and_then(|packet| Self::check(packet, &mut files));
         // A socket that lingers breaks no rule, as its program may have closed its own copy meanwhile.
         interrupter.bound(|| drop(files));
-        word
+        packet
     }
 
     /// Takes the valid files out of `files`.
