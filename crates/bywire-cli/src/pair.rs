@@ -167,7 +167,8 @@ fn read(path: &Path) -> Result<Settings, SettingsError> {
 
 impl Settings {
     fn spaces(&self) -> Result<Spaces, SettingsError> {
-        let name = |text: &String| text.parse::<NamespaceName>().map_err(|_| SettingsError::Namespace(text.clone()));
+        let name =
+            |text: &String| text.parse::<NamespaceName>().map_err(|_| SettingsError::Namespace(text.clone()));
         let lists = self.one_address_space.iter().map(|list| list.iter().map(name).collect());
         Ok(Spaces::new(lists.collect::<Result<_, _>>()?)?)
     }

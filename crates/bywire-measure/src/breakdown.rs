@@ -371,8 +371,12 @@ fn beside(whole: &Plan, placement: &Placement, ladder: &[Variant]) -> Vec<(Varia
     if whole.level != Level::Msg {
         return Vec::new();
     }
-    let variant =
-        |plan: Plan, part, how: &str| Variant { plan, placement: placement.clone(), part, how: how.to_owned() };
+    let variant = |plan: Plan, part, how: &str| Variant {
+        plan,
+        placement: placement.clone(),
+        part,
+        how: how.to_owned(),
+    };
     let mut beside = Vec::new();
     if !whole.request.lent && whole.size_bytes > SHORT_BYTES {
         let lent = ladder[1].plan.with(|request| request.lent = true);

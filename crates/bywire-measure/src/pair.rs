@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::environment::boot_identity;
 use crate::namespaces::Namespace;
 use crate::placement::{Cores, Placement};
-use crate::plan::{End, Job, Level, Assignment, Outcome, Outcomes, Plan, Role, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Level, Outcome, Outcomes, Plan, Role, WorkerMessage};
 use crate::preload::{NotCarried, Preload};
 use crate::process::{Event, Setting, Worker, listen};
 use crate::remote_target::RemoteTarget;

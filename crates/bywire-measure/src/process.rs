@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::interrupt::Leader;
 use crate::namespaces::Namespace;
-use crate::plan::{End, Assignment, WorkerMessage};
+use crate::plan::{Assignment, End, WorkerMessage};
 use crate::preload::Preload;
 
 /// A message of a worker, or its end.

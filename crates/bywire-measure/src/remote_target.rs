@@ -17,7 +17,7 @@ use sha2::Sha256;
 
 use crate::exit_status::Misuse;
 use crate::pin;
-use crate::plan::{End, Job, Assignment, Plan, Role, SIZE_BYTES_MAX, Test, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Plan, Role, SIZE_BYTES_MAX, Test, WorkerMessage};
 use crate::process::{Event, Setting, Worker, listen};
 use crate::scratch_directory::nonce;
 use crate::transport::tcp;
@@ -412,7 +412,8 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
 
 /// Runs a target for the client and forwards its messages. The target ends with the client.
 fn relay(plan: Plan, line: Line) -> Result<()> {
-    let assignment = Assignment { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
+    let assignment =
+        Assignment { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
     let (target, mut output) = Worker::start(&assignment, Setting::default())?;
     let mut stream = line.stream.try_clone()?;
     let mut input = line.reader;

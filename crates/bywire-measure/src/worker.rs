@@ -14,7 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::memory;
-use crate::plan::{End, Job, Level, MemoryPlan, Assignment, Outcome, Part, Plan, Role, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Level, MemoryPlan, Outcome, Part, Plan, Role, WorkerMessage};
 use crate::registry::levels;
 use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
@@ -68,7 +68,10 @@ fn end_with_parent(end: End, deadline: Duration) {
             continue;
         }
         if ready == Ok(0) {
-            say(WorkerMessage::Failed { end, reason: format!("not finished after {} s", deadline.as_secs()) });
+            say(WorkerMessage::Failed {
+                end,
+                reason: format!("not finished after {} s", deadline.as_secs()),
+            });
         }
         // After the assignment, only the end of the input can come.
         std::process::exit(3);

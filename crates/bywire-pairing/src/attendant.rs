@@ -8,9 +8,9 @@ use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 
+use crate::checked_packet::CheckedPacket;
 use crate::protocol::PACKET_BYTES;
 use crate::registry::{Shared, change, hear, lock};
-use crate::checked_packet::CheckedPacket;
 
 /// Packets taken from one program before the user's other programs have their turn.
 const TURN: usize = 64;

@@ -13,13 +13,13 @@ use bywire_sys::socket::Socket;
 use bywire_sys::tcp::Identity;
 use bywire_sys::{Errno, deferred, limits, process, timer_doorbell};
 
-use crate::account::Account;
+use crate::checked_packet::CheckedPacket;
+use crate::kept_memory::KeptMemory;
 use crate::protocol::{Kind, Packet, Verdict};
 use crate::reason::Reason;
 use crate::space::{Space, Spaces};
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
-use crate::checked_packet::CheckedPacket;
 
 /// Other users with which one program may have connections at once. For each of them it has another doorbell.
 pub const FOREIGN_MAX: usize = 16;
@@ -38,7 +38,7 @@ pub struct Registry {
     /// The namespaces that are joined. They are looked up without the lock: see [`hear`].
     pub spaces: Arc<Spaces>,
     waiting: Waiting,
-    account: Account,
+    kept_memory: KeptMemory,
     /// Files of programs that are not needed any more, for [`change`] to close.
     left: Vec<Held>,
     /// Doorbells between users that are not needed any more, to be closed by a thread of these two users alone.
@@ -145,7 +145,7 @@ impl Registry {
             users: Users::new(scope, process::user(), Limits::new(scope, limits::descriptor_limit())),
             spaces: Arc::default(),
             waiting: Waiting::default(),
-            account: Account::default(),
+            kept_memory: KeptMemory::default(),
             left: Vec::new(),
             bells_left: Vec::new(),
         }
@@ -376,7 +376,7 @@ impl Registry {
         if let Standing::Paired { foreign } = standing {
             self.users.has_paired(program.user, foreign.is_some(), -1);
             if let Some(user) = foreign {
-                self.account.end((tag, token));
+                self.kept_memory.end((tag, token));
                 self.mute_bell(tag, user);
             }
         }
@@ -406,19 +406,19 @@ impl Registry {
         ours_is_told
     }
 
-    /// Begins a connection between different users: both programs get doorbells, and it goes on the account of both
-    /// users. `false`: it may not begin.
+    /// Begins a connection between different users: both programs get doorbells, and the memory of both ends is counted
+    /// until it is released. `false`: it may not begin.
     fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
-        if !self.account.may_begin(users) || !self.found_bell(ours.program, theirs.user) {
+        if !self.kept_memory.may_begin(users) || !self.found_bell(ours.program, theirs.user) {
             return false;
         }
         if !self.found_bell(theirs.program, ours.user) {
             self.mute_bell(ours.program, theirs.user);
             return false;
         }
-        let has_begun = self.account.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok();
+        let has_begun = self.kept_memory.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok();
         if !has_begun {
             self.mute_bell(ours.program, theirs.user);
             self.mute_bell(theirs.program, ours.user);
@@ -547,7 +547,7 @@ impl Registry {
                     carried += 1;
                     self.users.has_paired(program.user, foreign.is_some(), -1);
                     if foreign.is_some() {
-                        self.account.end((tag, *token));
+                        self.kept_memory.end((tag, *token));
                     }
                 }
             }
@@ -652,7 +652,9 @@ mod tests {
         let (socket, _program) = Socket::pair().expect("socketpair");
         let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
         let (pair, _readers) = pair();
-        assert!(registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
+        assert!(
+            registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7)
+        );
         let others = free(&mut registry);
         assert!(others.0 < all.0 && others.1 < all.1);
         registry.dismiss(tag);
@@ -671,7 +673,8 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
         let mut registry = Registry::new(Scope::Machine, 1);
-        registry.spaces = Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
+        registry.spaces =
+            Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
         let shared = Mutex::new(registry);
         let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
         let identity = Identity {
@@ -683,8 +686,9 @@ mod tests {
             is_bound_to_device: false,
         };
         std::thread::scope(|scope| {
-            let looking = scope
-                .spawn(|| hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) }));
+            let looking = scope.spawn(|| {
+                hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) })
+            });
             // The thread waits in the open by now.
             std::thread::sleep(Duration::from_millis(100));
             let is_free = (0..200).any(|_| {
@@ -731,7 +735,11 @@ mod tests {
                 is_bound_to_device: false,
             };
             let ([segment, _], _) = pair();
-            registry.answer(TAG, CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) }, SPACE)
+            registry.answer(
+                TAG,
+                CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) },
+                SPACE,
+            )
         };
         let mut count = 0;
         while registry.users.place_to_wait(USER).is_some() {

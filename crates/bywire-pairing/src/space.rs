@@ -139,7 +139,8 @@ mod tests {
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
         let alone = Spaces::default();
         assert_eq!(alone.of(here, routed), Space::Own(here));
-        let joined = || Spaces::new(vec![vec![name("nobody")], vec![NamespaceName::Current]]).expect("spaces");
+        let joined =
+            || Spaces::new(vec![vec![name("nobody")], vec![NamespaceName::Current]]).expect("spaces");
         assert_eq!(joined().of(here, routed), Space::Joined(1));
         assert_eq!(joined().of(here + 1, routed), Space::Own(here + 1));
         for private in ["127.0.0.1:1", "[::1]:1", "[fe80::1]:1", "169.254.0.1:1"] {

@@ -112,7 +112,9 @@ impl Room {
         let addresses = [format!("10.77.0.{}/24", self.number), format!("fd77::{}/64", self.number)];
         let usable = if mtu_bytes < 1280 { &addresses[..1] } else { &addresses[..] };
         Plan {
-            namespace: NamespaceName::Path(format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into()),
+            namespace: NamespaceName::Path(
+                format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into(),
+            ),
             name: INTERFACE.to_owned(),
             mac: MacAddress::of_node(&format!("room {}", self.number)),
             addresses: usable.iter().map(|text| text.parse().expect("a cidr")).collect(),

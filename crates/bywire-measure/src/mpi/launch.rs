@@ -24,7 +24,7 @@ use crate::interrupt::{self, Leader};
 use crate::isolation;
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
 use crate::placement::{Cores, Placement};
-use crate::plan::{End, Job, Assignment, Outcome, Outcomes, Plan, Role, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Outcome, Outcomes, Plan, Role, WorkerMessage};
 use crate::process::{Event, listen};
 use crate::scratch_directory::{self, ScratchDirectory};
 

@@ -18,7 +18,7 @@ use crate::cpu::{Snapshot, processes_seconds_by};
 use crate::disturbance;
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
-use crate::plan::{Details, End, Job, Assignment, Outcome, Part, Plan, Role, Test, WorkerMessage};
+use crate::plan::{Assignment, Details, End, Job, Outcome, Part, Plan, Role, Test, WorkerMessage};
 use crate::workload::block_loop::{buckets, histogram};
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
@@ -82,7 +82,10 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
     let _waits_for_ever = input.get_ref().set_read_timeout(Some(remaining));
     let late = input.read(&mut [0]).is_err();
     if late {
-        say(&parent, &WorkerMessage::Failed { end, reason: "the MPI job has not finished in time".to_owned() });
+        say(
+            &parent,
+            &WorkerMessage::Failed { end, reason: "the MPI job has not finished in time".to_owned() },
+        );
     }
     std::process::exit(3);
 }

@@ -21,7 +21,7 @@ use super::plan::Plan;
 use super::server::{self, Running};
 use crate::interrupt;
 use crate::pin;
-use crate::plan::{End, Job, Assignment, Role, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Role, WorkerMessage};
 use crate::process::Setting;
 use crate::scratch_directory::ScratchDirectory;
 

@@ -412,7 +412,8 @@ mod tests {
     use crate::resolution;
 
     fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
-        let plan = resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Placement::Processes);
+        let plan =
+            resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Placement::Processes);
         Plan { block_us, begin_ns, ..plan.unwrap() }
     }
 

@@ -19,7 +19,7 @@ pub type Name = (u64, u64);
 
 /// The connections between programs of different users.
 #[derive(Debug, Default)]
-pub struct Account {
+pub struct KeptMemory {
     /// Made with the first connection.
     releases: Option<Releases>,
     connections: HashMap<u64, Connection>,
@@ -45,7 +45,7 @@ struct Count {
     kept: usize,
 }
 
-impl Account {
+impl KeptMemory {
     /// May two users have one more connection?
     pub fn may_begin(&mut self, users: [u32; 2]) -> bool {
         self.hear();
@@ -152,55 +152,67 @@ mod tests {
 
     #[test]
     fn what_is_kept_counts_until_it_has_gone() {
-        let mut account = Account::default();
+        let mut kept_memory = KeptMemory::default();
         let mut kept = Vec::new();
-        while account.may_begin(USERS) {
+        while kept_memory.may_begin(USERS) {
             let (ours, theirs) = (memory(), memory());
             let number = kept.len() as u64;
-            account.begin(USERS, [(1, number), (2, number)], [&ours, &theirs]).expect("watched");
+            kept_memory.begin(USERS, [(1, number), (2, number)], [&ours, &theirs]).expect("watched");
             // Both ends report the end, in any order.
-            account.end((1 + number % 2, number));
-            account.end((2 - number % 2, number));
+            kept_memory.end((1 + number % 2, number));
+            kept_memory.end((2 - number % 2, number));
             kept.push(theirs);
         }
         assert_eq!(kept.len(), KEPT_MAX);
-        assert!(!account.may_begin([3, 7]), "whoever asks");
-        assert!(account.may_begin([3, 8]), "others are not concerned");
+        assert!(!kept_memory.may_begin([3, 7]), "whoever asks");
+        assert!(kept_memory.may_begin([3, 8]), "others are not concerned");
         kept.pop();
-        assert!(account.may_begin(USERS));
+        assert!(kept_memory.may_begin(USERS));
         drop(kept);
-        assert!(account.may_begin(USERS));
-        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
-        assert!(account.ends.is_empty());
+        assert!(kept_memory.may_begin(USERS));
+        assert!(
+            kept_memory.users.is_empty()
+                && kept_memory.connections.is_empty()
+                && kept_memory.segments.is_empty()
+        );
+        assert!(kept_memory.ends.is_empty());
     }
 
     #[test]
     fn connections_that_go_on_are_not_kept() {
-        let mut account = Account::default();
+        let mut kept_memory = KeptMemory::default();
         let files: Vec<_> = (0..2 * KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
         for (number, [ours, theirs]) in &files {
-            assert!(account.may_begin(USERS));
-            account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+            assert!(kept_memory.may_begin(USERS));
+            kept_memory.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
         }
-        assert_eq!(account.users[&[3, 7]].live, files.len());
+        assert_eq!(kept_memory.users[&[3, 7]].live, files.len());
         // The memory is released before the ends are reported.
         drop(files);
-        assert!(account.may_begin(USERS));
-        (0..2 * KEPT_MAX as u64).for_each(|number| account.end((1, number)));
-        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+        assert!(kept_memory.may_begin(USERS));
+        (0..2 * KEPT_MAX as u64).for_each(|number| kept_memory.end((1, number)));
+        assert!(
+            kept_memory.users.is_empty()
+                && kept_memory.connections.is_empty()
+                && kept_memory.segments.is_empty()
+        );
     }
 
     #[test]
     fn memory_that_is_offered_twice_is_counted_once() {
-        let mut account = Account::default();
+        let mut kept_memory = KeptMemory::default();
         let one = memory();
-        account.begin(USERS, [(1, 1), (2, 1)], [&one, &one]).expect("watched");
-        account.begin(USERS, [(1, 2), (2, 2)], [&one, &one]).expect("watched");
-        account.end((1, 1));
-        account.end((1, 2));
+        kept_memory.begin(USERS, [(1, 1), (2, 1)], [&one, &one]).expect("watched");
+        kept_memory.begin(USERS, [(1, 2), (2, 2)], [&one, &one]).expect("watched");
+        kept_memory.end((1, 1));
+        kept_memory.end((1, 2));
         drop(one);
-        assert!(account.may_begin(USERS));
-        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+        assert!(kept_memory.may_begin(USERS));
+        assert!(
+            kept_memory.users.is_empty()
+                && kept_memory.connections.is_empty()
+                && kept_memory.segments.is_empty()
+        );
     }
 
     #[test]
@@ -213,25 +225,29 @@ mod tests {
             println!("not run: the kernel would queue {events} notices (fs.inotify.max_queued_events)");
             return;
         }
-        let mut account = Account::default();
+        let mut kept_memory = KeptMemory::default();
         let kept: Vec<_> = (0..KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
         for (number, [ours, theirs]) in &kept {
-            account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
-            account.end((1, *number));
+            kept_memory.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+            kept_memory.end((1, *number));
         }
         // The programs of two other users are killed at once: their memory goes before the service looks.
         let others = [8, 9];
         for number in 0..events {
             let file = memory();
-            account.begin(others, [(3, number), (4, number)], [&file, &file]).expect("watched");
+            kept_memory.begin(others, [(3, number), (4, number)], [&file, &file]).expect("watched");
         }
-        (0..events).for_each(|number| account.end((3, number)));
-        assert!(account.may_begin(others), "what went untold has gone");
-        assert_eq!(account.segments.len(), 2 * KEPT_MAX);
+        (0..events).for_each(|number| kept_memory.end((3, number)));
+        assert!(kept_memory.may_begin(others), "what went untold has gone");
+        assert_eq!(kept_memory.segments.len(), 2 * KEPT_MAX);
         // The second call looks again.
-        assert!(!account.may_begin(USERS) && !account.may_begin(USERS), "what is there is there");
+        assert!(!kept_memory.may_begin(USERS) && !kept_memory.may_begin(USERS), "what is there is there");
         drop(kept);
-        assert!(account.may_begin(USERS));
-        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+        assert!(kept_memory.may_begin(USERS));
+        assert!(
+            kept_memory.users.is_empty()
+                && kept_memory.connections.is_empty()
+                && kept_memory.segments.is_empty()
+        );
     }
 }
