@@ -5,7 +5,7 @@
 
 mod incoming;
 mod outgoing;
-mod state;
+mod transfer;
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
 use crate::message::share::ForeignUser;
 
-use state::{Incoming, Undelivered, Waiting};
+use transfer::{Incoming, Undelivered, Waiting};
 
-pub use state::NOTE_BYTES_MAX;
-pub(crate) use state::{Note, Outgoing, PutRequest, Reply, Short, Step, Unposted, What, status_code};
+pub use transfer::NOTE_BYTES_MAX;
+pub(crate) use transfer::{Note, Outgoing, PutRequest, Reply, Short, Step, Unposted, What, status_code};
 
 /// Every transfer with one peer.
 pub(crate) struct Transfers {

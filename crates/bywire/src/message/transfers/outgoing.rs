@@ -1,7 +1,7 @@
 //! Our transfers: what is to be sent, in which order, and how it ended.
 
 use super::Transfers;
-use super::state::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
+use super::transfer::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
 use crate::message::buffer::Buffer;
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::event::Event;
