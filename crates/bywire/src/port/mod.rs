@@ -5,6 +5,7 @@ mod fabric;
 mod far;
 mod hot;
 mod lending;
+mod peer_socket;
 mod polling;
 mod sending;
 mod slots;
