@@ -26,17 +26,17 @@ const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// What a terminal sends to both.
 const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
-/// The most connections that are told one by one.
+/// The most connections that get a line each.
 const TOLD_MAX: usize = 40;
-/// What became of an end that was ready when it was over.
+/// The fate of an end that was ready and never used.
 const UNUSED: &str = "it was paired, and over before a byte went through memory";
-/// So much of a log is read.
+/// The most bytes of a log that are read.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// What every place's name begins with.
+/// The prefix of their names.
 const PREFIX: &str = "explain-";
-/// The most names that are looked at for places of runs that were killed.
+/// The most names that are looked at to find those of killed runs.
 const SWEPT_MAX: usize = 4096;
-/// Programs that put something into a place while it is being removed: each does so once.
+/// Attempts to remove one. A program that writes there meanwhile does so once.
 const REMOVALS_MAX: usize = 100;
 
 /// The file that the library adds lines to.
@@ -44,11 +44,11 @@ pub struct Account {
     path: PathBuf,
     /// Where this run's lines begin.
     start: u64,
-    place: Place,
+    directory: LogDirectory,
 }
 
 /// A directory for what the library makes. Programs that live on after it is gone find nowhere to make anything.
-struct Place {
+struct LogDirectory {
     path: PathBuf,
     /// Held as long as this process lives, which no number of a process tells as surely.
     _lock: OwnedFd,
@@ -67,13 +67,13 @@ struct Ended<'a> {
 }
 
 impl Account {
-    /// By the log that the user has asked for, or one of our own in `directory`.
+    /// With the log that the user asked for, or one of our own in `directory`.
     pub fn open(log: Option<PathBuf>, directory: &Path) -> Result<Self> {
-        Place::sweep(directory);
-        let place = Place::make(directory)?;
-        let path = log.unwrap_or_else(|| place.path.join("log"));
+        LogDirectory::sweep(directory);
+        let log_directory = LogDirectory::make(directory)?;
+        let path = log.unwrap_or_else(|| log_directory.path.join("log"));
         let start = std::fs::metadata(&path).map_or(0, |found| found.len());
-        Ok(Self { path, start, place })
+        Ok(Self { path, start, directory: log_directory })
     }
 
     /// Where the lines go.
@@ -84,7 +84,7 @@ impl Account {
     /// Runs the program, tells, and ends this process as the program ended.
     pub fn explain(self, program: &str, command: &mut Command) -> Result<()> {
         let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
-        let loaded = self.place.path.join("loaded");
+        let loaded = self.directory.path.join("loaded");
         let status = wait(command.env(LOADED_VARIABLE, &loaded).spawn()?, &mut signals)?;
         let is_loaded = loaded.exists();
         let told = self
@@ -119,7 +119,7 @@ impl Account {
     }
 }
 
-impl Place {
+impl LogDirectory {
     /// In `directory`, which is this user's.
     fn make(directory: &Path) -> Result<Self> {
         loop {
@@ -153,7 +153,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LogDirectory {
     fn drop(&mut self) {
         for _ in 0..REMOVALS_MAX {
             match std::fs::remove_dir_all(&self.path) {

@@ -54,7 +54,7 @@ fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
     // With it all seeds are gone through, and what fails is not shortened.
     let goes_on = std::env::var_os("BYWIRE_GOES_ON").is_some();
     let (shortage, is_over) = (Shortage(Mutex::new(None)), AtomicBool::new(false));
-    let place = Place { world: &world, program: &program, counts: &counts, shortage: &shortage };
+    let trial = Trial { world: &world, program: &program, counts: &counts, shortage: &shortage };
     std::thread::scope(|scope| {
         scope.spawn(|| shortage.watch(&is_over));
         let workers: Vec<_> = (0..WORKERS)
@@ -63,7 +63,7 @@ fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
                     while goes_on || failures.lock().expect("no panic").is_empty() {
                         let Some(seeds) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                         // Before the lock: whoever held it meanwhile would be the only one at work.
-                        let found = go_through(&place, seeds.clone(), goes_on);
+                        let found = go_through(&trial, seeds.clone(), goes_on);
                         failures.lock().expect("no panic").extend(found);
                     }
                 })
@@ -88,7 +88,7 @@ fn stages(world: &TestService, program: &Path, seed: u64) -> [Stage; 2] {
 }
 
 /// What every batch needs.
-struct Place<'a> {
+struct Trial<'a> {
     world: &'a TestService,
     program: &'a Path,
     counts: &'a Mutex<Counts>,
@@ -96,14 +96,14 @@ struct Place<'a> {
 }
 
 /// What has failed of these seeds: the first one, or all of them.
-fn go_through(place: &Place, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<String> {
+fn go_through(trial: &Trial, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<String> {
     let (mut failures, mut left, mut tries) = (Vec::new(), seeds.clone(), 0);
     loop {
         let started = Instant::now();
-        let Err((seed, report)) = batch(place, left, !goes_on) else { return failures };
-        if place.shortage.was_since(started) && tries < SHORT_TRIES {
+        let Err((seed, report)) = batch(trial, left, !goes_on) else { return failures };
+        if trial.shortage.was_since(started) && tries < SHORT_TRIES {
             println!("seed {seed} once more: the kernel had no memory for TCP");
-            place.shortage.outlast();
+            trial.shortage.outlast();
             (left, tries) = (seed..seeds.end, tries + 1);
             continue;
         }
@@ -115,8 +115,8 @@ fn go_through(place: &Place, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<
     }
 }
 
-fn batch(place: &Place, seeds: std::ops::Range<u64>, is_shortened: bool) -> Result<(), (u64, String)> {
-    let Place { world, program, counts, .. } = *place;
+fn batch(trial: &Trial, seeds: std::ops::Range<u64>, is_shortened: bool) -> Result<(), (u64, String)> {
+    let Trial { world, program, counts, .. } = *trial;
     if seeds.is_empty() {
         return Ok(());
     }

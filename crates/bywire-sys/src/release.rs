@@ -43,12 +43,12 @@ struct Parts {
 
 /// Holds the instance of a process. It is leaked, as a forked child may find its lock held for ever.
 #[derive(Debug)]
-struct Place {
+struct ProcessInstance {
     owner: u32,
     instance: Mutex<Weak<Instance>>,
 }
 
-static PLACE: AtomicPtr<Place> = AtomicPtr::new(core::ptr::null_mut());
+static PROCESS_INSTANCE: AtomicPtr<ProcessInstance> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Releases {
     /// Watches nothing yet.
@@ -119,34 +119,34 @@ impl Drop for Releases {
 impl Instance {
     /// This process's instance, made if there is none.
     fn own() -> Result<Arc<Self>, Errno> {
-        let mut place = lock(&Place::own().instance);
-        if let Some(instance) = place.upgrade() {
+        let mut known = lock(&ProcessInstance::own().instance);
+        if let Some(instance) = known.upgrade() {
             return Ok(instance);
         }
         let queue = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let instance = Arc::new(Self { owner: std::process::id(), queue, parts: Mutex::default() });
-        *place = Arc::downgrade(&instance);
+        *known = Arc::downgrade(&instance);
         Ok(instance)
     }
 }
 
-impl Place {
-    /// This process's place.
+impl ProcessInstance {
+    /// The instance of this process.
     fn own() -> &'static Self {
         let owner = std::process::id();
         loop {
-            // Acquire: pairs with the release of the exchange below, in the thread that made the place.
-            let found = PLACE.load(Ordering::Acquire);
+            // Acquire: pairs with the release of the exchange below, in the thread that made it.
+            let found = PROCESS_INSTANCE.load(Ordering::Acquire);
             // SAFETY: the pointer is null, or points to a box that this function has leaked. The box is never freed,
             // and changes only under its lock.
-            if let Some(place) = unsafe { found.as_ref() }
-                && place.owner == owner
+            if let Some(known) = unsafe { found.as_ref() }
+                && known.owner == owner
             {
-                return place;
+                return known;
             }
             let own = Box::into_raw(Box::new(Self { owner, instance: Mutex::default() }));
-            // Release: pairs with the acquire load above. If another thread was first, its place is as good.
-            if PLACE.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
+            // Release: pairs with the acquire load above. If another thread was first, its one is as good.
+            if PROCESS_INSTANCE.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
                 // SAFETY: the pointer comes from `into_raw` above, and the failed exchange has published it to no
                 // other thread.
                 drop(unsafe { Box::from_raw(own) });

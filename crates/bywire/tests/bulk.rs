@@ -14,12 +14,12 @@ use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
 use rustix::fs::SealFlags;
 
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, Rogue, sealed};
 
 /// A port under attack, and an honest peer.
 struct Scene {
-    place: Place,
+    place: PortDirectory,
     victim: Port,
     other: Port,
     to_victim: Peer,
@@ -27,7 +27,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let place = Place::new();
+        let place = PortDirectory::new();
         // The only receive token: a second post fails while the first buffer is posted.
         let name = Some("victim".parse().expect("a name"));
         let mut victim = place.open(PortOptions { name, receive_tokens: 1, ..place.options() });

@@ -17,7 +17,7 @@ use bywire_sys::socket::Socket;
 
 use fuse::Unclosable;
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use rogue::Rogue;
 use rustix::process::Uid;
 
@@ -31,7 +31,7 @@ struct Scene {
     began: Instant,
     /// The unread ends.
     receivers: Vec<TcpStream>,
-    _place: Place,
+    _place: PortDirectory,
 }
 
 impl Scene {
@@ -41,7 +41,7 @@ impl Scene {
 
     /// A scene in a directory for all users.
     fn with(admit: Admit) -> Self {
-        let place = Place::new();
+        let place = PortDirectory::new();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
         let name = Some("victim".parse().expect("a name"));
         let mut victim = place.open(PortOptions { name, admit, ..place.options() });

@@ -32,7 +32,7 @@ use rustix::process::{Resource, Rlimit, Signal, Uid};
 use rustix::time::{ClockId, clock_gettime};
 
 use linger::UNDISTURBED;
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use rogue::{Inside, MESSAGE, Rogue, answer};
 
 /// The values of a changed number: the limits of signed and unsigned words of both lengths, and their neighbours.
@@ -51,7 +51,7 @@ fn actor() {
 
 /// A port and its honest peer.
 struct Scene {
-    place: Place,
+    place: PortDirectory,
     victim: Port,
     honest: Port,
     to_honest: Peer,
@@ -60,7 +60,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let place = Place::new();
+        let place = PortDirectory::new();
         let name = Some(name("victim"));
         let mut victim = place.open(PortOptions { name, message_bytes_max: 1 << 20, ..place.options() });
         let mut honest = place.open(place.options());
@@ -193,7 +193,7 @@ fn an_introduction_with_any_number_at_its_limits_is_refused_or_ends_in_a_connect
 
 #[test]
 fn an_answer_with_any_number_at_its_limits_ends_in_a_connection_or_an_error() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     let address = Address::local(rogue.name.clone());
@@ -560,7 +560,7 @@ fn a_runtime_directory_that_is_removed_while_in_use_ends_no_connection() {
 
 #[test]
 fn a_port_that_takes_no_descriptors_before_it_accepts_is_met_all_the_same() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     if !rogue.listener.guard(true) {
@@ -636,12 +636,12 @@ const PLANTS: [&str; 10] = [
 ];
 
 /// A directory for all users, with a port of the honest user and a file that others may read.
-fn shared() -> Option<Place> {
+fn shared() -> Option<PortDirectory> {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
         return None;
     }
-    let place = Place::new();
+    let place = PortDirectory::new();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
     Some(place)
 }
@@ -713,7 +713,7 @@ fn what_another_user_has_planted_in_place_of_a_lock_locks_nothing_of_ours() {
 /// A port whose name is a link to elsewhere has no name.
 #[test]
 fn a_name_that_is_a_link_is_nobodys() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = place.open(PortOptions { name: Some(name("victim")), ..place.options() });
     let rogue = Rogue::new(place.path(), "rogue");
     let link = place.path().join("alias.port");
@@ -772,7 +772,7 @@ fn exhausted(stage: &mut Stage) {
 
 #[test]
 fn a_port_without_descriptors_sleeps_while_somebody_waits_to_be_let_in() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut actor = Actor::start("exhausted", place.path(), &[]);
     actor.expect("ready");
     // Peers that are turned away bring descriptors with a slow close, and so use the last one.

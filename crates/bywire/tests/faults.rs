@@ -13,7 +13,7 @@ use bywire::{
     PortOptions, Priority, Refusal, Rights, SendError, TransferError,
 };
 use bywire_sys::listener::Listener;
-use ports::{Place, event, meet, until};
+use ports::{PortDirectory, event, meet, until};
 use rustix::process::{Resource, Rlimit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ fn actor() {
 /// A put under way is known in two places. Only one of them may complete it.
 #[test]
 fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_back() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let options = PortOptions { send_tokens: 4, ..place.options() };
     let (mut a, to_b, mut b, _) = place.pair(&options);
     let key = b.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
@@ -68,7 +68,7 @@ fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_bac
 
 #[test]
 fn a_refused_transfer_takes_no_token() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let options = PortOptions { send_tokens: 1, message_bytes_max: 100, ..place.options() };
     let (mut a, to_b, _b, _) = place.pair(&options);
     let refused = a.send_buffer(to_b, Priority::Low, vec![0; 101], Confirm::Delivered).expect_err("too long");
@@ -81,7 +81,7 @@ fn a_refused_transfer_takes_no_token() {
 /// Messages that the peer took count as delivered, whichever call first notices its end.
 #[test]
 fn what_a_peer_took_before_it_closed_was_delivered() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let pace = Duration::from_millis(2);
     for polls in 0..64 {
         let (mut a, to_b, mut b, _) = place.pair(&place.options());
@@ -124,7 +124,7 @@ fn what_a_peer_took_before_it_closed_was_delivered() {
 /// A buffer posted for one message may be taken by another. Then the first message is reported again.
 #[test]
 fn a_message_whose_buffer_was_taken_asks_again() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut target = place.open(place.options());
     let (mut slow, mut quick) = (place.open(place.options()), place.open(place.options()));
     let (to_target, from_slow) = meet(&mut slow, &mut target);
@@ -173,7 +173,7 @@ fn a_message_whose_buffer_was_taken_asks_again() {
 
 #[test]
 fn a_port_is_opened_once() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let name: PortName = "twice".parse().expect("a name");
     let options = PortOptions { name: Some(name.clone()), ..place.options() };
     let first = place.open(options.clone());
@@ -188,7 +188,7 @@ fn a_port_is_opened_once() {
 #[test]
 fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
     const OPENERS: usize = 4;
-    let place = Place::new();
+    let place = PortDirectory::new();
     let name: PortName = "race".parse().expect("a name");
     let options = PortOptions { name: Some(name.clone()), ..place.options() };
     let mut client = place.open(place.options());
@@ -264,7 +264,7 @@ fn a_runtime_directory_that_cannot_be_used_is_named() {
 /// The numbers of killed processes never come again, so each open removes a few dead entries.
 #[test]
 fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let at = |name: &str| place.path().join(name);
     let dead: Vec<String> = (0..40).map(|number| format!("{}.port", (1 << 30) + number)).collect();
     for name in &dead {
@@ -321,7 +321,7 @@ fn ports_open_although_somebody_sweeps_too_hard() {
     /// An opener tries again this often. One removal fewer is made for each, as one that is noticed late counts for
     /// the next.
     const SWEPT_MAX: u32 = 8 - 1;
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (opening, swept) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -428,8 +428,8 @@ fn large() -> bywire::Geometry {
     bywire::Geometry { lanes, fragment_bytes: 4096 }
 }
 
-fn starve(what: &str) -> (Place, Port, bywire::Peer, Actor, Vec<String>) {
-    let place = Place::new();
+fn starve(what: &str) -> (PortDirectory, Port, bywire::Peer, Actor, Vec<String>) {
+    let place = PortDirectory::new();
     let mut rich = place.open(PortOptions { name: Some("rich".parse().expect("a name")), ..place.options() });
     let mut actor = {
         let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -492,7 +492,7 @@ fn without_descriptors_calls_say_so_and_connections_go_on() {
 /// Another runtime directory would not help, so the error must name the descriptors.
 #[test]
 fn whichever_descriptor_is_the_first_that_lacks_the_error_says_that_descriptors_do() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut actor = {
         let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
         Actor::start("scarce", place.path(), &[])

@@ -10,7 +10,7 @@ use bywire::{
     Address, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName, PortOptions,
     Priority, SendError, WaitError,
 };
-use ports::Place;
+use ports::PortDirectory;
 use rustix::process::Signal;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -109,7 +109,7 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
 
 /// The observed port, with a forked family connected to it.
 struct Family {
-    place: Place,
+    place: PortDirectory,
     target: Port,
     parent: Actor,
     to_parent: Peer,
@@ -121,7 +121,7 @@ fn next(target: &mut Port) -> Event {
 }
 
 fn family() -> Family {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut target = place.open(PortOptions { name: named("target"), ..place.options() });
     let mut parent = Actor::start("parent", place.path(), &[]);
     let Event::Connected(to_parent) = next(&mut target) else { panic!("no connection") };

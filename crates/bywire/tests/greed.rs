@@ -13,7 +13,7 @@ use bywire::{Admit, Confirm, DisconnectReason, Event, Geometry, Port, PortOption
 use bywire_ring::geometry::LaneName;
 use rustix::process::Uid;
 
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use rogue::{ALL_SEALS, Inside, LENT, Rogue, sealed};
 
 /// Users without an entry in the user database.
@@ -25,7 +25,7 @@ const OTHER: u32 = 54_352;
 fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
     const PEERS: usize = 20;
     const MESSAGE_BYTES: usize = 7 << 20;
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = place.open(place.options());
     let mut geometry = Geometry::default();
     geometry.lanes[LaneName::Low as usize].bulk_bytes = 8 << 20;
@@ -69,7 +69,7 @@ fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
 /// takes it.
 fn is_taken(
     victim: &mut Port,
-    place: &Place,
+    place: &PortDirectory,
     user: u32,
     heaps: u32,
     bytes: u64,
@@ -114,7 +114,7 @@ fn what_a_foreign_user_may_share_to_lend_from_is_bounded_however_many_peers_it_h
         println!("not run: only root can be other users; run this test as root");
         return;
     }
-    let place = Place::new();
+    let place = PortDirectory::new();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
     let mut victim = place.open(PortOptions {
         name: Some("victim".parse().expect("a name")),

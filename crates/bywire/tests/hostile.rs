@@ -20,7 +20,7 @@ use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use rogue::{ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, introduce, sealed};
 use rustix::fs::SealFlags;
 
@@ -57,7 +57,7 @@ fn mover(stage: &mut Stage) {
 
 #[test]
 fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut mover = Actor::start("mover", place.path(), &[]);
     live(&mut victim, || mover.expect("inside"));
@@ -84,7 +84,7 @@ fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
 /// A peer that has said good-bye may go on filling its ring, but only the records of one full ring are taken.
 #[test]
 fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     for _ in 0..20 {
         let rogue = Rogue::new(place.path(), "rogue");
@@ -138,7 +138,7 @@ fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
 /// The sender is told the longest message. A sender that ignores it ends its own connection.
 #[test]
 fn messages_longer_than_the_port_takes_are_not_taken() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for (max, kind, lane, length) in [
         (40, MESSAGE, LaneName::High, 48),
         (40, MESSAGE, LaneName::Low, 48),
@@ -188,7 +188,7 @@ fn messages_longer_than_the_port_takes_are_not_taken() {
 /// with small messages.
 #[test]
 fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let fragment = u64::from(PortOptions::default().geometry.fragment_bytes);
     for (total, is_taken) in [(8, false), (56, false), (fragment, false), (fragment + 1, true)] {
         let mut victim = victim(&place, place.options());
@@ -219,7 +219,7 @@ fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
 /// Keys are random, and guesses are counted. A key that was valid once is no guess.
 #[test]
 fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let revoked = victim.register(vec![0; 64], Rights { read: true, write: true }).expect("region");
     victim.revoke(revoked).expect("ours");
@@ -260,7 +260,7 @@ fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
     });
 }
 
-fn victim(place: &Place, options: PortOptions) -> Port {
+fn victim(place: &PortDirectory, options: PortOptions) -> Port {
     place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..options })
 }
 
@@ -279,7 +279,7 @@ fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec
 
 #[test]
 fn bad_introductions_are_refused_for_what_they_are() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut other = place.open(place.options());
     let (to_victim, to_other) = meet(&mut other, &mut victim);
@@ -390,7 +390,7 @@ fn message(at: &mut Port, other: &mut Port) -> bywire::Message {
 /// Strangers that connect and send nothing keep a place only until other peers want it.
 #[test]
 fn frozen_handshakes_keep_nobody_out() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     let frozen: Vec<_> = (0..500).map(|_| rogue.connect("victim")).collect();
@@ -404,7 +404,7 @@ fn frozen_handshakes_keep_nobody_out() {
 /// The connecting side checks as much as the accepting one.
 #[test]
 fn bad_answers_to_an_introduction_end_in_a_typed_error() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     let address = Address::local(rogue.name.clone());
@@ -456,7 +456,7 @@ fn bad_answers_to_an_introduction_end_in_a_typed_error() {
 
 #[test]
 fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     for (block_bytes, blocks) in [(1u64 << 20, 256u32), (1 << 30, 64), (1 << 30, 1024), (u64::MAX, u32::MAX)]
     {
@@ -480,7 +480,7 @@ fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
 /// A block may be lent again only after its return has gone out. Otherwise answers would pile up without a bound.
 #[test]
 fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     let mut inside = None;
@@ -516,7 +516,7 @@ fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
 /// A peer must not be able to delay the borrower's threads, not even by the doorbell that it may ring.
 #[test]
 fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
     let mut inside = None;
@@ -561,7 +561,7 @@ fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
         let done = own.output().expect("run");
         return assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut other = place.open(place.options());
     let (to_victim, to_other) = meet(&mut other, &mut victim);
@@ -603,7 +603,7 @@ fn linger(stream: &TcpStream) {
 /// With the check on, a message without a check is not taken.
 #[test]
 fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim = victim(&place, PortOptions { integrity: true, ..place.options() });
     let rogue = Rogue::new(place.path(), "rogue");
     let (_, events) = live(&mut victim, || {
@@ -831,7 +831,7 @@ fn honest(stage: &mut Stage) {
 #[test]
 fn scribblers_harm_nobody_but_themselves() {
     let seconds = if std::env::var_os("BYWIRE_SOAK").is_some() { 60 } else { 8 };
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim =
         victim(&place, PortOptions { message_bytes_max: 1 << 20, send_tokens: 256, ..place.options() });
     let key = victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region");

@@ -12,7 +12,7 @@ use bywire::{
     Address, Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions,
     Priority, Rights, SendError, TransferError,
 };
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 use step::Traced;
 
 /// These tests count descriptors and children of the whole process.
@@ -103,7 +103,7 @@ const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The receiver, and another peer that must not notice anything.
 struct Survivors {
-    place: Place,
+    place: PortDirectory,
     victim: Port,
     other: Port,
     to_other: Peer,
@@ -113,7 +113,7 @@ struct Survivors {
 
 impl Survivors {
     fn new() -> Self {
-        let place = Place::new();
+        let place = PortDirectory::new();
         let name = Some("victim".parse().expect("a name"));
         let mut victim = place.open(PortOptions { name, geometry: SMALL, ..place.options() });
         let mut other = place.open(place.options());
@@ -421,7 +421,7 @@ fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, 
 #[test]
 fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut port = place.open(PortOptions { geometry: SMALL, ..place.options() });
     let mut lot = Lot(2);
     let mut waiting = std::collections::VecDeque::new();

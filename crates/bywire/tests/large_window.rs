@@ -9,7 +9,7 @@ use bywire::{
     Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights,
     SendError,
 };
-use ports::{Place, meet, until};
+use ports::{PortDirectory, meet, until};
 
 /// These tests count the mappings of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -57,7 +57,7 @@ fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
 const MUCH: usize = 2 << 20;
 
 /// Two ports. The first one writes through a large window.
-fn pair_with_large_window(place: &Place, options: &PortOptions) -> (Port, Peer, Port, Peer) {
+fn pair_with_large_window(place: &PortDirectory, options: &PortOptions) -> (Port, Peer, Port, Peer) {
     let before = areas();
     let (mut a, to_b, mut b, to_a) = place.pair(options);
     carry(&mut a, to_b, &mut b, MUCH);
@@ -205,7 +205,7 @@ impl Traffic {
 fn all_that_can_be_sent_stays_right_across_the_move() {
     let _alone = alone();
     for (seed, integrity) in [(1, false), (2, true), (3, false), (4, true), (5, false), (6, false)] {
-        let place = Place::new();
+        let place = PortDirectory::new();
         let before = areas();
         let (mut a, to_b, mut b, _) = place.pair(&PortOptions { integrity, ..place.options() });
         let key = b.register(vec![0; REGION], Rights { read: true, write: true }).expect("region");
@@ -234,7 +234,7 @@ fn all_that_can_be_sent_stays_right_across_the_move() {
 #[test]
 fn no_window_becomes_large_where_that_is_forbidden_or_useless() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let large = LaneGeometry { slots: 256, bulk_bytes: 4 << 20 };
     let mut geometry = Geometry::default();
     geometry.lanes[2] = large;
@@ -253,7 +253,7 @@ fn no_window_becomes_large_where_that_is_forbidden_or_useless() {
 #[test]
 fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_that_ended() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let before = areas();
     let mut hub = place.open(place.options());
     let mut peers: VecDeque<(Port, Peer)> = (0..18)
@@ -289,7 +289,7 @@ fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_
 #[test]
 fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let geometry = Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
     let options = PortOptions { geometry, large_window_peers_max: 1, ..place.options() };
     let before = areas();
@@ -318,7 +318,7 @@ fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
 #[test]
 fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     for length in [4097, 8000, 32_768, 32_769] {
         a.send_buffer(to_b, Priority::Low, pattern(length, 2), Confirm::Copied).expect("token");
@@ -350,7 +350,7 @@ fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
 #[test]
 fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     // Its first message waits for a buffer that is never posted.
     for _ in 0..60 {
@@ -382,7 +382,7 @@ fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
 #[test]
 fn a_whole_message_in_the_bulk_area_survives_its_sender() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     a.send_buffer(to_b, Priority::Low, pattern(1 << 20, 4), Confirm::Copied).expect("token");
     until(|| matches!(a.poll(), Some(Event::Sent { .. })));
@@ -397,7 +397,7 @@ fn a_whole_message_in_the_bulk_area_survives_its_sender() {
 #[test]
 fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let before = areas();
     // Fills the small area again and again, until the sender has moved.
@@ -440,7 +440,7 @@ fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
 #[test]
 fn half_a_message_of_a_peer_that_ended_leaves_no_buffer_behind() {
     let _alone = alone();
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut b = place.open(place.options());
     for round in 0..2 {
         let mut a = place.open(place.options());

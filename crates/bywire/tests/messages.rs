@@ -6,7 +6,7 @@ mod ports;
 use std::time::Duration;
 
 use bywire::{Confirm, DisconnectReason, Event, FRAGMENT_BYTES, PortOptions, Priority, SendError};
-use ports::{Place, event, until};
+use ports::{PortDirectory, event, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -17,7 +17,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 /// A program that takes its events late still learns the sender of each message.
 #[test]
 fn who_sent_a_message_is_known_until_the_end_of_its_sender_is_taken() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
     let name = a.name().clone();
     // The first poll after this looks at the sockets, so it finds the end before any message.
@@ -50,7 +50,7 @@ fn who_sent_a_message_is_known_until_the_end_of_its_sender_is_taken() {
 
 #[test]
 fn tokens_and_credits_bound_every_queue() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&PortOptions { send_tokens: 2, ..place.options() });
     let mut sent = 0;
     while a.send(to_b, Priority::Low, b"x").is_ok() {
@@ -76,7 +76,7 @@ fn tokens_and_credits_bound_every_queue() {
 
 #[test]
 fn receive_tokens_bound_posted_buffers_and_a_stated_maximum_is_refused_at_the_sender() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let options = PortOptions { receive_tokens: 1, message_bytes_max: 5000, ..place.options() };
     let (mut a, to_b, mut b, _) = place.pair(&options);
     assert!(b.post_receive(Priority::Low, vec![0; 10]).is_ok());
@@ -91,7 +91,7 @@ fn receive_tokens_bound_posted_buffers_and_a_stated_maximum_is_refused_at_the_se
 
 #[test]
 fn datagrams_are_dropped_and_counted_and_pass_a_message_that_waits_for_room() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let mut sent = 0;
     while a.send_datagram(to_b, Priority::Low, b"frame").expect("connected") {
@@ -108,7 +108,7 @@ fn datagrams_are_dropped_and_counted_and_pass_a_message_that_waits_for_room() {
 /// For a program that keeps a datagram that was dropped, even while it sleeps.
 #[test]
 fn room_is_told_once_to_whoever_awaits_it() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let is_told = |event, awaited| matches!(event, Some(Event::Room { peer, priority }) if (peer, priority) == (to_b, awaited));
     let moment = Some(Duration::from_millis(20));
@@ -146,7 +146,7 @@ fn room_is_told_once_to_whoever_awaits_it() {
 
 #[test]
 fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let heap = a.heap(to_b, 100_000, 2).expect("heap");
     let mut borrowed = Vec::new();
@@ -184,7 +184,7 @@ fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
 
 #[test]
 fn a_long_message_that_was_sent_whole_survives_its_sender_without_a_posted_buffer() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     a.send_buffer(to_b, Priority::Low, pattern(50_000, 4), Confirm::Copied).expect("token");
     assert!(matches!(event(&mut [&mut a]), Event::Sent { result: Ok(()), .. }));

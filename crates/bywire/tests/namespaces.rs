@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actor::{Actor, Stage, play};
 use bywire::{Address, DisconnectReason, Event, Port, PortName, PortOptions, Priority};
-use ports::{Place, until};
+use ports::{PortDirectory, until};
 use rustix::process::Signal;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ fn container() -> Option<&'static [&'static str]> {
 #[test]
 fn containers_that_share_the_directory_exchange_messages_and_notice_deaths() {
     let Some(container) = container() else { return };
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let address = Address::local("echo".parse::<PortName>().expect("a name"));
     // Each container is killed. The second one takes the name of the first.

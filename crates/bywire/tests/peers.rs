@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actor::{Actor, Stage, play};
 use bywire::{Address, Confirm, Event, Peer, Port, PortName, PortOptions, Priority};
-use ports::Place;
+use ports::PortDirectory;
 use rustix::process::{Resource, Rlimit, Signal};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -94,7 +94,7 @@ fn a_thousand_peers_come_talk_and_leave_nothing() {
         eprintln!("not run: a thousand peers need 3,000 descriptors, and the hard limit here is {hard:?}");
         return;
     }
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut hub = Actor::start("hub", place.path(), &["1000"]);
     hub.expect("ready");
     let mut crowds: Vec<_> = (0..CROWDS).map(|_| Actor::start("crowd", place.path(), &["200"])).collect();
@@ -160,7 +160,7 @@ fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
 /// A process that is stopped in a debugger is not dead.
 #[test]
 fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let mut victim =
         place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..place.options() });
     let mut actors = Vec::new();

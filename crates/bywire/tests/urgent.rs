@@ -3,7 +3,7 @@
 mod ports;
 
 use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
-use ports::{Place, until};
+use ports::{PortDirectory, until};
 
 /// The length of a step of a copy.
 const STEP: usize = 2048;
@@ -14,7 +14,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Two ports. With `busy`, the first one has large fragments of low priority.
-fn pair(place: &Place, integrity: bool, busy: bool) -> (Port, Peer, Port, Peer) {
+fn pair(place: &PortDirectory, integrity: bool, busy: bool) -> (Port, Peer, Port, Peer) {
     let (mut a, to_b, mut b, to_a) = place.pair(&PortOptions { integrity, ..place.options() });
     if busy {
         for port in [&mut a, &mut b] {
@@ -55,7 +55,7 @@ fn take_long(port: &mut Port, other: &mut Port, seed: usize) {
 
 #[test]
 fn a_sender_takes_what_is_urgent_between_any_two_steps() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for (seed, (integrity, busy)) in
         [(false, false), (false, true), (true, true), (true, false)].into_iter().enumerate()
     {
@@ -89,7 +89,7 @@ fn a_sender_takes_what_is_urgent_between_any_two_steps() {
 
 #[test]
 fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for (seed, integrity) in [(1, false), (2, true)] {
         let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
         b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
@@ -118,7 +118,7 @@ fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
 
 #[test]
 fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for (seed, (integrity, busy)) in [(false, false), (true, true)].into_iter().enumerate() {
         let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
         let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
@@ -144,7 +144,7 @@ fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
 /// Between two steps the program may change its region: the check covers the bytes that came.
 #[test]
 fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for (seed, integrity) in [(1, false), (2, true)] {
         let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
         let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
@@ -174,7 +174,7 @@ fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
 
 #[test]
 fn a_region_revoked_between_two_steps_is_not_touched_again() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = pair(&place, false, true);
     let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
     a.put(to_b, Priority::Low, (key, 0), vec![7; LONG], None).expect("token");
@@ -205,7 +205,7 @@ fn a_region_revoked_between_two_steps_is_not_touched_again() {
 /// time.
 #[test]
 fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     for busy in [false, true] {
         let (mut a, to_b, mut b, to_a) = pair(&place, false, busy);
         b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
@@ -245,7 +245,7 @@ fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
 /// A message that waits for a buffer is not urgent.
 #[test]
 fn a_message_that_waits_for_a_buffer_delays_no_other() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = pair(&place, false, false);
     // At each end a long message of high priority waits.
     a.send_buffer(to_b, Priority::High, pattern(10_000, 0), Confirm::Copied).expect("token");

@@ -17,7 +17,7 @@ use bywire::{
 };
 use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
-use ports::Place;
+use ports::PortDirectory;
 use rustix::fs::OFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -41,9 +41,9 @@ fn is_root() -> bool {
 }
 
 /// A runtime directory for all users, as root makes it.
-fn shared() -> Place {
+fn shared() -> PortDirectory {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
+    let place = PortDirectory::new();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
     place
 }
@@ -233,7 +233,7 @@ fn is_writable(file: &std::fs::File) -> bool {
     }
 }
 
-fn start(place: &Place, user: &str, group: u32) -> Actor {
+fn start(place: &PortDirectory, user: &str, group: u32) -> Actor {
     let mut actor = Actor::start("user", place.path(), &[user, &group.to_string()]);
     actor.expect("ready");
     actor

@@ -8,13 +8,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bywire::{Confirm, Event, Key, Peer, Port, PortOptions, Priority, Rights, SendError};
-use ports::{Place, until};
+use ports::{PortDirectory, until};
 use rustix::event::epoll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 3000;
 
-fn sleepy(place: &Place) -> PortOptions {
+fn sleepy(place: &PortDirectory) -> PortOptions {
     // Without spinning, every wait arms and sleeps.
     PortOptions { spin: Duration::ZERO, ..place.options() }
 }
@@ -39,7 +39,7 @@ fn priority(round: u32) -> Priority {
 
 #[test]
 fn a_sleeping_receiver_is_woken_by_every_message_of_either_lane() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&sleepy(&place));
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -59,7 +59,7 @@ fn a_sleeping_receiver_is_woken_by_every_message_of_either_lane() {
 
 #[test]
 fn a_sleeping_sender_is_woken_by_room_and_by_delivery() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&sleepy(&place));
     let rounds = ROUNDS / 10;
     std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ fn a_sleeping_sender_is_woken_by_room_and_by_delivery() {
 
 #[test]
 fn a_full_lane_says_when_there_is_room_again() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&sleepy(&place));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -108,7 +108,7 @@ fn a_full_lane_says_when_there_is_room_again() {
 /// A thread without access to the port drops a block while the port sleeps.
 #[test]
 fn a_sleeping_borrower_is_woken_to_give_a_block_back() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut lender, to_borrower, mut borrower, _) = place.pair(&sleepy(&place));
     let heap = lender.heap(to_borrower, 64, 1).expect("heap");
     let (sender, receiver) = mpsc::channel();
@@ -149,7 +149,7 @@ fn a_sleeping_borrower_is_woken_to_give_a_block_back() {
 
 #[test]
 fn an_idle_port_uses_no_processor_time() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, _, _b, _) = place.pair(&place.options());
     while a.wait(Some(Duration::ZERO)).expect("wait").is_some() {}
     let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -167,7 +167,7 @@ fn an_idle_port_uses_no_processor_time() {
 
 #[test]
 fn a_wait_of_no_time_returns_at_once_and_a_short_one_not_early() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, _, _b, _) = place.pair(&place.options());
     assert!(a.wait(Some(Duration::ZERO)).expect("wait").is_none());
     for timeout in [Duration::from_nanos(1), Duration::from_micros(300), Duration::from_millis(3)] {
@@ -180,7 +180,7 @@ fn a_wait_of_no_time_returns_at_once_and_a_short_one_not_early() {
 /// Work without events must not keep a wait from its end.
 #[test]
 fn a_wait_ends_in_time_while_a_peer_keeps_the_port_at_work() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let key = b.register(vec![0; 64], Rights { read: true, write: true }).expect("region");
     let (is_over, done) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -250,7 +250,7 @@ fn watchers(port: &Port) -> Vec<(OwnedFd, OwnedFd)> {
 
 #[test]
 fn whoever_watches_the_descriptor_misses_no_message_and_does_not_spin() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&sleepy(&place));
     for (poller, _keep) in watchers(&b) {
         let mut sleeps = 0;
@@ -276,7 +276,7 @@ fn whoever_watches_the_descriptor_misses_no_message_and_does_not_spin() {
 
 #[test]
 fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let name: bywire::PortName = "sleeper".parse().expect("a name");
     let mut sleeper = place.open(PortOptions { name: Some(name.clone()), ..sleepy(&place) });
     for (poller, _keep) in watchers(&sleeper) {
@@ -307,7 +307,7 @@ fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
 /// A port that is polled seldom, as by a program that draws pictures, answers at its next poll.
 #[test]
 fn a_port_that_is_polled_seldom_looks_at_its_sockets_each_time() {
-    let place = Place::new();
+    let place = PortDirectory::new();
     let (mut a, mut b) = (place.open(place.options()), place.open(place.options()));
     let peer = a.connect_start(&bywire::Address::local(b.name().clone())).expect("connect");
     let pace = Duration::from_millis(2);

@@ -65,10 +65,10 @@ fn install(arguments: Arguments) -> Result<()> {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };
-    let mut place = Place::new(root, arguments.destination.is_some());
+    let mut installation = Installation::new(root, arguments.destination.is_some());
     // First, so that nothing is built that cannot be installed.
-    place.directory("lib/bywire")?;
-    place.keep_list()?;
+    installation.directory("lib/bywire")?;
+    installation.keep_list()?;
     let (libraries, command) = match (arguments.libraries, arguments.command) {
         (None, None) => {
             let built = build()?;
@@ -77,63 +77,63 @@ fn install(arguments: Arguments) -> Result<()> {
         built => built,
     };
     if let Some(libraries) = libraries {
-        install_for_c(&libraries, &mut place, &prefix)?;
-        println!("installed Bywire {VERSION} for C in {}", place.root.display());
+        install_for_c(&libraries, &mut installation, &prefix)?;
+        println!("installed Bywire {VERSION} for C in {}", installation.root.display());
     }
     if let Some(command) = command {
-        install_command(&command, &mut place, &prefix)?;
-        println!("installed the command bywire {VERSION} in {}", place.root.join("bin").display());
+        install_command(&command, &mut installation, &prefix)?;
+        println!("installed the command bywire {VERSION} in {}", installation.root.join("bin").display());
     }
-    place.keep_list()
+    installation.keep_list()
 }
 
-fn install_for_c(libraries: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
+fn install_for_c(libraries: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
     let abi = HEADER.split("#define BW_ABI_VERSION ").nth(1).and_then(|rest| rest.split_whitespace().next());
     let abi = abi.context("bywire.h has no BW_ABI_VERSION")?;
     let full = format!("libbywire.so.{abi}.{VERSION}");
-    place.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
-    place.link(&full, &format!("lib/libbywire.so.{abi}"))?;
-    place.link(&full, "lib/libbywire.so")?;
-    place.copy(&libraries.join("libbywire_capi.a"), "lib/libbywire.a")?;
-    place.write("include/bywire.h", HEADER)?;
-    place.write("lib/pkgconfig/bywire.pc", &package(prefix))
+    installation.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
+    installation.link(&full, &format!("lib/libbywire.so.{abi}"))?;
+    installation.link(&full, "lib/libbywire.so")?;
+    installation.copy(&libraries.join("libbywire_capi.a"), "lib/libbywire.a")?;
+    installation.write("include/bywire.h", HEADER)?;
+    installation.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
 
 /// Installs the command, the library that it preloads, its manual pages, and a completion script where each shell
 /// looks for one.
-fn install_command(built: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
+fn install_command(built: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
     // Not where linkers look: the library is for `bywire run` alone, which looks there.
-    place.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
-    place.copy(built, "bin/bywire")?;
-    fs::set_permissions(place.root.join("bin/bywire"), Permissions::from_mode(0o755))
+    installation.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
+    installation.copy(built, "bin/bywire")?;
+    fs::set_permissions(installation.root.join("bin/bywire"), Permissions::from_mode(0o755))
         .context("cannot make it executable")?;
-    install_pages(built, place)?;
+    install_pages(built, installation)?;
     let scripts = [
         ("bash", "share/bash-completion/completions/bywire"),
         ("zsh", "share/zsh/site-functions/_bywire"),
         ("fish", "share/fish/vendor_completions.d/bywire.fish"),
     ];
     for (shell, path) in scripts {
-        place.write(path, &said(Command::new(built).args(["completions", shell]))?)?;
+        installation.write(path, &said(Command::new(built).args(["completions", shell]))?)?;
     }
     for (name, unit) in UNITS {
         let unit = unit.replace("/usr/local", &prefix.display().to_string());
-        place.write(&format!("lib/systemd/system/{name}"), &unit)?;
+        installation.write(&format!("lib/systemd/system/{name}"), &unit)?;
     }
     Ok(())
 }
 
 /// Installs the manual pages. Only the command knows how many there are.
-fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
+fn install_pages(built: &Path, installation: &mut Installation) -> Result<()> {
     let pages = "share/man/man1";
-    place.directory(pages)?;
-    let fresh = place.root.join(pages).join(format!(".bywire.{}", std::process::id()));
+    installation.directory(pages)?;
+    let fresh = installation.root.join(pages).join(format!(".bywire.{}", std::process::id()));
     fs::create_dir(&fresh).context("cannot make a directory for manual pages")?;
     let written = said(Command::new(built).args(["man", "--output"]).arg(&fresh)).and_then(|_| {
         for page in fs::read_dir(&fresh)? {
             let page = page?;
             let name = page.file_name().into_string().map_err(|_| anyhow!("a page without a name"))?;
-            place.copy(&page.path(), &format!("{pages}/{name}"))?;
+            installation.copy(&page.path(), &format!("{pages}/{name}"))?;
         }
         Ok(())
     });
@@ -142,14 +142,14 @@ fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
 }
 
 /// The directory of the installation, and the list of what is installed there.
-struct Place {
+struct Installation {
     root: PathBuf,
     installed: BTreeSet<String>,
     /// Is this a package's directory? Directories missing here may exist where the package is unpacked.
     is_package: bool,
 }
 
-impl Place {
+impl Installation {
     /// Paths that were installed here before stay on the list.
     fn new(root: PathBuf, is_package: bool) -> Self {
         let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();

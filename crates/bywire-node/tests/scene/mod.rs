@@ -142,7 +142,7 @@ impl Machine {
         let namespace = self.namespace.as_fd().try_clone_to_owned().expect("a copy");
         let path = format!("/proc/self/fd/{}", namespace.as_raw_fd());
         let thread = std::thread::spawn(move || {
-            let place = bywire_sys::namespace::Place::Path(path.into());
+            let place = bywire_sys::namespace::NamespaceName::Path(path.into());
             let inside = Namespace::open(&place).expect("it is open");
             drop(namespace);
             let serve = || {

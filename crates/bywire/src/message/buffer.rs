@@ -118,10 +118,10 @@ impl fmt::Debug for Buffer {
 /// Short payloads are in the value itself. Others are in a [`Buffer`]. Give it back with [`crate::Port::recycle`] or
 /// post it again, and receiving allocates nothing.
 pub struct Payload {
-    place: Place,
+    storage: Storage,
 }
 
-enum Place {
+enum Storage {
     Inline { words: [u64; INLINE_BYTES / 8], length: u8 },
     Buffer { buffer: Buffer, length: usize },
 }
@@ -132,34 +132,34 @@ impl Payload {
     #[inline(always)]
     pub(crate) fn inline(words: [u64; INLINE_BYTES / 8], length: u16) -> Self {
         assert!(usize::from(length) <= INLINE_BYTES, "a slot holds 56 bytes");
-        Self { place: Place::Inline { words, length: length as u8 } }
+        Self { storage: Storage::Inline { words, length: length as u8 } }
     }
 
     /// # Panics
     /// When `length` is more than the buffer holds.
     pub(crate) fn buffer(buffer: Buffer, length: usize) -> Self {
         assert!(length <= buffer.as_ref().len(), "a payload ends within its buffer");
-        Self { place: Place::Buffer { buffer, length } }
+        Self { storage: Storage::Buffer { buffer, length } }
     }
 
     /// Is it in memory that was borrowed ([`Buffer::from_raw`])?
     pub fn is_foreign(&self) -> bool {
-        matches!(&self.place, Place::Buffer { buffer, .. } if buffer.is_foreign())
+        matches!(&self.storage, Storage::Buffer { buffer, .. } if buffer.is_foreign())
     }
 
     /// The size of the memory behind it, beyond the value itself.
     pub(crate) fn memory_bytes(&self) -> usize {
-        match &self.place {
-            Place::Buffer { buffer, .. } => buffer.as_ref().len(),
-            Place::Inline { .. } => 0,
+        match &self.storage {
+            Storage::Buffer { buffer, .. } => buffer.as_ref().len(),
+            Storage::Inline { .. } => 0,
         }
     }
 
     /// The whole buffer behind a longer message; `None` for one that came inline.
     pub fn into_buffer(self) -> Option<Buffer> {
-        match self.place {
-            Place::Buffer { buffer, .. } => Some(buffer),
-            Place::Inline { .. } => None,
+        match self.storage {
+            Storage::Buffer { buffer, .. } => Some(buffer),
+            Storage::Inline { .. } => None,
         }
     }
 }
@@ -169,15 +169,15 @@ impl Deref for Payload {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        match &self.place {
-            Place::Inline { words, length } => {
+        match &self.storage {
+            Storage::Inline { words, length } => {
                 // SAFETY: seven words are 56 initialised bytes, borrowed with `self`, and any bit pattern
                 // is a byte.
                 let bytes: &[u8; INLINE_BYTES] = unsafe { &*words.as_ptr().cast() };
                 // `inline` has checked the length; `min` tells the optimiser.
                 &bytes[..usize::from(*length).min(INLINE_BYTES)]
             }
-            Place::Buffer { buffer, length } => &buffer.as_ref()[..*length],
+            Storage::Buffer { buffer, length } => &buffer.as_ref()[..*length],
         }
     }
 }

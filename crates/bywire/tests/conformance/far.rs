@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::actor::{Actor, Stage};
 use crate::contract::pattern;
-use crate::ports::{Place, until};
+use crate::ports::{PortDirectory, until};
 use crate::scene::{At, Kind, Link, connect};
 use crate::toy::Habits;
 
@@ -120,7 +120,7 @@ fn what_cannot_be_reached_is_named() {
     let peer = try_connect(&mut a, &mut neighbour, &address).expect("through shared memory");
     assert!(matches!(a.peer_info(peer).expect("connected").owner, Owner::Local { .. }));
     // A port that nobody outside may reach is as none.
-    let place = Place::new();
+    let place = PortDirectory::new();
     let reach = Reach::Machine;
     let hidden = Port::open(PortOptions {
         reach,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bywire::{Address, Event, Payload, Peer, Port, PortOptions, Reach};
 use bywire_wire::keys::Security;
 
-use crate::ports::{Place, until};
+use crate::ports::{PortDirectory, until};
 use crate::toy::{Habits, Node, Toy, node};
 
 /// What carries the messages.
@@ -24,7 +24,7 @@ pub const ALL: [Kind; 4] =
 /// Where ports of one link find each other.
 pub struct Link {
     pub kind: Kind,
-    places: [Place; 2],
+    places: [PortDirectory; 2],
     nodes: [Node; 2],
     toy: Option<Toy>,
 }
@@ -57,7 +57,7 @@ impl Link {
 
     /// A link between nodes that behave so. Ports of the first one are said to be of `user`.
     pub fn with(kind: Kind, habits: Habits, user: Option<&str>) -> Self {
-        let places = [Place::new(), Place::new()];
+        let places = [PortDirectory::new(), PortDirectory::new()];
         let mut nodes = [node("a", places[0].path()), node("b", places[1].path())];
         nodes[0].user = user.map_or(nodes[0].user.clone(), str::to_owned);
         let toy = (kind != Kind::Shm).then(|| Toy::new(&nodes, habits));

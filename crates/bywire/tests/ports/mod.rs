@@ -7,11 +7,11 @@ use bywire::{Address, DisconnectReason, Event, Peer, Port, PortOptions};
 use tempfile::TempDir;
 
 /// A runtime directory that is removed with the test.
-pub struct Place {
+pub struct PortDirectory {
     directory: TempDir,
 }
 
-impl Place {
+impl PortDirectory {
     pub fn new() -> Self {
         // For this user alone, whatever the umask is: in a directory that others can open a lock file stays.
         let directory = tempfile::tempdir().expect("a directory");
