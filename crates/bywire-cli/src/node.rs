@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::{Misuse, complain};
-use bywire_node::fabric::{self, Fabric, FabricError, Node, Place};
+use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::service::{self, Options, Service, ServiceError};
 use bywire_node::{ask, key, place};
@@ -116,12 +116,12 @@ impl InitArgs {
         if addresses.len() > fabric::ADDRESSES_MAX {
             return Err(Misuse(format!("a node has at most {} addresses", fabric::ADDRESSES_MAX)).into());
         }
-        let place = |text: &String| {
-            text.parse::<Place>().map_err(|_| {
+        let parsed = |text: &String| {
+            text.parse::<ServiceAddress>().map_err(|_| {
                 Misuse(format!("`{text}` is no address: give --address HOST or --address HOST:PORT"))
             })
         };
-        let addresses = addresses.iter().map(place).collect::<Result<_, _>>()?;
+        let addresses = addresses.iter().map(parsed).collect::<Result<_, _>>()?;
         let key = bywire_wire::handshake::PublicKey([0; 32]);
         Ok(Node { name: self.name.clone(), addresses, key })
     }

@@ -56,14 +56,14 @@ pub struct Node {
     /// Its name.
     pub name: String,
     /// Where its service can be reached.
-    pub addresses: Vec<Place>,
+    pub addresses: Vec<ServiceAddress>,
     /// Who it is.
     pub key: PublicKey,
 }
 
 /// Where a service can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ServiceAddress {
     /// An address.
     Address(SocketAddr),
     /// The name of a host, and a port.
@@ -189,8 +189,8 @@ impl NodeTable {
             let text = format!("addresses of node {name:?} has {count} entries: give 1 to {ADDRESSES_MAX}");
             return Err(Complaint::at(&self.addresses, text));
         }
-        let place = |address: &Spanned<String>| {
-            address.get_ref().parse::<Place>().map_err(|NoPlace| {
+        let parsed = |address: &Spanned<String>| {
+            address.get_ref().parse::<ServiceAddress>().map_err(|NoServiceAddress| {
                 let text = format!(
                     "addresses of node {name:?} has {:?}: write an address or a host, with a port unless it is {UDP_PORT}",
                     address.get_ref()
@@ -198,7 +198,7 @@ impl NodeTable {
                 Complaint::at(address, text)
             })
         };
-        let addresses = self.addresses.get_ref().iter().map(place).collect::<Result<_, _>>()?;
+        let addresses = self.addresses.get_ref().iter().map(parsed).collect::<Result<_, _>>()?;
         let key = key::from_text(self.key.get_ref()).ok_or_else(|| {
             let text =
                 format!("key of node {name:?} is not 32 bytes in base64: copy the one that `bywire init` printed there");
@@ -241,20 +241,20 @@ pub fn is_name(text: &str) -> bool {
 /// A text that is no address and no host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no address and no host")]
-pub struct NoPlace;
+pub struct NoServiceAddress;
 
-impl FromStr for Place {
-    type Err = NoPlace;
+impl FromStr for ServiceAddress {
+    type Err = NoServiceAddress;
 
-    fn from_str(text: &str) -> Result<Self, NoPlace> {
+    fn from_str(text: &str) -> Result<Self, NoServiceAddress> {
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return if address.port() == 0 { Err(NoPlace) } else { Ok(Self::Address(address)) };
+            return if address.port() == 0 { Err(NoServiceAddress) } else { Ok(Self::Address(address)) };
         }
         if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             return Ok(Self::Address(SocketAddr::new(ip, UDP_PORT)));
         }
         let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoPlace)?),
+            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoServiceAddress)?),
             None => (text, UDP_PORT),
         };
         let is_host = (1..=HOST_BYTES_MAX).contains(&host.len())
@@ -262,11 +262,11 @@ impl FromStr for Place {
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
             // A mistyped address is no host.
             && host.bytes().any(|byte| byte.is_ascii_alphabetic());
-        if is_host { Ok(Self::Host(host.to_owned(), port)) } else { Err(NoPlace) }
+        if is_host { Ok(Self::Host(host.to_owned(), port)) } else { Err(NoServiceAddress) }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServiceAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(formatter),
@@ -277,7 +277,7 @@ impl fmt::Display for Place {
 
 /// A node as the file has it, with the empty line before it.
 pub fn stanza(node: &Node) -> String {
-    let addresses: Vec<String> = node.addresses.iter().map(|place| format!("\"{place}\"")).collect();
+    let addresses: Vec<String> = node.addresses.iter().map(|address| format!("\"{address}\"")).collect();
     format!(
         "\n[[node]]\nname = \"{}\"\naddresses = [{}]\nkey = \"{}\"\n",
         node.name,
@@ -312,16 +312,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let places = ["10.0.0.1", "web1.example:7000", "[fe80::1]:7248", "::1"];
-        let addresses = places.map(|place| place.parse().expect(place)).to_vec();
+        let texts = ["10.0.0.1", "web1.example:7000", "[fe80::1]:7248", "::1"];
+        let addresses = texts.map(|text| text.parse().expect(text)).to_vec();
         let key = key::from_text(KEY).expect("a key");
         let node = Node { name: "web1".to_owned(), addresses, key };
         let fabric = Fabric { name: "lab".to_owned(), serial: 7, is_encrypted: false, nodes: vec![node] };
         assert_eq!(Fabric::parse(&fabric.to_string()).expect("its own"), fabric);
         assert_eq!(fabric.named(&key).map(|node| node.name.as_str()), Some("web1"));
-        assert_eq!("10.0.0.1".parse(), Ok(Place::Address(([10, 0, 0, 1], UDP_PORT).into())));
+        assert_eq!("10.0.0.1".parse(), Ok(ServiceAddress::Address(([10, 0, 0, 1], UDP_PORT).into())));
         for text in ["", "1.2.3", "a b", "10.0.0.1:0", "host:", "host:99999", ":7248", "a/b", ".x"] {
-            assert_eq!(text.parse::<Place>(), Err(NoPlace), "{text:?}");
+            assert_eq!(text.parse::<ServiceAddress>(), Err(NoServiceAddress), "{text:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::service_message::GROUPS_MAX;
 
 use crate::broker::{PortId, USER_BYTES_MAX};
-use crate::fabric::Place;
+use crate::fabric::ServiceAddress;
 
 /// Questions that may wait. One port asks at most one.
 const WAITING_MAX: usize = 4096;
@@ -37,8 +37,8 @@ pub enum Question {
     Node {
         /// The node.
         node: PublicKey,
-        /// Its places.
-        places: Vec<Place>,
+        /// Its addresses, of which some are names of hosts.
+        addresses: Vec<ServiceAddress>,
     },
 }
 
@@ -137,12 +137,12 @@ fn answer(question: Question) -> Answer {
             });
             Answer::User { port, user, groups: groups.collect() }
         }
-        Question::Node { node, places } => {
+        Question::Node { node, addresses: given } => {
             let mut addresses: Vec<SocketAddr> = Vec::new();
-            for place in places {
-                match place {
-                    Place::Address(address) => addresses.push(address),
-                    Place::Host(host, port) => {
+            for address in given {
+                match address {
+                    ServiceAddress::Address(address) => addresses.push(address),
+                    ServiceAddress::Host(host, port) => {
                         let found = (host.as_str(), port).to_socket_addrs().into_iter().flatten();
                         addresses.extend(found.take(HOST_ADDRESSES_MAX));
                     }
@@ -161,9 +161,9 @@ mod tests {
     fn names_and_addresses_are_found_and_unknown_ones_are_told() {
         let lookups = Lookups::start().expect("threads");
         let node = PublicKey([1; 32]);
-        let places =
+        let addresses =
             ["127.0.0.1:9", "localhost:8", "no-such-host.invalid"].map(|text| text.parse().expect(text));
-        assert!(lookups.ask(Question::Node { node, places: places.to_vec() }));
+        assert!(lookups.ask(Question::Node { node, addresses: addresses.to_vec() }));
         assert!(lookups.ask(Question::User { port: 7, uid: 0, gids: vec![0, 3_999_999_999] }));
         assert!(lookups.ask(Question::User { port: 8, uid: 3_999_999_999, gids: Vec::new() }));
         let mut found = Vec::new();

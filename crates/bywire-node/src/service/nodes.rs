@@ -6,7 +6,7 @@ use bywire_wire::channel::Event;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{self, NotConnected};
 
-use crate::fabric::{self, Fabric, Place};
+use crate::fabric::{self, Fabric, ServiceAddress};
 use crate::link;
 use crate::lookup::{Answer, Question};
 
@@ -40,32 +40,32 @@ impl Service<'_> {
         }
         let own_key = self.key.public();
         let others = self.fabric.nodes.iter().filter(|node| node.key != own_key);
-        let others: Vec<(PublicKey, Vec<Place>, String)> =
+        let others: Vec<(PublicKey, Vec<ServiceAddress>, String)> =
             others.map(|node| (node.key, node.addresses.clone(), node.name.clone())).collect();
         let names: Vec<_> = others.iter().map(|(key, _, name)| (*key, name.clone())).collect();
         self.broker.follow(own(&self.fabric, &self.key), &names);
-        for (key, places, _) in others {
+        for (key, given, _) in others {
             let known = before.and_then(|before| before.named(&key));
-            if known.is_some_and(|known| known.addresses == places) {
+            if known.is_some_and(|known| known.addresses == given) {
                 continue;
             }
             // What is an address can be used at once; what is a name is looked up.
-            let addresses = places.iter().filter_map(|place| match place {
-                Place::Address(address) => Some(*address),
-                Place::Host(..) => None,
+            let addresses = given.iter().filter_map(|address| match address {
+                ServiceAddress::Address(address) => Some(*address),
+                ServiceAddress::Host(..) => None,
             });
             self.link.add(now_ns, key, addresses.collect());
             self.look_up(key);
         }
     }
 
-    /// Looks the names of a node up, if it has any.
+    /// Looks up the hosts among the addresses of a node.
     fn look_up(&mut self, node: PublicKey) {
         let Some(found) = self.fabric.named(&node) else { return };
-        if found.addresses.iter().any(|place| matches!(place, Place::Host(..))) {
-            let places = found.addresses.clone();
-            // One that finds no place is asked again when the node does not answer.
-            self.lookups.ask(Question::Node { node, places });
+        if found.addresses.iter().any(|address| matches!(address, ServiceAddress::Host(..))) {
+            let addresses = found.addresses.clone();
+            // A lookup that finds no address is repeated when the node does not answer.
+            self.lookups.ask(Question::Node { node, addresses });
         }
     }
 
@@ -117,8 +117,8 @@ impl Service<'_> {
     }
 
     /// Where a node's service can be reached, as the file says.
-    pub(super) fn places(addresses: &[Place]) -> Vec<String> {
-        addresses.iter().map(Place::to_string).collect()
+    pub(super) fn addresses(addresses: &[ServiceAddress]) -> Vec<String> {
+        addresses.iter().map(ServiceAddress::to_string).collect()
     }
 
     /// The last stranger with a key that the fabric does not have.

@@ -99,7 +99,7 @@ impl Service<'_> {
         status::Node {
             name: node.name.clone(),
             key: node.key.0,
-            addresses: Self::places(&node.addresses),
+            addresses: Self::addresses(&node.addresses),
             state,
             address: channel.map(|channel| channel.address),
             rtt_us: channel.map(|channel| channel.rtt_ns / 1000),
