@@ -1,5 +1,5 @@
 //! What a service knows of ports, nodes and connections, and what follows from a request, a message or an end. It does no
-//! I/O, reads no clock and draws no randomness: it answers with [`Order`]s.
+//! I/O, reads no clock and draws no randomness: it answers with [`Action`]s.
 //!
 //! A connection is known here as long as both processes live and neither has released it. What is under way to become one
 //! has a deadline. Both services check their lists against each other whenever a channel comes up, so an end that happened
@@ -45,7 +45,7 @@ pub type Random = [u8; SECRET_BYTES];
 
 /// What is to be done.
 #[derive(Debug)]
-pub enum Order {
+pub enum Action {
     /// Tell a port.
     Tell(PortId, Notice),
     /// Send to the service of a node to which a channel is up.
@@ -176,7 +176,7 @@ pub struct Broker {
     gone: HashSet<u64>,
     places: Shares,
     next_number: u32,
-    orders: VecDeque<Order>,
+    actions: VecDeque<Action>,
     /// Nodes that may be needed no more.
     idle: Vec<PublicKey>,
 }
@@ -198,23 +198,23 @@ impl Broker {
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
             next_number: 0,
-            orders: VecDeque::new(),
+            actions: VecDeque::new(),
             idle: Vec::new(),
         }
     }
 
     /// What is to be done next.
-    pub fn next_order(&mut self) -> Option<Order> {
-        while self.orders.is_empty()
+    pub fn next_action(&mut self) -> Option<Action> {
+        while self.actions.is_empty()
             && let Some(node) = self.idle.pop()
         {
             let far = self.nodes.get_mut(&node).filter(|far| far.needs == 0 && far.is_wanted);
             if let Some(far) = far {
                 far.is_wanted = false;
-                self.orders.push_back(Order::Release(node));
+                self.actions.push_back(Action::Release(node));
             }
         }
-        self.orders.pop_front()
+        self.actions.pop_front()
     }
 
     /// The ports, in no order.
@@ -254,7 +254,7 @@ impl Broker {
     }
 
     fn tell(&mut self, port: PortId, notice: Notice) {
-        self.orders.push_back(Order::Tell(port, notice));
+        self.actions.push_back(Action::Tell(port, notice));
     }
 
     /// A number for a request or an offer that no other one under way has.
@@ -273,7 +273,7 @@ impl Broker {
         let Some(far) = self.nodes.get_mut(&node) else { return };
         far.needs += 1;
         if !std::mem::replace(&mut far.is_wanted, true) {
-            self.orders.push_back(Order::Want(node));
+            self.actions.push_back(Action::Want(node));
         }
     }
 

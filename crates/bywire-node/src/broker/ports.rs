@@ -7,7 +7,7 @@ use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusa
 use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    ASKED_MAX, Broker, Connection, Order, Outgoing, PATIENCE_NS, Port, PortId, Random, Registered,
+    ASKED_MAX, Broker, Connection, Action, Outgoing, PATIENCE_NS, Port, PortId, Random, Registered,
     UNDER_WAY_MAX,
 };
 
@@ -123,7 +123,7 @@ impl Broker {
             security: self.own.security,
             half,
         };
-        self.orders.push_back(Order::Send(outgoing.node, message));
+        self.actions.push_back(Action::Send(outgoing.node, message));
     }
 
     /// A port agrees to an offer.
@@ -269,7 +269,7 @@ impl Broker {
     /// Sends to a node if a channel is up. What is lost is made up for when one comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
         if self.nodes.get(&node).is_some_and(|far| far.address.is_some()) {
-            self.orders.push_back(Order::Send(node, message));
+            self.actions.push_back(Action::Send(node, message));
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Two brokers whose orders are carried out in memory, at once and in order, while a channel is up.
+//! Two brokers whose actions are carried out in memory, at once and in order, while a channel is up.
 
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use super::{Broker, GRACE_NS, Order, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
+use super::{Broker, GRACE_NS, Action, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -69,15 +69,15 @@ impl World {
     }
 
     fn settle(&mut self) {
-        while let Some((side, order)) =
-            [A, B].into_iter().find_map(|side| Some((side, self.brokers[side].next_order()?)))
+        while let Some((side, action)) =
+            [A, B].into_iter().find_map(|side| Some((side, self.brokers[side].next_action()?)))
         {
-            match order {
-                Order::Tell(PORT, notice) => self.told.push((side, notice)),
-                Order::Tell(..) => panic!("no other port"),
-                Order::Want(_) => self.is_wanted[side] = true,
-                Order::Release(_) => self.is_wanted[side] = false,
-                Order::Send(node, message) => {
+            match action {
+                Action::Tell(PORT, notice) => self.told.push((side, notice)),
+                Action::Tell(..) => panic!("no other port"),
+                Action::Want(_) => self.is_wanted[side] = true,
+                Action::Release(_) => self.is_wanted[side] = false,
+                Action::Send(node, message) => {
                     assert!(self.is_up && node == KEYS[1 - side], "there is no channel");
                     self.said.push((side, message.clone()));
                     self.brokers[1 - side].hear(self.now_ns, KEYS[side], message);
@@ -304,13 +304,13 @@ fn a_port_and_its_user_have_so_much_under_way_and_no_more() {
     world.brokers[A].register(PORT + 2, stranger).expect("free");
     let target = ("b", "render".to_owned());
     world.brokers[A].connect(world.now_ns, PORT + 2, 1, target, introduction(1), [7; 32]);
-    let Some(Order::Send(_, message)) = world.brokers[A].next_order() else { panic!("it asks") };
+    let Some(Action::Send(_, message)) = world.brokers[A].next_action() else { panic!("it asks") };
     world.brokers[B].hear(world.now_ns, KEYS[A], message);
-    let declined = world.brokers[B].next_order();
+    let declined = world.brokers[B].next_action();
     assert!(
         matches!(
             declined,
-            Some(Order::Send(_, ServiceMessage::Decline { reason: NotConnected::NoResources, .. }))
+            Some(Action::Send(_, ServiceMessage::Decline { reason: NotConnected::NoResources, .. }))
         ),
         "{declined:?}"
     );
@@ -348,11 +348,11 @@ fn a_service_that_lies_harms_its_own_connections_only() {
         let ServiceMessage::Accept { by, security, half, .. } = message else { unreachable!() };
         let message = ServiceMessage::Accept { request, by, security, half };
         world.brokers[A].hear(world.now_ns, KEYS[B], message);
-        let told = world.brokers[A].orders.iter().any(|order| {
-            matches!(order, Order::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. }))
+        let told = world.brokers[A].actions.iter().any(|action| {
+            matches!(action, Action::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. }))
         });
-        assert!(told, "{:?}", world.brokers[A].orders);
-        world.brokers[A].orders.clear();
+        assert!(told, "{:?}", world.brokers[A].actions);
+        world.brokers[A].actions.clear();
         let open: Vec<u32> = world.brokers[B].offers.keys().copied().collect();
         open.into_iter().for_each(|offer| world.brokers[B].decline(PORT, offer, Refusal::NoResources));
         world.settle();
@@ -367,7 +367,7 @@ fn a_service_that_lies_harms_its_own_connections_only() {
     let ended = ServiceMessage::Ended { connection, reason: PortEnd::Ended };
     world.brokers[A].hear(world.now_ns, third, ended);
     world.brokers[A].hear(world.now_ns, third, ServiceMessage::Alive { connections: vec![connection] });
-    assert!(world.brokers[A].orders.is_empty() && world.brokers[A].connections.len() == 1);
+    assert!(world.brokers[A].actions.is_empty() && world.brokers[A].connections.len() == 1);
     let connect = |from| ServiceMessage::Connect {
         request: 1,
         port: "asking".to_owned(),
@@ -380,14 +380,14 @@ fn a_service_that_lies_harms_its_own_connections_only() {
     let long = PortIdentity { groups: vec!["g".repeat(240); 16], ..identity("x") };
     for from in [bad, long] {
         world.brokers[A].hear(world.now_ns, third, connect(from));
-        let answer = world.brokers[A].orders.pop_front();
-        assert!(matches!(answer, Some(Order::Send(_, ServiceMessage::Decline { .. }))), "{answer:?}");
+        let answer = world.brokers[A].actions.pop_front();
+        assert!(matches!(answer, Some(Action::Send(_, ServiceMessage::Decline { .. }))), "{answer:?}");
     }
     // Whoever is removed goes with all that is its own.
     others.remove(0);
     world.brokers[A].follow(own(A), &others);
     let ended = Notice::Ended { connection: 1, reason: End::NodeRemoved };
-    let told = world.brokers[A].orders.pop_front();
-    assert!(matches!(told, Some(Order::Tell(PORT, notice)) if notice == ended));
+    let told = world.brokers[A].actions.pop_front();
+    assert!(matches!(told, Some(Action::Tell(PORT, notice)) if notice == ended));
     assert!(world.brokers[A].connections.is_empty());
 }

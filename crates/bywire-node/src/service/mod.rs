@@ -20,7 +20,7 @@ use bywire_sys::{Errno, clock, limits, process, tcp};
 use bywire_wire::handshake::{Identity, PrivateKey};
 use bywire_wire::keys::Security;
 
-use crate::broker::{Broker, Order, Own, PortId};
+use crate::broker::{Broker, Action, Own, PortId};
 use crate::fabric::{self, Fabric, FabricError};
 use crate::key::{self, KeyError};
 use crate::link::{self, Link};
@@ -276,12 +276,12 @@ impl<'a> Service<'a> {
     /// Does what the broker wants, and tells it what becomes of that, until there is nothing left to do.
     fn settle(&mut self, now_ns: u64) {
         loop {
-            while let Some(order) = self.broker.next_order() {
-                match order {
-                    Order::Tell(port, notice) => self.tell(port, &notice),
-                    Order::Send(node, message) => self.link.send(now_ns, node, &message),
-                    Order::Want(node) => self.link.want(now_ns, &node),
-                    Order::Release(node) => self.link.release(&node),
+            while let Some(action) = self.broker.next_action() {
+                match action {
+                    Action::Tell(port, notice) => self.tell(port, &notice),
+                    Action::Send(node, message) => self.link.send(now_ns, node, &message),
+                    Action::Want(node) => self.link.want(now_ns, &node),
+                    Action::Release(node) => self.link.release(&node),
                 }
             }
             self.link.flush(now_ns);
