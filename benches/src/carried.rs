@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::offspring::Offspring;
 
 /// A program that has not ended by then is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How the two ends of connections are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Stage {
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(server.0.0.try_wait()?.is_none(), "{command:?} ended before it listened");
-            ensure!(started.elapsed() < PATIENCE, "{command:?} does not listen");
+            ensure!(started.elapsed() < TIMEOUT, "{command:?} does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(server)
@@ -120,7 +120,7 @@ impl Stage {
             Ok(Offspring(child))
         };
         let running = commands.into_iter().map(start).collect::<Result<Vec<_>>>()?;
-        let printed = running.into_iter().map(|running| running.printed("a client", PATIENCE));
+        let printed = running.into_iter().map(|running| running.printed("a client", TIMEOUT));
         let printed = printed.collect::<Result<Vec<_>>>()?;
         let carried = self.carried_ever()? - before;
         if self.way == Way::Carried && carried < connections {

@@ -17,7 +17,7 @@ pub const VICTIM: &str = "__victim";
 /// Kills behind one reading, which is the slowest of them.
 const KILLS: u32 = 5;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the port that is to notice spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn contestant(name: &str, way: Way) -> Result<Contestant> {
 /// No such port.
 pub fn victim(directory: &Path) -> Result<()> {
     let mut port = open(directory, None)?;
-    port.connect(&"localhost/witness".parse::<Address>()?, PATIENCE)?;
+    port.connect(&"localhost/witness".parse::<Address>()?, TIMEOUT)?;
     // A witness that goes first ends this process too.
     while !matches!(port.wait(None)?, Some(Event::Disconnected { .. })) {}
     Ok(())
@@ -85,13 +85,13 @@ fn await_event(port: &mut Port, way: Way, wanted: impl Fn(&Event) -> bool) -> Re
     let started = Instant::now();
     loop {
         let event = match way {
-            Way::Waiting => port.wait(Some(PATIENCE))?,
+            Way::Waiting => port.wait(Some(TIMEOUT))?,
             Way::Polling => port.poll(),
         };
         match event {
             Some(event) if wanted(&event) => return Ok(()),
             Some(_) => {}
-            None => ensure!(started.elapsed() < PATIENCE, "nothing was noticed for {} s", PATIENCE.as_secs()),
+            None => ensure!(started.elapsed() < TIMEOUT, "nothing was noticed for {} s", TIMEOUT.as_secs()),
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
             let path = directory.path().to_owned();
             let other = std::thread::spawn(move || {
                 let mut port = open(&path, None).unwrap();
-                port.connect(&"localhost/witness".parse::<Address>().unwrap(), PATIENCE).unwrap();
+                port.connect(&"localhost/witness".parse::<Address>().unwrap(), TIMEOUT).unwrap();
             });
             await_event(&mut witness, way, |event| matches!(event, Event::Disconnected { .. })).unwrap();
             other.join().unwrap();

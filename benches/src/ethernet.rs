@@ -20,7 +20,7 @@ use crate::contest::{Contestant, Taken};
 use crate::offspring::Offspring;
 
 /// A program that has not ended by then is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For so long attempts are repeated.
 const CROSSING: Duration = Duration::from_secs(15);
@@ -278,7 +278,7 @@ impl<'a> Ends<'a> {
             let mut command = self.command(|namespaces| &namespaces.source, source_core, client)?;
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
-            match asking.printed(client[0], PATIENCE) {
+            match asking.printed(client[0], TIMEOUT) {
                 Ok(printed) => return Ok(printed),
                 Err(error) if started.elapsed() > CROSSING => return Err(error),
                 Err(_) => {}

@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// How long it is watched.
 const WATCH: Duration = Duration::from_secs(2);
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nanoseconds of CPU per second, by the kernel's own account of all threads of the process.
 pub fn contestant(name: &str) -> Result<Contestant> {
@@ -48,9 +48,9 @@ pub fn idler(directory: &Path) -> Result<()> {
         let mut peer = Port::open(options())?;
         let connecting = std::thread::spawn({
             let address = address.clone();
-            move || peer.connect(&address, PATIENCE).map(|_| peer)
+            move || peer.connect(&address, TIMEOUT).map(|_| peer)
         });
-        while !matches!(port.wait(Some(PATIENCE))?.context("a peer does not come")?, Event::Connected(_)) {}
+        while !matches!(port.wait(Some(TIMEOUT))?.context("a peer does not come")?, Event::Connected(_)) {}
         peers.push(connecting.join().ok().context("a peer's thread died")??);
     }
     println!("ready");

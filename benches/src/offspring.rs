@@ -25,14 +25,14 @@ impl Offspring {
     /// What it has printed by the time it ends; both its outputs are piped and neither is long.
     ///
     /// # Errors
-    /// It does not end within `patience`, or fails: then with the last line that it said.
-    pub fn printed(mut self, program: &str, patience: Duration) -> Result<String> {
+    /// It does not end within `timeout`, or fails: then with the last line that it said.
+    pub fn printed(mut self, program: &str, timeout: Duration) -> Result<String> {
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.0.try_wait()? {
                 break status;
             }
-            ensure!(started.elapsed() < patience, "{program} has not ended after {} s", patience.as_secs());
+            ensure!(started.elapsed() < timeout, "{program} has not ended after {} s", timeout.as_secs());
             std::thread::sleep(Duration::from_millis(5));
         };
         let output = self.0.stdout.take().map(std::io::read_to_string).transpose()?.unwrap_or_default();

@@ -21,7 +21,7 @@ const UNDERLAY_MTU_BYTES: u32 = 9200;
 const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 77, 1), Ipv4Addr::new(192, 168, 77, 2)];
 
 /// A daemon makes its interface within that time, or is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rival, by its name in the tables, and the MTU that it is given: the longest that it takes, up to 9000.
 pub struct Rival {
@@ -78,7 +78,7 @@ impl Rival {
         );
         let started = Instant::now();
         while let Err(error) = side.namespace.configure(&batch) {
-            ensure!(started.elapsed() < PATIENCE, "{} makes no interface: {error:#}", self.name);
+            ensure!(started.elapsed() < TIMEOUT, "{} makes no interface: {error:#}", self.name);
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -133,7 +133,7 @@ fn vde(sides: &[Side; 2], directory: &Path) -> Result<Vec<Offspring>> {
     let mut all = vec![daemon(&sides[0], &["vde_switch", "-s", switch])?];
     let started = Instant::now();
     while !Path::new(switch).join("ctl").exists() {
-        ensure!(started.elapsed() < PATIENCE, "vde_switch does not start");
+        ensure!(started.elapsed() < TIMEOUT, "vde_switch does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
     for side in sides {

@@ -12,7 +12,7 @@ use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;
 use crate::offspring::Offspring;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A ping-pong by tag matching: `name` is the median half-RTT in ns, `name mean` the mean.
 ///
@@ -83,7 +83,7 @@ fn run(test: &str, size_bytes: u64, iterations: u64, source: u32, target: u32) -
     await_listener(port, &mut server)?;
     let (size, iterations) = (size_bytes.to_string(), iterations.to_string());
     let client = start(source, &["127.0.0.1", "-t", test, "-s", &size, "-n", &iterations, "-v"])?;
-    client.printed("ucx_perftest", PATIENCE)
+    client.printed("ucx_perftest", TIMEOUT)
 }
 
 /// Until the server listens: an attempt to connect would be its only client.
@@ -100,7 +100,7 @@ fn await_listener(port: u16, server: &mut Offspring) -> Result<()> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     while !tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|text| is_listening(&text))) {
         ensure!(server.0.try_wait()?.is_none(), "the server of ucx_perftest has ended before it listened");
-        ensure!(started.elapsed() < PATIENCE, "the server of ucx_perftest does not listen");
+        ensure!(started.elapsed() < TIMEOUT, "the server of ucx_perftest does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -244,7 +244,7 @@ fn what_cannot_be_made_is_refused_in_one_line() {
     refused(&|_| (), "is taken already");
     refused(&|plan| plan.mac.0[5] ^= 1, "would both have the address");
     refused(&|plan| plan.mtu_bytes = 1279, "IPv6 needs at least 1280");
-    refused(&|plan| plan.place = "no-such-namespace".parse().expect("a place"), "no network namespace");
+    refused(&|plan| plan.namespace = "no-such-namespace".parse().expect("a name"), "no network namespace");
     let unbridged = |plan: &mut bywire_eth::interface::Plan| {
         plan.name = "by1".to_owned();
         plan.bridge = Some("br9".to_owned());

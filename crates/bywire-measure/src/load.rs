@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::Result;
 
 use crate::pin;
-use crate::place::Cores;
+use crate::placement::Cores;
 
 /// More threads show nothing new and take long.
 pub const THREADS_MAX: u32 = 256;

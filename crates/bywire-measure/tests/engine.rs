@@ -150,7 +150,7 @@ fn one_port_with_many_peers_notes_how_far_each_got() {
     });
 }
 
-/// Longer than an end is patient that has begun, with time to join before.
+/// Longer than the timeout of an end that has begun, with time to join before.
 const LATE: Duration = Duration::from_secs(13);
 
 #[test]
@@ -391,7 +391,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
     }
 }
 
-/// Longer than any end is patient.
+/// Longer than the timeout of any end.
 const NEVER: Duration = Duration::from_secs(60);
 
 /// Runs `test` between two faulty ends; what the target says, and the source if the target was content.

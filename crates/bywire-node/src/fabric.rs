@@ -254,7 +254,9 @@ impl FromStr for ServiceAddress {
             return Ok(Self::Address(SocketAddr::new(ip, UDP_PORT)));
         }
         let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoServiceAddress)?),
+            Some((host, port)) => {
+                (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoServiceAddress)?)
+            }
             None => (text, UDP_PORT),
         };
         let is_host = (1..=HOST_BYTES_MAX).contains(&host.len())

@@ -24,7 +24,7 @@ pub const LOG_PATH_BYTES_MAX: usize = 255;
 /// in a directory of that process, which removes it at its end.
 pub const LOADED_VARIABLE: &str = "BYWIRE_SOCKETS_LOADED";
 /// How long a program waits for an answer before it does without the service.
-pub const PATIENCE_MS: i32 = 20;
+pub const TIMEOUT_MS: i32 = 20;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal,)*) => {

@@ -19,7 +19,7 @@ pub(crate) const CUT: u8 = 133;
 pub(crate) const UNUSED: u8 = 134;
 
 /// How long [`ask`] waits for the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Counts since the service began, unless their line says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub fn ask(path: &Path) -> Result<Status, AskError> {
     let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
     poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
     socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| AskError::Absent)?;
-    let (mut status, end) = (Status::default(), Instant::now() + PATIENCE);
+    let (mut status, end) = (Status::default(), Instant::now() + TIMEOUT);
     loop {
         let mut buffer = [0; PACKET_BYTES];
         match socket.receive(&mut buffer) {

@@ -247,7 +247,7 @@ fn users_without_number_keep_nobody_else_out() {
     scene.serve();
     let connect = |scene: &Scene, user| {
         scene.as_user(user, || {
-            let end = Instant::now() + protocol_client::PATIENCE;
+            let end = Instant::now() + protocol_client::TIMEOUT;
             loop {
                 match Socket::connect(&scene.path) {
                     // Too many wait there; the service comes to them.
@@ -262,7 +262,7 @@ fn users_without_number_keep_nobody_else_out() {
     // Does the service answer this program, or hang up on it?
     let is_heard = |socket: &Socket| {
         let _hung_up = socket.send(&Packet::new(Kind::Ask, 1).encode(), &[]);
-        let end = Instant::now() + protocol_client::PATIENCE;
+        let end = Instant::now() + protocol_client::TIMEOUT;
         loop {
             match socket.receive(&mut [0; PACKET_BYTES]).expect("one of ours") {
                 Received::Packet(..) => return true,
@@ -286,7 +286,7 @@ fn users_without_number_keep_nobody_else_out() {
     scene.is_undisturbed("users who are there");
     // After they have gone, others like them are let in as soon as their threads have ended.
     drop(crowd);
-    let end = Instant::now() + protocol_client::PATIENCE;
+    let end = Instant::now() + protocol_client::TIMEOUT;
     for user in USERS..USERS + 64 {
         while !is_heard(&connect(&scene, 100_000 + user)) {
             assert!(Instant::now() < end, "their places are lost");

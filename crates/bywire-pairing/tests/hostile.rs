@@ -221,7 +221,7 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
     let began = Instant::now();
     port.send(peer, Priority::Low, b"how are you?").expect("room for one");
     loop {
-        match port.wait(Some(protocol_client::PATIENCE)).expect("a wait") {
+        match port.wait(Some(protocol_client::TIMEOUT)).expect("a wait") {
             Some(Event::Message(_)) => return began.elapsed(),
             Some(_) => {}
             None => panic!("no answer"),
@@ -238,7 +238,7 @@ fn honest(stage: &mut Stage) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..stage.options() }).expect("open");
     let address = Address::local("victim".parse::<bywire::PortName>().expect("a name"));
-    let peer = port.connect(&address, protocol_client::PATIENCE).expect("admitted");
+    let peer = port.connect(&address, protocol_client::TIMEOUT).expect("admitted");
     stage.tell("ready");
     while stage.hear().is_some() {
         let began = Instant::now();
@@ -271,7 +271,7 @@ fn wage(
 ) -> (Vec<[Took; 3]>, u64) {
     let (began, mut turns, mut met) = (Instant::now(), Vec::new(), 0);
     while began.elapsed() < duration || met < 300 {
-        assert!(began.elapsed() < duration + 2 * protocol_client::PATIENCE, "the port has met {met} only");
+        assert!(began.elapsed() < duration + 2 * protocol_client::TIMEOUT, "the port has met {met} only");
         turns.push(STATES.map(|state| {
             hostile.iter_mut().for_each(|actor| actor.tell(state));
             honest.tell("go on");

@@ -11,11 +11,11 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{FOREIGN_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use protocol_client::{PATIENCE, ProtocolClient};
+use protocol_client::{ProtocolClient, TIMEOUT};
 
 /// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         match status::ask(path) {
             Ok(found) => return found,
@@ -109,7 +109,7 @@ fn an_offer_that_is_over_pairs_with_nobody() {
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
     // The packets of two programs may be received in any order.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while asked(&path).waiting > 0 {
         assert!(Instant::now() < end, "the offer is over");
     }
@@ -129,7 +129,7 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
     program.offer(1, client.as_fd());
     assert_eq!(program.verdict(1), Verdict::Waiting);
     drop(client);
-    server.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    server.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     assert_eq!(std::io::Read::read(&mut server, &mut [0]).expect("the end"), 0);
 }
 
@@ -376,7 +376,7 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
         }
     }
     drop(program);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while (asked(&path).processes, asked(&path).waiting) != (0, 0) {
         assert!(Instant::now() < end, "all of them have gone");
     }
@@ -400,7 +400,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
         }
         if step > 2 {
             stopped.offer(1, client.as_fd());
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             while asked(&path).waiting == 0 {
                 assert!(Instant::now() < end, "its offer is heard");
             }
@@ -415,7 +415,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
         second.offer(step, server.as_fd());
         assert_eq!((first.verdict(step), second.verdict(step)), (Verdict::Paired, Verdict::Paired));
         drop(stopped);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while asked(&path).processes != 2 || asked(&path).waiting != 0 {
             assert!(Instant::now() < end, "step {step}: what it has left");
         }

@@ -18,10 +18,10 @@ fn add(set: RawFd, fd: RawFd) {
     assert_eq!(test_service::control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32), 0);
 }
 
-fn events_in(set: RawFd, patience_ms: i32) -> i32 {
+fn events_in(set: RawFd, timeout_ms: i32) -> i32 {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: room for four.
-    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, patience_ms) }
+    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, timeout_ms) }
 }
 
 fn kill(child: libc::pid_t) {
@@ -78,9 +78,9 @@ fn sleepers_that_were_killed_are_rung_for_no_more() {
     let (ends, set) = (pair(), test_service::epoll());
     add(set, ends.1);
     is_counted_out(set, ends);
-    for patience in 0..3 {
+    for timeout in 0..3 {
         let asleep = child(|| {
-            if patience == 0 { i32::from(test_service::poll_for(ends.1, -1)) } else { events_in(set, -1) }
+            if timeout == 0 { i32::from(test_service::poll_for(ends.1, -1)) } else { events_in(set, -1) }
         });
         await_sleep(&asleep.to_string());
         kill(asleep);

@@ -17,7 +17,7 @@ const TEST: &str = "ten_thousand_connections_are_carried_into_one_server";
 const ROUNDS_MAX: usize = 60;
 /// Resident memory of both ends together that an idle connection may cost.
 const IDLE_KIB: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
 fn ten_thousand_connections_are_carried_into_one_server() {
@@ -45,7 +45,7 @@ fn ten_thousand_connections_are_carried_into_one_server() {
     let mut said = BufReader::new(client.stdout.take().expect("piped"));
     line_with(&mut said, "connected");
     let before_kib: usize = [server.id(), client.id()].into_iter().map(resident_kib).sum();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut rounds = 0;
     while pairing.status().carried < CONNECTIONS as u64 || rounds < 8 {
         assert!(rounds < ROUNDS_MAX && Instant::now() < end, "{rounds} rounds: {:?}", pairing.status());

@@ -478,7 +478,7 @@ impl Driver {
         let (receiver, started) = (1 - end, Instant::now());
         while self.under_way[end] > 0 {
             assert!(
-                started.elapsed() < test_service::PATIENCE,
+                started.elapsed() < test_service::TIMEOUT,
                 "bytes for {receiver} never come: {}",
                 self.text
             );

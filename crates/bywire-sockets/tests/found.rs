@@ -175,7 +175,7 @@ fn ended_between_looks(text: &mut String) {
         let looks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let (counted, started) = (looks.clone(), std::time::Instant::now());
         let looker = std::thread::spawn(move || {
-            while started.elapsed() < test_service::PATIENCE {
+            while started.elapsed() < test_service::TIMEOUT {
                 if test_service::wait(set).0 != 0 {
                     return true;
                 }
@@ -205,10 +205,10 @@ fn an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge() {
 }
 
 /// Events within a time that no busy machine needs.
-fn events_in(set: RawFd, patience_ms: i32) -> i32 {
+fn events_in(set: RawFd, timeout_ms: i32) -> i32 {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: room for four.
-    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, patience_ms) }
+    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, timeout_ms) }
 }
 
 fn set_in_the_place_of_another(text: &mut String) {
@@ -465,10 +465,10 @@ fn a_set_around_a_set_is_told_of_room_that_has_come_anew() {
 }
 
 /// What a set tells next, by the data of its registrations; −1: nothing.
-fn told(set: RawFd, patience_ms: i32) -> i64 {
+fn told(set: RawFd, timeout_ms: i32) -> i64 {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
     if found == 1 { event.u64 as i64 } else { -1 }
 }
 

@@ -12,7 +12,7 @@ use test_service::TestService;
 
 const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// What a survivor that has seen a wrong byte ends with.
 const WRONG: i32 = 42;
 /// What a talker ends with that lost its peer before it had said everything.
@@ -83,7 +83,7 @@ fn a_killed_service_costs_nobody_a_connection() {
     let mut carried = 0;
     for round in 0..rounds {
         let mut service = role(&pairing, "pair", 0, 0);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while bywire_pairing::status::ask(&pairing.service).is_err() {
             assert!(Instant::now() < end, "round {round}: no service");
             std::thread::sleep(Duration::from_millis(1));
@@ -156,7 +156,7 @@ fn command(pairing: &TestService, role: &str, port: u16, calls: u64) -> Command 
 }
 
 fn end_of(survivor: &mut Child, round: u64) -> std::process::ExitStatus {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = survivor.try_wait().expect("ours") {
             return status;

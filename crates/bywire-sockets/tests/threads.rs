@@ -51,11 +51,11 @@ fn a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel() {
         return;
     }
     let (client, server) = carried_pair(true);
-    let patience = libc::timeval { tv_sec: 3, tv_usec: 0 };
+    let timeout = libc::timeval { tv_sec: 3, tv_usec: 0 };
     // SAFETY: a live structure of the size given.
     let status = unsafe {
-        let size = size_of_val(&patience) as u32;
-        libc::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const patience).cast(), size)
+        let size = size_of_val(&timeout) as u32;
+        libc::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const timeout).cast(), size)
     };
     assert_eq!(status, 0);
     // First, so that it is there however long the receiver's time has been running.
@@ -108,10 +108,10 @@ fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
 }
 
 /// One event of a set, by the number of what it is about.
-fn one_event(set: RawFd, patience_ms: i32) -> Option<u64> {
+fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
     (found == 1).then_some(event.u64)
 }
 

@@ -180,7 +180,7 @@ fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
         if matches!(given, Some((Verdict::Paired, _))) {
             break;
         }
-        assert!(started.elapsed() < test_service::PATIENCE, "never paired");
+        assert!(started.elapsed() < test_service::TIMEOUT, "never paired");
     }
     given.expect("paired").1
 }
@@ -618,7 +618,7 @@ fn a_page_that_lingers_holds_up_nobody() {
 fn haunt() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    peer.set_read_timeout(Some(test_service::PATIENCE)).expect("set");
+    peer.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
     let mut stranger = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
     let bell = bywire_sys::wake::Alarm::new().expect("a bell");
@@ -652,7 +652,7 @@ fn haunt() {
         }
     }
     let elapsed = began.elapsed();
-    assert!(elapsed < test_service::PATIENCE, "400 answers took {elapsed:?}");
+    assert!(elapsed < test_service::TIMEOUT, "400 answers took {elapsed:?}");
     test_service::say("answered");
 }
 

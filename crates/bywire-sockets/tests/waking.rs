@@ -53,10 +53,10 @@ fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
 }
 
 /// One event of a set, by the number of what it is about.
-fn one_event(set: RawFd, patience_ms: i32) -> Option<u64> {
+fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
     (found == 1).then_some(event.u64)
 }
 

@@ -8,7 +8,7 @@ use rustix::thread::gettid;
 /// The kernel ignores this signal where a program does not handle it, and few programs do.
 const SIGNAL: i32 = libc::SIGURG;
 /// A longer wait is interrupted, repeatedly until the work is done, as close(2) may wait several times.
-const PATIENCE: Duration = Duration::from_micros(100);
+const TIMEOUT: Duration = Duration::from_micros(100);
 
 /// Bounds the waits of the thread that made it.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Interrupter {
 
     /// Does `work` and ends its waits early. Only waits that a signal ends are bounded, not those of a file system.
     pub fn bound<T>(&self, work: impl FnOnce() -> T) -> T {
-        let is_armed = has_handler() && self.arm(PATIENCE);
+        let is_armed = has_handler() && self.arm(TIMEOUT);
         let done = work();
         if is_armed {
             self.arm(Duration::ZERO);

@@ -436,9 +436,9 @@ fn bad_answers_to_an_introduction_end_in_a_typed_error() {
         ("no memory", Some(welcome.clone()), false, bad),
         ("another name", Some(other_name), true, ConnectError::Refused(Refusal::Unverified)),
     ] {
-        let patience = if packet.is_none() { Duration::from_millis(50) } else { MINUTE };
+        let timeout = if packet.is_none() { Duration::from_millis(50) } else { MINUTE };
         let outcome = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| port.connect(&address, patience));
+            let thread = scope.spawn(|| port.connect(&address, timeout));
             let mut socket = None;
             until(|| {
                 socket = rogue.listener.accept().expect("accept");

@@ -10,8 +10,8 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    ASKED_MAX, Broker, Connection, Far, Offer, Action, Outgoing, PATIENCE_NS, PortId, UNDER_WAY_MAX, is_sound,
-    numbers,
+    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PATIENCE_NS, PortId, UNDER_WAY_MAX,
+    is_sound, numbers,
 };
 
 impl Broker {
@@ -49,7 +49,8 @@ impl Broker {
         self.asked.retain(|_, (asking, _)| *asking != node);
         self.nodes.remove(&node);
         // What was to be sent to it is not.
-        self.actions.retain(|order| !matches!(action, Action::Send(to, _) | Action::Want(to) if *to == node));
+        self.actions
+            .retain(|action| !matches!(action, Action::Send(to, _) | Action::Want(to) if *to == node));
     }
 
     /// A channel to a node has come up.
@@ -80,7 +81,7 @@ impl Broker {
     pub fn down(&mut self, node: PublicKey) {
         let Some(far) = self.nodes.get_mut(&node) else { return };
         far.address = None;
-        self.actions.retain(|order| !matches!(action, Action::Send(to, _) if *to == node));
+        self.actions.retain(|action| !matches!(action, Action::Send(to, _) if *to == node));
         self.withdraw_all(node);
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && outgoing.is_sent) {
             // Under another number: what the other service says of this one is about the old channel.

@@ -7,7 +7,7 @@ use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusa
 use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    ASKED_MAX, Broker, Connection, Action, Outgoing, PATIENCE_NS, Port, PortId, Random, Registered,
+    ASKED_MAX, Action, Broker, Connection, Outgoing, PATIENCE_NS, Port, PortId, Random, Registered,
     UNDER_WAY_MAX,
 };
 

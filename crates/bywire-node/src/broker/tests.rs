@@ -5,7 +5,7 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use super::{Broker, GRACE_NS, Action, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
+use super::{Action, Broker, GRACE_NS, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -349,7 +349,10 @@ fn a_service_that_lies_harms_its_own_connections_only() {
         let message = ServiceMessage::Accept { request, by, security, half };
         world.brokers[A].hear(world.now_ns, KEYS[B], message);
         let told = world.brokers[A].actions.iter().any(|action| {
-            matches!(action, Action::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. }))
+            matches!(
+                action,
+                Action::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. })
+            )
         });
         assert!(told, "{:?}", world.brokers[A].actions);
         world.brokers[A].actions.clear();

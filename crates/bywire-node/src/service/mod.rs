@@ -20,7 +20,7 @@ use bywire_sys::{Errno, clock, limits, process, tcp};
 use bywire_wire::handshake::{Identity, PrivateKey};
 use bywire_wire::keys::Security;
 
-use crate::broker::{Broker, Action, Own, PortId};
+use crate::broker::{Action, Broker, Own, PortId};
 use crate::fabric::{self, Fabric, FabricError};
 use crate::key::{self, KeyError};
 use crate::link::{self, Link};

@@ -15,7 +15,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Alarm;
 
 /// Enough on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A program as the service sees it.
 pub struct ProtocolClient {
@@ -87,13 +87,13 @@ impl ProtocolClient {
 
     /// Waits for the next packet. `None`: the service has hung up.
     pub fn hear(&self) -> Option<PacketAndFiles> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let mut poller = Poller::new().expect("a poller");
         poller.add(&self.socket, 0).expect("watched");
         while Instant::now() < end {
             match self.receive() {
                 Ok(Some(received)) => return Some(received),
-                Ok(None) => drop(poller.wait(Some(PATIENCE)).expect("a wait").len()),
+                Ok(None) => drop(poller.wait(Some(TIMEOUT)).expect("a wait").len()),
                 Err(HungUp) => return None,
             }
         }

@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
@@ -187,7 +187,7 @@ fn may_offer() -> bool {
 }
 
 fn has_leave() -> bool {
-    kernel::now_ns() < LEAVE_NS.load(Ordering::Relaxed).saturating_add(PATIENCE_MS as u64 * 1_000_000)
+    kernel::now_ns() < LEAVE_NS.load(Ordering::Relaxed).saturating_add(TIMEOUT_MS as u64 * 1_000_000)
 }
 
 /// Names this use of this record.
@@ -212,7 +212,7 @@ fn look() {
 
 /// Waits for a certain packet, and takes all that come before it.
 fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
-    let end = kernel::now_ns() + PATIENCE_MS as u64 * 1_000_000;
+    let end = kernel::now_ns() + TIMEOUT_MS as u64 * 1_000_000;
     loop {
         while let Some(packet) = hear() {
             if wanted(&packet) {
@@ -337,7 +337,7 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         let mut sent = real::sendmsg(service, &raw const message, flags);
         // A service that somebody attacks takes descriptors from those alone whom it has accepted, which takes a moment.
-        let mut tries_left = if packet.kind == Kind::Hello { PATIENCE_MS } else { 0 };
+        let mut tries_left = if packet.kind == Kind::Hello { TIMEOUT_MS } else { 0 };
         while sent < 0 && errno::last() == libc::EPERM && tries_left > 0 {
             real::poll(ptr::null_mut(), 0, 1);
             tries_left -= 1;

@@ -150,7 +150,7 @@ fn receive_carried(
     let (given_fd, mut waiting) = (connection.fd, None);
     let total = parts.total();
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
-    let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
     // Asked for once, as the time-out is, and as in the kernel: who changes them does not mean a call that sleeps already.
     let mut returns_at_once = None;
@@ -190,7 +190,7 @@ fn receive_carried(
             Step::Received(received) => {
                 sanitizer::has_received();
                 done += received;
-                let goes_on = is_patient || (flags & libc::MSG_PEEK == 0 && has_more(connection));
+                let goes_on = waits_for_all || (flags & libc::MSG_PEEK == 0 && has_more(connection));
                 if done >= total || !goes_on {
                     return done as isize;
                 }

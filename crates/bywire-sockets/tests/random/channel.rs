@@ -177,33 +177,33 @@ impl Stage {
     }
 
     /// What became of the last order, if that is known in time.
-    pub fn outcome(&self, actor: usize, patience: Duration) -> Option<Outcome> {
+    pub fn outcome(&self, actor: usize, timeout: Duration) -> Option<Outcome> {
         let end = self.actors[actor].as_ref()?.end.as_raw_fd();
         let channel = self.channels[actor].as_raw_fd();
-        if !ready([channel, end], patience) {
+        if !ready([channel, end], timeout) {
             return None;
         }
         // Whoever has died may have answered before.
         Some(receive(channel).map_or(Outcome::Died, Outcome::Replied))
     }
 
-    fn word(&self, actor: usize, patience: Duration) -> Option<Reply> {
+    fn word(&self, actor: usize, timeout: Duration) -> Option<Reply> {
         let channel = self.channels[actor].as_raw_fd();
-        ready([channel, -1], patience).then(|| receive(channel)).flatten()
+        ready([channel, -1], timeout).then(|| receive(channel)).flatten()
     }
 
     /// Waits until its process has ended.
-    pub fn ends(&self, actor: usize, patience: Duration) -> bool {
-        self.actors[actor].as_ref().is_some_and(|actor| ready([actor.end.as_raw_fd(), -1], patience))
+    pub fn ends(&self, actor: usize, timeout: Duration) -> bool {
+        self.actors[actor].as_ref().is_some_and(|actor| ready([actor.end.as_raw_fd(), -1], timeout))
     }
 
     /// Waits until this thread has ended, and its process perhaps not.
-    pub fn thread_ends(&self, actor: usize, patience: Duration) -> bool {
+    pub fn thread_ends(&self, actor: usize, timeout: Duration) -> bool {
         let Some(found) = &self.actors[actor] else { return false };
         let path = format!("/proc/{}/task/{}", found.process, found.thread);
         let started = Instant::now();
         while Path::new(&path).exists() {
-            if started.elapsed() > patience {
+            if started.elapsed() > timeout {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -230,8 +230,8 @@ impl Stage {
         let path = format!("/proc/{}/task/{}/", found.process, found.thread);
         let (pause, wanted) = if deeply { (1000, 30) } else { (50, 3) };
         let (mut looks, mut before) = (0, String::new());
-        let patience = Instant::now() + Duration::from_secs(5);
-        while looks < wanted && Instant::now() < patience {
+        let timeout = Instant::now() + Duration::from_secs(5);
+        while looks < wanted && Instant::now() < timeout {
             let stat = std::fs::read_to_string(format!("{path}stat")).unwrap_or_default();
             let call = std::fs::read_to_string(format!("{path}syscall")).unwrap_or_default();
             let sleeps = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
@@ -262,11 +262,11 @@ impl Stage {
                 ends.push(actor.end);
             }
         }
-        let patience = Duration::from_secs(20);
-        let mut is_clear = ends.iter().all(|end| ready([end.as_raw_fd(), -1], patience));
+        let timeout = Duration::from_secs(20);
+        let mut is_clear = ends.iter().all(|end| ready([end.as_raw_fd(), -1], timeout));
         for founder in ACTORS..CHANNELS {
             self.tell(founder, Order::new(Operation::Reap, -1));
-            is_clear &= self.outcome(founder, patience).is_some();
+            is_clear &= self.outcome(founder, timeout).is_some();
         }
         for channel in self.channels.iter().take(ACTORS) {
             while receive(channel.as_raw_fd()).is_some() {}
@@ -311,10 +311,10 @@ fn process_end(process: i32) -> Option<OwnedFd> {
 }
 
 /// Is one of them readable in time?
-fn ready(fds: [RawFd; 2], patience: Duration) -> bool {
+fn ready(fds: [RawFd; 2], timeout: Duration) -> bool {
     let mut files = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: two live entries.
-    unsafe { libc::poll(files.as_mut_ptr(), 2, patience.as_millis() as i32) > 0 }
+    unsafe { libc::poll(files.as_mut_ptr(), 2, timeout.as_millis() as i32) > 0 }
 }
 
 fn receive(channel: RawFd) -> Option<Reply> {

@@ -96,7 +96,7 @@ impl Play<'_> {
         }
         let order = Order { milliseconds: step.flags.max(0), ..self.order(step, Operation::Wait) };
         self.tell(step.actor, [order; 2]);
-        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+        let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("neither world's wait ends".into()));
         };
         let reply = self.agree_on_events(set, "", outcomes)?;
@@ -310,7 +310,7 @@ impl Play<'_> {
         let operation = if is_spawn { Operation::Spawn } else { Operation::Fork };
         let child = self.model.actors.len();
         self.tell(step.actor, [Order { to: child as i32, ..self.order(step, operation) }; 2]);
-        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+        let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("neither world has a child".into()));
         };
         if replaces {
@@ -371,7 +371,7 @@ impl Play<'_> {
         }
         let order = Order { to: step.actor as i32, ..self.order(step, Operation::Exec) };
         self.tell(step.actor, [order; 2]);
-        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+        let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("neither world becomes another program".into()));
         };
         let hellos = [plain, carried];
@@ -428,9 +428,9 @@ impl Play<'_> {
         self.tell(step.actor, [self.order(step, Operation::Exit); 2]);
         for (world, stage) in self.stages.iter().enumerate() {
             let is_over = if is_thread {
-                stage.thread_ends(step.actor, self.patience)
+                stage.thread_ends(step.actor, self.timeout)
             } else {
-                stage.ends(step.actor, self.patience)
+                stage.ends(step.actor, self.timeout)
             };
             if !is_over {
                 return Err(Mismatch(format!("world {world}: it does not end")));
@@ -451,7 +451,7 @@ impl Play<'_> {
         }
         for (world, stage) in self.stages.iter().enumerate() {
             stage.signal(step.actor, libc::SIGKILL);
-            if !stage.ends(step.actor, self.patience) {
+            if !stage.ends(step.actor, self.timeout) {
                 return Err(Mismatch(format!("world {world}: it is not killed")));
             }
         }
@@ -472,7 +472,7 @@ impl Play<'_> {
         }
         self.tell(step.actor, orders);
         self.model.processes[child].is_reaped = true;
-        match self.answers(step.actor, self.patience)? {
+        match self.answers(step.actor, self.timeout)? {
             Some(outcomes) => drop(self.agree("", outcomes)?),
             None => return Err(Mismatch("neither world's child has ended".into())),
         }
@@ -582,8 +582,7 @@ impl Play<'_> {
             order.position = super::position(connection, 1 - side, ends[side].received[world]);
         }
         self.tell(actor, orders);
-        let Some([Outcome::Replied(plain), Outcome::Replied(carried)]) =
-            self.answers(actor, self.patience)?
+        let Some([Outcome::Replied(plain), Outcome::Replied(carried)]) = self.answers(actor, self.timeout)?
         else {
             return Err(Mismatch(format!("actor {actor}, fd {fd}: a killed peer's stream never ends")));
         };

@@ -14,7 +14,7 @@ const UNDER_WAY_MAX: u64 = 60_000;
 /// A small message is one piece for TCP and for a ring: a receiver that sleeps gets all of it.
 const PIECE_BYTES: u64 = 1000;
 /// A world that is so much later than the other one hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// When neither answers for so long, both sleep.
 const DOZE: Duration = Duration::from_secs(2);
 
@@ -47,11 +47,11 @@ pub struct Play<'a> {
     pub counts: Counts,
     /// How often a carried set told of an edge that a plain one did not.
     pub extra_edges: u64,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl<'a> Play<'a> {
-    pub fn new(stages: &'a mut [Stage; 2], patience: Option<Duration>) -> Self {
+    pub fn new(stages: &'a mut [Stage; 2], timeout: Option<Duration>) -> Self {
         Self {
             stages,
             model: Model::default(),
@@ -59,7 +59,7 @@ impl<'a> Play<'a> {
             text: String::new(),
             counts: Counts::default(),
             extra_edges: 0,
-            patience: patience.unwrap_or(PATIENCE),
+            timeout: timeout.unwrap_or(TIMEOUT),
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> Play<'a> {
             for stage in &mut *self.stages {
                 stage.tell(founder, order);
                 stage.greet(root, None).ok_or_else(|| Mismatch("a program does not begin".into()))?;
-                stage.outcome(founder, PATIENCE);
+                stage.outcome(founder, TIMEOUT);
             }
         }
         for _ in 0..2 + draw.below(2) {
@@ -95,7 +95,7 @@ impl<'a> Play<'a> {
         self.stages.iter().for_each(|stage| stage.tell(actor, order));
         let mut replies = [Reply::default(); 2];
         for (world, reply) in replies.iter_mut().enumerate() {
-            match self.stages[world].outcome(actor, self.patience) {
+            match self.stages[world].outcome(actor, self.timeout) {
                 Some(Outcome::Replied(found)) if found.result >= 0 => *reply = found,
                 other => return Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
             }
@@ -111,7 +111,7 @@ impl<'a> Play<'a> {
         }
         let mut fds = [0; 2];
         for stage in &mut *self.stages {
-            match stage.outcome(sides[0], PATIENCE) {
+            match stage.outcome(sides[0], TIMEOUT) {
                 Some(Outcome::Replied(reply)) if reply.result >= 0 => fds[0] = reply.result,
                 other => return Err(Mismatch(format!("connect: {other:?}"))),
             }
@@ -165,7 +165,7 @@ impl<'a> Play<'a> {
 
     fn in_one(&mut self, world: usize, actor: usize, order: Order) -> Played<Reply> {
         self.stages[world].tell(actor, order);
-        match self.stages[world].outcome(actor, self.patience) {
+        match self.stages[world].outcome(actor, self.timeout) {
             Some(Outcome::Replied(reply)) if reply.is_wrong == 0 && reply.result >= 0 => Ok(reply),
             other => Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
         }
@@ -300,7 +300,7 @@ impl<'a> Play<'a> {
             match found {
                 [Some(plain), Some(carried)] => return Ok(Some([plain, carried])),
                 [None, None] if started.elapsed() >= doze => return Ok(None),
-                _ if started.elapsed() > self.patience => {
+                _ if started.elapsed() > self.timeout => {
                     let [plain, carried] =
                         found.map(|found| found.map_or("sleeps".into(), |found| format!("{found:?}")));
                     return Err(Mismatch(format!("actor {actor}: plain {plain}, carried {carried}")));
@@ -358,7 +358,7 @@ impl<'a> Play<'a> {
     fn poll_in_both(&mut self, actor: usize, fd: i32) -> Played<()> {
         self.tell(actor, [Order { flags: 1, ..Order::new(Operation::Poll, fd) }; 2]);
         for world in [PLAIN, CARRIED] {
-            if self.stages[world].outcome(actor, self.patience).is_none() {
+            if self.stages[world].outcome(actor, self.timeout).is_none() {
                 return Err(Mismatch(format!("world {world}: actor {actor} hangs in a poll of fd {fd}")));
             }
         }
@@ -379,7 +379,7 @@ impl<'a> Play<'a> {
     /// Carries out what does not sleep.
     fn both(&mut self, actor: usize, order: Order) -> Played<Reply> {
         self.tell(actor, [order; 2]);
-        match self.answers(actor, self.patience)? {
+        match self.answers(actor, self.timeout)? {
             Some(outcomes) => match self.agree("", outcomes)? {
                 Outcome::Replied(reply) => Ok(reply),
                 Outcome::Died => {
@@ -437,7 +437,7 @@ impl<'a> Play<'a> {
         self.tell(actor, orders);
         let mut found = [0; 2];
         for (world, found) in found.iter_mut().enumerate() {
-            match self.stages[world].outcome(actor, PATIENCE) {
+            match self.stages[world].outcome(actor, TIMEOUT) {
                 Some(Outcome::Replied(reply)) => *found = reply.result,
                 other => return Err(Mismatch(format!("world {world}: waiting for {what}: {other:?}"))),
             }
@@ -508,7 +508,7 @@ impl<'a> Play<'a> {
     /// An actor that sleeps should be awake: `false` if it is not, in both worlds.
     fn wake(&mut self, actor: usize) -> Played<bool> {
         let Actor { pending: Some(pending), .. } = self.model.actors[actor] else { return Ok(true) };
-        let doze = if matches!(pending.sleeps, Sleeps::Transfer { .. }) { self.patience } else { DOZE };
+        let doze = if matches!(pending.sleeps, Sleeps::Transfer { .. }) { self.timeout } else { DOZE };
         let Some(outcomes) = self.answers(actor, doze)? else {
             if matches!(pending.sleeps, Sleeps::Transfer { .. }) {
                 return Err(Mismatch(format!("actor {actor}: a transfer is never over")));
@@ -600,7 +600,7 @@ impl<'a> Play<'a> {
         let mut orders = [order; 2];
         orders[CARRIED].position = position(connection, side, ends[side].sent[CARRIED]);
         self.tell(step.actor, orders);
-        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+        let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("neither world takes it".into()));
         };
         match self.agree("", outcomes)? {
@@ -707,7 +707,7 @@ impl<'a> Play<'a> {
             order.position = position(connection, side, ends[side].sent[world]);
         }
         self.tell(step.actor, orders);
-        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+        let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("neither world is ever full".into()));
         };
         let (Outcome::Replied(plain), Outcome::Replied(carried)) = (plain, carried) else {
@@ -741,7 +741,7 @@ impl<'a> Play<'a> {
             order.position = position(connection, 1 - side, ends[side].received[world]);
         }
         self.tell(step.actor, orders);
-        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+        let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
             return Err(Mismatch("what was sent never comes, in neither world".into()));
         };
         self.received_all(connection, side, sizes, [plain, carried])?;

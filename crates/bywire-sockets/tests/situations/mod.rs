@@ -87,14 +87,14 @@ fn rest_of(pipe: RawFd) -> Vec<u8> {
 
 /// Calls wait from here on, for 20 s at most, or do not.
 pub fn set_waiting(fd: RawFd, waits: bool) {
-    let patience = libc::timeval { tv_sec: if waits { 20 } else { 0 }, tv_usec: 0 };
+    let timeout = libc::timeval { tv_sec: if waits { 20 } else { 0 }, tv_usec: 0 };
     // SAFETY: a live structure of that length.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         let flags = if waits { flags & !libc::O_NONBLOCK } else { flags | libc::O_NONBLOCK };
         libc::fcntl(fd, libc::F_SETFL, flags);
         let length = size_of::<libc::timeval>() as u32;
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const patience).cast(), length);
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const timeout).cast(), length);
     }
 }
 

@@ -219,7 +219,7 @@ impl Drop for Running {
 }
 
 /// However loaded the machine is.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const TIMEOUT: Duration = Duration::from_secs(40);
 
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = std::time::Instant::now();
@@ -227,7 +227,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -304,7 +304,7 @@ pub fn carry(ends: (RawFd, RawFd)) {
 /// The same for a forked child, which must not panic.
 pub fn is_carried_at_last((client, server): (RawFd, RawFd)) -> bool {
     let given = || [client, server].map(kernel_sent);
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + TIMEOUT;
     loop {
         let mut before = given();
         for _ in 0..16 {
@@ -338,7 +338,7 @@ pub fn until_carried(fd: RawFd, mut exchange: impl FnMut()) {
         if kernel_moved(fd) == before {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "it is never carried both ways");
+        assert!(started.elapsed() < TIMEOUT, "it is never carried both ways");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -496,10 +496,10 @@ pub fn poll(fd: RawFd, events: i16) -> (i64, i16) {
 }
 
 /// Waits for bytes, so many milliseconds at most.
-pub fn poll_for(fd: RawFd, patience_ms: i32) -> bool {
+pub fn poll_for(fd: RawFd, timeout_ms: i32) -> bool {
     let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one live entry.
-    unsafe { libc::poll(&raw mut file, 1, patience_ms) == 1 }
+    unsafe { libc::poll(&raw mut file, 1, timeout_ms) == 1 }
 }
 
 /// Readable, writable, urgent.

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::{PATIENCE, TestService};
+use super::{TIMEOUT, TestService};
 
 /// What the program wrote when it had done this; it must end well, and in time.
 pub fn transcript(pairing: &TestService, program: &Path, words: &[&str], calls: Option<u64>) -> String {
@@ -16,7 +16,7 @@ pub fn run(mut command: Command, words: &[&str]) -> String {
     let mut child = command.spawn().expect("it starts");
     let started = std::time::Instant::now();
     while child.try_wait().expect("ours").is_none() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             // With its children, which have its output as well.
             // SAFETY: a group that this test has made, and that is not waited for yet.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };

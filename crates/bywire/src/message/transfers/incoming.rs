@@ -2,7 +2,9 @@
 //! hostile.
 
 use super::Transfers;
-use super::transfer::{Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted};
+use super::transfer::{
+    Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted,
+};
 use crate::message::buffer::Payload;
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::event::{Event, Message};
