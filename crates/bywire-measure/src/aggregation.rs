@@ -338,7 +338,7 @@ impl Aggregation {
         let targets = self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref());
         let received: u64 = targets.map(|target| bytes(target, |part| part.received_bytes)).sum();
         if sent > 0 {
-            // A block's end that was asked again is counted twice by whoever sees it twice.
+            // An end that receives a repeated `End` counts it twice.
             let lost = (1.0 - received as f64 / sent as f64).max(0.0);
             details.insert(LOST_SHARE.to_owned(), lost.into());
         }
@@ -530,7 +530,8 @@ mod tests {
         aggregation
     }
 
-    /// A second of 1,000 operations, from `began_ns` on: each end had `share` of a core, and carriers all of `carried`.
+    /// A second of 1,000 operations, from `began_ns` on. Each end had `share` of a core, and carriers had all of
+    /// `carried`.
     fn busy(began_ns: u64, share: f64, carried: f64) -> Outcomes {
         let part = Part { began_ns, seconds: 1.0, operations: 1000, cpu_seconds: share, ..Part::default() };
         let cpu = CpuEnd { attributed: Some(share), machine_busy: Some(0.9), ..CpuEnd::default() };
@@ -581,17 +582,18 @@ mod tests {
 
     #[test]
     fn connections_have_of_their_core_what_they_had_of_all_the_time() {
-        // Each alone for a quarter of a second, which has 1.25 s of the core in 1.25 s rather than in one.
+        // Each had a quarter of a second alone, so the core worked for 1.25 s in 1.25 s rather than in 1 s.
         let group = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
         let cpu = aggregation(Test::Hotspot, group).cpu();
         assert!(is_near(cpu.source.attributed, 1.0) && is_near(cpu.source.unattributed, -0.1), "{cpu:?}");
-        // The first connection's second has all of its own round trips, and three quarters of the other's.
+        // The common time has all round trips of the first connection's second, and three quarters of the other's.
         let carriers = cpu.carriers.unwrap();
         assert!(is_near(carriers.attributed, 1.31), "{carriers:?}");
         assert!(is_near(carriers.service_demand_us_per_transaction, 1.31e6 / 1750.0), "{carriers:?}");
     }
 
-    /// A plan for datagrams, and a pair of one block: of ten bytes sent in a second one arrived, within a hundredth of it.
+    /// A plan for datagrams, and a pair of one block. Of ten bytes sent in a second one arrived, within a hundredth of
+    /// it.
     fn lossy(test: Test) -> (Plan, Outcomes) {
         let request = Request::new("udp", test.name());
         let plan = resolution::plan(&request, Level::Udp, test, &Placement::Processes).unwrap();
@@ -661,7 +663,7 @@ mod tests {
         let (plan, outcomes) = lossy(Test::Stream);
         let mut cell = cell(plan, outcomes);
         assert_eq!(cell.details[LOST_SHARE], 0.9);
-        // A tenth of a second at either end: for 1 MB that was sent, and for 100 kB that arrived.
+        // A tenth of a second at either end: for 1 MB at the sender, and for 100 kB at the receiver.
         let us_per_kb = |bytes: f64| 0.1e6 / (bytes / 1024.0);
         let close = |said: Option<f64>, due: f64| (said.unwrap() / due - 1.0).abs() < 1e-9;
         assert!(close(cell.cpu.source.service_demand_us_per_kb, us_per_kb(1e6)), "{:?}", cell.cpu);

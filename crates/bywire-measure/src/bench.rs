@@ -50,10 +50,10 @@ pub struct Finished {
     pub report: PathBuf,
 }
 
-/// Rounds of a session, at most.
+/// The most rounds of a session.
 pub const ROUNDS_MAX: u32 = 100;
 
-/// Runs `preset` and stores it in `directory`. An interrupt ends it early; what was measured is kept.
+/// Runs `preset` and stores it in `directory`. An interrupt ends it early, and the measured pairs are kept.
 ///
 /// With `rounds`, each round takes one pair of every cell, in random order, so that each cell is spread over the whole
 /// session. Without, groups of cells are completed one after the other. `report` makes the page.
@@ -144,7 +144,7 @@ impl<'a> Bench<'a> {
         self.finish(report)
     }
 
-    /// Adds to an error that ended the session early how many cells are kept.
+    /// Adds the number of kept cells to an error that ended the session early.
     fn kept(&self, error: anyhow::Error) -> anyhow::Error {
         // Cells that were being measured count too.
         let cells = store::read(self.store.directory())
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Takes the cells of one group pair by pair, in random order, so that drift falls on all alike.
+    /// Takes the cells of one group pair by pair, in random order, so that drift affects all alike.
     fn take_group(&mut self, group: Vec<Request>, order: PairOrder) -> Result<()> {
         let pairs = order.pairs();
         let mut running: Vec<Running> = Vec::new();
@@ -259,7 +259,7 @@ impl<'a> Bench<'a> {
         });
     }
 
-    /// Notes an absence once; one reason for several tests of a level is told of the level.
+    /// Notes an absence once. A reason that holds for several tests of a level is noted for the level.
     fn note_absence(&mut self, absence: Absence) {
         let known = self
             .session
@@ -314,7 +314,7 @@ impl PairOrder {
         }
     }
 
-    /// The cells by their places, each as often as it has pairs.
+    /// The indices of the cells, each as often as the cell has pairs.
     fn of(self, cells: usize) -> Vec<usize> {
         let mut random = rand::rng();
         let mut shuffled = |mut order: Vec<usize>| {
@@ -389,7 +389,7 @@ fn shuffled(mut groups: Vec<Vec<Request>>) -> Vec<Vec<Request>> {
     groups
 }
 
-/// This moment by RFC 3339 in UTC, to the second.
+/// This moment in UTC by RFC 3339, to the second.
 fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     rfc3339(seconds)

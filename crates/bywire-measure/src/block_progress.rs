@@ -51,7 +51,7 @@ impl BlockProgress {
         self.latest = now;
     }
 
-    /// What was noted, in order.
+    /// The notes, in order.
     pub fn into_notes(self) -> Vec<Note> {
         self.notes
     }

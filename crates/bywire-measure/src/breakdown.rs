@@ -1,4 +1,4 @@
-//! Where the half-RTT of one message goes, in two independent accounts.
+//! The parts of the half-RTT of one message, by two independent methods.
 //!
 //! The first account measures a ladder of variants, in fresh pairs. Each variant leaves out one thing more, and the
 //! difference is that thing's part. A part may be negative. The time of the last variant is compared with the machine's
@@ -55,7 +55,7 @@ pub struct Breakdown {
 /// One figure out of each pair.
 type Value<'a> = dyn Fn(&Taken) -> Option<f64> + 'a;
 
-/// What one round of fresh pairs yielded, half-RTTs in ns.
+/// The results of one round of fresh pairs, half-RTTs in ns.
 struct Taken {
     ladder: Vec<f64>,
     beside: Vec<f64>,
@@ -134,7 +134,7 @@ impl Breakdown {
         all.remove(&0).context("the whole has not been taken")
     }
 
-    /// One more pair of the whole, with both cores sampled.
+    /// One more pair of the whole message, with both cores sampled.
     fn sampled(&self, cores: Cores) -> Result<Vec<Sampled>> {
         let Ok(symbols) = self.symbols.get_or_init(Symbols::read) else { return Ok(Vec::new()) };
         let whole = &self.ladder[0];
@@ -198,8 +198,8 @@ impl Breakdown {
         Ok(Account { beside: beside.collect(), cores: self.core_accounts(cores), notes: self.notes(), parts })
     }
 
-    /// The medians over pairs of `more` without those of `less`, so that the parts of a ladder add up to the whole;
-    /// absent where not every pair has all of them.
+    /// The medians over pairs of `more` without those of `less`, so that the parts of a ladder add up to the whole.
+    /// Absent if a pair lacks one of them.
     fn share(&self, name: &str, how: &str, more: &[&Value], less: &[&Value]) -> Option<Share> {
         let all = |of: &&Value| self.taken.iter().map(of).collect::<Option<Vec<f64>>>();
         let more: Vec<Vec<f64>> = more.iter().map(all).collect::<Option<_>>()?;

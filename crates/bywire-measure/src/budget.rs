@@ -1,4 +1,4 @@
-//! How long a cell is measured, and how that time is cut into pairs and blocks.
+//! How long a cell is measured, and how that time is divided into pairs and blocks.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use crate::exit_status::Misuse;
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
 
-/// Variants of one breakdown, at most: its time is shared by them.
+/// The most variants of one breakdown. They share its time.
 pub const VARIANTS: u32 = 8;
 
 /// The default measuring time of a cell.

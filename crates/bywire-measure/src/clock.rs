@@ -1,4 +1,4 @@
-//! Clocks: a cheap one for timing blocks and single round trips, and the machine's.
+//! Clocks: a cheap one to time blocks and single round trips, and the machine's.
 //!
 //! [`Clock`] reads the processor's time-stamp counter if that runs at a constant rate through every sleep state. It
 //! takes about 10 ns, less than half of the kernel's vDSO call. Otherwise it reads the kernel's monotonic clock.
@@ -15,7 +15,7 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds since some moment in this process's life. Cheap to copy; all copies share one origin.
+/// Nanoseconds since a moment in this process's life. It is cheap to copy, and all copies share one origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
@@ -23,7 +23,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// This process's clock; the first call may take 10 ms to calibrate the counter.
+    /// This process's clock. The first call may take 10 ms to calibrate the counter.
     pub fn shared() -> Self {
         static SHARED: OnceLock<Clock> = OnceLock::new();
         *SHARED.get_or_init(|| Self {
@@ -55,7 +55,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Compares the counter with the kernel's clock over 10 ms: right to a few parts per million.
+    /// Compares the counter with the kernel's clock over 10 ms. The result is right to a few parts per million.
     fn calibrate() -> Option<Self> {
         let (started, start) = Self::simultaneous();
         std::thread::sleep(Duration::from_millis(10));
@@ -77,7 +77,7 @@ impl Counter {
 
     #[inline]
     fn elapsed_ns(&self, now: u64) -> u64 {
-        // Another core's counter may be a few counts behind the one that was read first: never go below zero.
+        // Another core's counter may be a few counts behind the first reading's, so the difference is kept above zero.
         let counts = now.saturating_sub(self.start);
         ((u128::from(counts) * u128::from(self.ns_per_count)) >> 32) as u64
     }
@@ -86,8 +86,8 @@ impl Counter {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_counter() -> u64 {
-    // SAFETY: every x86-64 processor has RDTSC, and it touches no memory; the kernel lets user code execute it
-    // unless a process forbids itself by prctl(PR_SET_TSC), which this one does not.
+    // SAFETY: every x86-64 processor has RDTSC, and it touches no memory. The kernel lets user code execute it unless a
+    // process forbids it to itself by prctl(PR_SET_TSC), which this one does not.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -96,7 +96,7 @@ fn read_counter() -> u64 {
     0
 }
 
-/// True where the kernel itself keeps time by the counter or the processor promises a constant, never-stopping rate.
+/// True if the kernel itself keeps time by the counter, or the processor promises a constant rate that never stops.
 fn counter_is_invariant() -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;
@@ -105,7 +105,7 @@ fn counter_is_invariant() -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     let has = |flag| flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|word| word == flag));
     let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    // A kernel that fell back to the HPET or the ACPI timer found this machine's counter unstable.
+    // If the kernel fell back to the HPET or the ACPI timer, it found this machine's counter unstable.
     let trusted = source.is_ok_and(|source| !matches!(source.trim(), "hpet" | "acpi_pm" | "jiffies"));
     trusted && has("constant_tsc") && has("nonstop_tsc")
 }
@@ -126,7 +126,7 @@ mod tests {
         let inner_ns = inner.elapsed().as_nanos() as f64;
         let clock_ns = (clock.now_ns() - before) as f64;
         let outer_ns = outer.elapsed().as_nanos() as f64;
-        // Nested intervals: the clock's lies between the kernel's, up to 0.1 % of calibration error.
+        // Nested intervals: the clock's is inside the kernel's, up to 0.1 % of calibration error.
         assert!(clock_ns >= inner_ns * 0.999, "{clock_ns} < {inner_ns}");
         assert!(clock_ns <= outer_ns * 1.001, "{clock_ns} > {outer_ns}");
     }

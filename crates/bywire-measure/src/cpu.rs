@@ -1,4 +1,4 @@
-//! CPU accounts: what a span of measuring cost the machine, and how much of that is the thread's own time.
+//! CPU accounts: what a span of a measurement cost the machine, and how much of that is the thread's own time.
 //!
 //! The kernel counts a core's time in ticks of 10 ms (`USER_HZ`), so a reading is wrong by up to one tick. Machine
 //! figures are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`]. The thread's own clock is exact to nanoseconds over
@@ -10,15 +10,15 @@ use std::path::Path;
 use bywire_results::cell::CpuEnd;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Spans shorter than this carry no machine figures: the tick alone would be over 2 % of them.
+/// The shortest span with machine figures. In a shorter one the tick alone would be over 2 %.
 pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
 
-/// What was taken from a thread over a span of wall time.
+/// The time that a thread lost in a span of wall time.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// The span.
+    /// The length of the span.
     pub wall_seconds: f64,
-    /// What the hypervisor took of the core, in whole ticks.
+    /// The core's time that the hypervisor took, in whole ticks.
     pub stolen_seconds: Option<f64>,
     /// How long the thread was ready to run while another one had the core.
     pub waited_seconds: Option<f64>,
@@ -29,7 +29,7 @@ pub struct Taken {
 pub struct Snapshot {
     wall_seconds: f64,
     thread_seconds: f64,
-    /// How long the thread was ready to run while its core was not its own.
+    /// How long the thread was ready to run while another thread had its core.
     waited_seconds: Option<f64>,
     core: Option<u32>,
     core_times: Option<CoreTimes>,
@@ -61,7 +61,7 @@ impl Snapshot {
         Self { thread_seconds, waited_seconds: None, ..Self::of_thread("/proc/thread-self", core) }
     }
 
-    /// The threads' own time from `earlier` to `self`, in seconds.
+    /// The threads' own time between `earlier` and `self`, in seconds.
     pub fn thread_seconds_since(&self, earlier: &Self) -> f64 {
         self.thread_seconds - earlier.thread_seconds
     }
@@ -71,8 +71,8 @@ impl Snapshot {
         Self { thread_seconds, ..Self::of_thread(thread, core) }
     }
 
-    /// The cost of the span from `self` to `later`, both taken by one thread. Shares are of wall time, 0 to 1;
-    /// machine shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and where `/proc/stat` has no such core.
+    /// The cost of the span from `self` to `later`, both read by one thread. Shares are of wall time, 0 to 1. Machine
+    /// shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and if `/proc/stat` has no such core.
     pub fn until(&self, later: &Self) -> CpuEnd {
         let wall = later.wall_seconds - self.wall_seconds;
         if wall <= 0.0 {
@@ -92,7 +92,7 @@ impl Snapshot {
         }
     }
 
-    /// What was taken from the thread between `self` and `later`.
+    /// The time that the thread lost between `self` and `later`.
     pub fn taken_until(&self, later: &Self) -> Taken {
         Taken {
             wall_seconds: later.wall_seconds - self.wall_seconds,
@@ -114,8 +114,8 @@ pub fn thread_seconds() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
-/// The CPU time of all threads of several processes so far, as of the last tick for a running thread. A process that has
-/// ended adds nothing.
+/// The CPU time of all threads of several processes so far. For a running thread it is as of the last tick. A process
+/// that has ended adds nothing.
 pub fn processes_seconds(processes: &[u32]) -> f64 {
     processes_seconds_by("/proc".as_ref(), processes)
 }
@@ -128,8 +128,8 @@ pub fn processes_seconds_by(proc: &Path, processes: &[u32]) -> f64 {
     accounts.filter_map(|account| thread_account(&account)).map(|(ran, _)| ran).sum()
 }
 
-/// One core's times in `/proc/stat`, in seconds. Busy time is wall time less these three: the idle counter is exact
-/// under NO_HZ, the busy counters are sampled, and `user` includes `guest`.
+/// One core's times in `/proc/stat`, in seconds. Busy time is wall time less these three, because the idle counter is
+/// exact under NO_HZ, the busy counters are sampled, and `user` includes `guest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct CoreTimes {
     idle: f64,
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_thread_clock_counts_work_and_not_waiting() {
-        // A thread may be held up between its readings too, so wall time is read outside of them.
+        // A thread may lose its core between its readings too, so wall time is read before and after them.
         let began = std::time::Instant::now();
         let before = Snapshot::take(Some(0));
         let mut sum = 0u64;

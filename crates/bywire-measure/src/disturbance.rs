@@ -32,7 +32,7 @@ fn of(taken: Taken) -> Vec<String> {
         .collect()
 }
 
-/// Why a block counts as disturbed, by both of its ends.
+/// Why a block counts as disturbed, from the parts of both ends.
 pub fn of_block(source: &Part, target: &Part) -> Vec<String> {
     once_each(source.disturbed.iter().chain(&target.disturbed))
 }
@@ -51,7 +51,7 @@ pub fn of_pairs(pairs: &[Outcomes]) -> Vec<String> {
     once_each(reasons.iter().flatten())
 }
 
-/// Why the N½ of a sweep counts as disturbed. Each of its points is a median of blocks, and so is memcpy: it stands
+/// Why the N½ of a sweep counts as disturbed. Each of its points, and memcpy too, is a median of blocks. It is valid
 /// while fewer than half of them are disturbed.
 pub fn of_sweep(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
     let memcpy =
@@ -96,7 +96,7 @@ pub(crate) mod tests {
             scope.spawn(|| {
                 crate::pin::pin_to(core).unwrap();
                 there.send(()).unwrap();
-                // Relaxed: a flag alone, nothing else hangs on it.
+                // Relaxed: a flag on which no other data depends.
                 busy(&|| stop.load(std::sync::atomic::Ordering::Relaxed));
             });
             is_there.recv().unwrap();

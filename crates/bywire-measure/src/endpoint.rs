@@ -22,16 +22,16 @@ pub trait Endpoint {
     /// False if messages may be lost or duplicated. Tests then repeat their requests and count at both ends.
     const RELIABLE: bool = true;
 
-    /// Fills and submits the next message of `length` bytes, at least 1. `Ok(false)`: there is no room now; call
-    /// again with the same arguments (the message is not filled twice).
+    /// Fills and submits the next message of `length` bytes, at least 1. `Ok(false)`: there is no room now, so call
+    /// again with the same arguments. The message is not filled twice.
     ///
-    /// The payload is really written before it is sent, by [`crate::payload::Writer`]; its first byte carries `mark`.
+    /// [`crate::payload::Writer`] writes the payload before it is sent. Its first byte carries `mark`.
     fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool>;
 
-    /// Receives one whole message if one is there, having read every byte of it by [`crate::payload::Reader`].
+    /// Receives one whole message if there is one, after [`crate::payload::Reader`] has read every byte of it.
     fn try_receive(&mut self) -> Result<Option<Received>>;
 
-    /// Waits until `interest` may make progress or `timeout` has passed: spinning or sleeping, as the endpoint was
+    /// Waits until `interest` may make progress or `timeout` has passed. It spins or sleeps, as the endpoint was
     /// opened. May return early.
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()>;
 
@@ -40,7 +40,7 @@ pub trait Endpoint {
         false
     }
 
-    /// Sends one message, waiting for room; fails when the peer takes nothing for [`TIMEOUT`].
+    /// Sends one message, and waits for room. Fails if the peer takes nothing for [`TIMEOUT`].
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
         if self.try_send(length, mark)? {
@@ -56,7 +56,7 @@ pub trait Endpoint {
         Ok(())
     }
 
-    /// Receives one message, waiting up to about [`NAP`] for it; `None` when none came.
+    /// Receives one message, and waits up to about [`NAP`] for it. `None` if none came.
     #[inline]
     fn receive(&mut self) -> Result<Option<Received>> {
         if let Some(received) = self.try_receive()? {
@@ -84,13 +84,13 @@ pub trait Endpoint {
         0
     }
 
-    /// What the system granted, for the cell's details (`send_socket_bytes`, …).
+    /// The values that the system granted, for the cell's details (`send_socket_bytes`, …).
     fn details(&self) -> Details {
         Details::new()
     }
 }
 
-/// Receives one message; fails when none comes for [`TIMEOUT`].
+/// Receives one message. Fails if none comes for [`TIMEOUT`].
 #[inline]
 pub fn receive_in_time<E: Endpoint>(end: &mut E) -> Result<Received> {
     if let Some(received) = end.receive()? {
@@ -112,7 +112,7 @@ pub fn receive_in_time<E: Endpoint>(end: &mut E) -> Result<Received> {
 pub struct Received {
     /// Its length in bytes.
     pub length: usize,
-    /// What its first byte carried.
+    /// The mark in its first byte.
     pub mark: Mark,
     /// A value that depends on every byte, so that reading them cannot be optimised away.
     pub sum: u64,
@@ -125,18 +125,18 @@ pub enum Interest {
     Send,
     /// A message.
     Receive,
-    /// Either.
+    /// Either of them.
     Both,
 }
 
-/// The first byte of every message: what it means to the test and a tag that tells neighbours apart.
+/// The first byte of every message: its meaning to the test, and a tag that tells neighbours apart.
 ///
-/// A whole word, so that what holds it is moved in whole words: a byte that is copied with its padding stalls the
-/// processor for longer than a short message takes.
+/// It has the size of a word, so that structures with a mark are copied in whole words. A byte copied with its padding
+/// stalls the processor for longer than a short message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// What a message means to the test.
+/// The meaning of a message to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -183,7 +183,7 @@ impl Mark {
         Ok(Self(byte.into()))
     }
 
-    /// What the message means.
+    /// The meaning of the message.
     #[inline]
     pub const fn kind(self) -> Kind {
         match self.0 >> Self::TAG_BITS {

@@ -49,7 +49,7 @@ pub fn describe(cores: &[u32]) -> Value {
     })
 }
 
-/// The full command line, the program without its directory, which may name a user.
+/// The full command line. The program's directory is left out, because it may contain a user's name.
 fn command(mut arguments: impl Iterator<Item = String>) -> Vec<String> {
     let program = arguments.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();

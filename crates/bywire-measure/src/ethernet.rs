@@ -1,7 +1,7 @@
-//! The level `eth`: the kernel's own TCP and UDP over whatever carries Ethernet frames between two namespaces.
+//! The level `eth`: the kernel's own TCP and UDP over a link that carries Ethernet frames between two namespaces.
 //!
-//! The carrying process is `bywire eth up`, this very program. It is killed with this one, however that ends, and the
-//! interfaces go with it.
+//! The carrying process is `bywire eth up`, from this very program. It is killed when this process ends for any reason,
+//! and the interfaces end with it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -24,20 +24,20 @@ pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 /// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
 
-/// How long a carrying process may take until its interfaces exist and it knows the other process.
+/// How long a carrying process may take to make its interfaces and to find the other process.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How frames are to be carried.
+/// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameLink {
     /// The link.
     pub link: Link,
     /// MTU of both interfaces.
     pub mtu_bytes: u32,
-    /// Take all available frames at each wake-up, rather than one.
+    /// Take all available frames at each wake-up, instead of one.
     pub coalesce: bool,
     /// Let the interfaces segment long sends.
     pub segmentation: bool,
@@ -99,7 +99,7 @@ impl FrameLink {
         Ok(namespaces)
     }
 
-    /// Makes each side's TCP send segments of one frame, if the interfaces must not segment.
+    /// Makes each end's TCP send segments of one frame, if the interfaces must not segment.
     fn limit_segments<'a>(self, sides: impl IntoIterator<Item = &'a Namespace>) -> Result<()> {
         if self.segmentation {
             return Ok(());
@@ -145,7 +145,7 @@ impl FrameLink {
             _ => vec![Carrier::start(self, place, "all", &namespaces)?],
         };
         let processes = await_peers(place, carriers.len())?;
-        // The processes first: they remove their sockets from the directory.
+        // The processes are dropped first, because they remove their sockets from the directory.
         Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, scratch_directory)) })
     }
 }
@@ -156,7 +156,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    /// Starts one with an interface in each of `namespaces`, which stand when this returns.
+    /// Starts one with an interface in each of `namespaces`. The interfaces exist when this returns.
     fn start(frame_link: FrameLink, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
         let mut command = bywire(directory, &["eth", "up", "--network", "laboratory", "--node", node]);
         command.args(["--mtu", &frame_link.mtu_bytes.to_string()]);
@@ -232,7 +232,7 @@ fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
     }
 }
 
-/// True if a node's status lists that many others with their interfaces.
+/// True if the status of a node lists this many other nodes with their interfaces.
 fn knows(node: &Value, others: usize) -> bool {
     let peers = node["peers"].as_array().map_or(&[][..], Vec::as_slice);
     peers.iter().filter(|peer| peer["interfaces_count"].as_u64() > Some(0)).count() >= others

@@ -12,14 +12,14 @@ use bywire_results::plain::one_line;
 /// The exit status for [`Misuse`].
 pub const MISUSE: u8 = 2;
 
-/// Invalid usage: a request that no machine can meet, or that names something that does not exist here. One line says
-/// what is wrong and what to give instead.
+/// Invalid usage: a request that no machine can meet, or a name that does not exist. One line says what is wrong and
+/// what to give instead.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misuse(pub String);
 
 impl Misuse {
-    /// Makes a misuse of any error. Its causes become part of the line.
+    /// Makes a misuse of any error. The line includes the error's causes.
     pub fn of(error: impl Into<Error>) -> Error {
         Self(format!("{:#}", error.into())).into()
     }
@@ -38,7 +38,7 @@ pub fn of(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Whether `error` ends with [`MISUSE`].
+/// True if `error` ends with [`MISUSE`].
 pub fn is_misuse(error: &Error) -> bool {
     error.chain().any(|cause| cause.is::<Misuse>())
 }

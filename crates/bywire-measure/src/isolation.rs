@@ -1,5 +1,5 @@
-//! Programs in process namespaces of their own: all processes of a program end with the one that was started, whatever
-//! ends it.
+//! Programs in PID namespaces of their own. All processes of a program end with the first one, for any reason that ends
+//! it.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Competing load: busy threads beside the measurement, as many on one core as on the other.
+//! Competing load: busy threads beside the measurement, the same number on each core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,10 @@ use anyhow::Result;
 use crate::pin;
 use crate::placement::Cores;
 
-/// More threads show nothing new and take long.
+/// The most busy threads. More show nothing new and take long.
 pub const THREADS_MAX: u32 = 256;
 
-/// Busy threads, until dropped. To the scheduler each of them counts as much as a process.
+/// Busy threads that end when this is dropped. The scheduler gives each of them the weight of a process.
 #[derive(Debug)]
 pub struct Load {
     is_over: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl Load {
                 let pinned = core.map_or(Ok(()), pin::pin_to);
                 let is_pinned = pinned.is_ok();
                 let _gone = sender.send(pinned);
-                // Relaxed: nothing else is shared.
+                // Relaxed: no other data depends on it.
                 while is_pinned && !is_over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }

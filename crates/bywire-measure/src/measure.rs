@@ -346,8 +346,8 @@ impl Measurement {
         }
     }
 
-    /// The cell of the pairs taken so far. Its environment states, between namespaces, whether they forget fragments of
-    /// lost datagrams soon.
+    /// The cell of the pairs taken so far. For placement in namespaces, its environment states whether they drop
+    /// fragments of incomplete datagrams soon.
     ///
     /// # Errors
     /// No pair has been taken, or its two ends contradict each other.
@@ -380,7 +380,7 @@ impl Measurement {
         Ok(cell)
     }
 
-    /// The cores of this machine that it runs on.
+    /// The cores of this machine that it uses.
     pub fn cores_used(&self) -> Vec<u32> {
         [self.cores.source, self.cores.target].into_iter().flatten().collect()
     }

@@ -1,8 +1,8 @@
 //! The `memory` level: the ceilings that no message layer on this machine can beat.
 //!
-//! A [`Spec`] says what to measure. Tests between two cores have a [`Target`], which a second process creates and
-//! serves, and whose [`Address`] the [`Source`] opens; all others need the source alone. The source yields one
-//! [`Reading`] per block. Fresh processes per pair are the caller's business, and so is pinning.
+//! A [`Spec`] names the test. A test between two cores has a [`Target`], which a second process creates and serves. The
+//! [`Source`] opens it by its [`Address`]. All other tests need the source alone. The source returns one [`Reading`]
+//! for each block. The caller starts fresh processes for each pair and pins them.
 
 use std::fs::{File, OpenOptions};
 use std::hint::{black_box, spin_loop};
@@ -22,31 +22,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 
-/// Buffers are kept under this, so that a slip of the keyboard does not take the machine's memory.
+/// The largest buffer, so that a typing error does not take all memory of the machine.
 pub const SIZE_BYTES_MAX: u64 = 1 << 30;
 
-/// The most lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
+/// The most cache lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
 pub const LINES_MAX: u32 = 1 << 20;
 
 names! {
     /// What is measured.
     Test, "test of level memory" {
-        /// Half-RTT of a cache line handed between two cores by polling, the mean over many lines walked in order
-        /// in both directions, as a pair of rings walks them.
+        /// Half-RTT of a cache line that two cores hand over by polling. It is the mean over many lines, walked in
+        /// order in both directions as a pair of rings does.
         Cacheline = "cacheline",
-        /// Half-RTT of a hand-off between two sleeping processes by futex.
+        /// Half-RTT of a hand-over between two sleeping processes by futex.
         Futex = "futex",
         /// Payload bytes per second copied from one buffer to another.
         Memcpy = "memcpy",
-        /// Half-RTT of a hand-off of one byte between two sleeping processes by pipe.
+        /// Half-RTT of a hand-over of one byte between two sleeping processes by pipe.
         Pipe = "pipe",
-        /// Bytes per second read (summed).
+        /// Bytes per second that are read and summed.
         Read = "read",
-        /// Bytes per second of a copy with those read and those written added up.
+        /// Bytes per second of a copy, with bytes read and bytes written added up.
         Readwrite = "readwrite",
-        /// Nanoseconds of the cheapest real system call.
+        /// Nanoseconds of the cheapest system call that enters the kernel.
         Syscall = "syscall",
-        /// Payload bytes per second written, copied and then summed by one core: what a single-copy message costs.
+        /// Payload bytes per second that one core writes, copies and then sums: the cost of a message with a single
+        /// copy.
         Touched = "touched",
         /// Bytes per second written.
         Write = "write",
@@ -54,7 +55,7 @@ names! {
 }
 
 impl Test {
-    /// What it measures, in a line.
+    /// One line about the test.
     pub const fn about(self) -> &'static str {
         match self {
             Test::Cacheline => "half-RTT of a cache line handed between two cores by polling",
@@ -71,7 +72,7 @@ impl Test {
         }
     }
 
-    /// What its readings are counted in.
+    /// The unit of its readings.
     pub fn unit(self) -> Unit {
         if self.is_rate() { Unit::BytesPerSecond } else { Unit::Nanoseconds }
     }
@@ -85,13 +86,13 @@ impl Test {
 /// One measurement of this level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// What is measured.
+    /// The test.
     pub test: Test,
-    /// Length of the buffer, 1 to [`SIZE_BYTES_MAX`]; used by rates only.
+    /// Length of the buffer, 1 to [`SIZE_BYTES_MAX`]. Only rates use it.
     pub size_bytes: u64,
-    /// Lines in each direction, 1 to [`LINES_MAX`]; used by [`Test::Cacheline`] only.
+    /// Cache lines in each direction, 1 to [`LINES_MAX`]. Only [`Test::Cacheline`] uses it.
     pub lines: u32,
-    /// Rates only: measure two cores at once and report their sum.
+    /// Rates only: measure on two cores at once and report the sum.
     pub both_cores: bool,
 }
 
@@ -101,7 +102,7 @@ impl Spec {
         Self { test, size_bytes: 1 << 20, lines: 256, both_cores: false }
     }
 
-    /// True when a second process has to create and serve a [`Target`].
+    /// True if a second process has to create and serve a [`Target`].
     pub fn needs_target(&self) -> bool {
         match self.test {
             Test::Cacheline | Test::Futex | Test::Pipe => true,
@@ -110,7 +111,7 @@ impl Spec {
     }
 
     /// # Errors
-    /// One line naming the parameter that is out of bounds.
+    /// One line that names the parameter out of bounds.
     pub fn check(&self) -> Result<()> {
         ensure!(
             !self.test.is_rate() || (1..=SIZE_BYTES_MAX).contains(&self.size_bytes),
@@ -137,15 +138,15 @@ pub struct Reading {
     pub operations: u64,
 }
 
-/// Where a source finds its target: paths under `/proc` that stay valid while the target lives.
+/// How a source finds its target: paths under `/proc` that are valid while the target lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     arena: String,
     pipe_to_target: String,
     pipe_to_source: String,
-    /// The directory of its thread.
+    /// The directory of the target's thread.
     pub thread: String,
-    /// The core that it is pinned to.
+    /// The core that the target is pinned to.
     pub core: Option<u32>,
 }
 
@@ -164,10 +165,10 @@ enum SourceKind {
 }
 
 impl Source {
-    /// Opens the measuring end; `target` must be there when [`Spec::needs_target`] says so, and serve soon.
+    /// Opens the measuring end. If [`Spec::needs_target`] holds, `target` must exist and must serve soon.
     ///
     /// # Errors
-    /// Parameters out of bounds, or a target that is gone.
+    /// Parameters out of bounds, or a target that has ended.
     pub fn open(spec: &Spec, target: Option<&Address>) -> Result<Self> {
         spec.check()?;
         let address = || target.context("this test is between two processes: give the target's address");
@@ -186,10 +187,10 @@ impl Source {
         Ok(Self { clock: Clock::shared(), kind })
     }
 
-    /// Measures for about `duration` (at least one batch).
+    /// Measures for about `duration`, but at least one batch.
     ///
     /// # Errors
-    /// A target that is gone, where the system tells.
+    /// The system reports that the target has ended.
     pub fn block(&mut self, duration: Duration) -> Result<Reading> {
         let clock = self.clock;
         match &mut self.kind {
@@ -210,7 +211,7 @@ impl Source {
     }
 }
 
-/// The answering end of the tests between two cores.
+/// The answering end of a test between two cores.
 pub struct Target {
     spec: Spec,
     core: Option<u32>,
@@ -219,7 +220,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes the shared memory and the pipes, for the calling thread, which is pinned to `core`, to serve.
+    /// Makes the shared memory and the pipes. The calling thread, which is pinned to `core`, has to serve them.
     ///
     /// # Errors
     /// Parameters out of bounds, a test without a target, or no memory.
@@ -232,7 +233,7 @@ impl Target {
         Ok(Self { spec: spec.clone(), core, arena: Arena::create(lines)?, pipes })
     }
 
-    /// What the source needs to open its end.
+    /// The address by which the source opens its end.
     pub fn address(&self) -> Address {
         let pipes = self.pipes.as_ref();
         Address {
@@ -247,7 +248,7 @@ impl Target {
     /// Answers until the source is dropped.
     ///
     /// # Errors
-    /// What the system said to a pipe or a futex.
+    /// The system's error on a pipe or a futex.
     pub fn serve(&mut self) -> Result<()> {
         match (self.spec.test, &mut self.pipes) {
             (Test::Cacheline, _) => serve_lines(&self.arena),
@@ -258,23 +259,23 @@ impl Target {
     }
 }
 
-// What the lines of the arena before the walked ones are for.
+// The purposes of the arena's lines before those that are walked.
 const STOP: usize = 0;
 const PASSED_BY_TARGET: usize = 1;
 const TO_TARGET: usize = 2;
 const TO_SOURCE: usize = 3;
 const FIRST_WALKED: usize = 4;
 
-/// The word that ends a target, in place of a sequence number.
+/// The word that ends a target. It takes the place of a sequence number.
 const STOPPED: u32 = u32::MAX;
 
-/// After 0 and up to [`STOPPED`], which are no sequence numbers.
+/// The sequence number after this one. It skips 0 and [`STOPPED`].
 fn next_sequence(sequence: u32) -> u32 {
     if sequence + 1 == STOPPED { 1 } else { sequence + 1 }
 }
 
-/// Polls until the word changes to something that satisfies `wanted`. A word that stays away for long means that
-/// the other end does not run, maybe for want of this very core, so it is yielded.
+/// Polls until the word changes to a value that satisfies `wanted`. If that takes long, the other end does not run and
+/// may need this very core, so this end yields.
 fn poll(word: &AtomicU32, wanted: impl Fn(u32) -> bool) -> u32 {
     let mut fruitless = 0u32;
     loop {
@@ -292,7 +293,8 @@ fn poll(word: &AtomicU32, wanted: impl Fn(u32) -> bool) -> u32 {
     }
 }
 
-/// Two runs of lines, each written by one end only, walked side by side: a message on each, and its answer.
+/// Two runs of cache lines, each written by one end only and walked side by side: a message on each line, and its
+/// answer.
 struct LineSource {
     arena: Arena,
     position: usize,
@@ -304,7 +306,7 @@ impl LineSource {
         Ok(Self { arena: Arena::open(&address.arena)?, position: 0, sequence: 0 })
     }
 
-    /// 16 round trips, each on the next line: a look at the clock then adds well under 1 %.
+    /// 16 round trips, each on the next line, so that reading the clock adds well under 1 %.
     fn walk(&mut self) -> Result<u64> {
         let (to_target, to_source) = self.arena.walked();
         for _ in 0..16 {
@@ -357,7 +359,7 @@ impl FutexSource {
 
 impl Drop for FutexSource {
     fn drop(&mut self) {
-        // A wake-up that fails has nobody left to wake.
+        // If the wake-up fails, no process is left to be woken.
         let _ = hand_over(&self.arena[TO_TARGET].word, STOPPED);
     }
 }
@@ -381,7 +383,7 @@ fn hand_over(word: &AtomicU32, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sleeps until the word is no longer `stale`; returns what it became.
+/// Sleeps until the word is no longer `stale`, and returns its new value.
 fn sleep_while(word: &AtomicU32, stale: u32) -> Result<u32> {
     loop {
         // Acquire: pairs with the Release store in `hand_over`.
@@ -431,7 +433,7 @@ impl PipeSource {
 
 impl Drop for PipeSource {
     fn drop(&mut self) {
-        // A pipe without a reader has no target left to stop.
+        // A pipe without a reader has no target to stop.
         let _ = self.to_target.write_all(&[0]);
     }
 }
@@ -449,7 +451,7 @@ fn serve_pipe(to_target: &mut Pipe, to_source: &mut Pipe) -> Result<()> {
 
 struct RateSource {
     buffers: Buffers,
-    /// The other core's part, when both are measured.
+    /// The other core's part, if two cores are measured.
     beside: Option<Arena>,
 }
 
@@ -464,7 +466,7 @@ impl RateSource {
         if let Some(arena) = &self.beside {
             poll(&arena[PASSED_BY_TARGET].word, |running| running == 1);
         }
-        // Relaxed: a count of bytes; nothing else hangs on it.
+        // Relaxed: a count of bytes, on which no other data depends.
         let beside_now = |arena: &Option<Arena>| {
             arena.as_ref().map_or(0, |arena| arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed))
         };
@@ -478,7 +480,7 @@ impl RateSource {
 impl Drop for RateSource {
     fn drop(&mut self) {
         if let Some(arena) = &self.beside {
-            // Relaxed: the target only has to see it some time soon.
+            // Relaxed: the target only has to see it soon.
             arena[STOP].word.store(STOPPED, Ordering::Relaxed);
         }
     }
@@ -486,7 +488,7 @@ impl Drop for RateSource {
 
 fn serve_rate(arena: &Arena, test: Test, size_bytes: u64) -> Result<()> {
     let mut buffers = Buffers::new(test, size_bytes)?;
-    // Relaxed throughout: a count of bytes and a flag; no other data hangs on them.
+    // Relaxed throughout: a count of bytes and a flag, on which no other data depends.
     while arena[STOP].word.load(Ordering::Relaxed) != STOPPED {
         let passes = buffers.batch();
         arena[PASSED_BY_TARGET].count.fetch_add(passes * buffers.counted_bytes(), Ordering::Relaxed);
@@ -506,7 +508,7 @@ struct Buffers {
 
 const PAGE_BYTES: usize = 4096;
 
-/// A batch passes over at least this much between two looks at the clock.
+/// The bytes that a batch passes over, at least, between two readings of the clock.
 const BATCH_BYTES_MIN: usize = 64 << 10;
 
 impl Buffers {
@@ -523,20 +525,20 @@ impl Buffers {
         Ok(Self { test, length, from: buffer()?, to: buffer()?, mark: 1 })
     }
 
-    /// How many bytes one pass counts for.
+    /// The bytes that one pass counts for.
     fn counted_bytes(&self) -> u64 {
         let times = if self.test == Test::Readwrite { 2 } else { 1 };
         times * self.length as u64
     }
 
-    /// Some passes; returns how many.
+    /// Does some passes and returns their number.
     fn batch(&mut self) -> u64 {
         let passes = (BATCH_BYTES_MIN / self.length).max(1);
         (0..passes).for_each(|_| self.pass());
         passes as u64
     }
 
-    /// One pass. What was written is made visible and what was read is used, so that nothing is optimised away.
+    /// One pass. Written bytes are made visible and read bytes are used, so that the compiler removes nothing.
     fn pass(&mut self) {
         self.mark = self.mark.wrapping_add(1);
         let from = page_aligned(&mut self.from, self.length);
@@ -567,7 +569,7 @@ fn sum(bytes: &[u8]) -> u64 {
     rest.iter().fold(words, |sum, &byte| sum.wrapping_add(u64::from(byte)))
 }
 
-/// Repeats `batch` for about `duration`; returns the operations it counted and the nanoseconds they took.
+/// Repeats `batch` for about `duration`. Returns the operations that it counted and their time in ns.
 fn repeat(clock: &Clock, duration: Duration, mut batch: impl FnMut() -> Result<u64>) -> Result<(u64, f64)> {
     let started = clock.now_ns();
     let mut operations = 0;
@@ -589,14 +591,14 @@ fn half_round_trips(
     Ok(Reading { value: ns / (2 * round_trips) as f64, seconds: ns * 1e-9, operations: round_trips })
 }
 
-/// One cache line of shared memory. Words and counts are never used for one purpose at once.
+/// One cache line of shared memory. It holds either words or counts, never both at once.
 #[repr(C, align(64))]
 struct Line {
     word: AtomicU32,
     count: AtomicU64,
 }
 
-/// Cache lines shared by two processes of this user, which trust each other: they are one measurement.
+/// Cache lines that two processes of one measurement share. They trust each other.
 struct Arena {
     file: File,
     lines: &'static [Line],
@@ -618,12 +620,12 @@ impl Arena {
         let length_bytes = usize::try_from(file.metadata()?.len())?;
         ensure!(length_bytes >= FIRST_WALKED * size_of::<Line>(), "the target's memory is too short");
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases no Rust object.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), length_bytes, protection, flags, &file, 0)? };
-        // SAFETY: the mapping is page-aligned, holds this many lines, starts zeroed, and is only ever accessed as
-        // these atomics by either process. The file is never shrunk. `drop` unmaps it, and `Arena` lends the slice
-        // for no longer than it lives itself.
+        // SAFETY: the mapping is page-aligned, holds this many lines and starts zeroed. Both processes access it only
+        // as these atomics. The file never shrinks. `drop` unmaps it, and `Arena` lends the slice for no longer than
+        // its own lifetime.
         let lines =
             unsafe { std::slice::from_raw_parts(base.cast::<Line>(), length_bytes / size_of::<Line>()) };
         Ok(Self { file, lines })
@@ -633,7 +635,7 @@ impl Arena {
         path_of(&self.file)
     }
 
-    /// The lines that the source writes and those that the target writes.
+    /// The lines that the source writes, and the lines that the target writes.
     fn walked(&self) -> (&[Line], &[Line]) {
         let walked = &self[FIRST_WALKED..];
         walked.split_at(walked.len() / 2)
@@ -666,7 +668,7 @@ mod tests {
 
     const BLOCK: Duration = Duration::from_millis(1);
 
-    /// Source and target on two threads, which share nothing but the address.
+    /// Source and target on two threads that share only the address.
     fn two_readings(spec: &Spec) -> [Reading; 2] {
         let mut target = spec.needs_target().then(|| Target::create(spec, None).unwrap());
         let address = target.as_ref().map(Target::address);

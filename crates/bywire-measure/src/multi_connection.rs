@@ -26,7 +26,7 @@ pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
 /// waits twice as long before it begins, because a loaded machine starts many processes late.
 const REPEATS: u32 = 3;
 
-/// A group ran at one time where all of it did so for this share of the shortest block.
+/// A group ran at one time if all of it did so for this share of the shortest block.
 const TOGETHER_SHARE_MIN: f64 = 0.1;
 
 /// The most bytes of one message of each connection, together. Each end keeps up to six of its messages in memory.
@@ -43,7 +43,7 @@ const BUSY_SHARE_MIN: f64 = 0.9;
 /// Where each connection's ends run.
 #[derive(Clone)]
 pub enum Layout {
-    /// All between the same two places.
+    /// All between the same two ends.
     One(Placement),
     /// Between nodes around a switch.
     Network(Arc<SwitchedNetwork>),
@@ -367,7 +367,7 @@ mod tests {
         };
         let (sent_bytes, received_bytes) = (100 * operations, 100 * operations);
         Outcomes {
-            // What was sent may be on its way: its account tells of other times.
+            // A sent message may be under way, so the source's account covers other times.
             source: outcome(End::Source, vec![Part { sent_bytes, ..part.clone() }]),
             target: Some(outcome(End::Target, vec![Part { received_bytes, ..part }])),
             same_machine: true,
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn what_was_done_alone_does_not_count() {
-        // Ten operations in a millisecond are all that there is, for one alone or for both together.
+        // Ten operations in a millisecond are all that there are, for one connection alone or for both together.
         let group = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
         let together = Together::of(Test::Streams, &group).unwrap();
         assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn of_streams_the_receiving_end_counts() {
         let mut connection = connection(0, 1);
-        // What was sent may still be on its way, or lost.
+        // A sent message may be under way or lost.
         connection.source.blocks[0].sent_bytes = 5000;
         connection.source.blocks[0].seconds = 0.005;
         let together = Together::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
@@ -417,8 +417,8 @@ mod tests {
 
     #[test]
     fn all_run_once_the_last_sender_does_so() {
-        // Both have ten operations in a millisecond while they send. All targets were ready at the beginning, and the
-        // second one's sender had its turn after 10 ms.
+        // Both do ten operations in a millisecond while they send. Both targets were ready at the beginning. The second
+        // source had its first turn after 10 ms.
         let early = uneven(0, &[(30, 300)]);
         let mut late = uneven(0, &[(10, 0), (40, 300)]);
         late.source.blocks[0].began_ns = 10_000_000;
@@ -426,7 +426,7 @@ mod tests {
         assert!((together.slice_seconds - 0.02).abs() < 1e-9, "{together:?}");
         assert!(together.connections.iter().all(|rate| (rate - 1e6).abs() < 1.0), "{together:?}");
         assert!((fairness(&together.work_per_second) - 1.0).abs() < 1e-9, "{together:?}");
-        // A sender that has begun, and then has no turn for as long, is one that gets less.
+        // A sender that has begun and then has no turn for a while gets less.
         late.source.blocks[0].began_ns = 0;
         let starved = Together::of(Test::Streams, &[early, late]).unwrap();
         assert!((starved.slice_seconds - 0.03).abs() < 1e-9, "{starved:?}");
@@ -479,7 +479,7 @@ mod tests {
         let two = [connection(0, 1), connection(0, 1)];
         let said = limit(2, &two).unwrap();
         assert!(said.contains("core 1 was 100 % busy") && !said.contains("core 0"), "{said}");
-        // Half of the core each, but half of the time alone.
+        // Half of the core each, but for half of the time alone.
         assert_eq!(limit(2, &[connection(0, 1), connection(5, 1)]), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Two network namespaces joined by a veth pair, or by whatever else leads an interface into each of them: two hosts on
-//! one machine, as the kernel's own network sees them.
+//! Two network namespaces joined by a veth pair, or by another program that puts an interface into each: two hosts on
+//! one machine, as the kernel's network sees them.
 //!
-//! The namespaces have no names. They live by descriptors of this process and by the processes inside them, so they
-//! are gone with this program however it ends, by SIGKILL too. With CAP_SYS_ADMIN they are made directly; without,
-//! inside an unprivileged user namespace where the system allows it.
+//! The namespaces have no names. Descriptors of this process and the processes inside keep them alive, so they end with
+//! this program even if it is killed by SIGKILL. With CAP_SYS_ADMIN they are made directly. Without it they are made
+//! inside an unprivileged user namespace, if the system allows that.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -23,16 +23,16 @@ use crate::exit_status::Misuse;
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
 
-/// What the veth device is called in either namespace.
+/// The name of the veth device in each namespace.
 pub const INTERFACE: &str = "veth0";
 
-/// Both addresses are in one network of this prefix.
+/// The prefix length of the network that both addresses are in.
 pub const PREFIX_LENGTH: u32 = 24;
 
-/// A source and a target namespace with a cable between them.
+/// A source and a target namespace, and what joins them.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// What joins them; it goes first.
+    /// What joins them. It is dropped first.
     joint: Joint,
     /// Where the measuring end runs.
     pub source: Namespace,
@@ -43,20 +43,20 @@ pub struct Namespaces {
 /// What joins two namespaces.
 #[derive(Debug)]
 pub struct Joint {
-    /// What cells call it: `veth`.
+    /// Its name in cells, such as `veth`.
     pub link: &'static str,
-    /// Processes of this machine that carry what crosses; none where the kernel does.
+    /// Processes of this machine that carry the packets. Empty if the kernel does.
     pub processes: Vec<u32>,
-    /// Dropped before the namespaces are: a running process, say, that its drop ends.
+    /// Dropped before the namespaces are, for instance a process that ends when it is dropped.
     pub kept: Box<dyn Any + Send + Sync>,
 }
 
-/// A namespace that is about to be joined, with its loopback up.
+/// A namespace that is about to be joined. Its loopback is up.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
-    /// It is to have an interface with [`Namespace::address`] in a network of [`PREFIX_LENGTH`].
+    /// The namespace. It is to have an interface with [`Namespace::address`] in a network of [`PREFIX_LENGTH`].
     pub namespace: &'a Namespace,
-    /// The identity of a process inside that lives until the two are joined, and no longer.
+    /// A process inside that lives until the two are joined, and no longer.
     pub process: u32,
 }
 
@@ -66,8 +66,8 @@ pub struct Namespace {
     user: Option<OwnedFd>,
     network: OwnedFd,
     address: Ipv4Addr,
-    /// Are pieces of datagrams that lost another one kept for a second, in 64 MiB? Else for as long, and in as much, as
-    /// this kernel does by default (30 s, 4 MiB).
+    /// Are fragments of incomplete datagrams kept for one second only, in up to 64 MiB? Otherwise this kernel's default
+    /// applies (30 s, 4 MiB).
     forgets_fragments: bool,
 }
 
@@ -97,11 +97,11 @@ impl Namespaces {
         })
     }
 
-    /// Makes both namespaces and has them joined by `join`, which is given the source and the target: it leads an
-    /// interface with the namespace's address into each, and has it up when it returns.
+    /// Makes both namespaces and calls `join` with the source and the target. `join` puts an interface with the
+    /// namespace's address into each, and returns when it is up.
     ///
     /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do; or what `join` said.
+    /// One line with the reason why this machine or this user cannot, and what to do; or the error of `join`.
     pub fn joined(join: impl FnOnce(Side, Side) -> Result<Joint>) -> Result<Self> {
         let mut made = make(2)?.into_iter();
         let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
@@ -109,30 +109,30 @@ impl Namespaces {
         Ok(Self { joint, source: source.namespace, target: target.namespace })
     }
 
-    /// What joins them, in the word of a cell.
+    /// What joins them, as a cell names it.
     pub fn link(&self) -> &'static str {
         self.joint.link
     }
 
-    /// Are pieces of datagrams that lost another one soon forgotten at both ends? Where that cannot be set, they are kept
-    /// as this kernel does by default.
+    /// Do both ends soon drop fragments of incomplete datagrams? Where that cannot be set, this kernel's default
+    /// applies.
     pub fn forgets_fragments(&self) -> bool {
         self.source.forgets_fragments && self.target.forgets_fragments
     }
 
-    /// The processes that carry what crosses, where it is not the kernel alone.
+    /// The processes that carry the packets, unless the kernel alone does.
     pub fn carriers(&self) -> &[u32] {
         &self.joint.processes
     }
 }
 
-/// A namespace with the process that keeps it until it is joined.
+/// A namespace, and the process that keeps it alive until it is joined.
 pub(crate) struct Made {
     namespace: Namespace,
     holder: Holder,
 }
 
-/// Is this an MTU that a veth device takes?
+/// Does a veth device accept this MTU?
 pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
     if MTU_BYTES.contains(&mtu_bytes) {
         return Ok(());
@@ -141,11 +141,11 @@ pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
     Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
 }
 
-/// So many namespaces of one owner with their loopback up, and addresses that count from 1.
+/// This many namespaces of one owner. Their loopback is up, and their addresses count from 1.
 pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
     let mut made: Vec<Made> = Vec::new();
     for host in 1..=count {
-        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
+        // A veth pair joins only namespaces of one owner, so all are made inside the first one's user namespace.
         let first = made.first().map(|made| &made.namespace);
         let holder = Holder::with_new_network(first)?;
         let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
@@ -178,15 +178,15 @@ impl Made {
 }
 
 impl Namespace {
-    /// The address of its end of the cable.
+    /// The address of its interface.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Makes `command` run inside, whenever it is spawned; it keeps the namespace alive.
+    /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.
     ///
     /// # Errors
-    /// No descriptors left.
+    /// No free descriptor.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
         let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
         let network = self.network.try_clone()?;
@@ -204,14 +204,14 @@ impl Namespace {
         self.user.is_some()
     }
 
-    /// A path by which this user's programs find it for as long as this value lives.
+    /// A path by which this user's programs find the namespace while this value lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.network.as_raw_fd()).into()
     }
 
-    /// What a lost fragment leaves behind is kept for 30 s by default: once that fills 4 MiB, no datagram beyond the MTU
-    /// arrives any more, and a measurement would end with the first loss of many. `false`: this is not allowed here, and
-    /// datagrams cross as they do anywhere.
+    /// By default the kernel keeps the fragments of an incomplete datagram for 30 s. Once they fill 4 MiB, no datagram
+    /// beyond the MTU arrives any more, so a measurement would end at an early loss. `false`: changing this is not
+    /// allowed here, and the default applies.
     fn forget_fragments_soon(&self) -> Result<bool> {
         const SET: &str =
             "cd /proc/sys/net/ipv4 && echo 1 > ipfrag_time && echo 67108864 > ipfrag_high_thresh";
@@ -224,7 +224,7 @@ impl Namespace {
     /// Runs a batch of `ip` commands inside, one a line.
     ///
     /// # Errors
-    /// There is no `ip` here, or the first line of what it said.
+    /// There is no `ip` here, or the first line of its error message.
     pub fn configure(&self, batch: &str) -> Result<()> {
         let mut ip = Command::new("ip");
         ip.args(["-batch", "-"]);
@@ -237,14 +237,14 @@ impl Namespace {
     }
 }
 
-/// A child that sits in fresh namespaces until this process has hold of them.
+/// A child that stays in fresh namespaces until this process has opened them.
 struct Holder {
     child: Child,
     in_new_user: bool,
 }
 
 impl Holder {
-    /// In a new network namespace, of `owner`'s user namespace or else of ours or else of a new one.
+    /// In a new network namespace. Its user namespace is that of `owner`, or else ours, or else a new one.
     fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
         let directly = Self::spawn(owner, UnshareFlags::NEWNET);
         let error = match directly {
@@ -300,26 +300,26 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Both fail only when the child is gone already.
+        // Both fail only if the child has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Makes whatever `command` starts be killed with the calling thread, should that end without ending it.
+/// Has the kernel kill whatever `command` starts when the calling thread ends without ending it.
 pub(crate) fn end_with_this_thread(command: &mut Command) {
     let parent = Pid::from_raw(std::process::id() as i32);
     before_exec(command, move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that was gone before can send no signal any more.
+        // A parent that has ended already cannot send a signal any more.
         if getppid() == parent { Ok(()) } else { Err(rustix::io::Errno::SRCH) }
     });
 }
 
 /// Runs `action` in the forked child of `command`, just before it becomes the program.
 fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) {
-    // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes
-    // system calls through rustix and nothing else: no allocation, no lock, no panic.
+    // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes only
+    // system calls through rustix: no allocation, no lock, no panic.
     unsafe { command.pre_exec(move || Ok(action()?)) };
 }
 
@@ -337,7 +337,7 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// The pair, or nothing where this machine cannot, with the reason said.
+    /// The pair, or `None` with the reason printed if this machine cannot make one.
     fn pair(mtu_bytes: u32) -> Option<Namespaces> {
         possible(Namespaces::veth_pair(mtu_bytes))
     }
@@ -393,7 +393,7 @@ mod tests {
         });
     }
 
-    /// A process that joins two namespaces for as long as it runs, here with nothing to do.
+    /// A process that joins two namespaces while it runs. Here it has nothing to do.
     struct Carrier(Child);
 
     impl Drop for Carrier {
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn a_closure_may_join_them_and_what_it_keeps_goes_with_them() {
         let joined = Namespaces::joined(|source, target| {
-            // Other names than veth_pair's, and a process beside: as a network in user space would.
+            // With other names than `veth_pair` gives, and a process, as a network in user space would have.
             let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
             source.namespace.configure(&cable)?;
             for Side { namespace, .. } in [source, target] {

@@ -428,7 +428,7 @@ fn seconds(text: &str) -> Result<String> {
     crate::budget::parse_time(text).map(|seconds| seconds.to_string())
 }
 
-/// The kernel's names of algorithms are shorter than this (`TCP_CA_NAME_MAX`).
+/// The kernel's limit of the names of algorithms (`TCP_CA_NAME_MAX`).
 const CONGESTION_BYTES_END: usize = 16;
 
 fn congestion(text: &str) -> Result<String> {

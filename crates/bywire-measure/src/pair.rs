@@ -1,4 +1,4 @@
-//! A pair: two fresh processes, one measurement, nothing left behind.
+//! A pair: two fresh processes and one measurement. Nothing stays behind.
 
 use std::io::BufReader;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -133,11 +133,11 @@ fn run_two(
             Setting { namespace: source_space, preload },
             sender,
         )?;
-        // The client reads the server's accounts too.
+        // The client also reads the server's CPU account.
         let (source, target) = conversation.outcomes()?;
         let outcomes = Outcomes { source, target: Some(target), same_machine: true };
         if let Some(preload) = preload {
-            // While the server still runs, because it reports what it carried.
+            // Read while the server still runs, because it reports which connections were carried.
             preload.check(&outcomes)?;
         }
         return Ok(outcomes);
@@ -160,7 +160,7 @@ fn run_two(
     let _source = start(End::Source, job, source_role(address), setting, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
-        // The target of a ceiling reports only its end, before or after the source.
+        // The target of a ceiling reports nothing but its end, which may come before or after the source's report.
         let mut outcome = conversation.outcome()?;
         while outcome.end == End::Target {
             outcome = conversation.outcome()?;
@@ -219,7 +219,7 @@ pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Ve
         }
         port_worker = Some(start_port()?);
     }
-    // The shared port reports all connections in their order. A peer that fails takes it down.
+    // The shared port reports all connections in their order. A peer that fails makes it fail.
     let outcomes = peers.iter_mut().enumerate().map(|(peer, (_, says))| {
         let other = says.outcome().with_context(|| format!("connection {peer}"));
         other.and_then(|other| Ok((other, port_says.outcome()?)))
@@ -241,7 +241,7 @@ enum Target {
     Remote(#[expect(dead_code, reason = "its drop ends the connection")] RemoteTarget),
 }
 
-/// The parent's end of the messages of the workers.
+/// The parent's end of the workers' messages.
 struct Conversation {
     receiver: Receiver<Event>,
     until: Instant,
@@ -292,7 +292,7 @@ impl Conversation {
                     }
                     return Ok(message);
                 }
-                // A worker that has reported its outcome may end. The other one's report is still to come.
+                // A worker that has reported its outcome may end while the other's report is still to come.
                 None if self.reported.contains(&end) => {}
                 None => bail!("the {end} died in the middle of the test"),
             }

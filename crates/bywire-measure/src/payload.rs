@@ -1,7 +1,7 @@
 //! The payload of messages: a pattern that the source writes and the target reads, word by word.
 //!
-//! Byte 0 is the mark, bytes 1 to 7 the message's sequence number, every further word a function of both its place
-//! and the sequence number. Messages under 8 bytes carry a fixed pattern behind their mark.
+//! Byte 0 is the mark, and bytes 1 to 7 are the message's sequence number. Every further word is a function of its
+//! position and the sequence number. Messages below 8 bytes have a fixed pattern after their mark.
 //!
 //! With `--untouched`, only the first 8 bytes are written and read.
 
@@ -14,7 +14,7 @@ const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 const SEQUENCE_MASK: u64 = (1 << 56) - 1;
 const SHORT: u8 = 0xa5;
 
-/// Writes payloads, each differing from the one before.
+/// Writes payloads, each different from the one before.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     sequence: u64,
@@ -27,7 +27,7 @@ impl Writer {
         Self { sequence: 0, untouched: plan.request.untouched }
     }
 
-    /// Writes all of `buffer`, at least 1 byte, as the next message.
+    /// Writes all of `buffer`, which has at least 1 byte, as the next message.
     #[inline]
     pub fn fill(&mut self, buffer: &mut [u8], mark: Mark) {
         if buffer.len() < 8 {
@@ -36,8 +36,8 @@ impl Writer {
         } else {
             let base = self.sequence.wrapping_mul(STRIDE);
             let (head, rest) = buffer.split_at_mut(8);
-            // One store: a byte put in afterwards would make the level's first load of the word wait until every
-            // store before it has left for the cache.
+            // One store. If a byte were stored separately afterwards, the level's first load of the word would wait
+            // until every earlier store has left for the cache.
             head.copy_from_slice(&(self.sequence << 8 | u64::from(mark.byte())).to_le_bytes());
             let rest = if self.untouched { &mut [] } else { rest };
             let mut words = rest.chunks_exact_mut(8);
@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-/// Reads every byte of payloads. With `--verify` it compares them with what the writer must have written.
+/// Reads every byte of payloads. With `--verify` it compares them with what the writer writes.
 #[derive(Clone, Debug)]
 pub struct Reader {
     verify: bool,
@@ -69,13 +69,13 @@ impl Reader {
         Self { untouched: plan.request.untouched, ..Self::new(plan.request.verify, ordered) }
     }
 
-    /// A reader that compares contents when `verify`, and the sequence too when messages are `ordered`
-    /// (none lost, none twice).
+    /// A reader that compares contents if `verify` is set, and the sequence too if messages are `ordered` (none lost,
+    /// none duplicated).
     pub fn new(verify: bool, ordered: bool) -> Self {
         Self { verify, ordered, untouched: false, sequence: 0 }
     }
 
-    /// Reads every byte of a whole message. Fails on an empty or a corrupted one.
+    /// Reads every byte of a whole message. Fails on an empty or corrupted one.
     #[inline]
     pub fn read(&mut self, message: &[u8]) -> Result<Received> {
         ensure!(!message.is_empty(), "a message arrived short: 0 bytes");

@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Pins the calling thread to `core`. Fails with `EINVAL` when the core does not exist or may not be used.
+/// Pins the calling thread to `core`. Fails with `EINVAL` if the core does not exist or may not be used.
 pub fn pin_to(core: u32) -> io::Result<()> {
     let index = core as usize;
     if index >= CpuSet::MAX_CPU {
@@ -16,7 +16,7 @@ pub fn pin_to(core: u32) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The cores that the calling thread may run on, ascending; never empty on a running system.
+/// The cores that the calling thread may use, ascending. Never empty on a running system.
 pub fn allowed_cores() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return vec![0];
@@ -24,8 +24,8 @@ pub fn allowed_cores() -> Vec<u32> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).map(|core| core as u32).collect()
 }
 
-/// Two allowed cores for source and target: two physical cores where there are two, else two hardware threads
-/// of one, else (a single core) that core twice. Ask before pinning: a pinned thread is allowed one core only.
+/// Two allowed cores for source and target: two physical cores if there are two, otherwise two hardware threads of one,
+/// otherwise the single core twice. Call this before pinning, because a pinned thread has only one core.
 pub fn two_cores() -> (u32, u32) {
     choose_two(&allowed_cores(), siblings)
 }

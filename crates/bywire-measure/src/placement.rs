@@ -14,7 +14,7 @@ pub enum Placement {
     Processes,
     /// Two threads of one fresh process.
     Threads,
-    /// Two processes in namespaces with a cable between them.
+    /// Two processes in two namespaces that are joined.
     Namespaces(Arc<Namespaces>),
     /// Two processes in two nodes of several that a switch joins.
     Nodes {
@@ -25,7 +25,7 @@ pub enum Placement {
         /// Where the target runs.
         target: usize,
     },
-    /// The source here, the target on another machine.
+    /// The source on this machine, the target on another one.
     Host(Arc<Host>),
 }
 

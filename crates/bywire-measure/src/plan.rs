@@ -18,7 +18,7 @@ use crate::web::plan as web;
 pub use crate::registry::{Lanes, Level, Test};
 pub use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 
-/// Named extra results, units in the names.
+/// Named additional results, with units in the names.
 pub type Details = BTreeMap<String, Value>;
 
 /// Everything that both ends of one pair must know.
@@ -44,14 +44,15 @@ pub struct Plan {
     pub warmup_blocks: u32,
     /// Blocks that are kept.
     pub blocks: u32,
-    /// Poll rather than sleep.
+    /// Poll, instead of sleeping.
     pub spin: bool,
-    /// Never spin before sleeping (`msg` and `sock`, which else spin a bounded time).
+    /// Never spin before sleeping (`msg` and `sock`, which otherwise spin for a bounded time).
     pub sleep: bool,
-    /// Processes of the source's machine that carry the messages between the two ends. Their CPU is counted too.
+    /// Processes of the source's machine that carry the messages. Their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
-    /// When the source begins its first block that is kept, by the machine's monotonic clock: several connections begin at once.
+    /// When the source begins its first kept block, by the machine's monotonic clock, so that several connections begin
+    /// at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
     /// The number of this connection among those of one shared port (`msg`).
@@ -88,13 +89,13 @@ impl Plan {
         self.block_us.min(WARMUP_BLOCK_US_MAX)
     }
 
-    /// Endpoints that the pair is joined by: lane 1 is the high-priority lane where the level has priorities
-    /// (`interleave`), and an independent connection otherwise.
+    /// The number of connections between the two ends. Lane 1 is the high-priority lane if the level has priorities
+    /// (`interleave`), and otherwise an independent connection.
     pub fn lanes(&self) -> usize {
         if self.test.kind().lanes == Lanes::One { 1 } else { 2 }
     }
 
-    /// The lengths that travel on `lane`: from source to target and back.
+    /// The lengths of the messages on `lane`, in both directions.
     pub fn lengths(&self, lane: usize) -> Lengths {
         match (self.test.kind().lanes, lane) {
             (Lanes::BesideLong, 0) => {
@@ -107,7 +108,7 @@ impl Plan {
     }
 }
 
-/// Length of each message of the long transfer that runs beside short ones.
+/// The length of each message of the long transfer that runs beside short ones.
 const LONG_BYTES: u64 = 1 << 20;
 
 /// The two lengths of a lane, in bytes.
@@ -141,9 +142,9 @@ impl Lengths {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// Sends, or asks.
+    /// Sends or requests.
     Source,
-    /// Receives, or answers.
+    /// Receives or responds.
     Target,
 }
 
@@ -156,7 +157,7 @@ impl fmt::Display for End {
     }
 }
 
-/// What a pair is to measure.
+/// The measurement of a pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::large_enum_variant, reason = "there is one for each pair, and most have messages")]
@@ -205,7 +206,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// A few short blocks behind one of warm-up, as the first finds nothing in the caches.
+    /// A few short blocks after one of warm-up, because the first block finds nothing in the caches.
     pub fn short(test: memory::Test, block_us: u64, blocks: u32) -> Self {
         Self { spec: memory::Spec::new(test), block_us, warmup_blocks: 1, blocks, deadline_seconds: 5 }
     }
@@ -216,7 +217,7 @@ impl MemoryPlan {
 pub struct Assignment {
     /// What the pair does.
     pub job: Job,
-    /// Which part of it this process plays.
+    /// The part of it that this process plays.
     pub role: Role,
 }
 
@@ -233,14 +234,14 @@ pub enum Role {
     Source {
         /// The core to be pinned to.
         core: Option<u32>,
-        /// Where the target listens, as it reported.
+        /// The address that the target reported.
         address: String,
     },
     /// One port with many peers (`msg`): the end that all connections share.
     SharedPort {
         /// The core to be pinned to.
         core: Option<u32>,
-        /// How many there are.
+        /// The number of connections.
         connections: u32,
     },
     /// Both ends as two threads of this process.
@@ -252,11 +253,11 @@ pub enum Role {
     },
 }
 
-/// What a worker writes to its standard output: one a line.
+/// A message of a worker to its parent: one line of standard output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerMessage {
-    /// The target may be connected to at this address.
+    /// The target accepts connections at this address.
     Listening {
         /// In the level's own form.
         address: String,
@@ -269,46 +270,46 @@ pub enum WorkerMessage {
     Failed {
         /// Which end.
         end: End,
-        /// What, why, and what to do.
+        /// What failed, why, and what to do.
         reason: String,
     },
 }
 
-/// What one end of one pair measured.
+/// The results of one end of one pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Which end.
     pub end: End,
-    /// Blocks kept, in order; both ends have the same number.
+    /// Kept blocks, in order. Both ends have the same number.
     pub blocks: Vec<Part>,
-    /// Blocks run first and dropped.
+    /// Warm-up blocks, which are not kept.
     pub warmup: Vec<Part>,
-    /// Round trips in ns as (value, count), where the test times each.
+    /// Round trips in ns as (value, count), if the test times each.
     pub round_trips: Vec<(u64, u64)>,
-    /// The span of all blocks that were kept.
+    /// The CPU account over all kept blocks.
     pub cpu: CpuEnd,
-    /// How long that span was.
+    /// The length of that span.
     pub cpu_seconds: f64,
-    /// What the level granted.
+    /// The values that the level granted, and other details.
     pub details: Details,
 }
 
-/// What both ends of a pair measured.
+/// The results of both ends of a pair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcomes {
     /// The source's side.
     pub source: Outcome,
-    /// The target's side; empty for ceilings.
+    /// The target's side. `None` for ceilings.
     pub target: Option<Outcome>,
     /// True when both ends ran under one kernel.
     pub same_machine: bool,
 }
 
-/// The nanoseconds since a block began, and the operations that were completed by then.
+/// The nanoseconds since a block began, and the operations that were complete by then.
 pub type Note = (u64, u64);
 
 impl Outcome {
-    /// The outcome of an end that has measured nothing yet.
+    /// The outcome of an end that has no results yet.
     pub fn of(end: End) -> Self {
         Self {
             end,

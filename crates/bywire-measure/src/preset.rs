@@ -15,20 +15,20 @@ use crate::registry;
 use crate::registry::MEMORY;
 use crate::web::{self, Rank, Server};
 
-/// What a session takes.
+/// The cells of a session.
 #[derive(Clone, Debug)]
 pub struct Preset {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Ceilings, taken before and after everything else.
+    /// Ceilings, measured before and after everything else.
     pub ceilings: Vec<Request>,
     /// Groups of cells that are compared with each other. The pairs of one group are taken in turn.
     pub groups: Vec<Vec<Request>>,
-    /// Cells that the preset would take but this version cannot.
+    /// Cells that belong to the preset but that this version cannot measure.
     pub absent: Vec<Absence>,
 }
 
-/// All presets with one line each.
+/// All presets, with one line of help each.
 pub const PRESETS: [(&str, &str); 7] = [
     ("quick", "what each level delivers and costs"),
     ("full", "every test of every level by size"),
@@ -53,7 +53,7 @@ pub fn usual(name: &str) -> Option<Duration> {
     Some(Duration::from_secs(60 * minutes))
 }
 
-/// A duration in words, as one expects it.
+/// A duration in words, as a reader expects it.
 pub fn about(duration: Duration) -> String {
     match duration.as_secs_f64() {
         seconds if seconds < 90.0 => format!("about {seconds:.0} s"),
@@ -69,20 +69,20 @@ const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 const MPI: &str = "mpi";
 
-/// Measuring time of a ceiling, at most.
+/// The longest measuring time of a ceiling.
 const CEILING_SECONDS: f64 = 0.2;
 
-/// The power of two that the longest datagram stands for. It is shorter by its headers.
+/// The power of two that the longest datagram stands for. The datagram is shorter by its headers.
 const DATAGRAM_BOUND: u64 = 64 * KIB;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The preset of that name, each of its message cells taking `time_seconds` where given (and no ceiling longer than
-/// that), with only `levels` where given (ceilings stay).
+/// The preset of that name. `time_seconds` sets the time of each message cell and the longest time of a ceiling.
+/// `levels` restricts the levels; ceilings stay.
 ///
 /// # Errors
-/// An unknown preset or level, with those that exist; a time out of bounds.
+/// An unknown preset or level, with those that exist, or a time out of bounds.
 pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -> Result<Preset> {
     let mut preset = match name {
         "quick" => quick(),
@@ -99,7 +99,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
     preset.absent.extend(left_out(&preset));
     measure::time(time_seconds, 1)?;
     for request in preset.groups.iter_mut().flatten() {
-        // A sweep needs more time: a time that is enough for a cell may be too short for it.
+        // A sweep needs more time. A time that suffices for a cell may be too short for a sweep.
         let given = time_seconds.map(|time| time.max(measure::time_min_of(request)));
         request.time_seconds = given.or(request.time_seconds);
     }
@@ -165,13 +165,13 @@ fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Few cells, none of them thinned.
+/// Few cells, each with all its pairs.
 fn quick() -> Preset {
     let mut groups = Vec::new();
     for size in [8, KIB] {
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
-    // Sleeping is compared with sleeping above, and polling with polling here.
+    // The cells above compare sleeping ends, and these compare polling ends.
     groups.push(polling(at_levels(&POLLING_LEVELS, "latency", Some(8))));
     for size in [KIB, 64 * KIB, MIB] {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
@@ -251,13 +251,13 @@ fn full() -> Preset {
     }
 }
 
-/// GM's graphs with the edges of its 4,096-byte fragments among the sizes.
+/// GM's graphs. The sizes include the edges of its 4,096-byte fragments.
 fn gm() -> Preset {
     let mut groups = Vec::new();
     for size in with_fragment_edges(3, 20) {
         for test in ["stream", "bidir"] {
             let levels = at_levels(&LEVELS, test, Some(size));
-            // The edges of the message layer's fragments are none of a byte stream's.
+            // Byte streams do not have the fragments of the message layer.
             groups.push(if size.is_power_of_two() { with_ethernet(levels, test, size) } else { levels });
         }
     }
@@ -271,7 +271,7 @@ fn gm() -> Preset {
     for size in [8, 4 * KIB] {
         groups.push(at_levels(&["msg", "unix", "tcp"], "breakdown", Some(size)));
     }
-    // In the place of MPICH over GM, which the page leads to.
+    // In place of MPICH over GM.
     for (test, size) in
         [("latency", 8), ("latency", KIB), ("stream", 4 * KIB), ("stream", MIB), ("bidir", MIB)]
     {
@@ -280,8 +280,8 @@ fn gm() -> Preset {
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
-/// Netperf's four runs; a stream's message is as long as netperf made it, the send buffer that was granted. Once
-/// more without coalescing, which GM-1 had not.
+/// Netperf's four runs. A message of a stream is as long as in netperf: the granted send buffer. Each runs once more
+/// without coalescing, because GM-1 had none.
 fn gm_ethernet() -> Preset {
     let minute = |request| Request { time_seconds: Some(60.0), ..request };
     let mut groups = Vec::new();
@@ -323,7 +323,7 @@ fn trapeze() -> Preset {
         groups.push(both("latency", size));
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
-    // Copies, link, checksums and byte order are what Duke's profiling found to be in the way.
+    // Duke's profiling found the cost in copies, link, checksums and byte order.
     groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "breakdown", 8 * KIB)).concat());
     // Three senders on nodes of their own around a switch.
     let three = ways(Protocol::Tcp, "fanin", 64 * KIB).into_iter();
@@ -349,7 +349,7 @@ fn trapeze() -> Preset {
     }
 }
 
-/// BIP asked for 65,500-byte buffers; what was granted stands in the details.
+/// BIP asked for buffers of 65,500 bytes. The granted size is in the details.
 fn bip() -> Preset {
     let both = |protocol, test: &str, size| -> Vec<Request> {
         let at = |mtu_bytes| {
@@ -387,11 +387,11 @@ fn bip() -> Preset {
     Preset { name: "bip", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
 }
 
-/// What a TOE was compared by, with the kernel's own stack over every way of carrying Ethernet and every other level.
+/// The comparisons of a TOE: the kernel's own stack over every Ethernet link, and every other level.
 fn toe() -> Preset {
     let at = |test: &str, size, mtu_bytes, segmentation| -> Vec<Request> {
         let ways = Link::ALL.iter().map(|&link| over(link, test, size));
-        // Not set if it is on, which is the default of all other cells.
+        // Not set if it is on, because all other cells have it on by default.
         let segmentation = if segmentation { None } else { Some(false) };
         ways.map(|way| Request { mtu_bytes: Some(mtu_bytes), segmentation, ..way }).collect()
     };
@@ -431,8 +431,8 @@ fn toe() -> Preset {
     Preset { name: "toe", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
 }
 
-/// Both web servers, each over what it listens on: one file of each of `sizes`, then Zipf traces by α, with ranks by size
-/// and, at 0.9, independent of it.
+/// Both web servers, each over every link that it listens on: one file of each of `sizes`, then Zipf traces by α, with
+/// ranks by size and, for α = 0.9, ranks independent of it.
 fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
     let everywhere = |request: Request| -> Vec<Request> {
         let of = |server: Server, links: &[web::Link]| -> Vec<Request> {
@@ -456,7 +456,7 @@ fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
     sizes.iter().map(file).chain(small_first).chain([independent]).collect()
 }
 
-/// `group` with the same over Ethernet of the fabric, in one process.
+/// `group`, and the same over the fabric's Ethernet in one process.
 fn with_ethernet(mut group: Vec<Request>, test: &str, size_bytes: u64) -> Vec<Request> {
     group.push(over(Link::OneProcess, test, size_bytes));
     group
@@ -471,14 +471,14 @@ fn buffered(bytes: u64, requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(sized).collect()
 }
 
-/// The same messages over every way of carrying Ethernet, at MTU 9000.
+/// The same messages over every Ethernet link, at MTU 9000.
 fn ways(protocol: Protocol, test: &str, size_bytes: u64) -> Vec<Request> {
     let spoken =
         |link| Request { protocol: Some(protocol.name().to_owned()), ..over(link, test, size_bytes) };
     Link::ALL.iter().map(|&link| spoken(link)).collect()
 }
 
-/// TCP over one way of carrying Ethernet, at MTU 9000.
+/// TCP over one Ethernet link, at MTU 9000.
 fn over(link: Link, test: &str, size_bytes: u64) -> Request {
     Request {
         link: Some(link.name().to_owned()),
@@ -488,8 +488,8 @@ fn over(link: Link, test: &str, size_bytes: u64) -> Request {
     }
 }
 
-/// One group: the same test and size at several levels. For 64 KiB stands the longest datagram; other sizes that no
-/// datagram holds leave `udp` out.
+/// One group: the same test and size at several levels. The longest datagram stands for 64 KiB. Other sizes above it
+/// leave `udp` out.
 fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Request> {
     let longest = crate::plan::DATAGRAM_BYTES_MAX;
     let at_level = |level: &&str| {
@@ -503,7 +503,7 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
     levels.iter().filter_map(at_level).collect()
 }
 
-/// Both MPI implementations over each of `links`, at MTU 9000 where there is one.
+/// Both MPI implementations over each of `links`, at MTU 9000 if the link has one.
 fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
     let over = |implementation: &Implementation, link: &mpi::Link| Request {
         mpi: Some(implementation.name().to_owned()),
@@ -516,12 +516,12 @@ fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
     each.collect()
 }
 
-/// The same requests with ends that poll.
+/// The same requests with polling ends.
 fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
 }
 
-/// TCP with and without the fabric, also with `epoll`, and with spinning forbidden.
+/// TCP with and without the fabric, also with `epoll`, and with spinning disabled.
 fn unmodified(test: &str, size_bytes: u64) -> Vec<Request> {
     let both = || at_levels(&["tcp", "sock"], test, Some(size_bytes)).into_iter();
     let asleep = both().filter(|request| request.level == "sock");
@@ -534,7 +534,7 @@ fn several(connections: u32, requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { connections: Some(connections), ..request }).collect()
 }
 
-/// The memory level's tests; rates at each of `sizes`.
+/// The memory level's tests, with rates at each of `sizes`.
 fn ceilings(sizes: &[u64]) -> Vec<Request> {
     let short = |test| Request { time_seconds: Some(CEILING_SECONDS), ..Request::new("memory", test) };
     let mut requests = ["cacheline", "syscall", "futex", "pipe"].map(short).to_vec();
@@ -546,7 +546,7 @@ fn ceilings(sizes: &[u64]) -> Vec<Request> {
     requests
 }
 
-/// Powers of two between the exponents, with their neighbours at some and the edges of pages and frames.
+/// Powers of two between the exponents, some with their neighbours, and the edges of pages and frames.
 fn with_neighbours(from: u32, to: u32) -> Vec<u64> {
     let mut sizes: Vec<u64> = (from..=to).map(|power| 1 << power).collect();
     let edges = [64, 1024, 1448, 1500, 4096, 8192, 8948, 9000, 65_536];
@@ -558,7 +558,7 @@ fn with_neighbours(from: u32, to: u32) -> Vec<u64> {
     sizes
 }
 
-/// Powers of two between the exponents, and both sides of the first fragments' ends.
+/// Powers of two between the exponents, and the sizes around the ends of the first fragments.
 fn with_fragment_edges(from: u32, to: u32) -> Vec<u64> {
     let mut sizes: Vec<u64> = (from..=to).map(|power| 1 << power).collect();
     for fragments in 1..=4 {
@@ -576,7 +576,7 @@ mod tests {
 
     #[test]
     fn every_cell_of_every_preset_makes_sense() {
-        // Its library is built with the command, and not with this test.
+        // The library is built with the command, but not with this test.
         let has_library = bywire_pairing::launch::find_library().is_ok();
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
@@ -584,7 +584,7 @@ mod tests {
             let requests = preset.groups.into_iter().flatten().chain(preset.ceilings);
             for request in requests.filter(|request| has_library || request.level != "sock") {
                 let described = format!("{request:?}");
-                // Namespaces need privileges, which a request's sense does not.
+                // Namespaces need privileges. Whether a request is valid does not depend on them.
                 let request = measure::anywhere(&request).expect(&described);
                 assert!(Measurement::prepare(request, &mut Topology::default()).is_ok(), "{described}");
             }
@@ -598,9 +598,9 @@ mod tests {
             crate::bench::expected(&preset, None).as_secs_f64() / 60.0
         };
         let told = PRESETS.map(|(name, _)| (name, usual(name).unwrap().as_secs_f64() / 60.0, of(name, None)));
-        // Without the library of `sock` there is less to do than is said.
+        // Without the library of `sock` the session is shorter than the stated time.
         let is_whole = bywire_pairing::launch::find_library().is_ok();
-        // As a reader would round it.
+        // Rounded as a reader would.
         let right = |&(_, said, expected): &(&str, f64, f64)| {
             let error = said - expected;
             (error <= 0.0 || is_whole) <= (error.abs() <= 0.6 + 0.25 * expected)
@@ -654,7 +654,7 @@ mod tests {
         let levels = ["eth".to_owned()];
         let preset = named("gm-ethernet", Some(2.0), Some(&levels)).unwrap();
         let cells: Vec<_> = preset.groups.iter().flatten().collect();
-        // Four runs over three ways, and over two of them without coalescing.
+        // Four runs over three links, and over two of them without coalescing.
         assert_eq!(cells.len(), 20);
         assert!(cells.iter().all(|cell| cell.level == "eth" && cell.time_seconds == Some(2.0)));
     }

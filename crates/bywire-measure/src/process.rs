@@ -14,7 +14,7 @@ use crate::preload::Preload;
 /// A message of a worker, or its end.
 pub(crate) struct Event {
     pub(crate) end: End,
-    /// Absent when the worker is gone.
+    /// `None` when the worker has ended.
     pub(crate) message: Option<WorkerMessage>,
 }
 

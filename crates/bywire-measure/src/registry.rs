@@ -37,8 +37,8 @@ macro_rules! levels {
             };
             /// The kernel's TCP.
             Tcp = "tcp" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::of("the kernel's TCP") };
-            /// The same calls of the same program, carried by the library of `bywire run`: what tells the two apart is how
-            /// a worker was started.
+            /// The same calls of the same program, carried by the library of `bywire run`. The two differ only in how a
+            /// worker is started.
             Sock = "sock" [tcp::Tcp] Carrier {
                 own_link: Some("shm"),
                 is_adaptive: true,
@@ -70,7 +70,7 @@ macro_rules! levels {
 macro_rules! tests {
     ($then:ident) => {
         $then! {
-            /// Ping-pong half-RTT, every round trip timed.
+            /// Half-RTT of a ping-pong with every round trip timed.
             Latency = "latency" [latency::Latency] Kind {
                 shows_round_trips: true,
                 counts_transactions: true,
@@ -109,7 +109,7 @@ macro_rules! tests {
                 size_bytes: 8,
                 ..Kind::one_way("N½: the length at half of the highest rate, by a sweep of streams over 18 lengths")
             };
-            /// Where the time of one message goes.
+            /// The parts of the time of one message.
             Breakdown = "breakdown" [latency::Latency] Kind::of(
                 "where the half-RTT of a message goes: by differences between variants, and by samples of both cores",
             );
@@ -147,7 +147,7 @@ pub(crate) use {levels, tests};
 /// The properties of a level that carries messages.
 #[derive(Clone, Copy)]
 pub struct Carrier {
-    /// What it is, in a line.
+    /// One line about it.
     pub about: &'static str,
     /// The tests that it has.
     pub tests: &'static [Test],
@@ -190,7 +190,7 @@ impl Carrier {
 /// The properties of a test of messages.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// What it measures, in a line.
+    /// One line about it.
     pub about: &'static str,
     /// The unit of its value.
     pub unit: Unit,
@@ -251,7 +251,7 @@ macro_rules! level_names {
         }
 
         impl Level {
-            /// What it is like.
+            /// Its properties.
             pub fn carrier(self) -> Carrier {
                 match self { $(Self::$variant => $carrier,)+ }
             }
@@ -269,7 +269,7 @@ macro_rules! test_names {
         }
 
         impl Test {
-            /// What it is like.
+            /// Its properties.
             pub fn kind(self) -> Kind {
                 match self { $(Self::$variant => $kind,)+ }
             }
@@ -296,7 +296,7 @@ impl Test {
 pub struct Row {
     /// Its name on the command line and in cells.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// One line about it.
     pub about: &'static str,
     /// Its tests.
     pub tests: Vec<HelpRow>,

@@ -501,7 +501,7 @@ mod tests {
             (0..2 * CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
         let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
         assert!(greet(b"another").is_err());
-        // Those who have it, and keep what they got, are as many as there are places.
+        // All places are taken by clients that know the key.
         let mut friends = Vec::new();
         for _ in 0..CLIENTS_MAX {
             let mut friend = Line::new(TcpStream::connect(address).unwrap()).unwrap();

@@ -133,7 +133,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
     };
     Ok(Plan {
         request: Request {
-            // Connections that share a core need no idle peers besides.
+            // Connections that share a core have no idle peers.
             nodes: if test.is_multi_connection() { Some(0) } else { request.nodes },
             ..request.clone()
         },
@@ -154,7 +154,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
         slowdown_percent: request.slowdown_percent.unwrap_or(0).min(slowdown::PERCENT_MAX),
         bind: placement.target_address(),
         source: None,
-        // Each pair gets one of its own.
+        // Each pair gets its own.
         cookie: String::new(),
         deadline_seconds: blocks.deadline_seconds(),
     })
@@ -171,7 +171,7 @@ pub(crate) fn link(request: &Request, level: Level, placement: &Placement) -> Op
     Some(link.to_owned())
 }
 
-/// The parameters of a cell: the chosen options in the words of the command line, and defaults for the others.
+/// The parameters of a cell: the given options in the words of the command line, and defaults for the others.
 pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) -> Parameters {
     let mut resolved = request.clone();
     if matches!(plan.level, Level::Tcp | Level::Sock) {
@@ -227,7 +227,7 @@ pub fn time_min_of(request: &Request) -> f64 {
     if request.level == web::LEVEL {
         return web::TIME_SECONDS_MIN;
     }
-    // The ends of many connections that share a core take turns. In each block, every end must have a turn.
+    // The ends of several connections take turns on a core. In each block, every end must have a turn.
     let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
     turns.max(time_min(match request.test.as_str() {
         sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,

@@ -1,4 +1,5 @@
-//! Where the time of a core goes, by samples: at each tick of a fine clock the kernel records what the core executes.
+//! Shows where the time of a core goes: at each tick of a fine clock the kernel records the code that the core
+//! executes.
 //!
 //! The clock is the kernel's own (`cpu-clock` of perf_event_open), which virtual machines without a cycle counter have
 //! too. Code that runs with interrupts disabled is recorded when they are enabled again. Functions count towards the
@@ -16,10 +17,10 @@ use perf_event2::{Builder, Clock, SampleFlag, Sampler};
 
 pub use bywire_results::breakdown::{KINDS, OTHERWISE, UNSAMPLED};
 
-/// Time between two samples of a core, at least.
+/// The shortest time between two samples of a core.
 const PERIOD_NS_MIN: u64 = 100_000;
 
-/// Samples of a core that its buffer holds, and the bytes of each, at most.
+/// The most samples of a core that its buffer holds, and the most bytes of each.
 const SAMPLES_MAX: u64 = 16_384;
 const SAMPLE_BYTES: u64 = 48;
 
@@ -54,7 +55,7 @@ impl Sampling {
     /// Begins to sample each of `cores`, for about `expected_ns`.
     ///
     /// # Errors
-    /// This user may not, or the kernel has no such clock.
+    /// This user is not allowed to, or the kernel has no such clock.
     pub fn start(cores: &[u32], expected_ns: u64) -> Result<Self> {
         let period_ns = PERIOD_NS_MIN.max(expected_ns / (SAMPLES_MAX / 2));
         let start = |&core: &u32| -> io::Result<(u32, Sampler)> {
@@ -98,12 +99,12 @@ impl Sampling {
     }
 }
 
-/// The processes by their part in the measurement.
+/// The processes, by their part in the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
     /// The two ends.
     pub ends: Vec<u32>,
-    /// The processes that carry between them.
+    /// The processes that carry the messages.
     pub carriers: Vec<u32>,
 }
 

@@ -67,11 +67,11 @@ struct SharedPort<'a> {
     received_length: usize,
     moved_ns: u64,
     core: Option<u32>,
-    /// The accounts at the beginning of the first block and at the end of the last.
+    /// The CPU accounts at the beginning of the first block and at the end of the last.
     accounts: [Option<Account>; 2],
 }
 
-/// The accounts of the shared port's thread at one moment.
+/// The CPU accounts of the shared port's thread at one moment.
 struct Account {
     at_ns: u64,
     cpu_seconds: f64,
@@ -166,7 +166,7 @@ impl<'a> SharedPort<'a> {
         Account { at_ns: monotonic_ns(), cpu_seconds: thread_seconds(), snapshot: Snapshot::take(self.core) }
     }
 
-    /// Begins a block. With the first one, the accounts begin.
+    /// Begins a block. The accounts begin with the first one.
     fn begin(&mut self, number: usize) {
         if self.accounts[0].is_none() {
             self.accounts[0] = Some(self.account());
@@ -184,7 +184,7 @@ impl<'a> SharedPort<'a> {
         }
     }
 
-    /// Ends a block. With the last one, the accounts end.
+    /// Ends a block. The accounts end with the last one.
     fn complete(&mut self, number: usize) {
         let slot = &mut self.slots[number];
         let mut part = std::mem::take(&mut slot.part);

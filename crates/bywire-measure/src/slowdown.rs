@@ -1,4 +1,4 @@
-//! An injected slowdown: an end that is busy for a while before each message, to see whether a comparison finds it.
+//! An injected slowdown: an end is busy for a while before each message, to see whether a comparison finds it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::plan::Details;
 /// The largest slowdown, in percent.
 pub const PERCENT_MAX: u32 = 1000;
 
-/// A longer pause was not caused by a message.
+/// The longest time since the last message that is delayed by its share.
 const PAUSE_NS_MAX: u64 = 10_000_000;
 
 /// An endpoint that delays each message by a share of the time since the last one. A ping-pong, or a stream that waits

@@ -1,4 +1,4 @@
-//! What pairs run in: namespaces, nodes around a switch, other machines.
+//! The surroundings of pairs: namespaces, nodes around a switch, other machines.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -47,7 +47,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Writes one line to the parent. An error means that the parent is gone.
+/// Writes one line to the parent. An error means that the parent has ended.
 fn say(message: WorkerMessage) {
     if let Ok(line) = serde_json::to_string(&message) {
         let mut output = io::stdout().lock();
@@ -225,7 +225,7 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
         "" => None,
         address => Some(serde_json::from_str(address)?),
     };
-    // The target does not know about blocks, so its accounts are read here.
+    // The target does not know about blocks, so its CPU accounts are read here.
     let take = || {
         let target = address.as_ref().map(|target| Snapshot::of_thread(&target.thread, target.core));
         (Snapshot::take(core), target)

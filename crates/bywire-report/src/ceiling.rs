@@ -1,4 +1,4 @@
-//! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
+//! The ceilings: the limits that memory and kernel set on this machine, measured in the same session.
 
 use bywire_results::cell::{Cacheline, Cell, Unit};
 use bywire_results::level::MEMORY;
@@ -10,19 +10,19 @@ use crate::way::{Waiting, is_no_way};
 /// A ceiling that changed by more than this between its first and last measurement makes the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;
 
-/// What this machine's memory and kernel allow.
+/// The limits of this machine's memory and kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Ceilings<'a> {
-    /// Each `memory` test and size, first and last time it was taken.
+    /// The first and the last measurement of each `memory` test and size.
     pub rows: Vec<Ceiling<'a>>,
 }
 
 /// One ceiling.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceiling<'a> {
-    /// As first measured.
+    /// The first measurement.
     pub first: &'a Cell,
-    /// As last measured; the same cell when taken once.
+    /// The last measurement, or the same cell if there is only one.
     pub last: &'a Cell,
 }
 
@@ -70,19 +70,19 @@ impl<'a> Ceilings<'a> {
         Self { rows }
     }
 
-    /// The floor of every half-RTT: a cache line handed between the two cores, in ns.
+    /// The least half-RTT of polling ends: a cache line handed between the two cores, in ns.
     pub fn half_rtt_floor(&self) -> Option<f64> {
         self.of_test("cacheline").map(Ceiling::value).next()
     }
 
-    /// The floor of a half-RTT between sleepers: the cheapest hand-off that the kernel has, in ns.
+    /// The least half-RTT of sleeping ends: the kernel's cheapest hand-over, in ns.
     pub fn wake_floor(&self) -> Option<f64> {
         let floors = self.of_test("futex").chain(self.of_test("pipe"));
         floors.map(Ceiling::value).min_by(f64::total_cmp)
     }
 
-    /// The floor for a way of waiting, with its name: a cache line for ends that poll, if only for a while, and the
-    /// kernel's hand-off for ends that sleep.
+    /// The limit for a way of waiting, with its name: a cache line for ends that poll at least for a while, and the
+    /// kernel's hand-over for ends that sleep.
     pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
         match waiting {
             Waiting::Polling | Waiting::Adaptive => Some(("cache line", self.half_rtt_floor()?)),
@@ -128,7 +128,7 @@ impl<'a> Ceilings<'a> {
     }
 }
 
-/// The order of the tests in the table: hand-offs first, then rates.
+/// The order of the tests in the table: hand-overs first, then rates.
 const ORDER: [&str; 9] =
     ["cacheline", "futex", "pipe", "syscall", "touched", "memcpy", "read", "write", "readwrite"];
 

@@ -1,4 +1,5 @@
-//! Every way beside the kernel's TCP. A question has one length. A way has one row in it, with all its ways of waiting.
+//! Compares every way with the kernel's TCP. A question has one length. Each way has one row, with all its kinds of
+//! waiting.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,14 +20,14 @@ const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
 /// An interval is wide if its upper end is at least this factor above its lower end. Wide intervals are always printed.
 const WIDE: f64 = 1.5;
 
-/// What is asked of every way.
+/// A quantity that is compared over all ways.
 #[derive(Debug)]
 pub struct Question {
-    /// The test whose cells answer it.
+    /// The test whose cells have it.
     pub test: &'static str,
     /// Its title, before ` of 8 bytes`.
     title: &'static str,
-    /// What is better, for a heading.
+    /// Which values are better, for a heading.
     pub better: &'static str,
     /// The preferred length, if as many ways were measured at it as at any other.
     usual_bytes: u64,
@@ -35,7 +36,7 @@ pub struct Question {
     pub cost: Option<&'static str>,
 }
 
-/// In the order of the tables.
+/// The questions, in the order of the tables.
 pub const QUESTIONS: [Question; 5] = [
     Question {
         test: "latency",
@@ -82,14 +83,14 @@ pub const QUESTIONS: [Question; 5] = [
 const ROUND_TRIP: &str = "round trip";
 const KILOBYTE: &str = "KB";
 
-/// One question, answered by every way that was asked.
+/// One question, with the answer of every way that was measured.
 #[derive(Clone, Debug)]
 pub struct Comparison<'a> {
-    /// What was asked.
+    /// The question.
     pub question: &'static Question,
-    /// The length at which ways are compared; absent where the cells have none.
+    /// The length at which ways are compared. Absent if the cells have none.
     pub size_bytes: Option<u64>,
-    /// The way that × is against, on each machine.
+    /// The rival of each machine, to which × refers.
     pub rival: Option<String>,
     /// One for each way, nearest to memory first.
     pub rows: Vec<Row<'a>>,
@@ -98,9 +99,9 @@ pub struct Comparison<'a> {
 /// A way in one comparison.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// The way as programs use it, unless it was only measured otherwise.
+    /// The way with its default of waiting, unless only others were measured.
     pub usual: Entry<'a>,
-    /// The same way, waiting otherwise.
+    /// The same way with other kinds of waiting.
     pub others: Vec<Entry<'a>>,
 }
 
@@ -118,7 +119,7 @@ pub struct Entry<'a> {
 /// How many times better than the rival a figure is. Below 1 it is worse.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Times {
-    /// With the ends of an interval.
+    /// The ratio, with the ends of its interval.
     Better(f64, [f64; 2]),
     /// It is the rival itself.
     Rival,
@@ -140,7 +141,7 @@ pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
 }
 
 impl Question {
-    /// What it is, at the length asked.
+    /// Its title, with the length.
     pub fn title(&self, size_bytes: Option<u64>) -> String {
         let size = size_bytes.map(|bytes| format!(", {}", length(bytes))).unwrap_or_default();
         format!("{}{size}", self.title)
@@ -150,8 +151,8 @@ impl Question {
         if self.less_is_better { value < other } else { value > other }
     }
 
-    /// How many times better `own` is than `rival`, with an interval from the ends of both 95 % intervals. The interval
-    /// holds the true ratio in at least 90 of 100 cases.
+    /// The ratio of `own` to `rival`, as a number above 1 if `own` is better. The ends of both 95 % intervals give its
+    /// interval, which contains the true ratio in at least 90 of 100 cases.
     fn times(&self, own: &Cell, rival: &Cell) -> Times {
         let Some(([own_low, own_high], [rival_low, rival_high])) = own.ci95.zip(rival.ci95) else {
             return Times::TooFewPairs;
@@ -187,12 +188,12 @@ impl<'a> Comparison<'a> {
         (!told.is_empty()).then_some(Self { question, size_bytes, rival, rows: told })
     }
 
-    /// What it is about, with its length.
+    /// Its title, with its length.
     pub fn title(&self) -> String {
         self.question.title(self.size_bytes)
     }
 
-    /// The best usable way at the length asked.
+    /// The best usable way at the question's length.
     pub fn best(&self) -> Option<&Row<'a>> {
         let usable = |row: &&Row| !matches!(row.usual.times, Times::Disturbed | Times::OtherLength);
         let better = |one: &'_ Row<'a>, other: &'_ Row<'a>| {
@@ -212,7 +213,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Adds a way of waiting. The programs' default is the usual one.
+    /// Adds a kind of waiting. The default comes first.
     fn add(&mut self, entry: Entry<'a>) {
         let rank = |waiting: Waiting| {
             [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling]
@@ -224,7 +225,7 @@ impl<'a> Row<'a> {
         self.others.push(other);
     }
 
-    /// Every way of waiting, the usual one first.
+    /// Every kind of waiting, the default first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<'a>> {
         std::iter::once(&self.usual).chain(&self.others)
     }
@@ -243,7 +244,7 @@ impl<'a> Row<'a> {
         Self { usual: told(&self.usual), others: self.others.iter().map(told).collect() }
     }
 
-    /// Compares the default of one way with the default of another, and otherwise the same way of waiting.
+    /// Compares one way's default with another's default, and otherwise equal kinds of waiting.
     fn waiting_like(&self, waiting: Waiting) -> Option<&Entry<'a>> {
         let same = self.entries().find(|entry| entry.way.waiting == waiting);
         let default = Some(&self.usual).filter(|entry| entry.way.waiting == Waiting::Sleeping);
@@ -264,7 +265,7 @@ fn times(question: &Question, size_bytes: Option<u64>, entry: &Entry, rival: Opt
     }
 }
 
-/// The rival: the kernel's TCP on loopback, or else other TCP, or else another way of the kernel.
+/// The rival: the kernel's TCP over loopback, or else other TCP, or else another way of the kernel.
 fn rival_of<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
     let of = |level: &str, link: Option<&str>| {
         rows.iter().find(|row| {
@@ -291,13 +292,13 @@ fn shared_length(question: &Question, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64
     Some(size)
 }
 
-/// A way's cell of that length, or its nearest.
+/// A way's cell of that length, or of the nearest.
 fn nearest<'a>(question: &Question, cells: &[&'a Cell], size_bytes: Option<u64>) -> Option<&'a Cell> {
     let wanted = size_bytes.unwrap_or(question.usual_bytes);
     cells.iter().copied().min_by_key(|cell| cell.size_bytes.map_or(0, |size| rounded(size).abs_diff(wanted)))
 }
 
-/// The longest datagram counts as the 64 KiB for which it stands: 29 bytes are its headers.
+/// The longest datagram counts as 64 KiB. 29 bytes of that are its headers.
 fn rounded(size_bytes: u64) -> u64 {
     if size_bytes == DATAGRAM_BYTES_MAX { 64 << 10 } else { size_bytes }
 }
@@ -311,7 +312,7 @@ pub fn length(bytes: u64) -> String {
     }
 }
 
-/// Of a test whose ends both send: their own CPU time over what crossed in both directions.
+/// CPU of a test in which both ends send: their own CPU time divided by the bytes in both directions.
 fn busy_us_per_kb(cell: &Cell) -> Option<f64> {
     let carriers = cell.cpu.carriers.as_ref().map_or(Some(0.0), |end| end.attributed)?;
     let busy = cell.cpu.source.attributed? + cell.cpu.target.attributed? + carriers;
@@ -344,7 +345,7 @@ impl Times {
         }
     }
 
-    /// `276×`, or why there is none.
+    /// `276×`, or the reason why there is none.
     pub fn factor(self) -> String {
         match self {
             Self::Better(factor, _) => quantity::factor(factor),
@@ -352,7 +353,7 @@ impl Times {
         }
     }
 
-    /// The interval in words; none where there is none.
+    /// The interval in words, or an empty text.
     pub fn interval(self) -> Option<String> {
         match self {
             Self::Better(_, [low, high]) => {
@@ -362,7 +363,7 @@ impl Times {
         }
     }
 
-    /// The interval in words where it is wide.
+    /// The interval in words if it is wide.
     pub fn wide_interval(self) -> Option<String> {
         self.interval().filter(|_| matches!(self, Self::Better(_, [low, high]) if high > low * WIDE))
     }

@@ -1,4 +1,4 @@
-//! Which cells cannot be used because other programs disturbed them, and how much of a session was disturbed.
+//! Finds the cells that cannot be used because other programs disturbed them, and the disturbed share of a session.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use bywire_results::cell::Cell;
 /// With a larger share of disturbed blocks, the report begins with a warning.
 const DISTURBED_SHARE_MAX: f64 = 0.1;
 
-/// How much of a session was disturbed.
+/// The disturbed part of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
     /// All blocks of cells whose processes do not share cores.
     pub blocks: usize,
-    /// Those of them that were disturbed.
+    /// The disturbed ones of these blocks.
     pub disturbed_blocks: usize,
     /// The number of those cells.
     pub cells: usize,
-    /// Those of them that cannot be used.
+    /// The number of these cells that cannot be used.
     pub disturbed_cells: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The tables of the level `eth`, in the form of the source documents' tables: a row for each way of carrying, with the
-//! CPU and the service demand of both ends and of the carrying processes.
+//! The tables of the level `eth`, in the form of the source documents' tables: a row for each link, with the CPU and
+//! the service demand of both ends and of the carrying processes.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ const LENGTHS_MAX: usize = 8;
 /// One table, as text in rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
     /// How to read it.
     pub about: &'static str,
-    /// Names of the columns, figures from the fourth one on.
+    /// The names of the columns. Figures begin at the fourth.
     pub columns: Vec<String>,
     /// The rows, with an entry for each column. Unknown values are empty.
     pub rows: Vec<Vec<String>>,
@@ -53,14 +53,14 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// The order of a cell: by protocol, length and MTU, then by link. The usual manner comes first.
+/// The order of cells: by protocol, length and MTU, then by link. The usual settings come first.
 fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, Vec<String>) {
     let link = Link::ALL.iter().position(|link| cell.link.as_deref() == Some(link.name()));
     let (protocol, mtu_bytes) = (text(cell, "protocol"), number(cell, "mtu"));
     (protocol, cell.size_bytes, mtu_bytes, link.unwrap_or(usize::MAX), manner(cell))
 }
 
-/// What is unusual about a cell, in words. Cells that differ in it have rows of their own.
+/// A cell's unusual settings, in words. Cells that differ in them have rows of their own.
 fn manner(cell: &Cell) -> Vec<String> {
     let off = |name: &str, words: &str| cell.parameters.is_off(name).then(|| words.to_owned());
     let buffer = number(cell, "socket-buffer");
@@ -78,7 +78,7 @@ fn manner(cell: &Cell) -> Vec<String> {
     .collect()
 }
 
-/// A parameter that is a word, or an empty text.
+/// A parameter that is text, or an empty text.
 pub fn text(cell: &Cell, name: &str) -> String {
     cell.parameters.text(name).unwrap_or_default().to_owned()
 }
@@ -87,7 +87,7 @@ fn number(cell: &Cell, name: &str) -> u64 {
     cell.parameters.number(name).unwrap_or(0)
 }
 
-/// How it was carried: the first columns of each table.
+/// The link and its settings: the first columns of each table.
 fn naming(cell: &Cell) -> [String; NAMING] {
     let link = match cell.link.as_deref() {
         Some("one-process") => "Ethernet, one process",
@@ -139,7 +139,7 @@ fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> Vec
     naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect()
 }
 
-/// A row for each way of carrying and a column for each length, as Duke's and Lyon's.
+/// A row for each link and a column for each length, as in Duke's and Lyon's tables.
 fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
     let mut lengths: Vec<u64> = cells.iter().filter_map(|cell| cell.size_bytes).collect();
     lengths.sort_unstable();

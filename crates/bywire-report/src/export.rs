@@ -22,7 +22,7 @@ use crate::web_table;
 /// A file's name and content.
 pub type File = (String, String);
 
-/// The page of a session, then the files to share, by file extension.
+/// The page of a session and the files to share, by file extension.
 pub fn files(session: &Session) -> Vec<File> {
     files_of_presets(std::slice::from_ref(session), session)
 }
@@ -46,7 +46,8 @@ fn all_plots(session: &Session) -> Vec<Plot> {
     [measured, plot::then_and_now(&ways, &ceilings), model::plots()].concat()
 }
 
-/// Every table as CSV: what each way delivers, the ceilings, then and now, every cell, and the points of each plot.
+/// Every table as CSV: the figures of each way, the ceilings, the historic comparison, every cell, and the points of
+/// each plot.
 pub fn tables(session: &Session) -> Vec<File> {
     let ways = ways(&session.cells);
     let ceilings = Ceilings::of(&session.cells);

@@ -1,4 +1,4 @@
-//! The head of a page: the verdict, the ladder, what to do next, and every way beside the kernel's TCP.
+//! The head of a page: the verdict, the ladder, what to do next, and every way compared with the kernel's TCP.
 
 use bywire_results::cell::{Cell, Session};
 use bywire_results::quantity;
@@ -63,7 +63,7 @@ fn next(verdict: &Verdict) -> Markup {
     }
 }
 
-/// The picture and the summary, to be given to others.
+/// The picture and the summary, for sharing.
 fn shared(session: &Session, name: &dyn Fn(&str) -> String) -> Markup {
     html! {
         details.share id=(name("share")) {
@@ -78,7 +78,7 @@ fn shared(session: &Session, name: &dyn Fn(&str) -> String) -> Markup {
     }
 }
 
-/// The table of way, value, × and CPU. Other ways of waiting are in the row of their way.
+/// The table of way, value, × and CPU. A way's other kinds of waiting are in the same row.
 fn comparison_table(comparisons: &[Comparison]) -> Markup {
     let columns = [Words("way"), Figures("value"), Figures("× TCP"), Figures("CPU")];
     let bodies = html! {

@@ -9,14 +9,14 @@ use bywire_results::quantity;
 use crate::ceiling::Ceilings;
 use crate::way::Way;
 
-/// The historic figures of one document that this session can be set beside.
+/// The figures of one document that have a counterpart in this session.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The document.
     pub document: &'static Document,
-    /// Figure by figure.
+    /// The figures.
     pub rows: Vec<Row>,
-    /// How many of its figures have no counterpart in this session.
+    /// The number of its figures without a counterpart in this session.
     pub without: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct Row {
     pub gain: f64,
 }
 
-/// Every document's figures against this session.
+/// Every document's figures compared with this session.
 pub fn comparisons(ways: &[Way], ceilings: &Ceilings) -> Vec<Comparison> {
     bywire_history::documents()
         .iter()
@@ -141,7 +141,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The way of today's figure beside that row of a document.
+    /// The way of today's figure in that row of a document.
     fn beside(row: &str, cells: &[Cell]) -> Option<String> {
         let ways = ways(cells);
         let all = comparisons(&ways, &Ceilings::of(&[]));

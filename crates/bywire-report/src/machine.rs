@@ -1,8 +1,8 @@
-//! What a session is of, in words.
+//! The machines of a session, in words.
 
 use serde_json::Value;
 
-/// Processor and kernel of each machine; of several with its session's name.
+/// Processor and kernel of each machine. With several machines, each has its session's name.
 pub fn machines(environment: &Value) -> Vec<String> {
     let at = |pointer: &str| environment.pointer(pointer).and_then(Value::as_str);
     let release = at("/kernel/release").map(|release| format!("Linux {release}"));

@@ -1,4 +1,4 @@
-//! Sessions of several machines, or several presets of one, so that one report shows them side by side.
+//! Merges sessions of several machines, or of several presets of one machine, into one report.
 
 use bywire_results::cell::{Absence, Session};
 use bywire_results::level::MEMORY;
@@ -18,8 +18,8 @@ pub fn merged(mut sessions: Vec<(String, Session)>) -> Option<Session> {
     Some(joined(sessions.iter().map(|(name, session)| (&**name, session)).collect()))
 }
 
-/// One session for each preset, in the order named. Cells are tagged with their session's name where a preset has
-/// several sessions, and everywhere where the sessions are not all of one machine.
+/// One session for each preset, in the order of the names. Cells are tagged with their session's name if a preset has
+/// several sessions, and all cells are if the sessions are not all of one machine.
 pub fn by_preset(mut sessions: Vec<(String, Session)>) -> Vec<Session> {
     if !are_of_one_machine(&sessions) {
         sessions.iter_mut().for_each(|(name, session)| tag(name, session));

@@ -1,4 +1,4 @@
-//! The graphs that the source documents had, redrawn by the models of their machines.
+//! The graphs of the source documents, redrawn by models of their machines.
 
 use bywire_history::{Kind, Machine, Pipeline, machines};
 use bywire_results::quantity;
@@ -12,15 +12,15 @@ use crate::table::scroll;
 /// Points of a curve for each doubling of the length.
 const POINTS_PER_DOUBLING: u32 = 4;
 
-/// Both sides of so many ends of packets are among the points.
+/// The number of packet boundaries whose two sides are among the points.
 const EDGES: u32 = 8;
 
-/// A graph that a document had.
+/// A graph of a document.
 struct Graph {
     id: &'static str,
     document: &'static str,
     title: &'static str,
-    /// The test of the figures that belong on it.
+    /// The test whose printed figures belong on it.
     test: &'static str,
     to_bytes: f64,
     axis: Axis,
@@ -119,7 +119,7 @@ impl Graph {
         }
     }
 
-    /// The lengths that a curve is drawn at.
+    /// The lengths at which a curve is drawn.
     fn lengths(&self, pipeline: &Pipeline) -> Vec<f64> {
         let count = (self.to_bytes.log2() * f64::from(POINTS_PER_DOUBLING)) as u32;
         let spread =
@@ -132,7 +132,7 @@ impl Graph {
         lengths
     }
 
-    /// The printed points of a machine that belong here; a rate of long messages stands at the right.
+    /// The printed points of a machine that belong on a graph. A rate of long messages is drawn at the right.
     fn published(&self, slot: usize, machine: &Machine) -> Option<Series> {
         let of_test = machine.checks.iter().filter(|check| check.figure.test == self.test);
         let mut points: Vec<Point> = Vec::new();
@@ -149,7 +149,7 @@ impl Graph {
     }
 }
 
-/// The section that holds the graphs and what each model says of each printed figure.
+/// The section with the graphs and with the model's value for each printed figure.
 pub fn section(plots: &[Plot]) -> Markup {
     html! {
         h2 #models { "The documents' machines, as models" }
@@ -190,25 +190,25 @@ fn table() -> Markup {
     )
 }
 
-/// A printed figure and what its model says, as text.
+/// A printed figure and the model's value for it, as text.
 pub struct Row {
     /// The machine.
     pub machine: &'static str,
-    /// What it is about.
+    /// The quantity.
     pub figure: String,
     /// As printed.
     pub printed: String,
-    /// In today's words.
+    /// The model's value, in today's units.
     pub modelled: String,
-    /// Signed, in percent.
+    /// The deviation, signed, in percent.
     pub error: String,
     /// Fitted or predicted.
     pub kind: Kind,
-    /// What it follows from.
+    /// The equation or the constants that it follows from.
     pub from: &'static str,
 }
 
-/// All of them, in the order of the machines.
+/// All rows, in the order of the machines.
 pub fn rows() -> Vec<Row> {
     let machines = machines();
     let checks = machines.iter().flat_map(|machine| machine.checks.iter().map(move |check| (machine, check)));
@@ -237,7 +237,7 @@ pub fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// At which MTU a figure was taken, where its row says so: one machine has figures of several.
+/// The MTU of a figure, if its row states one. One machine has figures at several.
 fn mtu_told(row: &str) -> String {
     let mtu = row.split('/').find_map(|part| part.strip_prefix("mtu-"));
     mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default()
@@ -261,7 +261,7 @@ mod tests {
                 );
             }
             let printed = plot.series.iter().any(|series| series.look == Look::Historic);
-            // Of BIP's ping-pong no point is printed, but for its request/response.
+            // BIP prints no points of its ping-pong except those of request/response.
             assert_eq!(printed, graph.document != "bip", "{}", plot.id);
         }
     }

@@ -1,8 +1,8 @@
 //! Netperf 2.2's classic text for stream and request/response with CPU at both ends (`-c -C`).
 //!
-//! The columns, headings and blanks are netperf's own, so that scripts which read it read ours. Lines are
-//! right-trimmed. Utilisation is in percent, rates in 10⁶ bits or transactions per second, service demand in
-//! µs per KB of 1,024 bytes or µs per transaction.
+//! The columns, headings and blanks are netperf's own, so that scripts that read its output also read ours. Lines have
+//! no trailing blanks. Utilisation is in percent. Rates are in 10⁶ bits or transactions per second. Service demand is
+//! in µs per KB of 1,024 bytes or in µs per transaction.
 
 use std::fmt;
 
@@ -19,11 +19,11 @@ pub fn service_demand_us(utilisation_percent: f64, cpu_count: u32, work_per_seco
 /// CPU at one end as netperf prints it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End {
-    /// Busy share of the CPUs that count for this end, 0 to 100; −1 where unknown, as netperf prints it.
+    /// Busy share of the CPUs of this end, 0 to 100, or −1 if unknown, as netperf prints it.
     pub utilisation_percent: f64,
-    /// µs per KB or µs per transaction; −1 where unknown.
+    /// µs per KB or µs per transaction, or −1 if unknown.
     pub service_demand_us: f64,
-    /// How utilisation was had: `S` from `/proc/stat`, `R` from the threads' own clocks, `U` not at all.
+    /// The source of the utilisation: `S` for `/proc/stat`, `R` for the threads' own clocks, `U` for none.
     pub method: char,
 }
 
@@ -51,7 +51,7 @@ pub struct TcpStream {
     pub send_socket_bytes: u64,
     /// Length of one send.
     pub message_bytes: u64,
-    /// How long it ran.
+    /// The length of the run.
     pub elapsed_seconds: f64,
     /// Received, 10⁶ bits per second.
     pub megabits_per_second: f64,
@@ -61,7 +61,7 @@ pub struct TcpStream {
     pub remote: End,
 }
 
-/// One `UDP_STREAM` run; the second row is what the receiver got.
+/// One `UDP_STREAM` run. The second row has the receiver's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UdpStream {
     /// Host in the banner.
@@ -92,30 +92,30 @@ pub struct UdpStream {
     pub remote: End,
 }
 
-/// One `TCP_RR` or `UDP_RR` run; the second row is the answering end's buffers.
+/// One `TCP_RR` or `UDP_RR` run. The second row has the responding end's buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestResponse {
     /// Host in the banner.
     pub host: String,
-    /// `SO_SNDBUF` and `SO_RCVBUF` at the asking end.
+    /// `SO_SNDBUF` and `SO_RCVBUF` at the requesting end.
     pub local_socket_bytes: [u64; 2],
-    /// `SO_SNDBUF` and `SO_RCVBUF` at the answering end.
+    /// `SO_SNDBUF` and `SO_RCVBUF` at the responding end.
     pub remote_socket_bytes: [u64; 2],
     /// Length of a request.
     pub request_bytes: u64,
     /// Length of a response.
     pub response_bytes: u64,
-    /// How long it ran.
+    /// The length of the run.
     pub elapsed_seconds: f64,
     /// Round trips per second.
     pub transactions_per_second: f64,
-    /// The asking end.
+    /// The requesting end.
     pub local: End,
-    /// The answering end.
+    /// The responding end.
     pub remote: End,
 }
 
-/// Why a cell cannot be shown in netperf's text.
+/// Why a cell cannot be shown in netperf's form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetperfError {
     /// Netperf has no such test.
@@ -128,7 +128,7 @@ pub enum NetperfError {
         /// The cell's test.
         test: String,
     },
-    /// The cell lacks something that netperf prints.
+    /// The cell lacks a value that netperf prints.
     #[error("the cell has no `{0}`, which netperf prints; measure it again with this version")]
     Missing(&'static str),
 }
@@ -142,17 +142,17 @@ impl NetperfError {
 impl Netperf {
     /// Takes netperf's figures from a measured cell.
     ///
-    /// From `size_bytes` comes the message or request length, from `value` the rate, from `between` the host of
-    /// the banner, from `cpu` the utilisation of the core that each end is pinned to (so one CPU counts, and a
-    /// shared machine is not counted twice). From `details`: `elapsed_seconds`,
-    /// `source_send_socket_bytes`, `target_receive_socket_bytes` and the other two of that form; for `udp stream` also
-    /// `messages_sent`, `messages_received` and `send_errors`. A response is as long as the request unless the parameter
-    /// `response-size` (or `response_size`) says otherwise.
+    /// `size_bytes` gives the length of a message or request, `value` the rate, and `between` the host in the banner.
+    /// `cpu` gives the utilisation of the core that each end is pinned to, so one CPU counts, and a shared machine is
+    /// not counted twice. `details` gives `elapsed_seconds`, `source_send_socket_bytes`, `target_receive_socket_bytes`
+    /// and the other two of that form, and for `udp stream` also `messages_sent`, `messages_received` and
+    /// `send_errors`. A response is as long as the request unless the parameter `response-size` (or `response_size`) is
+    /// given.
     ///
     /// # Errors
-    /// When netperf has no such test, or the cell lacks one of these.
+    /// Netperf has no such test, or the cell lacks one of these values.
     pub fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
-        // Over emulated Ethernet the ends speak one of the two.
+        // Over the level `eth` the ends use TCP or UDP.
         let spoken = cell.parameters.text("protocol");
         match (spoken.unwrap_or(&cell.level), cell.test.as_str()) {
             ("tcp" | "sock", "stream") => TcpStream::from_cell(cell).map(Self::TcpStream),
@@ -163,10 +163,10 @@ impl Netperf {
         }
     }
 
-    /// Whether a cell of this level and test will have a counterpart, before it is measured.
+    /// Checks that a cell of this level and test will have a form in netperf, before it is measured.
     ///
     /// # Errors
-    /// It will not.
+    /// It has none.
     pub fn check(level: &str, test: &str) -> Result<(), NetperfError> {
         let exists =
             ["tcp", "sock", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
@@ -174,7 +174,7 @@ impl Netperf {
     }
 }
 
-/// Banner, headings, a blank line, the rows; every line right-trimmed and ended.
+/// Banner, headings, a blank line, and the rows. Lines have no trailing blanks.
 impl fmt::Display for Netperf {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -306,7 +306,7 @@ impl RequestResponse {
         })
     }
 
-    /// TCP_RR has two blanks after the rate, UDP_RR three: netperf's own slip, kept.
+    /// TCP_RR has two blanks after the rate, and UDP_RR three. This irregularity is netperf's own.
     fn text(&self, protocol: &str, after_rate: &str) -> String {
         let (local, remote) = (self.local, self.remote);
         format!(
@@ -338,7 +338,7 @@ impl RequestResponse {
 }
 
 impl End {
-    /// The machine's own account of the pinned core, else the threads' clocks, else netperf's "unknown".
+    /// The machine's account of the pinned core, or else the threads' clocks, or else netperf's "unknown".
     fn of(end: &CpuEnd, work_per_second: f64) -> Self {
         let (share, method) = match (end.machine_busy, end.attributed) {
             (Some(share), _) => (share, 'S'),
@@ -356,7 +356,7 @@ impl End {
     }
 }
 
-/// Both ends on one machine are `localhost`, however they were kept apart.
+/// Two ends of one machine are `localhost`, even in two namespaces.
 fn host(cell: &Cell) -> String {
     match cell.between.as_str() {
         "processes" | "threads" | "namespaces" => "localhost".into(),
@@ -368,7 +368,8 @@ fn size_bytes(cell: &Cell) -> Result<u64, NetperfError> {
     cell.size_bytes.ok_or(NetperfError::Missing("size_bytes"))
 }
 
-/// An end's socket buffer in one direction, `send` or `receive`; where the end is not said, either had it.
+/// An end's socket buffer in one direction, `send` or `receive`. If the detail does not name the end, it holds for
+/// both.
 fn granted(cell: &Cell, end: &str, direction: &'static str) -> Result<u64, NetperfError> {
     let of = |name: String| cell.details.get(&name)?.as_u64();
     let value =

@@ -289,7 +289,7 @@ const CELL_COLUMNS: [Column<'static>; 11] = [
     Figures("cache line"),
 ];
 
-/// All cells, with their intervals and marked blocks.
+/// All cells, with their intervals, and with marks on disturbed ones.
 fn conduct(page: &Page) -> Markup {
     let session = page.session;
     html! {

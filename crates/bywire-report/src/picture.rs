@@ -1,4 +1,4 @@
-//! A picture to share: the verdict, and the ladder of every way, 1200 × 630 points.
+//! A picture to share, with the verdict and the ladder of every way, 1200 × 630 points.
 
 use bywire_results::cell::Session;
 use maud::{Markup, html};
@@ -15,10 +15,10 @@ use crate::way::ways;
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 630.0;
 const MARGIN: f64 = 40.0;
-/// Where the plots begin, and where the last line stands.
+/// The height at which the plots begin, and that of the last line.
 const PLOTS_TOP: f64 = 196.0;
 const FOOT: f64 = HEIGHT - 24.0;
-/// Letters of a line of the verdict.
+/// The letters of a line of the verdict.
 const LETTERS: usize = 104;
 const VERDICT_LINES_MAX: usize = 4;
 
@@ -51,10 +51,10 @@ pub fn svg(session: &Session) -> String {
     on_white(drawing.into_string())
 }
 
-/// The colour of what cannot be used.
+/// The colour of figures that cannot be used.
 const ALARM: &str = "#b3261e";
 
-/// One of the plots, shrunk where it has many rows.
+/// One of the plots, reduced in size if it has many rows.
 fn part(plot: &Plot, column: usize, columns: usize) -> Markup {
     let room = (WIDTH - 2.0 * MARGIN) / columns.max(1) as f64;
     let (bars, height) = panel(plot, room - 12.0);

@@ -1,5 +1,5 @@
-//! The table of what an unmodified program gains when its connections leave the kernel: the same cells of TCP, with and
-//! without.
+//! The table of what an unmodified program gains when its connections leave the kernel: the same TCP cells with and
+//! without `bywire run`.
 
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::parameter::MACHINE;
@@ -9,10 +9,10 @@ use bywire_results::web;
 use crate::ethernet_table::{Table, text};
 use crate::way::{Waiting, is_no_way};
 
-/// Parameters that make no way of their own, but in which both cells of a pair must agree.
+/// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
 const OF_THE_QUESTION: [&str; 2] = ["connections", "response-size"];
 
-/// Parameters in which both cells of a pair may differ: how the ends wait is the library's own choice.
+/// Parameters in which both cells of a pair may differ, because the library itself chooses how the ends wait.
 const MAY_DIFFER: [&str; 2] = ["spin", "nodes"];
 
 /// The table of a session's pairs, if it has any.
@@ -40,17 +40,17 @@ fn is_carried(cell: &Cell) -> bool {
     cell.level == "sock" || (cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Sock.name()))
 }
 
-/// Over the loopback interface, with ends that sleep in the kernel, as ordinary programs do.
+/// TCP over the loopback interface, with ends that sleep in the kernel, as ordinary programs do.
 fn is_plain(cell: &Cell) -> bool {
     let of_level = cell.level == "tcp" && cell.link.as_deref() == Some("loopback");
     let of_web = cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Tcp.name());
     of_web || (of_level && Waiting::of(cell) == Waiting::Sleeping)
 }
 
-/// Whether it is about web servers, the test, the length, the place, and the parameters.
+/// True for web servers, then the test, the length, the placement, and the parameters.
 type Question<'a> = (bool, &'a str, Option<u64>, &'a str, Vec<(&'a str, String)>);
 
-/// The question that a cell answers, without its way.
+/// The question that a cell answers, apart from its way.
 fn question(cell: &Cell) -> Question<'_> {
     let matters = |name: &&String| {
         let name = name.as_str();

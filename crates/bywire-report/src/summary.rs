@@ -1,4 +1,4 @@
-//! A session in a page of Markdown, for an issue or a README.
+//! A session as a page of Markdown, for an issue or a README.
 
 use bywire_results::cell::Session;
 

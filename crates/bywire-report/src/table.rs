@@ -1,4 +1,4 @@
-//! A table of the page. On a narrow page it scrolls by itself, also by keyboard, and shows that it does.
+//! A table of the page. On a narrow page it scrolls by itself, also by keyboard, and shows that it does so.
 
 use maud::{Markup, html};
 
@@ -10,12 +10,12 @@ pub enum Column<'a> {
     Figures(&'a str),
 }
 
-/// A table of those rows.
+/// A table of these rows.
 pub fn scroll(label: &str, columns: &[Column], rows: Markup) -> Markup {
     scroll_groups(label, columns, html! { tbody { (rows) } })
 }
 
-/// A table of several bodies.
+/// A table with several bodies.
 pub fn scroll_groups(label: &str, columns: &[Column], bodies: Markup) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(label) {

@@ -13,8 +13,8 @@ use crate::way::ways;
 use crate::way_figures::{NHalf, WayFigures};
 use crate::web_table;
 
-/// The report in plain text: the verdict, every way beside the kernel's TCP, all figures of each way, the ceilings, and
-/// what is absent.
+/// The report as plain text: the verdict, every way compared with the kernel's TCP, all figures of each way, the
+/// ceilings, and what is absent.
 pub fn summary_text(session: &Session) -> String {
     let ways = ways(&session.cells);
     let ceilings = Ceilings::of(&session.cells);
@@ -66,7 +66,7 @@ fn head(verdict: &Verdict) -> String {
     said.chain(steps).collect::<String>() + "\n"
 }
 
-/// Way, value, ×, CPU: one row for each way, and below it how it does when it waits otherwise.
+/// Way, value, × and CPU: a row for each way, and rows below it for its other kinds of waiting.
 fn comparison_table(comparison: &Comparison) -> String {
     let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
     let per = comparison.question.cost.map_or("CPU".to_owned(), |per| format!("CPU/{per}"));
@@ -134,7 +134,8 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
     aligned(&heading, 1, &rows.collect::<Vec<_>>())
 }
 
-/// Columns as wide as their widest entry: names to the left, figures to the right; empty columns left out.
+/// Makes columns as wide as their widest entry. Names are on the left and figures on the right. Empty columns are left
+/// out.
 fn aligned(heading: &[String], names: usize, rows: &[Vec<String>]) -> String {
     let filled = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
     let shown: Vec<usize> = (0..heading.len()).filter(filled).collect();

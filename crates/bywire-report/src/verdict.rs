@@ -11,7 +11,7 @@ use crate::disturbed_cells::Disturbance;
 /// The head of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// One for each of latency and rate, at one length each.
+    /// One sentence each for latency and rate, at one length each.
     pub sentences: Vec<String>,
     /// True if the session cannot be used.
     pub is_unusable: bool,
@@ -19,12 +19,12 @@ pub struct Verdict {
     pub alarms: Vec<String>,
     /// Remarks about the session.
     pub notes: Vec<String>,
-    /// What to do, each with the command that does it.
+    /// What to do, each with its command.
     pub steps: Vec<(String, String)>,
 }
 
 impl Verdict {
-    /// Of a session.
+    /// The verdict of a session.
     pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
         let disturbance = Disturbance::of(&session.cells);
         let mut verdict = Self { is_unusable: disturbance.is_unusable(), ..Self::default() };
@@ -62,11 +62,11 @@ impl Verdict {
     }
 }
 
-/// The words for a question.
+/// The words of a question.
 struct Words {
-    /// Before the length and the figure, and between them.
+    /// The words before the length, and between length and figure.
     begins: [&'static str; 2],
-    /// What a way does with its figure.
+    /// The verb between a way and its figure.
     verb: &'static str,
     better: &'static str,
 }
@@ -74,7 +74,7 @@ struct Words {
 const LATENCY: Words = Words { begins: ["A message of", "arrives in"], verb: "takes", better: "sooner" };
 const RATE: Words = Words { begins: ["Messages of", "stream at"], verb: "carries", better: "faster" };
 
-/// The sentence for one question: its best way beside the rival, at the length at which both were measured.
+/// The sentence for one question: its best way and the rival, at a length at which both were measured.
 fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
     let best = comparison.best()?;
     let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
@@ -142,7 +142,7 @@ fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]
     steps
 }
 
-/// The command that takes the session again: into a directory of its own, as the first one is taken.
+/// The command that takes the session again, into a new directory.
 fn command(session: &Session) -> String {
     let mut words = session.command.iter().skip(1);
     let mut kept = vec!["bywire".to_owned()];

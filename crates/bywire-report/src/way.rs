@@ -1,4 +1,4 @@
-//! A way to carry messages: a level with its link and whatever else was varied. Cells of one way make one curve.
+//! A way to carry messages: a level, its link, and its other varied parameters. Cells of one way form one curve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, paramete
 use bywire_results::web;
 use serde_json::Value;
 
-/// Parameters that make no way, beside those of the measuring time.
+/// Parameters that do not distinguish ways, besides those of the measuring time.
 const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
 
-/// True for parameters that say how long or how carefully was measured, and not what.
+/// True for parameters that state how long or how carefully a cell was measured.
 pub fn is_no_way(parameter: &str) -> bool {
     NOT_A_WAY.contains(&parameter) || HOW_LONG.contains(&parameter)
 }
 
-/// How an end waits, which [`Waiting`] reads: always part of a way.
+/// The parameters that state how an end waits, which [`Waiting`] reads. They always distinguish ways.
 const SPIN: &str = "spin";
 
 /// One way, with its cells in the order taken.
@@ -30,7 +30,7 @@ pub struct Way<'a> {
     pub level: &'a str,
     /// How its ends wait.
     pub waiting: Waiting,
-    /// The part that tells ways of one level apart.
+    /// The part of the label that distinguishes ways of one level.
     key: Key<'a>,
     /// Its cells.
     pub cells: Vec<&'a Cell>,
@@ -125,7 +125,7 @@ impl<'a> Way<'a> {
         self.by_size(test).into_iter().max_by(|a, b| a.value.total_cmp(&b.value))
     }
 
-    /// The cell of `test` that stands for short messages: 8 bytes, else the shortest up to 64.
+    /// The cell of `test` that represents short messages: 8 bytes, or else the shortest up to 64.
     pub fn short(&self, test: &str) -> Option<&'a Cell> {
         let cells = self.by_size(test);
         let eight = cells.iter().find(|cell| cell.size_bytes == Some(8));
@@ -134,7 +134,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// For each level, the parameters of which it has cells with different values at the same test and size.
+/// For each level, the parameters in which its cells differ at the same test and size.
 fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
     type Point<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, Option<u64>);
     let mut seen: BTreeMap<(Point, &str), BTreeSet<String>> = BTreeMap::new();
@@ -148,7 +148,7 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
         let link = cell.link.as_deref();
         let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
         for &name in &names {
-            // Beside UDP, Nagle's algorithm counts as off.
+            // Beside UDP, which has no Nagle's algorithm, it counts as off.
             let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
             let value = value.map(Value::to_string);
             let values = seen.entry((point, name)).or_default();
@@ -177,7 +177,7 @@ fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a
 fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
     let mut parts = vec![level.to_string()];
     parts.extend(link.filter(|link| link != level).map(str::to_owned));
-    // A veth link says already that namespaces lie between.
+    // The link veth implies namespaces.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
     parts.extend((!said).then(|| between.to_string()));
     parts.extend(parameters.iter().map(|(_, text)| text.clone()));

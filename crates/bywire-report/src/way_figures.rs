@@ -1,10 +1,10 @@
-//! Every figure of a way: what it delivers, and what it costs.
+//! Every figure of a way: its performance and its cost.
 
 use bywire_results::cell::Cell;
 
 use crate::way::Way;
 
-/// What one way delivers; a field is absent where its test was not run.
+/// The figures of one way. A field is absent if its test was not run.
 #[derive(Clone, Debug)]
 pub struct WayFigures<'a> {
     /// The way.
@@ -24,7 +24,7 @@ pub struct WayFigures<'a> {
 }
 
 impl<'a> WayFigures<'a> {
-    /// Of each way, in the order given.
+    /// The figures of each way, in the given order.
     pub fn of(ways: &'a [Way<'a>]) -> Vec<Self> {
         ways.iter()
             .map(|way| Self {
@@ -39,7 +39,7 @@ impl<'a> WayFigures<'a> {
             .collect()
     }
 
-    /// CPU of both ends, and of whoever carries between them, at the highest one-way rate, in µs per KB.
+    /// CPU of both ends and of the carrying processes at the highest one-way rate, in µs per KB.
     pub fn cpu_us_per_kb(&self) -> Option<f64> {
         self.one_way?.service_demand_us_per_kb()
     }
@@ -50,16 +50,16 @@ impl<'a> WayFigures<'a> {
     }
 }
 
-/// N½, and where it comes from.
+/// N½, and its source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NHalf {
     /// In bytes.
     pub bytes: f64,
-    /// True where a sweep measured it, false where it is read off the curve of one-way rates.
+    /// True if a sweep measured it, false if it is read off the curve of one-way rates.
     pub swept: bool,
 }
 
-/// N½ as measured by its own test, else read off the curve against its highest rate.
+/// N½ of its own test. Without that test, N½ read off the curve, relative to its highest rate.
 pub fn n_half(way: &Way) -> Option<NHalf> {
     if let Some(cell) = way.by_size("nhalf").last() {
         return Some(NHalf { bytes: cell.value, swept: true });

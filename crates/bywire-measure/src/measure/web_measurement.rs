@@ -1,4 +1,4 @@
-//! A web server is measured as everything else is, in pairs; only what it is asked differs.
+//! The measurement of a web server. It has pairs like every other one, but a plan of its own.
 
 use anyhow::Result;
 use bywire_results::parameter::Parameters;
@@ -13,10 +13,10 @@ use crate::resolution::choose_cores;
 use crate::{ethernet, web};
 
 impl Measurement {
-    /// Checks a request for a web server and opens what its pairs run in.
+    /// Checks a request for a web server and opens the namespaces that its pairs run in.
     pub(super) fn of_web(request: &Request, topology: &mut Topology) -> Result<Self> {
         let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
-        // Where it goes is found out before anything is started.
+        // Checked before anything is started.
         if let Some(path) = &request.trace_out {
             web::Trace::write(&plan, path).map_err(Misuse::of)?;
         }
@@ -42,8 +42,8 @@ impl Measurement {
     }
 }
 
-/// What was chosen, in the words of the command line, with what holds where nothing was; how the server was configured is
-/// part of it.
+/// The chosen options in the words of the command line, with defaults for the others and with the server's
+/// configuration.
 fn parameters(request: &Request, plan: &web::Plan) -> Parameters {
     let zipf = plan.test == web::Test::Zipf;
     let resolved = Request {

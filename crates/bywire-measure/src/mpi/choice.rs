@@ -1,4 +1,4 @@
-//! Whose MPI a request asks for, carried by what.
+//! The MPI implementation and the link that a request asks for.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ pub use bywire_results::mpi::{Implementation, Link};
 /// About how long a job takes to start and to end.
 pub const LAUNCH: Duration = Duration::from_millis(200);
 
-/// Whose messages, carried by what.
+/// An MPI implementation and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Whose.
+    /// The implementation.
     pub implementation: Implementation,
-    /// By what.
+    /// The link.
     pub link: Link,
 }
 
-/// Refuses a test that MPI has no calls for, whether or not another level has it.
+/// Refuses a test that MPI has no calls for, even if another level has it.
 fn check_test(name: &str) -> Result<(), Misuse> {
     let names: Vec<&str> = Level::Mpi.carrier().tests.iter().map(|test| test.name()).collect();
     match names.contains(&name) {
@@ -33,10 +33,10 @@ fn check_test(name: &str) -> Result<(), Misuse> {
 }
 
 impl Choice {
-    /// Nothing where `request` is for another level.
+    /// `None` if `request` is for another level.
     ///
     /// # Errors
-    /// An implementation, a link or a test that there is not, or an option that means nothing here.
+    /// An implementation, a link or a test that does not exist, or an option that does not apply here.
     pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
         if request.level != Level::Mpi.name() {
             request.refuse_what_means_nothing()?;
@@ -55,7 +55,7 @@ impl Choice {
         Ok(Some(Self { implementation, link }))
     }
 
-    /// What the namespaces of the two ranks are joined by, where they have some.
+    /// The link that joins the namespaces of the two ranks, if they have any.
     pub(crate) fn frame_link(self, mtu_bytes: Option<u32>) -> Option<FrameLink> {
         let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
         self.link.ethernet().map(|link| FrameLink { link, mtu_bytes, coalesce: true, segmentation: true })

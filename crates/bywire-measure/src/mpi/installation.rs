@@ -1,4 +1,4 @@
-//! Where an MPI implementation is on this machine, and the program that was made with its compiler.
+//! Where an MPI implementation is installed on this machine, and the program that its compiler made.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,21 +15,20 @@ use sha2::{Digest, Sha256};
 use super::choice::Implementation;
 use crate::scratch_directory::nonce;
 
-/// What both ranks run.
+/// The program that both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
 
-/// Names another place of MPICH than the one in the cache: what its `--prefix` was, or a virtual environment.
-const MPICH_PLACE: &str = "BYWIRE_MPICH";
+/// The environment variable with the directory of MPICH: its `--prefix`, or a virtual environment. Default: the cache.
+const MPICH_DIRECTORY: &str = "BYWIRE_MPICH";
 
-/// The one whose launcher takes the options that it is given here: the next one's shared memory and its way to another
-/// host have other names.
+/// The supported major version. The next one has other names for its shared memory and for its link to another host.
 const OPEN_MPI_MAJOR: &str = "4";
 
-/// A compiler or a launcher that has not said its version, or made a program, by then is ended.
+/// How long a compiler or a launcher may take to print its version or to make a program.
 const TIMEOUT_SECONDS: &str = "60";
 
-/// What launchers run in the place of `ssh`: the command goes to the other namespace, with memory of its own to share
-/// there and another host's name.
+/// The program that launchers run in place of `ssh`. It runs the command in the other namespace, with shared memory and
+/// a host name of its own.
 const AGENT: &str = r#"#!/bin/sh
 [ "$1" != -x ] || shift
 shift
@@ -38,22 +37,23 @@ timeout 5 sh -c "while ip link | grep -q NO-CARRIER; do sleep 0.02; done"
 mount -t tmpfs -o mode=1777 bywire /dev/shm && echo bywire-target >/proc/sys/kernel/hostname && eval "$@"' sh "$*"
 "#;
 
-/// An implementation that is here, with our program made for it.
+/// An installed implementation, with our program made for it.
 #[derive(Clone, Debug)]
 pub struct Installation {
-    /// `mpirun`, or what takes its place.
+    /// `mpirun`, or its equivalent.
     pub launcher: PathBuf,
-    /// What both ranks run.
+    /// The program that both ranks run.
     pub program: PathBuf,
-    /// What a launcher runs in the place of `ssh`.
+    /// The program that a launcher runs in place of `ssh`.
     pub agent: PathBuf,
 }
 
 impl Installation {
-    /// The implementation as it is found here, once for each process; makes the program where it is not made yet.
+    /// The implementation as this machine has it, looked up once for each process. Makes the program if that is not
+    /// made yet.
     ///
     /// # Errors
-    /// One line: it is not here, with what to do, or its compiler failed.
+    /// One line: it is not installed, with what to do, or its compiler failed.
     pub fn of(implementation: Implementation) -> Result<Arc<Self>> {
         static KNOWN: Mutex<BTreeMap<Implementation, Arc<Installation>>> = Mutex::new(BTreeMap::new());
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -71,10 +71,10 @@ impl Installation {
         Ok(installation)
     }
 
-    /// Whether it is here, without making anything: what it says of itself.
+    /// The version that it prints, without making anything.
     ///
     /// # Errors
-    /// One line: it is not here, with what to do.
+    /// One line: it is not installed, with what to do.
     pub fn look(implementation: Implementation) -> Result<String> {
         Ok(Tools::of(implementation)?.version)
     }
@@ -85,7 +85,7 @@ impl Installation {
 struct Tools {
     launcher: PathBuf,
     compiler: PathBuf,
-    /// What the launcher says of itself.
+    /// The version that the launcher prints.
     version: String,
 }
 
@@ -108,22 +108,22 @@ impl Tools {
                 Ok(found)
             }
             Implementation::Mpich => {
-                let named = env::var_os(MPICH_PLACE).map(PathBuf::from);
+                let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
                 let place = named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)?;
                 Self::among(&[place.join("bin")], implementation).with_context(|| {
                     let place = place.display();
                     format!(
                         "MPICH is not here: install it with `python3 -m venv {place} && {place}/bin/pip install mpich`, \
-                         or name its prefix in {MPICH_PLACE}"
+                         or name its prefix in {MPICH_DIRECTORY}"
                     )
                 })
             }
         }
     }
 
-    /// The first launcher in `directories` that says it is the implementation's, with a compiler beside it.
+    /// The first launcher in `directories` that belongs to the implementation and has a compiler beside it.
     fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
-        // Where a distribution has several implementations, the ending tells them apart.
+        // Where a distribution has several implementations, the suffix tells them apart.
         let (endings, names) = match implementation {
             Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
             Implementation::Mpich => ([".mpich", ""], ["HYDRA", "MPICH"]),
@@ -147,7 +147,7 @@ impl Tools {
     }
 }
 
-/// Our program for this compiler, made where it is not made yet: its name tells what it was made of, and by what.
+/// Our program for this compiler, made unless it exists. Its name is a hash of its source and its compiler.
 fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
     let compiler = tools.compiler.as_os_str().as_encoded_bytes();
     let name = format!("rank-{}", digest(&[RANK_PROGRAM.as_bytes(), compiler, tools.version.as_bytes()]));
@@ -175,7 +175,7 @@ fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A file in the cache whose name tells what is in it.
+/// A file in the cache, named by its content.
 fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> {
     let path = cache.join(format!("{name}-{}", digest(&[content, &mode.to_le_bytes()])));
     if path.is_file() {
@@ -196,7 +196,7 @@ fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// Where what was made is kept: this user's alone.
+/// The directory of the cache. Only this user may enter it.
 fn cache() -> Result<PathBuf> {
     let given = env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_program_is_made_once_and_again_for_another_compiler() {
         let cache = tempfile::tempdir().unwrap();
-        // A compiler that makes a program which tells how often it has made one.
+        // A compiler whose program tells how often the compiler ran.
         program(cache.path(), "cc", "echo x >>\"$0.count\"; [ -n \"$5\" ] && cp \"$0\" \"$5\"");
         let tools = |version: &str| Tools {
             launcher: PathBuf::new(),

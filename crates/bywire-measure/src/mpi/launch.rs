@@ -1,8 +1,8 @@
-//! A job of two ranks, started by the implementation's own launcher, and nothing left of it.
+//! Starts a job of two ranks by the implementation's own launcher, and removes everything that the job leaves.
 //!
-//! As root it gets namespaces of its own for processes, so that all of it ends with the launcher however that ends, and
-//! for mounts, so that whatever it keeps in shared memory goes with it. Without privileges ranks end with their parent's
-//! socket, and what Open MPI shares lies in the job's directory.
+//! As root the job gets a PID namespace, so that all of it ends with the launcher, and a mount namespace, so that its
+//! shared memory ends with it. Without privileges the ranks end with their parent's socket, and the shared files of
+//! Open MPI are in the job's directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,47 +28,48 @@ use crate::plan::{Assignment, End, Job, Outcome, Outcomes, Plan, Role, WorkerMes
 use crate::process::{Event, listen};
 use crate::scratch_directory::{self, ScratchDirectory};
 
-/// In the directory of a job: where its ranks find the parent.
+/// The socket in the directory of a job by which its ranks find the parent.
 const SOCKET: &str = "ranks";
 
-/// Where programs share memory.
+/// The directory for shared memory.
 const MEMORY: &str = "/dev/shm";
 
-/// How much longer than their own deadline the ranks are waited for; a launcher takes a second or two to start.
+/// How long the parent waits for the ranks after their own deadline. A launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// How long a job may take to end by itself once both ranks have told what they measured.
+/// How long a job may take to end by itself after both ranks have reported.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// How long a process that has connected may take to say which rank it is.
+/// How long a connected process may take to say which rank it is.
 const GREETING: Duration = Duration::from_secs(5);
 
-/// How often the launcher is looked after.
+/// How often the launcher is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The most that is kept of what a launcher complains.
+/// The most bytes of the launcher's error output that are kept.
 const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 
-/// What a job with namespaces of its own does first: a `/proc` of its own processes, ours at the first word's place, and
-/// memory to share that goes with it.
+/// The first commands of a job with namespaces of its own. They mount a `/proc` of the job's processes, keep ours at
+/// the path in the first argument, and mount shared memory that ends with the job.
 const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The same, with a name of its own, as launchers tell hosts apart by it, and once the interfaces have their carriers:
-/// the kernel tells of a new one a second late, and MPI passes over one without. The other rank's host does so in
-/// [`Installation::agent`].
+/// The same, with a host name, by which launchers tell hosts apart. It also waits until the interfaces have a carrier:
+/// the kernel reports that of a new one a second late, and MPI passes over interfaces without. [`Installation::agent`]
+/// does so for the other rank's host.
 const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
 timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
 mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The namespaces of a job besides that of its processes, and what it runs there.
+/// The namespaces of a job besides its PID namespace, and the commands that it runs there.
 const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 
-/// Runs one fresh job of two ranks through its plan.
+/// Runs one fresh job of two ranks according to its plan.
 ///
 /// # Errors
-/// One line: the implementation is not here, or what the first end that failed said; by then all of it is gone.
+/// One line: the implementation is not installed, or the error of the first end that failed. The whole job has ended by
+/// then.
 pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let installation = Installation::of(choice.implementation)?;
     let namespaces = match placement {
@@ -88,11 +89,11 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
     listener.set_nonblocking(true)?;
     let launch = Launch { installation: &installation, choice, namespaces, directory: &directory };
     let mut job = Running::start(launch.command(&socket)?)?;
-    // The ranks end with it.
+    // The ranks end when it is dropped.
     let mut conversation = Conversation::new(listener, plan, cores);
     match conversation.outcomes(&mut job) {
         Ok(outcomes) => job.finish().map(|()| outcomes),
-        // What the launcher says explains more than that a rank is gone.
+        // The launcher's message explains more than the end of a rank does.
         Err(error) if interrupt::requested() => Err(error),
         Err(error) => match job.end() {
             Some(said) => Err(error.context(format!("{}: {said}", choice.implementation))),
@@ -101,7 +102,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
     }
 }
 
-/// Where the job's files are: in memory where those that its ranks share are among them.
+/// The directory of the job's files. It is in memory if the ranks' shared files are there.
 fn directory(cookie: &str) -> PathBuf {
     let usual = scratch_directory::directory(cookie);
     match usual.file_name() {
@@ -110,7 +111,7 @@ fn directory(cookie: &str) -> PathBuf {
     }
 }
 
-/// What a launcher is told.
+/// The launcher's arguments.
 struct Launch<'a> {
     installation: &'a Installation,
     choice: Choice,
@@ -122,7 +123,8 @@ impl Launch<'_> {
     fn command(&self, socket: &Path) -> Result<Command> {
         let mut words: Vec<OsString> = vec![self.installation.launcher.clone().into()];
         words.extend(self.options().into_iter().map(OsString::from));
-        // By the path of the running program, which may have been replaced since; a launcher's own is not ours.
+        // The path of the running program in `/proc`, as its file may have been replaced since. A launcher has a path
+        // of its own.
         let this = self.our_proc().join(format!("{}/exe", std::process::id()));
         words.extend([this.into(), COMMAND.into(), socket.into(), self.installation.program.clone().into()]);
         let mut command = match may_isolate() {
@@ -136,7 +138,7 @@ impl Launch<'_> {
             false => {
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]).env("TMPDIR", self.directory);
-                // Else its segments outlive a job that is interrupted.
+                // Otherwise its segments would outlive an interrupted job.
                 command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
                 command
             }
@@ -148,12 +150,12 @@ impl Launch<'_> {
         Ok(command)
     }
 
-    /// Where this process's `/proc` is to those of the job.
+    /// The path of this process's `/proc` as the job sees it.
     fn our_proc(&self) -> PathBuf {
         if may_isolate() { self.directory.join(OUR_PROC) } else { PathBuf::from("/proc") }
     }
 
-    /// The interface that both ranks reach each other by.
+    /// The interface by which the ranks reach each other.
     fn interface(&self) -> &'static str {
         match self.choice.link {
             Link::Shm | Link::Tcp => "lo",
@@ -200,25 +202,25 @@ impl Launch<'_> {
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
         if self.choice.implementation == Implementation::OpenMpi {
-            // It asks twice before it runs for root.
+            // Two options are necessary to run it as root.
             variables.push(("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()));
             variables.push(("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()));
         } else if self.choice.link != Link::Shm {
-            // By the network even where both ranks are on one machine.
+            // The ranks use the network even if both are on one machine.
             variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
             variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
             variables.push(("FI_PROVIDER", "tcp".to_owned()));
             variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
         }
         let network = self.namespaces.map(|pair| pair.target.path());
-        // As the job sees it, whose `/proc` is another one.
+        // The path as the job sees it, which has another `/proc`.
         let network = network.and_then(|path| Some(self.our_proc().join(path.strip_prefix("/proc").ok()?)));
         variables.extend(network.map(|path| ("BYWIRE_MPI_NETWORK", path.display().to_string())));
         variables
     }
 }
 
-/// May a job have namespaces of its own for processes and mounts? Found by trying, once.
+/// May a job have a PID and a mount namespace of its own? Tried once.
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
         isolation::succeeds(isolation::command().args(ISOLATED).args([PREPARE, MEMORY, "true"]))
@@ -242,7 +244,7 @@ impl Running {
         Ok(Self { leader, complaints })
     }
 
-    /// Is the launcher gone already?
+    /// Has the launcher ended?
     fn is_gone(&mut self) -> bool {
         !matches!(self.leader.child.try_wait(), Ok(None))
     }
@@ -258,10 +260,10 @@ impl Running {
         Ok(())
     }
 
-    /// Ends the job; with the line that tells most of what the launcher complained.
+    /// Ends the job. Returns the most telling line of the launcher's error output.
     fn end(mut self) -> Option<String> {
         let until = Instant::now() + Duration::from_secs(1);
-        // It may be about to tell why.
+        // It may be about to print the reason.
         while !self.is_gone() && Instant::now() < until {
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -278,21 +280,21 @@ fn read_some(mut from: impl Read) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// The first line with a sentence in it: launchers draw lines around theirs.
+/// The first line with a sentence in it, as launchers draw frames around their messages.
 fn telling_line(said: &str) -> Option<String> {
     let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphabetic));
     let line = lines().find(|line| line.to_lowercase().contains("error")).or_else(|| lines().next())?;
     Some(line.chars().take(300).collect())
 }
 
-/// The parent's side of what the ranks say.
+/// The parent's side of the conversation with the ranks.
 struct Conversation<'a> {
     listener: UnixListener,
     plan: &'a Plan,
     cores: Cores,
     sender: Sender<Event>,
     receiver: Receiver<Event>,
-    /// Whoever has said which rank it is; a rank ends with its socket.
+    /// The ranks that have said who they are. A rank ends with its socket.
     ranks: Vec<(End, UnixStream)>,
     until: Instant,
 }
@@ -320,7 +322,7 @@ impl<'a> Conversation<'a> {
                 Ok(Event { message: Some(other), .. }) => bail!("an unexpected message of a rank: {other:?}"),
                 Ok(Event { end, message: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
                 Ok(Event { end, message: None }) => bail!("the {end} died in the middle of the test"),
-                // Of both ranks there is a last message: what they measured, or that their sockets have ended.
+                // Each rank sends a last message: its outcome, or the end of its socket.
                 Err(RecvTimeoutError::Timeout) if self.ranks.len() < 2 && job.is_gone() => {
                     bail!("MPI's launcher ended in the middle of the test")
                 }
@@ -333,7 +335,7 @@ impl<'a> Conversation<'a> {
         Ok(Outcomes { source, target: Some(target), same_machine: true })
     }
 
-    /// Takes a rank that has connected, and tells it what to do.
+    /// Accepts a connected rank, and sends its assignment.
     fn accept(&mut self) -> Result<()> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,

@@ -1,7 +1,8 @@
-//! The level `mpi`: messages between two ranks of a job, by MPI implementations as they come.
+//! The level `mpi`: messages between two ranks of a job, by unmodified MPI implementations.
 //!
-//! The ranks run a small program of ours in C (`rank.c`), which the implementation's own compiler makes at first
-//! use. The implementation's own launcher starts it, each rank under a process of this program that reads its accounts.
+//! The ranks run a small C program of ours (`rank.c`), which the implementation's own compiler makes at first use. The
+//! implementation's own launcher starts it. Each rank is a child of a process of this program, which reads its CPU
+//! account.
 
 pub mod choice;
 mod installation;

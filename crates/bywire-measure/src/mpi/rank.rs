@@ -1,7 +1,7 @@
-//! The process between the launcher and a rank: it does for the rank what a worker does for itself.
+//! The process between the launcher and a rank. It does for the rank what a worker does for itself.
 //!
-//! A launcher starts it in the place of the program; it starts that, reads its accounts between blocks, and speaks with
-//! the parent over a Unix socket, which crosses network namespaces. It lives no longer than that socket.
+//! A launcher starts this process in place of the rank's program. It starts that program, reads its CPU account between
+//! blocks, and talks to the parent over a Unix socket, which crosses network namespaces. It ends with that socket.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,23 +24,24 @@ use crate::workload::block_loop::{buckets, histogram};
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
 pub const COMMAND: &str = "__mpi-rank";
 
-/// In the directory of a job: where its ranks find the parent's `/proc`, should theirs be another one.
+/// A link in the directory of a job to the parent's `/proc`, for ranks that have another one.
 pub(super) const OUR_PROC: &str = "proc";
 
-/// Round trips of one block that a rank may tell; it ends the block itself where there are more.
+/// The most round trips that a rank reports of one block. With more, the rank ends the block itself.
 const SAMPLES_MAX: usize = 8 << 20;
 
-/// Lines of others that are passed over at once, and the longest line.
+/// The most foreign lines that are skipped at once, and the longest line.
 const COMPLAINTS_MAX: usize = 64;
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// Where launchers tell a rank its number.
+/// The environment variables by which launchers tell a rank its number.
 const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
 
-/// Plays one rank as the parent at `socket` orders.
+/// Plays one rank for the parent at `socket`.
 ///
 /// # Errors
-/// There is no parent or no number of the rank, or what the parent was told: the launcher then ends the other rank.
+/// There is no parent, or the rank has no number. Other errors are reported to the parent, and the launcher then ends
+/// the other rank.
 pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let number = RANK_VARIABLES.iter().find_map(|name| env::var(name).ok());
     let number = number.context("this is no rank of an MPI job: it is started by `bywire measure mpi`")?;
@@ -69,14 +70,14 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes one line to the parent; a parent that is gone needs no answer.
+/// Writes one line to the parent. An error means that the parent has ended.
 fn say(mut parent: &UnixStream, message: &WorkerMessage) {
     if let Ok(line) = serde_json::to_string(message) {
         let _gone = parent.write_all((line + "\n").as_bytes());
     }
 }
 
-/// Ends this process, and the rank with it, when the parent is gone or the deadline passes.
+/// Ends this process, and the rank with it, when the parent has ended or the deadline has passed.
 fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: End, deadline: Instant) {
     let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let _waits_for_ever = input.get_ref().set_read_timeout(Some(remaining));
@@ -95,9 +96,9 @@ struct BlockLoop<'a> {
     plan: &'a Plan,
     end: End,
     core: Option<u32>,
-    /// Where the processes are that carry messages.
+    /// The parent's `/proc`, which has the carriers' processes.
     parents_proc: PathBuf,
-    /// The rank's thread, as this process's `/proc` calls it.
+    /// The rank's thread, as this process's `/proc` names it.
     thread: String,
 }
 
@@ -135,7 +136,8 @@ impl BlockLoop<'_> {
             rank.go()?;
             block.clear();
             let (mut part, cpu_ns, samples) = rank.block()?;
-            // Before the samples: taking them in is this process's work, on the rank's core.
+            // The account is read before the samples, because receiving them takes CPU time of this process on the
+            // rank's core.
             let (ended, after) = (Instant::now(), self.snapshot(cpu_ns));
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             rank.samples(samples, &mut block)?;
@@ -162,7 +164,7 @@ impl BlockLoop<'_> {
         Snapshot::of_thread_that_ran(&self.thread, self.core, cpu_ns as f64 * 1e-9)
     }
 
-    /// As [`crate::workload::block_loop::BlockLoop`] reads it.
+    /// The counters that [`crate::workload::block_loop::BlockLoop`] reads.
     fn carriers_seconds(&self) -> f64 {
         match self.end {
             End::Source => processes_seconds_by(&self.parents_proc, &self.plan.carriers),
@@ -204,7 +206,7 @@ impl Rank {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// The next line that begins with `word`. Libraries may complain on the same output: what they say is passed over.
+    /// The next line that begins with `word`. Other lines are skipped, as libraries may complain on the same output.
     fn line(&mut self, word: &str) -> Result<String> {
         let mut complaint = None;
         for _ in 0..COMPLAINTS_MAX {
@@ -231,7 +233,8 @@ impl Rank {
         self.input.write_all(b"\n").context("the rank ended in the middle of the test")
     }
 
-    /// What it tells of a block; with the CPU time of its thread so far, in ns, and how many samples follow.
+    /// The report on a block, with the CPU time of the rank's thread so far, in ns, and the number of samples that
+    /// follow.
     fn block(&mut self) -> Result<(Part, u64, u64)> {
         let [began_ns, took_ns, operations, sent_bytes, received_bytes, cpu_ns, ran_ns, samples] =
             numbers(&self.line("block")?)?;
@@ -248,7 +251,7 @@ impl Rank {
         Ok((part, ran_ns, samples))
     }
 
-    /// The round trips of the block that it has told of.
+    /// The round trips of the reported block.
     fn samples(&mut self, count: u64, round_trips: &mut Histogram<u64>) -> Result<()> {
         let mut bytes = [0; 4];
         for _ in 0..count {
@@ -258,7 +261,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Waits until it has left the job.
+    /// Waits until the program has left the job.
     fn finish(&mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "the rank ended with {status}");
@@ -273,7 +276,7 @@ impl Drop for Rank {
     }
 }
 
-/// The numbers of a line behind its first word.
+/// The numbers of a line, without its first word.
 fn numbers<const COUNT: usize>(line: &str) -> Result<[u64; COUNT]> {
     let said = || format!("the rank said: {}", line.trim_end());
     let numbers: Vec<u64> =

@@ -1,5 +1,5 @@
-//! Messages of known length over a kernel byte stream, as a program with fixed records would do it: one call for
-//! each send, and reads that take whatever is there.
+//! Messages of known length over a kernel byte stream, as a program with fixed records sends them: one call for each
+//! send, and reads that take all available bytes.
 
 use std::time::{Duration, Instant};
 
@@ -16,43 +16,43 @@ use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
 use crate::payload::{Reader, Writer};
 use crate::plan::{self, Details, End, Plan};
 
-/// Short messages are read through a buffer of this size.
+/// The buffer through which short messages are read.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// From this length on a read stops at the end of the message, so that no byte is moved a second time.
+/// From this length on a read stops at the end of the message, so that no byte is copied twice.
 const EXACT_BYTES_MIN: usize = 64 << 10;
 
-/// With several lanes in one thread, a long message is moved by this much at a time, as a program that serves several
-/// connections would.
+/// With several lanes in one thread, a long message moves in pieces of this length, as in a program that serves several
+/// connections.
 const TURN_BYTES: usize = 64 << 10;
 
 /// One end of a connected byte stream.
 pub struct ByteStream {
-    /// Where the plan is to wait by epoll; closed before the socket.
+    /// The epoll set, if the plan waits by one. It is closed before the socket.
     watch: Option<Watch>,
     socket: OwnedFd,
     spin: bool,
     calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
-    /// Bytes of the message under way, nought when there is none.
+    /// Bytes of the current message that are done. 0 if there is none.
     filled: usize,
     sent: usize,
     reader: Reader,
     incoming: Vec<u8>,
-    /// Where unread bytes begin and end in `incoming`.
+    /// The range of unread bytes in `incoming`.
     start: usize,
     end: usize,
     receive_length: usize,
-    /// The most that one call moves before other lanes have their turn.
+    /// The most bytes that one call moves before other lanes have their turn.
     turn_bytes: usize,
 }
 
 impl ByteStream {
-    /// Takes over a connected, blocking socket as `end` of one of the plan's lanes.
+    /// Makes an endpoint of a connected, blocking socket, for `end` of one of the plan's lanes.
     ///
     /// # Errors
-    /// No epoll set can be had.
+    /// The system has no epoll set left.
     pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Result<Self> {
         let lengths = plan.lengths(lane);
         let receive_length = lengths.received_by(end);
@@ -84,7 +84,7 @@ impl ByteStream {
         }
     }
 
-    /// Hands the rest of the message under way to the kernel; true when all of it is.
+    /// Hands the rest of the current message to the kernel. Returns true once all of it is sent.
     #[inline]
     fn push(&mut self, flags: SendFlags) -> Result<bool> {
         while self.sent < self.filled {
@@ -138,13 +138,13 @@ impl ByteStream {
         }
     }
 
-    /// True when a call moved all that it may.
+    /// True if a call moved all that it may.
     #[inline]
     fn is_turn_over(&self, count: usize) -> bool {
         count >= self.turn_bytes
     }
 
-    /// The next whole message that has been read already; otherwise makes room for the rest of it.
+    /// The next whole message that has been read already. Otherwise makes room for the rest of it.
     #[inline]
     fn take(&mut self) -> Result<Option<Received>> {
         let length = self.receive_length;
@@ -214,7 +214,7 @@ impl Endpoint for ByteStream {
         if self.watch.is_none() {
             return receive_by(self.spin, |flags| self.pull(flags));
         }
-        // What a loop over many connections does: it hears of one, then reads it.
+        // As in a loop over many connections: epoll reports one, then it is read.
         if let Some(received) = self.take()? {
             return Ok(Some(received));
         }
@@ -234,7 +234,7 @@ impl Endpoint for ByteStream {
 /// How long a connection may take to say which pair it belongs to.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Accepts connections by `accept` until every lane of the plan has greeted; strangers are dropped.
+/// Accepts connections by `accept` until every lane of the plan has its greeting. Other connections are dropped.
 pub(super) fn accept_lanes(
     plan: &Plan,
     mut accept: impl FnMut() -> Result<OwnedFd>,
@@ -267,7 +267,7 @@ fn read_greeting(socket: &OwnedFd, length: usize) -> Option<Vec<u8>> {
     Some(greeting)
 }
 
-/// Greets on every lane over sockets that `connect` opens.
+/// Sends the greeting on every lane over sockets that `connect` opens.
 pub(super) fn connect_lanes(
     plan: &Plan,
     mut connect: impl FnMut() -> Result<OwnedFd>,

@@ -1,4 +1,4 @@
-//! What the kernel's sockets have in common: options, waiting, and the account of system calls.
+//! The common part of the kernel's sockets: options, waiting, and the count of system calls.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use crate::endpoint::{Interest, NAP, Received, TIMEOUT};
 use crate::plan::{Details, Plan};
 
-/// Proves to the target which lane of which pair this is.
+/// The greeting that tells the target which lane of which pair this is.
 pub(super) fn greeting(plan: &Plan, lane: usize) -> Vec<u8> {
     format!("{}{lane}", plan.cookie).into_bytes()
 }
 
-/// Sets what every kind of socket is asked for.
+/// Sets the options that every kind of socket has.
 pub(super) fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
     if let Some(bytes) = plan.request.socket_buffer_bytes {
         let bytes = bytes as usize;
@@ -24,13 +24,13 @@ pub(super) fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
             .and_then(|()| sockopt::set_socket_recv_buffer_size(socket, bytes))
             .with_context(|| format!("the kernel refuses socket buffers of {bytes} bytes"))?;
     }
-    // Blocking calls return now and then, so that a dead peer is noticed.
+    // Blocking calls return now and then, so that the end of the peer is noticed.
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(NAP))?;
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(NAP))?;
     Ok(())
 }
 
-/// What the kernel granted: buffers, and over TCP the algorithm of congestion control.
+/// The values that the kernel granted: buffers, and over TCP the congestion control algorithm.
 pub(super) fn granted(socket: BorrowedFd) -> Details {
     let mut details = Details::new();
     if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
@@ -45,18 +45,18 @@ pub(super) fn granted(socket: BorrowedFd) -> Details {
     details
 }
 
-/// System calls that move messages, beside the messages: in a ping-pong as many are received as sent.
+/// The system calls that move messages, and the number of messages. In a ping-pong as many are received as sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Calls {
     pub(super) made: u64,
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// A library takes them before the kernel does.
+    /// True if a library takes the calls before the kernel does.
     pub(super) intercepted: bool,
 }
 
 impl Calls {
-    /// `details`, and the calls for each message that was sent, or received where those are more.
+    /// `details`, and the system calls for each message sent or received, whichever is more.
     pub(super) fn add_to(self, mut details: Details) -> Details {
         // The target of a stream sends next to nothing.
         let (messages, direction) =
@@ -70,7 +70,7 @@ impl Calls {
     }
 }
 
-/// Waits for a socket by poll(2), or not at all when the plan is to spin.
+/// Waits for a socket by poll(2), unless the plan spins.
 pub(super) fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) -> Result<()> {
     if spin {
         std::hint::spin_loop();
@@ -87,8 +87,8 @@ pub(super) fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: D
     }
 }
 
-/// Sends by `push`, which returns false while the message is not all gone: one blocking call, as a program that sleeps
-/// would make, or calls that do not block where the plan is to `spin`.
+/// Sends by `push`, which returns false until the whole message is sent. Makes one blocking call, as a program that
+/// sleeps does, or non-blocking calls if the plan is to `spin`.
 #[inline]
 pub(super) fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool>) -> Result<()> {
     let flags = if spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
@@ -104,8 +104,8 @@ pub(super) fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool
     Ok(())
 }
 
-/// Receives by `pull`, for about [`NAP`] at most: one blocking call, which the socket's time-out ends, or calls that do
-/// not block where the plan is to `spin`.
+/// Receives by `pull`, for about [`NAP`] at most. Makes one blocking call, which the socket's time-out ends, or
+/// non-blocking calls if the plan is to `spin`.
 #[inline]
 pub(super) fn receive_by(
     spin: bool,

@@ -1,5 +1,5 @@
-//! The kernel's TCP, by calls of the C library: so the same program is the level `sock` where it was started with the
-//! library of `bywire run`.
+//! The kernel's TCP, by calls of the C library. The same program is the level `sock` if it was started with the library
+//! of `bywire run`.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ impl Transport for Tcp {
 
     fn listen(plan: &Plan) -> Result<(OwnedFd, String)> {
         let address = SocketAddr::new(plan.bind, 0);
-        // Buffers are asked for before the handshake, which settles the window's scale.
+        // The buffers are set before the handshake, which fixes the window's scale.
         let socket = open(address, plan)?;
         bind(&socket, &address).with_context(|| format!("cannot listen on {}", plan.bind))?;
         listen(&socket, 4)?;
@@ -50,7 +50,7 @@ impl Transport for Tcp {
     }
 }
 
-/// Whether everyone on this machine may choose that algorithm of congestion control.
+/// May every program of this machine choose this congestion control algorithm?
 pub fn is_for_all(congestion: &str) -> bool {
     let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == congestion))
@@ -60,7 +60,7 @@ fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
     let socket = preloadable::tcp(&address)?;
     prepare(socket.as_fd(), plan)?;
     sockopt::set_tcp_nodelay(&socket, plan.request.nagle != Some(true))?;
-    // What is accepted has its listener's.
+    // An accepted socket inherits it from its listener.
     if let Some(name) = &plan.request.congestion {
         sockopt::set_tcp_congestion(&socket, name).with_context(|| {
             format!(

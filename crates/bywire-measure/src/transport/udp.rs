@@ -1,4 +1,4 @@
-//! The kernel's UDP: a message is a datagram, and may be lost where the target is too slow.
+//! The kernel's UDP. A message is a datagram, and is lost if the target is too slow.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
-/// How long the source waits for the answer to its greeting before it greets again.
+/// How long the source waits for the answer to its greeting before it sends it again.
 const GREET_AGAIN: Duration = Duration::from_millis(50);
 
 /// UDP over connected sockets.
@@ -41,7 +41,7 @@ impl Transport for Udp {
                 let greeting = greeting(plan, lane);
                 let mut buffer = [0; 128];
                 loop {
-                    // Timed receives end early; the worker's deadline bounds the whole.
+                    // Receives with a time-out end early. The worker's deadline limits the whole.
                     if let Ok((length, peer)) = socket.recv_from(&mut buffer)
                         && buffer[..length] == greeting
                         && is_expected(plan, peer)
@@ -71,7 +71,8 @@ impl Transport for Udp {
     }
 }
 
-/// Whoever may name the cookie could else have a target send all it can to somebody who never asked for it.
+/// Is this the expected source? Without this check, a program that knows the cookie could make a target flood a machine
+/// that never asked for it.
 fn is_expected(plan: &Plan, peer: SocketAddr) -> bool {
     plan.source.is_none_or(|source| source.to_canonical() == peer.ip().to_canonical())
 }
@@ -148,7 +149,7 @@ impl Datagrams {
         }
     }
 
-    /// What became of an attempt to send: whether it is gone, or has to be made again.
+    /// The result of an attempt to send: done, or to be repeated.
     #[inline]
     fn sent(&mut self, attempt: rustix::io::Result<()>) -> Result<bool> {
         match attempt {
@@ -183,7 +184,7 @@ impl Datagrams {
                 self.calls.received += 1;
                 return self.reader.read(message).map(Some);
             }
-            // A greeting that came again, since the source had not seen the answer to it.
+            // A repeated greeting, sent before the source received the answer.
             if message != self.greeting {
                 bail!("a message of {length} bytes arrived where {} were due", self.receive_length);
             }

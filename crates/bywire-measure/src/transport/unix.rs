@@ -1,4 +1,4 @@
-//! The kernel's Unix-domain stream sockets, by an abstract name that vanishes with its process.
+//! The kernel's Unix-domain stream sockets, with an abstract name that ends with its process.
 
 use anyhow::{Context, Result};
 use rustix::fd::OwnedFd;
@@ -50,7 +50,7 @@ fn address(name: &str) -> Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// Accepts again where a timed or interrupted wait ended early; the worker's deadline bounds it.
+/// Accepts again if a wait ended early by its time-out or a signal. The worker's deadline limits the whole.
 pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {

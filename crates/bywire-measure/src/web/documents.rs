@@ -1,4 +1,4 @@
-//! What the servers serve: one file, or many of SPECweb99's classes of size.
+//! The documents that the servers serve: one file, or many in the size classes of SPECweb99.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,13 @@ use bywire_analysis::statistics::SplitMix;
 
 use super::plan::{Plan, Test};
 
-/// SPECweb99's classes: the share of the files in percent, and the step of their nine sizes in bytes.
+/// SPECweb99's classes: the share of the files in percent, and the step between the nine sizes in bytes.
 const CLASSES: [(u32, f64); 4] = [(35, 102.4), (50, 1024.0), (14, 10_240.0), (1, 102_400.0)];
 
-/// Sizes of a class.
+/// The sizes of each class.
 const SIZES: u32 = 9;
 
-/// Length of what all contents are cut from: a prime, so that no two documents are alike where they begin.
+/// Length of the pattern that every document is cut from. It is a prime, so that no two documents begin alike.
 const PATTERN_BYTES: usize = 65_521;
 
 /// The documents by number, smallest first.
@@ -26,7 +26,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Those that a plan asks for.
+    /// The documents that a plan asks for.
     pub fn of(plan: &Plan) -> Self {
         let mut sizes = match plan.test {
             Test::File => vec![plan.size_bytes],
@@ -38,20 +38,20 @@ impl Documents {
         Self { sizes, pattern }
     }
 
-    /// Length of each in bytes.
+    /// The length of each document in bytes.
     pub fn sizes(&self) -> &[u64] {
         &self.sizes
     }
 
-    /// Where a document lies, as a request names it.
+    /// The path of a document in a request.
     pub fn path(document: u32) -> String {
         format!("/{document:06}")
     }
 
-    /// Writes all of them into `directory`, for everybody to read, as long as `is_wanted` does not fail.
+    /// Writes all documents into `directory`, readable by every user. Stops when `is_wanted` fails.
     ///
     /// # Errors
-    /// There is no room, say.
+    /// The documents cannot be written, for instance for lack of space.
     pub fn write(&self, directory: &Path, is_wanted: impl Fn() -> Result<()>) -> Result<()> {
         for (document, &size) in self.sizes.iter().enumerate() {
             is_wanted()?;
@@ -77,7 +77,7 @@ impl Documents {
     /// Fails unless `bytes` are those of `document` from `offset` on.
     ///
     /// # Errors
-    /// Where the first wrong one is.
+    /// The offset of the first wrong byte.
     pub fn check(&self, document: u32, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut place = self.place(document, offset);
         let mut checked = 0;
@@ -100,7 +100,7 @@ impl Documents {
     }
 }
 
-/// The size of one of so many documents, in the classes' shares.
+/// The size of one of `documents` documents, which have the classes' shares.
 fn mixed_size(document: u32, documents: u32) -> u64 {
     let percent = u64::from(document) * 100 / u64::from(documents);
     let mut bound = 0;

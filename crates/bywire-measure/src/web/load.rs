@@ -1,4 +1,4 @@
-//! The load generator: one thread, sockets that never block, one request at a time on each connection.
+//! The load generator: one thread, non-blocking sockets, one request at a time on each connection.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -21,13 +21,13 @@ use crate::clock::Clock;
 use crate::endpoint::TIMEOUT;
 use crate::workload::block_loop::histogram;
 
-/// What is received at once, at most.
+/// The most bytes that one call receives.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// How long a closed loop sleeps at most before it looks whether anything is wrong.
+/// How long a closed loop sleeps at most before it checks for errors.
 const NAP: Duration = Duration::from_millis(100);
 
-/// How much longer than it asks an open loop waits for what is still unanswered.
+/// How long an open loop waits for missing answers after its last request.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A client of a server, with connections that stay open.
@@ -35,16 +35,16 @@ pub struct Load {
     set: Set,
     connections: Vec<Connection>,
     documents: Documents,
-    /// For each document, what asks for it.
+    /// The request for each document.
     requests: Vec<Vec<u8>>,
     trace: Trace,
-    /// Where in the trace the next request stands.
+    /// The place of the next request in the trace.
     next: usize,
     verify: bool,
-    /// Rather than poll between requests that are due.
+    /// Sleep, instead of polling, between requests that are due.
     sleeps: bool,
     buffer: Vec<u8>,
-    /// The connections at which something has happened.
+    /// The connections that epoll has reported.
     events: Vec<u64>,
     clock: Clock,
 }
@@ -53,7 +53,7 @@ struct Connection {
     socket: OwnedFd,
     response: Response,
     document: u32,
-    /// When it was due, and when it was sent; absent while nothing is asked.
+    /// When the request was due and when it was sent. `None` while the connection has no request.
     asked: Option<Asked>,
 }
 
@@ -72,32 +72,33 @@ struct Answered {
     received_bytes: u64,
 }
 
-/// What a closed loop did.
+/// The result of a closed loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// How long it took, to the last answer.
+    /// The time up to the last answer.
     pub elapsed_ns: u64,
     /// Requests that were answered.
     pub answered: u64,
-    /// Their bytes.
+    /// The bytes of these requests.
     pub sent_bytes: u64,
-    /// Bytes of the documents in their answers.
+    /// The bytes of the documents in the answers.
     pub received_bytes: u64,
 }
 
-/// What an open loop did.
+/// The result of an open loop.
 #[derive(Clone, Debug)]
 pub struct Open {
     /// Requests that became due.
     pub due: u64,
-    /// Those that were answered.
+    /// Requests that were answered.
     pub answered: u64,
-    /// From the first one's time to the last answer.
+    /// From the time of the first request to the last answer.
     pub elapsed_ns: u64,
-    /// Of each request from when it was due to its answer, in ns; one without an answer counts with how long it waited.
+    /// For each request, the time from when it was due to its answer, in ns. A request without an answer counts with
+    /// the time that it waited.
     pub from_due: Histogram<u64>,
-    /// Of those that were answered, from when they were sent: what a client would have seen that waits with the next
-    /// request until the last one is answered.
+    /// For each answered request, the time from when it was sent: what a client sees that sends the next request only
+    /// after the last answer.
     pub from_sent: Histogram<u64>,
 }
 
@@ -105,7 +106,7 @@ impl Load {
     /// Opens all connections to the server at `address`: `IP:PORT`, or `unix:PATH`.
     ///
     /// # Errors
-    /// It does not listen there.
+    /// No server listens there.
     pub fn connect(plan: &Plan, address: &str) -> Result<Self> {
         let set = Set::new().context("cannot wait for sockets")?;
         let documents = Documents::of(plan);
@@ -137,18 +138,18 @@ impl Load {
         })
     }
 
-    /// The mean length of what is asked for, in bytes.
+    /// The mean length of the requested documents, in bytes.
     pub fn mean_bytes(&self) -> f64 {
         self.trace.mean_bytes(&self.documents)
     }
 
-    /// Asks on every connection, again and again as soon as there is an answer, for so long, and waits for the answers
-    /// to what was asked by then. Every connection is answered at least once, and nobody works for this client before or
-    /// afterwards: all that was asked, its time and what it cost belong together. Round trips in ns are added to
-    /// `round_trips`. No connection may be waiting for an answer before.
+    /// For this long, sends a request on every connection as soon as the previous one is answered. Then waits for the
+    /// missing answers. Every connection is answered at least once. The server does no work for this client before or
+    /// afterwards, so the requests, their time and their cost belong together. Round trips in ns are added to
+    /// `round_trips`. No connection may have a request before.
     ///
     /// # Errors
-    /// The server ends a connection, sends something else, or nothing for ten seconds.
+    /// The server ends a connection, sends wrong bytes, or sends nothing for ten seconds.
     pub fn closed(&mut self, duration: Duration, round_trips: &mut Histogram<u64>) -> Result<Closed> {
         let began_ns = self.clock.now_ns();
         let until_ns = began_ns + duration.as_nanos() as u64;
@@ -182,12 +183,12 @@ impl Load {
         Ok(closed)
     }
 
-    /// Asks at moments that come `per_second` in the mean and know nothing of each other, for so long, and waits for the
-    /// answers a while longer. A request that is due while all connections are taken waits for one, and its time runs. No
-    /// connection may be waiting for an answer before, and none does afterwards.
+    /// For this long, sends requests at independent random times, `per_second` on average. Then waits a while longer
+    /// for the answers. If all connections are taken when a request is due, the request waits for one, and its time
+    /// runs. No connection may have a request before, and none has one afterwards.
     ///
-    /// It polls, as a client that had to be woken would be late and charge the server with it; but where others carry what
-    /// it sends and need a core for that, it sleeps until a request is due or an answer is there.
+    /// It polls, because a client that has to be woken is late and would charge that to the server. Where processes
+    /// that carry the packets need its core, it sleeps until a request is due or an answer arrives.
     ///
     /// # Errors
     /// As [`Load::closed`].
@@ -230,7 +231,7 @@ impl Load {
         Ok(open)
     }
 
-    /// Who was not answered has waited until now at least, and those who were not even asked for.
+    /// Counts requests without an answer, and those that were not even sent, with the time that they have waited.
     fn charge_unanswered(&self, open: &mut Open, mut due_ns: u64, end_ns: u64, moments: &mut Moments) {
         let now_ns = self.clock.now_ns();
         for asked in self.connections.iter().filter_map(|connection| connection.asked) {
@@ -243,7 +244,7 @@ impl Load {
         }
     }
 
-    /// Waits until every connection has its answer.
+    /// Waits until every request is answered.
     fn drain(&mut self) -> Result<()> {
         let mut moved_ns = self.clock.now_ns();
         while self.connections.iter().any(|connection| connection.asked.is_some()) {
@@ -257,7 +258,7 @@ impl Load {
         Ok(())
     }
 
-    /// Sends the trace's next request on a connection that waits for nothing.
+    /// Sends the trace's next request on a connection that has none.
     fn ask(&mut self, connection: usize, due_ns: u64) -> Result<()> {
         let document = self.trace.order()[self.next];
         self.next = (self.next + 1) % self.trace.order().len();
@@ -267,7 +268,8 @@ impl Load {
         send_whole(&connection.socket, &self.requests[document as usize])
     }
 
-    /// Until an answer is there or `time` has passed, to the nanosecond, which epoll's own time-out does not count in.
+    /// Sleeps until an answer arrives or `time` has passed. The limit has a resolution of 1 ns, which epoll's own
+    /// time-out does not have.
     fn sleep(&self, time: Duration) -> Result<()> {
         let time = time.min(NAP);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
@@ -284,7 +286,7 @@ impl Load {
         }
     }
 
-    /// Receives once from the connection of an event.
+    /// Receives once from the connection that an event names.
     fn attend(&mut self, event: usize) -> Result<Option<Answered>> {
         let index = self.events[event] as usize;
         let connection = &mut self.connections[index];
@@ -335,7 +337,7 @@ fn connect(address: &str) -> Result<OwnedFd> {
     Ok(stream.into())
 }
 
-/// A request fits the buffer of a connection that carries nothing else; where it does not, its rest is waited for.
+/// Sends a whole request. It normally fits the socket's empty buffer. Otherwise this waits for room.
 fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     let started = Instant::now();
     while !bytes.is_empty() {
@@ -352,7 +354,7 @@ fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Moments with gaps of an exponential distribution.
+/// Random times with exponentially distributed gaps.
 struct Moments {
     mean_ns: f64,
     random: SplitMix,
@@ -365,7 +367,7 @@ impl Moments {
 
     fn next_after(&mut self, moment_ns: u64) -> u64 {
         let gap_ns = -self.mean_ns * (1.0 - self.random.share()).ln();
-        // Rounding up: time moves on.
+        // Rounded up, so that time always advances.
         moment_ns + gap_ns as u64 + 1
     }
 }
@@ -377,7 +379,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// A server of one document that stops once for `stall` after so many answers.
+    /// A server of one document that stops once for `stall`, after this many answers.
     fn server(plan: &Plan, stall_after: u64, stall: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -415,7 +417,7 @@ mod tests {
         let stall = Duration::from_millis(400);
         let address = server(&plan, 20, stall);
         let mut load = Load::connect(&plan, &address).unwrap();
-        // 100 a second for a second: about 40 fall into the stall, and one was sent before it.
+        // 100 a second for a second: about 40 are due during the stall, and one was sent before it.
         let open = load.open(100.0, Duration::from_secs(1), 5).unwrap();
         assert!(open.due > 60 && open.answered == open.due, "{open:?}");
         let slow = |of: &Histogram<u64>| of.count_between(100_000_000, 60_000_000_000);
@@ -432,7 +434,7 @@ mod tests {
         assert!(open.answered < open.due, "{open:?}");
         assert_eq!(open.from_due.len(), open.due, "each one has a time");
         assert!(open.from_due.value_at_quantile(0.5) > 500_000_000);
-        // What was left behind has been drained: the next loop begins with connections that wait for nothing.
+        // The missing answers have been drained, so the next loop begins with connections that have no request.
         let mut round_trips = histogram();
         let closed = load.closed(Duration::from_millis(50), &mut round_trips).unwrap();
         assert_eq!(closed.answered, round_trips.len());
@@ -442,7 +444,7 @@ mod tests {
     #[test]
     fn a_closed_loop_ends_with_an_answer_to_all_that_it_asked() {
         let plan = plan();
-        // Neither the answer within the loop's time is sure, nor one within a nap.
+        // An answer need not come within the loop's time, nor within one sleep.
         let address = server(&plan, 1, Duration::from_millis(300));
         let mut load = Load::connect(&plan, &address).unwrap();
         for _ in 0..3 {

@@ -1,9 +1,10 @@
-//! The level `web`: real web servers, asked by a load generator of ours over connections that stay open.
+//! The level `web`: real web servers under the load of our own generator, over connections that stay open.
 //!
-//! Each pair is a fresh server with a private configuration and a document root in memory, and a fresh client. First a
-//! closed loop, in which every connection asks again as soon as it is answered, finds the peak; then open loops ask at
-//! shares of it at moments drawn beforehand, and time every response from when it was due. So a server that stalls is
-//! charged with all who came meanwhile, which a closed loop leaves out.
+//! Each pair is a fresh server, with a private configuration and a document root in memory, and a fresh client. A
+//! closed loop, in which every connection sends a request as soon as the previous one is answered, finds the peak. Then
+//! open loops send requests at given shares of the peak, at random times that are drawn beforehand. They measure each
+//! response from the time when its request was due. A server that stalls is so charged with all requests that came
+//! meanwhile, which a closed loop would omit.
 
 mod documents;
 mod load;

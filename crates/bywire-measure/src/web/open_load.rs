@@ -1,4 +1,4 @@
-//! What the pairs of a cell came to, beyond the peak.
+//! The results of a cell's open loops.
 
 use anyhow::{Context, Result};
 use bywire_results::web::{SHARES, is_sustained};
@@ -14,28 +14,28 @@ pub use bywire_results::web::LOADS;
 /// One open loop of one pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenLoad {
-    /// Of the pair's own peak.
+    /// The share of the pair's own peak.
     pub share: f64,
-    /// Requests per second that were asked for.
+    /// The requested rate, in requests per second.
     pub intended_per_second: f64,
-    /// From the first one's time to the last answer.
+    /// From the time of the first request to the last answer.
     pub seconds: f64,
     /// Requests that became due.
     pub due: u64,
-    /// Those that were answered.
+    /// Requests that were answered.
     pub answered: u64,
-    /// What the server's processes took.
+    /// The CPU time of the server's processes.
     pub server_cpu_seconds: f64,
-    /// From the intended send to the answer, as (ns, count).
+    /// From the time when a request was due to its answer, as (ns, count).
     pub from_due: Vec<(u64, u64)>,
-    /// From the send itself.
+    /// From the time when it was sent.
     pub from_sent: Vec<(u64, u64)>,
 }
 
 /// The details of a cell.
 ///
 /// # Errors
-/// A client's report that makes no sense.
+/// A client's report that cannot be read.
 pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details> {
     let mut details = Details::new();
     let mut loads: Vec<Vec<OpenLoad>> = vec![Vec::new(); SHARES.len()];
@@ -71,13 +71,13 @@ const P99: f64 = 0.99;
 
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", P99), ("p999", 0.999)];
 
-/// Fewer requests beyond a quantile would make it one request's chance.
+/// The fewest requests beyond a quantile. With fewer, the quantile would depend on a single one.
 const BEYOND_MIN: f64 = 10.0;
 
-/// A quantile in ns, where there are enough requests for it.
+/// A quantile in ns, if there are enough requests for it.
 fn known(histogram: &Histogram<u64>, quantile: f64) -> Option<u64> {
     let beyond = histogram.len() as f64 * (1.0 - quantile);
-    // A share that binary cannot tell takes no request away.
+    // A share that binary fractions cannot express must not cost a request.
     (beyond + 1e-6 >= BEYOND_MIN).then(|| histogram.value_at_quantile(quantile))
 }
 
@@ -85,7 +85,7 @@ fn known_quantiles(histogram: &Histogram<u64>) -> impl Iterator<Item = (&'static
     QUANTILES.into_iter().filter_map(|(name, quantile)| Some((name, known(histogram, quantile)?)))
 }
 
-/// The least and the most of the pairs' own 99th percentiles, of pairs with enough requests.
+/// The least and the largest 99th percentile of the pairs that have enough requests.
 fn p99_of_pairs(loads: &[OpenLoad]) -> Option<(u64, u64)> {
     let own = loads.iter().filter_map(|load| {
         let mut from_due = histogram();
@@ -99,7 +99,7 @@ fn p99_of_pairs(loads: &[OpenLoad]) -> Option<(u64, u64)> {
     Some((*all.iter().min()?, *all.iter().max()?))
 }
 
-/// All pairs of one open loop: figures into `details`, and the whole as one object.
+/// Adds up one open loop of all pairs: figures go into `details`, and the whole is returned as one object.
 fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
     let (mut from_due, mut from_sent) = (histogram(), histogram());
     for load in loads {
@@ -153,7 +153,7 @@ fn add(histogram: &mut Histogram<u64>, buckets: &[(u64, u64)]) {
 mod tests {
     use super::*;
 
-    /// A pair's open loop, of which every request took so long.
+    /// A pair's open loop in which every request took this long.
     fn load(requests: u64, value_ns: u64) -> OpenLoad {
         OpenLoad {
             share: 0.5,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(of(1.04, 10_000), true, "within what is tolerated");
         assert_eq!(of(1.08, 10_000), false, "too slow");
         assert_eq!(of(1.0, 9_999), false, "one was never answered");
-        // Of few requests chance alone makes more of a difference.
+        // With few requests, chance alone makes a larger difference.
         let few = OpenLoad { intended_per_second: 25.0, seconds: 1.4, ..load(25, 7) };
         assert_eq!(of_load(&[few], &mut Details::new())["sustained"], true);
     }

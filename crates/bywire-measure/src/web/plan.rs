@@ -12,31 +12,31 @@ use crate::size;
 
 pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
 
-/// Measuring time of a cell unless asked otherwise.
+/// Default measuring time of a cell.
 pub const TIME_SECONDS: f64 = 5.0;
 
-/// A shorter cell would leave its open loops too few requests.
+/// The shortest time of a cell. With less, its open loops would have too few requests.
 pub const TIME_SECONDS_MIN: f64 = 0.25;
 
-/// How many connections may stay open.
+/// The most connections that may stay open.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=256;
 
-/// How many documents a Zipf trace may be drawn from.
+/// The most documents that a Zipf trace may be drawn from.
 pub const DOCUMENTS: std::ops::RangeInclusive<u32> = 9..=100_000;
 
-/// The largest α; the first document then has 92 % of all requests.
+/// The largest α. With it the first document has 92 % of all requests.
 const ALPHA_MAX: f64 = 4.0;
 
-/// Of a pair's time the closed loop takes this share, and the open loops the rest in equal parts.
+/// The share of a pair's time that the closed loop takes. The open loops divide the rest equally.
 const CLOSED_SHARE: f64 = 0.4;
 
-/// The closed loop is cut into blocks of about this length.
+/// About the length of a block of the closed loop.
 const BLOCK_US: u64 = 100_000;
 
-/// Its connections have warmed up after so long.
+/// The time in which its connections warm up.
 const WARMUP_US_MAX: u64 = 50_000;
 
-/// On link `sock` they have left the kernel after so much more.
+/// The additional time in which connections on link `sock` move into memory.
 const CUT_OVER_US: u64 = 100_000;
 
 /// Everything that server and client must know.
@@ -44,21 +44,21 @@ const CUT_OVER_US: u64 = 100_000;
 pub struct Plan {
     /// The test.
     pub test: Test,
-    /// Who answers.
+    /// The server.
     pub server: Server,
-    /// What carries.
+    /// The link.
     pub link: Link,
     /// Length of the file (`web-file`).
     pub size_bytes: u64,
     /// The exponent of popularity (`web-zipf`).
     pub alpha: f64,
-    /// Who is popular (`web-zipf`).
+    /// Which documents are popular (`web-zipf`).
     pub rank: Rank,
-    /// What the trace and the moments of open loops are drawn from.
+    /// The seed of the trace and of the times of open loops.
     pub seed: u64,
-    /// Which pair of its cell this is, from 0: each has moments of its own.
+    /// The number of this pair in its cell, from 0. Each pair has its own times.
     pub pair: u32,
-    /// How many documents there are (`web-zipf`).
+    /// The number of documents (`web-zipf`).
     pub documents: u32,
     /// Connections that stay open.
     pub connections: u32,
@@ -68,25 +68,25 @@ pub struct Plan {
     pub block_us: u64,
     /// Blocks of the closed loop.
     pub blocks: u32,
-    /// Asking before the first of them.
+    /// The length of the warm-up before the first block.
     pub warmup_us: u64,
     /// Length of each open loop.
     pub open_us: u64,
-    /// Processes that carry between the two ends.
+    /// Processes that carry the packets between the two ends.
     pub carriers: Vec<u32>,
     /// The address that the server listens on.
     pub bind: IpAddr,
-    /// Names this very pair.
+    /// The name of this pair.
     pub cookie: String,
     /// A client that has not finished by then ends itself.
     pub deadline_seconds: u64,
 }
 
 impl Plan {
-    /// Out of a request; places, carriers and the pair are still to be filled in.
+    /// The plan for a request. Placement, carriers and the pair are still to be filled in.
     ///
     /// # Errors
-    /// What makes no sense, in one line.
+    /// One line that says what is invalid.
     pub fn of(request: &Request) -> Result<Self> {
         let test: Test = request.test.parse()?;
         request.refuse_what_means_nothing()?;
@@ -135,7 +135,7 @@ impl Plan {
 
     /// About how long a pair takes, in µs.
     pub fn pair_us(&self) -> u64 {
-        // Server and client start, and the server is waited for when it ends.
+        // The time in which server and client start, and in which the server ends.
         const START_US: u64 = 50_000;
         let open_us = self.open_us * SHARES.len() as u64;
         START_US + self.warmup_us + self.block_us * u64::from(self.blocks) + open_us

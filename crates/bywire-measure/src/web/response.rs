@@ -1,27 +1,28 @@
-//! A response as it arrives, in pieces of any length.
+//! Parses a response that arrives in pieces of any length.
 
 use anyhow::{Result, bail, ensure};
 
-/// A longer head is refused.
+/// The longest head that is accepted.
 const HEAD_BYTES_MAX: usize = 8192;
-/// More header lines are refused.
+/// The most header lines that are accepted.
 const LINES_MAX: usize = 64;
 
-/// Reads one response after another; each has a length that is known beforehand.
+/// Reads one response after another. The length of each is known beforehand.
 #[derive(Debug, Default)]
 pub struct Response {
-    /// A head that has not arrived whole.
+    /// The part of a head that has arrived.
     head: Vec<u8>,
-    /// Bytes of the body that are still to come, once the head is known.
+    /// Bytes of the body that are still missing, once the head is known.
     left: Option<u64>,
 }
 
 impl Response {
-    /// Takes in what has arrived; with true once the response is whole. Its body has to be `expected` bytes long, and is
-    /// handed on as (offset, bytes).
+    /// Takes the bytes that have arrived, and returns true once the response is complete. Its body has to be `expected`
+    /// bytes long. It is passed on as (offset, bytes).
     ///
     /// # Errors
-    /// Anything but success, another length, no HTTP/1.1, a head without end, or more than was asked for.
+    /// A status other than success, another length, a version other than HTTP/1.1, a head that is too long, or more
+    /// bytes than were requested.
     pub fn take(
         &mut self,
         mut arrived: &[u8],
@@ -43,7 +44,7 @@ impl Response {
         Ok(left == 0)
     }
 
-    /// What follows the head, once that is whole.
+    /// The bytes that follow the head, once that is complete.
     fn take_head<'a>(&mut self, arrived: &'a [u8], expected: u64) -> Result<Option<&'a [u8]>> {
         if self.head.is_empty()
             && let Some(length) = head_length(arrived, expected)?
@@ -58,12 +59,12 @@ impl Response {
             return Ok(None);
         };
         self.head.clear();
-        // Up to `before` there was no whole head.
+        // Up to `before` there was no complete head.
         Ok(Some(&arrived[length.saturating_sub(before)..]))
     }
 }
 
-/// How long the head at the beginning of `bytes` is, once it is whole.
+/// The length of the head at the beginning of `bytes`, once it is complete.
 fn head_length(bytes: &[u8], expected: u64) -> Result<Option<usize>> {
     let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
     let mut response = httparse::Response::new(&mut lines);

@@ -15,19 +15,19 @@ use super::plan::{Link, Plan, Server};
 use crate::isolation;
 use crate::namespaces::end_with_this_thread;
 
-/// Where programs lie that only root looks for.
+/// Directories of programs that are on the path of root only.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
 
 /// How long a server may take to listen.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A look at a starting server costs next to nothing.
+/// How often a starting server is checked. A check costs next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Another program may take a port between the look for a free one and the server's start.
+/// Attempts to start. Another program may take the port between the look for a free one and the server's start.
 const TRIES: u32 = 5;
 
-/// The threads of Apache's process, at least: its own default.
+/// The fewest threads of Apache's process: its default.
 const THREADS_MIN: u32 = 25;
 
 /// A server that listens. Dropping it ends all its processes.
@@ -41,11 +41,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts what `plan` asks for, with the documents in `directory/site`, and waits until it listens, or until
+    /// Starts the server that `plan` asks for, with the documents in `directory/site`. Waits until it listens or until
     /// `is_wanted` fails.
     ///
     /// # Errors
-    /// It is not installed, or what it said.
+    /// It is not installed, or its error message.
     pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
         let program = Program::find(plan.server)?;
         for _ in 1..TRIES {
@@ -57,12 +57,12 @@ impl Running {
         program.start(plan, directory, is_wanted)
     }
 
-    /// Where it listens: `IP:PORT`, or `unix:PATH`.
+    /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What it calls itself.
+    /// The name and version that it prints.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -79,7 +79,7 @@ impl Running {
 
     fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
         let until = Instant::now() + TIMEOUT;
-        // Whoever answers is a child of the process that was started.
+        // The process that answers is a child of the process that was started.
         while self.processes().len() < 2 || !is_listening(&self.address) {
             if let Some(status) = self.child.try_wait()? {
                 let said = complaints.iter().find_map(|path| {
@@ -102,12 +102,12 @@ impl Drop for Running {
             let _gone = kill_process_group(group, Signal::KILL);
         }
         let _gone = self.child.wait();
-        // Its children became ours when it went: none stays behind, not even its entry in the table.
+        // Its children became ours when it ended. All are reaped here.
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::empty()) {}
     }
 }
 
-/// A server that is installed.
+/// An installed server.
 struct Program {
     server: Server,
     path: PathBuf,
@@ -186,7 +186,7 @@ impl Program {
         Ok(running)
     }
 
-    /// As Debian configures it, but for one process whose threads suffice for all connections.
+    /// Debian's configuration, but with one process whose threads suffice for all connections.
     fn apache(&self, listen: &str, directory: &Path, connections: u32) -> String {
         let directory = directory.display();
         let threads = connections.max(THREADS_MIN);
@@ -211,7 +211,7 @@ impl Program {
     }
 }
 
-/// As Debian configures it, but for one process, no record of who asked, and connections that stay open.
+/// Debian's configuration, but with one process, without an access log, and with connections that stay open.
 fn nginx(listen: &str, directory: &Path) -> String {
     let user = unprivileged().map_or_else(String::new, |(user, group)| format!("user {user} {group};\n"));
     let directory = directory.display();
@@ -226,13 +226,13 @@ fn nginx(listen: &str, directory: &Path) -> String {
     )
 }
 
-/// May a server have a namespace of its own for its processes? Those who answer are another user's where it drops root:
-/// they would live on if the guard were killed together with its parent, as no signal reaches them then.
+/// May a server have a PID namespace of its own? As root its workers change to another user. They would survive if the
+/// guard and its parent were killed together, as they get no signal then.
 fn may_isolate() -> bool {
     isolation::succeeds(isolation::command().arg("true"))
 }
 
-/// The number of the group that those who answer become, where they would be root otherwise.
+/// The group number of the workers, if they would be root otherwise.
 pub(super) fn group_that_answers() -> Option<u32> {
     let (_, name) = unprivileged()?;
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
@@ -240,12 +240,12 @@ pub(super) fn group_that_answers() -> Option<u32> {
     groups.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten())
 }
 
-/// The user and the group that those who answer become, where they would be root otherwise.
+/// The user and the group of the workers, if they would be root otherwise.
 fn unprivileged() -> Option<(&'static str, &'static str)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
-    // Inside a user namespace of this very user there is nobody else to become.
+    // A user namespace of this user alone has no other user to change to.
     let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if users.split_ascii_whitespace().nth(2) == Some("1") {
         return Some(("root", "root"));
@@ -266,7 +266,7 @@ fn is_listening(address: &str) -> bool {
     }
 }
 
-/// The process group of a process, by its `stat`, where a name in parentheses may contain anything.
+/// The process group of a process, from its `stat`, in which the name in parentheses may contain any character.
 fn group_of(process: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()

@@ -1,7 +1,7 @@
-//! A process between this program and a server, so that the server and its files go however this program ends.
+//! A process between this program and a server, so that the server and its files are removed however this program ends.
 //!
-//! A server's own processes live on when the one that was started is killed, and files live on anyway. The guard learns
-//! of the end of its parent by the end of its standard input, and cleans up then. No signal of the parent's reaches it.
+//! If the process that was started is killed, a server's other processes live on, and files do so anyway. The guard
+//! sees the end of its standard input when its parent ends, and then cleans up. The parent's signals do not reach it.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -28,29 +28,29 @@ use crate::scratch_directory::ScratchDirectory;
 /// How long a guard may take until its server listens.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it may take to clean up: longer than it waits for anything itself, as its files stay where it is killed.
+/// How long it may take to clean up. This is longer than it waits for anything itself, as files stay if it is killed.
 const FAREWELL: Duration = server::TIMEOUT.saturating_add(Duration::from_secs(10));
 
-/// How often an interrupt is looked for.
+/// How often it checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What every directory's name begins with.
+/// The prefix of the directories' names.
 const PREFIX: &str = "bywire-web-";
 
-/// Where a server is found, and who it is.
+/// The address and the processes of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// `IP:PORT`, or `unix:PATH`.
     pub socket: String,
     /// The server's processes.
     pub processes: Vec<u32>,
-    /// What it calls itself.
+    /// The name and version that it prints.
     pub version: String,
     /// The core that it is pinned to.
     pub core: Option<u32>,
 }
 
-/// A running server with whoever cleans up after it. Dropping this ends both.
+/// A running server and its guard. Dropping this ends both.
 pub struct ServerGuard {
     child: Child,
     input: Option<ChildStdin>,
@@ -98,7 +98,7 @@ impl ServerGuard {
         Ok(guard)
     }
 
-    /// Where the server is.
+    /// The server's address.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -106,7 +106,7 @@ impl ServerGuard {
 
 impl Drop for ServerGuard {
     fn drop(&mut self) {
-        // It ends with its input, and cleans up before.
+        // The guard cleans up when its input ends, and then ends.
         drop(self.input.take());
         let until = Instant::now() + FAREWELL;
         while let Ok(None) = self.child.try_wait() {
@@ -123,11 +123,11 @@ impl Drop for ServerGuard {
 /// Runs this process as a guard until its input ends.
 ///
 /// # Errors
-/// Only what keeps it from saying anything; all else is told to the parent.
+/// An error that prevents it from writing. All other errors are reported to the parent.
 pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(WorkerMessage)) -> Result<()> {
-    // Whoever ends the whole session by signals ends the parent too.
+    // A signal to the whole session ends the parent too.
     ctrlc::set_handler(|| {}).context("cannot watch for signals")?;
-    // The server's children are ours once it is gone, and are waited for.
+    // The server's children become ours when it ends, and are reaped.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot keep a server")?;
     let _kept = match Guarded::open(plan, core) {
         Ok((kept, address)) => {
@@ -147,7 +147,7 @@ pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(WorkerMessage)) -> Res
     Ok(())
 }
 
-/// A server and its files; the server goes first.
+/// A server and its files. The server is dropped first.
 struct Guarded {
     _server: Running,
     _place: ScratchDirectory,
@@ -163,8 +163,8 @@ impl Guarded {
         let place = ScratchDirectory::make(directory.clone(), PREFIX)?;
         let site = directory.join("site");
         fs::create_dir(&site).with_context(|| format!("cannot make {}", site.display()))?;
-        // Whoever answers may be another user, whose group gets in; on Debian that is `nogroup`, which other daemons have
-        // as well.
+        // The workers may be another user, whose group gets access. On Debian it is `nogroup`, which other daemons
+        // share.
         let group = server::group_that_answers();
         for path in [&directory, &site] {
             std::os::unix::fs::chown(path, None, group)?;
@@ -182,7 +182,7 @@ impl Guarded {
     }
 }
 
-/// Fails once the parent has gone or let go of the input, which ends nothing by itself while a server starts.
+/// Fails once the parent has ended or closed the input. That alone does not end a server that is starting.
 fn is_wanted() -> Result<()> {
     const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
     let input = io::stdin();
@@ -192,7 +192,7 @@ fn is_wanted() -> Result<()> {
     Ok(())
 }
 
-/// In memory where there is a file system for that. The parent's number tells whose it is.
+/// A directory in memory if there is such a file system. Its name has the parent's process number.
 fn directory(plan: &Plan) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };

@@ -1,4 +1,4 @@
-//! One pair's measurement, at the client: the closed loop for the peak, then the open loops at shares of it.
+//! One pair's measurement at the client: the closed loop for the peak, then the open loops at shares of it.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::disturbance;
 use crate::plan::{Details, End, Outcome, Part};
 use crate::workload::block_loop::{buckets, histogram};
 
-/// What client and server did, by the client's clocks and the kernel's accounts.
+/// The results of client and server, by the client's clocks and the kernel's CPU accounts.
 pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {
     let mut load = Load::connect(plan, &address.socket)?;
     let mut unkept = histogram();
@@ -76,7 +76,7 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
     Ok([Outcome { round_trips: buckets(&round_trips), ..source }, target])
 }
 
-/// The server's CPU time is read once, as a look at many processes would take a part of every block.
+/// The server's CPU time is read once, because reading that of many processes would take a part of every block.
 fn share_out(parts: &mut [Part], done: u64, cpu_seconds: f64, disturbed: Vec<String>) {
     for part in parts {
         part.cpu_seconds = cpu_seconds * part.operations as f64 / done as f64;
@@ -106,7 +106,7 @@ fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Res
     Ok(Details::from([(LOADS.to_owned(), json!(loads))]))
 }
 
-/// Each pair and each load has moments of its own, and they can be had again.
+/// The seed of the times of a load. Each pair and each load has its own, and they can be reproduced.
 fn moments_seed(plan: &Plan, load: usize) -> u64 {
     let mixed = |seed| SplitMix::new(seed).bits();
     let of_pair = mixed(mixed(plan.seed).wrapping_add(plan.pair.into()));

@@ -1,4 +1,4 @@
-//! In which order documents are asked for.
+//! The order in which documents are requested.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use bywire_analysis::statistics::SplitMix;
 use super::documents::Documents;
 use super::plan::{Plan, Rank, Test};
 
-/// Requests of a trace; then it begins again.
+/// The requests of a trace. After the last one it begins again.
 const REQUESTS: usize = 1 << 16;
 
 /// A list of documents by number, the same for the same seed.
@@ -18,8 +18,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// What a plan asks for: always the same file, or by the law that bears Zipf's name, where the document of rank i
-    /// has a share of 1/i^α. An α of 0 gives all of them the same.
+    /// The trace that a plan asks for: always the same file, or Zipf's law, by which the document of rank i has a share
+    /// of 1/i^α. With an α of 0 all have the same share.
     pub fn of(plan: &Plan, documents: &Documents) -> Self {
         if plan.test == Test::File {
             return Self { order: vec![0] };
@@ -46,7 +46,7 @@ impl Trace {
         Self { order: (0..REQUESTS).map(|_| draw(&mut random)).collect() }
     }
 
-    /// Writes the paths that a plan asks for, in their order, one a line.
+    /// Writes the requested paths in their order, one a line.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -61,7 +61,7 @@ impl Trace {
         &self.order
     }
 
-    /// The mean length of what is asked for, in bytes.
+    /// The mean length of the requested documents, in bytes.
     pub fn mean_bytes(&self, documents: &Documents) -> f64 {
         let sum: u64 = self.order.iter().map(|&document| documents.sizes()[document as usize]).sum();
         sum as f64 / self.order.len() as f64
@@ -84,7 +84,7 @@ mod tests {
         (Trace::of(&plan, &documents), documents)
     }
 
-    /// The share of the requests that go to documents under `bound`.
+    /// The share of the requests for documents below `bound`.
     fn share(trace: &Trace, bound: u32) -> f64 {
         let under = trace.order().iter().filter(|document| **document < bound).count();
         under as f64 / trace.order().len() as f64
@@ -109,7 +109,7 @@ mod tests {
         let (independent, _) = trace(0.9, "independent", 3, 1000);
         let mean = |trace: &Trace| trace.mean_bytes(&documents);
         assert!(mean(&small) < mean(&even) / 2.0, "{} and {}", mean(&small), mean(&even));
-        // The most popular document takes an eighth of all: where it is no small one, the mean is none either.
+        // The most popular document has an eighth of all requests. If it is large, so is the mean.
         assert!(share(&independent, 10) < share(&small, 10) / 4.0);
     }
 }

@@ -110,7 +110,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         Ok(self.part)
     }
 
-    /// Sends up to a stride of messages; (how many, whether none is left half-way).
+    /// Sends up to a stride of messages. Returns their number, and whether no message is half sent.
     fn send_some<E: Endpoint>(&mut self, end: &mut E, one: bool) -> Result<(u64, bool)> {
         let stride = if one { 1 } else { stride(self.length) };
         for sent in 0..stride {
@@ -161,7 +161,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         Ok(true)
     }
 
-    /// Sends the last message and reads the peer's; the source of a lossy level repeats its own until then.
+    /// Sends the last message and reads the peer's. The source of a lossy level repeats its own until then.
     fn close<E: Endpoint>(&mut self, end: &mut E) -> Result<()> {
         let last = Mark::new(Kind::End, self.block.tag);
         let mut idle_timeout = IdleTimeout::start();

@@ -20,7 +20,7 @@ pub trait Workload {
     /// Plays the target.
     fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome>;
 
-    /// A block's value out of both ends' parts, in the unit of the test.
+    /// A block's value, from the parts of both ends, in the unit of the test.
     fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64>;
 
     /// The test's further results, from the blocks of all pairs.
@@ -126,7 +126,7 @@ impl<'a> BlockLoop<'a> {
         self.clock.now_ns() + block_us * 1000
     }
 
-    /// Runs `body` once for each block, in step with the other end, and gathers what it returns.
+    /// Runs `body` once for each block, in step with the other end, and collects its results.
     ///
     /// Begin and end travel on the last lane. A source's body must not return before the target has answered its
     /// `End`, nor a target's before it has answered.
@@ -172,7 +172,7 @@ impl<'a> BlockLoop<'a> {
         Ok(Outcome { blocks, warmup: parts, cpu, cpu_seconds, details, ..Outcome::of(self.end) })
     }
 
-    /// The same with a histogram for each block. The outcome's round trips are the sum over the blocks that are kept.
+    /// The same with a histogram for each block. The outcome's round trips are the sum over the kept blocks.
     pub fn run_timed<E: Endpoint>(
         self,
         lanes: &mut [E],
@@ -262,7 +262,7 @@ impl<'a> BlockLoop<'a> {
     }
 }
 
-/// Sends `question` and waits for `answer` with the same tag; asks again where messages may be lost.
+/// Sends `question` and waits for `answer` with the same tag. Repeats the question where messages may be lost.
 pub fn ask<E: Endpoint>(end: &mut E, length: usize, question: Kind, answer: Kind, tag: u32) -> Result<()> {
     let (question, answer) = (Mark::new(question, tag), Mark::new(answer, tag));
     end.send(length, question)?;
@@ -303,7 +303,7 @@ fn await_asked<E: Endpoint>(plan: &Plan, end: &mut E, length: usize, question: K
         match mark.kind() {
             _ if E::RELIABLE => bail!(unexpected(mark)),
             Kind::End => end.send(length, Mark::new(Kind::Ended, mark.tag()))?,
-            // The source may give up on `Begun` only by asking again, so it has seen every earlier answer.
+            // The source repeats its question if `Begun` is lost, so it has received every earlier answer.
             _ => {}
         }
     }
@@ -363,11 +363,11 @@ impl Arrivals {
     }
 }
 
-/// Fails once nothing has moved for [`TIMEOUT`]; for loops that poll.
+/// Fails once nothing has moved for [`TIMEOUT`]. Loops that poll use it.
 pub struct IdleTimeout(Option<Instant>);
 
 impl IdleTimeout {
-    /// Something has moved just now.
+    /// Something has moved now.
     pub fn start() -> Self {
         Self(None)
     }

@@ -87,7 +87,7 @@ fn send_both<E: Endpoint>(
                     moved = true;
                 }
                 Some(received) if E::RELIABLE => bail!(unexpected(received.mark)),
-                // The answer to a question that was asked twice.
+                // The answer to a repeated question.
                 Some(_) => moved = true,
                 None if !E::RELIABLE => {
                     part.lost += u64::from(question.ask_again(&mut lanes[1], short, now)?)
@@ -102,14 +102,14 @@ fn send_both<E: Endpoint>(
         }
     }
     std::hint::black_box(sum);
-    // The transfer's last message may be under way: it goes out whole, then a marked one.
+    // The transfer's last message may be half sent. It is finished, and then a marked one is sent.
     lanes[0].send(long, Mark::DATA)?;
     lanes[0].send(long, Mark::new(Kind::End, block.tag))?;
     part.sent_bytes += 2 * long as u64;
     part.reading = (part.operations > 0).then(|| round_trips.value_at_quantile(0.5) as f64 / 2.0);
     let sent = block_loop.clock.now_ns();
     ask(&mut lanes[1], short, Kind::End, Kind::Ended, block.tag)?;
-    // As a stream's: it covers the delivery where that is certain.
+    // As for a stream: the time includes the delivery where messages cannot be lost.
     let finished = if E::RELIABLE { block_loop.clock.now_ns() } else { sent };
     part.seconds = (finished - started) as f64 * 1e-9;
     Ok(part)
@@ -168,7 +168,7 @@ fn receive_both<E: Endpoint>(block_loop: &BlockLoop, lanes: &mut [E], block: Blo
         if moved {
             idle_timeout = IdleTimeout::start();
         } else {
-            // Where the long transfer's end may be lost, it is over once nothing of it is left to read.
+            // If the end of the long transfer may be lost, it is over once nothing of it is left to read.
             long_ended |= short_ended && !E::RELIABLE;
             idle_timeout.idle()?;
         }

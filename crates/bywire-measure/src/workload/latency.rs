@@ -1,4 +1,4 @@
-//! Ping-pong: every round trip timed on its own.
+//! Ping-pong: every round trip is timed on its own.
 
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
@@ -10,18 +10,18 @@ use crate::block_progress::BlockProgress;
 use crate::endpoint::{Endpoint, Kind, Mark, Received, TIMEOUT, receive_in_time};
 use crate::plan::{Outcome, Part, Plan};
 
-/// Ping-pong: every round trip timed on its own.
+/// Ping-pong: every round trip is timed on its own.
 pub struct Latency;
 
 impl Workload for Latency {
-    /// The asking end. A block's `reading` is the median half-RTT.
+    /// The requesting end. A block's `reading` is the median half-RTT.
     fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
         block_loop.run_timed(lanes, |block_loop, lanes, block, round_trips| {
             ping(block_loop, &mut lanes[0], block, round_trips)
         })
     }
 
-    /// The answering end.
+    /// The responding end.
     fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
         block_loop.run(lanes, |block_loop, lanes, block| pong(block_loop, &mut lanes[0], block))
     }

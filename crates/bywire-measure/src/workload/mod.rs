@@ -18,10 +18,10 @@ use block_loop::{BlockLoop, Blocks, Results, Workload};
 
 macro_rules! played {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
-        /// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
+        /// Plays `end` of the planned test over connected `lanes`. The calling thread is pinned to `core`.
         ///
         /// # Errors
-        /// One line: what the lanes refused, or an end that has not kept step with the other.
+        /// One line: the error of a lane, or an end that has not kept step with the other.
         pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
             let block_loop = BlockLoop::new(plan, end, core);
             match (plan.test, end) {
@@ -32,14 +32,14 @@ macro_rules! played {
             }
         }
 
-        /// A block's value out of both ends' parts.
+        /// A block's value, from the parts of both ends.
         pub fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
             match plan.test {
                 $(Test::$variant => $module::$workload::value(plan, source, target),)+
             }
         }
 
-        /// What only this test yields.
+        /// The results that only this test has.
         pub fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
             match plan.test {
                 $(Test::$variant => $module::$workload::details(plan, blocks, details),)+

@@ -1,14 +1,14 @@
-//! N½: the message length that reaches half of the asymptotic rate, out of a sweep of streams.
+//! N½: the message length that reaches half of the asymptotic rate, from a sweep of streams.
 
 use bywire_analysis::statistics;
 
-/// The lengths of the sweep, in bytes, up to `longest`: powers of two, closest where N½ is expected.
+/// The lengths of the sweep, in bytes, up to `longest`: powers of two, closest together where N½ is expected.
 pub fn sizes(longest: u64) -> Vec<u64> {
     (3..=20).map(|power| 1 << power).filter(|&size| size <= longest).collect()
 }
 
-/// N½ in bytes of one sweep of (length in bytes, bytes per second), against the larger of its plateau and
-/// `floor` (bytes per second); with that reference. `None` where even the shortest message exceeds half of it.
+/// N½ in bytes from one sweep of (length in bytes, bytes per second), relative to the larger of its plateau and `floor`
+/// (bytes per second). Returns that reference too. `None` if even the shortest message exceeds half of it.
 pub fn of_sweep(points: &[(u64, f64)], floor: f64) -> (Option<f64>, f64) {
     let plateau = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let reference = plateau.max(floor);

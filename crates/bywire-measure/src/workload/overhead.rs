@@ -1,7 +1,7 @@
-//! Host CPU per message, send and receive apart.
+//! Host CPU for each message, for sending and receiving separately.
 //!
-//! The target asks for a burst and then leaves its endpoint alone while the burst arrives; the source times the
-//! sending while there is room for all of it, the target the receiving of what has arrived. Neither time contains
+//! The target asks for a burst and leaves its endpoint alone while the burst arrives. The source times the sending
+//! while there is room for all of it. The target times the receiving of what has arrived. Neither time includes
 //! waiting, and nothing is received outside of it.
 
 use anyhow::{Result, bail};
@@ -11,13 +11,13 @@ use crate::endpoint::{Endpoint, Interest, Kind, Mark, TIMEOUT, receive_in_time};
 use crate::plan::{Outcome, Part, Plan};
 use std::time::{Duration, Instant};
 
-/// A burst never holds more messages.
+/// The most messages of a burst.
 const BURST_MAX: u64 = 64;
 
-/// A burst never holds more bytes: every level's default buffers have room for it.
+/// The most bytes of a burst. Every level's default buffers have room for it.
 pub const BURST_BYTES_MAX: u64 = 64 << 10;
 
-/// How long a target leaves a burst to arrive: many times what sending it takes.
+/// How long a target waits for a burst to arrive. It is many times the time of sending it.
 const ARRIVAL: Duration = Duration::from_micros(200);
 
 /// Messages of `length` bytes in a burst.
@@ -25,16 +25,16 @@ fn burst(length: u64) -> u64 {
     (BURST_BYTES_MAX / length).clamp(1, BURST_MAX)
 }
 
-/// Host CPU per message.
+/// Host CPU for each message.
 pub struct Overhead;
 
 impl Workload for Overhead {
-    /// The sending end; a block's `reading` is the time for one send.
+    /// The sending end. A block's `reading` is the time of one send.
     fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
         block_loop.run(lanes, send_bursts)
     }
 
-    /// The receiving end; a block's `reading` is the time for one receive.
+    /// The receiving end. A block's `reading` is the time of one receive.
     fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
         block_loop.run(lanes, receive_bursts)
     }

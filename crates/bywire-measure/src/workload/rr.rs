@@ -1,4 +1,4 @@
-//! Requests and responses of chosen lengths: the same ping-pong as `latency`, counted in transactions per second.
+//! Requests and responses of given lengths: the ping-pong of `latency`, counted in transactions per second.
 
 use anyhow::Result;
 

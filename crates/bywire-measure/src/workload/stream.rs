@@ -1,4 +1,4 @@
-//! One-way rate: the source sends as fast as the level takes, the target reads.
+//! One-way rate: the source sends as fast as the level accepts, and the target reads.
 
 use anyhow::Result;
 

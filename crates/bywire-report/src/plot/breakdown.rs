@@ -1,4 +1,4 @@
-//! Where the time of a message goes, as bars: by differences between variants, and by samples of both cores.
+//! The parts of a message's time, as bars: by differences between variants, and by samples of both cores.
 
 use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
@@ -7,7 +7,7 @@ use bywire_results::quantity;
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
-/// Both plots. They are empty without a breakdown.
+/// Both plots. Without a breakdown they are empty.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
     let accounts: Vec<(String, Account)> = ways
         .iter()
@@ -72,7 +72,7 @@ fn by_samples(accounts: &[(String, Account)]) -> Plot {
     )
 }
 
-/// One bar for each row, its parts in the order in which they first occur, what is not explained last.
+/// One bar for each row. Its parts have the order in which they first occur, and the unexplained part is last.
 fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String, &[Share])>) -> Plot {
     let mut names: Vec<&str> = Vec::new();
     for share in bars.iter().flat_map(|(_, shares)| shares.iter()) {
@@ -80,7 +80,7 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
             names.push(&share.name);
         }
     }
-    // The kinds of samples have an order of their own, the parts of a ladder that in which they were left out.
+    // The kinds of samples have a fixed order. The parts of a ladder have the order in which they were left out.
     let kinds = KINDS;
     names.sort_by_key(|name| (*name == REST, kinds.iter().position(|kind| kind == name)));
     let part = |(slot, name): (usize, &&str)| {

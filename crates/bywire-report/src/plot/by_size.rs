@@ -1,4 +1,4 @@
-//! Rates and half-RTTs by the length of messages, below the ceilings; as bars where there is one length only.
+//! Rates and half-RTTs by the length of messages, with the ceilings. With a single length they are bars.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ pub fn transactions(ways: &[Way]) -> Plot {
 pub fn distribution(ways: &[Way]) -> Plot {
     let series = ways.iter().enumerate().filter_map(|(slot, way)| {
         let cell = way.short("latency")?;
-        // Counts out of a file may be of any size.
+        // Counts from a file may have any size.
         let total: f64 = cell.histogram.iter().map(|bucket| bucket.1 as f64).sum();
         let mut bins = BTreeMap::<i64, f64>::new();
         for &(bound, count) in cell.histogram.iter().filter(|bucket| bucket.0 > 0.0) {
@@ -125,7 +125,7 @@ pub fn distribution(ways: &[Way]) -> Plot {
     }
 }
 
-/// A single length makes no curve: each value becomes a bar in a row of its own, with the historic figures of about
+/// Bars instead of curves, for a single length: each value has a row of its own, with the historic figures of about
 /// that length below.
 pub fn at_one_length(plot: Plot) -> Plot {
     let measured: Vec<Series> =
@@ -164,7 +164,7 @@ pub fn at_one_length(plot: Plot) -> Plot {
     Plot { kind: Kind::Bars, x: Axis::NAMES, categories, series, about, ..plot }
 }
 
-/// A way's or a limit's own name; of a historic figure the hardware in short, and the protocol.
+/// The name of a way or a limit. For a historic figure, the hardware in short and the protocol.
 fn row_name(series: &Series, point: &Point) -> String {
     let hardware = point.note.as_deref().and_then(|note| note.split_once("; "));
     let Some((_, hardware)) = hardware.filter(|_| series.look == Look::Historic) else {
@@ -175,20 +175,20 @@ fn row_name(series: &Series, point: &Point) -> String {
     format!("{short} {protocol}").trim_end().to_owned() + &format!(" ({})", series.name)
 }
 
-/// Within a factor of two, or both as short as messages get.
+/// True if two lengths differ by less than a factor of two, or if neither is above 8 bytes.
 fn about_as_long(one: f64, other: f64) -> bool {
     (one <= 8.0 && other <= 8.0) || (0.5..=2.0).contains(&(one / other))
 }
 
-/// p5 to p95 of single samples. Samples of all pairs together may leave out the median over pairs: then there is no band
-/// about it.
+/// The band from p5 to p95 of single samples. Samples of all pairs together may not include the median over pairs, and
+/// then there is no band.
 fn middle_of_samples(cell: &Cell) -> Option<[f64; 2]> {
     let percentiles = cell.percentiles?;
     let band = [percentiles.p5, percentiles.p95];
     (band[0] <= cell.value && cell.value <= band[1]).then_some(band)
 }
 
-/// One curve by size for each way that has the test.
+/// One curve by size for each way with the test.
 fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
         let points: Vec<Point> = way
@@ -207,7 +207,7 @@ fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
     Series { name: name.into(), look: Look::Measured, slot, points }
 }
 
-/// The curve that N½ was read off, for a way whose rates by size were not measured one by one.
+/// The curve that N½ was read off, for a way whose rates were not measured one by one.
 fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
     if !way.by_size("stream").is_empty() {
         return None;
@@ -218,7 +218,7 @@ fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
     Some(measured(&way.label, slot, points.iter().filter_map(point).collect()))
 }
 
-/// N½ stands at half of the rate that it was read off against.
+/// N½ is drawn at half of its reference rate.
 fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     let of_sweep = way.by_size("nhalf").last().and_then(|cell| {
         let reference = cell.details.get("reference_bytes_per_second")?;
@@ -250,7 +250,7 @@ fn limit(name: &str, value: Option<f64>, sizes: Option<[f64; 2]>) -> Option<Seri
     })
 }
 
-/// A ceiling that depends on length; one point alone holds for every length.
+/// A ceiling that depends on length. A single point holds for every length.
 fn ceiling_curve(name: &str, points: Vec<(u64, f64)>, sizes: Option<[f64; 2]>) -> Option<Series> {
     if let [(_, only)] = points[..] {
         return limit(name, Some(only), sizes);
@@ -263,10 +263,10 @@ fn ceiling_curve(name: &str, points: Vec<(u64, f64)>, sizes: Option<[f64; 2]>) -
     })
 }
 
-/// Lengths further apart than this factor are no neighbours.
+/// The largest factor between neighbouring lengths.
 const NEIGHBOUR: f64 = 4.0;
 
-/// Sizes whose rate is under half of both neighbours': a hole, as BIP found one in Linux 2.0.
+/// Sizes whose rate is below half of both neighbours', such as the hole that BIP found in Linux 2.0.
 fn holes(series: &[Series]) -> Vec<String> {
     let mut remarks = Vec::new();
     for curve in series {

@@ -42,7 +42,7 @@ pub fn hot_spot(ways: &[Way]) -> Plot {
     }
 }
 
-/// Cells of a test with several connections, by their number; of several sizes the last stands.
+/// Cells of a test with several connections, by their number. If there are several sizes, the last one counts.
 fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
     let cells = way.cells.iter().filter(|cell| cell.test == test);
     cells.filter_map(|&cell| Some((cell.parameters.number("connections")?, cell))).collect()
@@ -61,7 +61,7 @@ fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     ways.iter().enumerate().filter_map(curve).collect()
 }
 
-/// A remark on figures that the cores limited.
+/// A remark on figures that were limited by the cores.
 fn limits(ways: &[Way], test: &str) -> Vec<String> {
     let of_way = |way: &Way| {
         let limited = connections(way, test).into_iter().filter_map(|(connections, cell)| {

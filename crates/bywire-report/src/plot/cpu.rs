@@ -7,7 +7,7 @@ use crate::comparison::{Comparison, Row, length};
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
-/// A linear axis shows bars down to about this part of the longest.
+/// The shortest bar that a linear axis shows, as a part of the longest.
 const SPREAD_MAX: f64 = 30.0;
 
 /// CPU of streams, at the length at which they are compared.
@@ -50,7 +50,7 @@ pub fn cpu_per_transaction(ways: &[Way]) -> Plot {
     )
 }
 
-/// CPU of short messages, inside the calls.
+/// CPU of short messages, within the calls.
 pub fn cpu_per_message(ways: &[Way]) -> Plot {
     let rows: Vec<(String, &Cell)> =
         ways.iter().filter_map(|way| Some((way.label.clone(), way.short("overhead")?))).collect();
@@ -71,7 +71,7 @@ pub fn cpu_per_message(ways: &[Way]) -> Plot {
     )
 }
 
-/// CPU of both ends, attributed and not, stacked; `of` gives both in ns per unit of work.
+/// CPU of both ends, attributed and not attributed, stacked. `of` gives both in ns per unit of work.
 fn bars(
     id: &'static str,
     title: &'static str,
@@ -101,7 +101,7 @@ fn series(name: &str, slot: usize, rows: &[(String, &Cell)], of: &dyn Fn(&Cell) 
     Series { name: name.into(), look: Look::Part, slot, points: points.collect() }
 }
 
-/// Bars of durations, stacked of `parts`.
+/// Bars of durations, stacked from `parts`.
 fn plot(
     id: &'static str,
     title: &'static str,
@@ -124,7 +124,7 @@ fn plot(
 }
 
 /// Writes values beside bars. If the shortest bar would be too short to see, the axis becomes logarithmic. Parts cannot
-/// be stacked on it, so only the table has them.
+/// be stacked on such an axis, so only the table has them.
 pub fn with_visible_bars(mut plot: Plot) -> Plot {
     if plot.kind != Kind::Bars || plot.y.logarithmic || plot.y.quantity != Quantity::Duration {
         return plot;

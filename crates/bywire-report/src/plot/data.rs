@@ -1,4 +1,4 @@
-//! The data of a plot: what is drawn, and printed in the table below it.
+//! The data of a plot, which is drawn and also printed in the table below it.
 
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
@@ -18,7 +18,7 @@ pub struct Plot {
     pub id: &'static str,
     /// Its heading.
     pub title: &'static str,
-    /// One line below the heading: what is plotted and how to read it.
+    /// One line below the heading: the quantity, and how to read the plot.
     pub about: String,
     /// Curves or bars.
     pub kind: Kind,
@@ -28,9 +28,9 @@ pub struct Plot {
     pub y: Axis,
     /// Names of the bars (`bars` only).
     pub categories: Vec<String>,
-    /// Curves, or the parts that bars are stacked of.
+    /// Curves, or the parts that make up the bars.
     pub series: Vec<Series>,
-    /// Remarks below the plot (sizes that fall out of line).
+    /// Remarks below the plot, for instance on sizes that do not fit the curve.
     pub remarks: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub enum Kind {
 pub struct Axis {
     /// Its name.
     pub name: &'static str,
-    /// What the figures count, for their formatting.
+    /// The unit of its values, for formatting.
     pub quantity: Quantity,
     /// Whether it is logarithmic at first.
     pub logarithmic: bool,
@@ -65,7 +65,7 @@ impl Axis {
     pub const NAMES: Self = Self { name: "way", quantity: Quantity::Name, logarithmic: false };
 }
 
-/// What an axis counts.
+/// The unit of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds.
@@ -83,7 +83,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// `value` as people read it.
+    /// `value` in the form for readers.
     pub fn format(self, value: f64) -> String {
         match self {
             Self::Duration => quantity::duration(value),
@@ -99,11 +99,11 @@ impl Quantity {
 /// One curve, or one part of every bar.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its look.
     pub look: Look,
-    /// Its colour and symbol: the place of its way in the session, the same in every plot.
+    /// Its colour and symbol: the index of its way in the session, the same in every plot.
     pub slot: usize,
     /// Its points, by x; one for each category in `bars`.
     pub points: Vec<Point>,
@@ -112,11 +112,11 @@ pub struct Series {
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Measured now: a line with symbols, and its band where there is one.
+    /// A measured value: a line with symbols, and its band if it has one.
     Measured,
     /// A floor or ceiling: a thin dashed line without symbols, or a grey bar.
     Limit,
-    /// What a model says: a line without symbols.
+    /// A model's values: a line without symbols.
     Model,
     /// A historic figure: a hollow grey symbol.
     Historic,
@@ -127,24 +127,24 @@ pub enum Look {
 }
 
 impl Look {
-    /// Whether it is drawn as a bar where a plot has bars; the others are symbols there.
+    /// True if it is drawn as a bar in a plot of bars. The others are symbols there.
     pub fn is_bar(self) -> bool {
         matches!(self, Self::Part | Self::Limit)
     }
 }
 
-/// One point: (x, y) and the band about y where there is one.
+/// One point (x, y), with the band around y if it has one.
 #[derive(Clone, Debug)]
 pub struct Point {
     /// On the horizontal axis; the category's index in `bars`.
     pub x: f64,
     /// On the vertical axis.
     pub y: f64,
-    /// What is drawn as a band: p5 to p95 of single samples, or the 95 % interval of the median.
+    /// The ends of its band: p5 to p95 of single samples, or the 95 % interval of the median.
     pub band: Option<[f64; 2]>,
-    /// A word on this point (its hardware, what was printed).
+    /// A remark on this point, such as its hardware or the printed text.
     pub note: Option<String>,
-    /// What is written beside it, where it is a bar or a symbol in the row of one.
+    /// The text beside it, if it is a bar or a symbol in the row of a bar.
     pub label: Option<String>,
     /// True if it was disturbed. It is shown in grey.
     pub is_disturbed: bool,
@@ -163,7 +163,7 @@ impl Point {
 }
 
 impl Plot {
-    /// Curves, of nothing yet.
+    /// A plot of curves, without series yet.
     pub const CURVES: Self = Self {
         id: "",
         title: "",
@@ -176,19 +176,20 @@ impl Plot {
         remarks: Vec::new(),
     };
 
-    /// True if nothing was measured and there is nothing to say about it.
+    /// True if it has neither series nor remarks.
     pub fn is_empty(&self) -> bool {
         !self.has_marks() && self.remarks.is_empty()
     }
 
-    /// True if it has measured or modelled series. Limits and printed figures alone make no plot.
+    /// True if it has measured or modelled series. Limits and printed figures alone do not make a plot.
     pub fn has_marks(&self) -> bool {
         let is_own = |look| matches!(look, Look::Measured | Look::Part | Look::Model);
         let shown = |series: &Series| !series.points.is_empty() && is_own(series.look);
         self.series.iter().any(shown)
     }
 
-    /// Whether a series is shown at first: of many curves the first ways of as many levels, which the page then adds to.
+    /// True if a series is shown at first. Of many curves, these are the first ways of different levels. The reader can
+    /// add the others.
     pub fn starts_with(&self, number: usize) -> bool {
         let can_hide = |series: &&Series| !matches!(series.look, Look::Mark);
         if self.kind == Kind::Bars || self.series.iter().filter(can_hide).count() <= SHOWN_AT_FIRST {
@@ -206,7 +207,7 @@ impl Plot {
         };
         let mut order: Vec<usize> =
             (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
-        // Limits are no levels, but no curves either: they come last.
+        // Limits are neither levels nor curves, so they come last.
         order.sort_by_key(|index| (self.series[*index].look == Look::Limit, !is_first_of_level(*index)));
         order.iter().take(SHOWN_AT_FIRST).any(|shown| *shown == number)
     }
@@ -216,13 +217,14 @@ impl Plot {
         self.id.starts_with("ladder")
     }
 
-    /// Its title with what is compared, which begins what is told about it.
+    /// Its title and what is compared: the beginning of its description.
     pub fn heading(&self) -> String {
         let about = self.about.split(". ").next().unwrap_or_default();
         if self.is_ladder() { about.to_owned() } else { self.title.to_owned() }
     }
 
-    /// Whether its vertical axis may be linear too: on none that spans the decades between the documents and today.
+    /// True if its vertical axis may also be linear. That is not useful if it spans the decades between the documents
+    /// and today.
     pub fn has_scales(&self) -> bool {
         let has_printed = self.series.iter().any(|series| series.look == Look::Historic);
         self.kind == Kind::Curves && self.y.logarithmic && !has_printed

@@ -3,8 +3,8 @@
 use crate::plot::by_size::extent;
 use crate::plot::data::{Look, Plot, Point, Series};
 
-/// The measured plots for which a document prints figures, with those figures. They have names of their own, because
-/// the figures were not measured here.
+/// The measured plots for which a document prints figures, together with those figures. They have names of their own,
+/// because the figures were not measured here.
 pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
     let both = measured.iter().filter_map(|plot| {
         let (id, title, test, unit) = match plot.id {
@@ -21,7 +21,7 @@ pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
         // Half-RTTs and transactions of long messages are left out: the documents print no length.
         let sizes = extent(&own).filter(|_| unit == "bytes_per_second");
         let printed = printed(test, unit, sizes);
-        // Shows one way of each level. The plot of measured figures shows all.
+        // It shows one way of each level. The plot of measured figures shows all.
         let shown = plot.series.iter().enumerate().filter(|(number, _)| plot.starts_with(*number));
         let series = shown.map(|(_, series)| series.clone()).chain(printed).collect();
         let about =
@@ -31,7 +31,7 @@ pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
     both.filter(|plot| plot.series.iter().any(|series| series.look == Look::Historic)).collect()
 }
 
-/// Historic figures of one test that have a length; with `sizes`, "large messages" stand at the longest of today's.
+/// Historic figures of one test that have a length. With `sizes`, "large messages" get the longest of today's lengths.
 fn printed(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
     let mut by_document: Vec<Series> = Vec::new();
     for (document, figure) in bywire_history::figures() {

@@ -1,33 +1,33 @@
-//! Every plot is drawn here, as SVG: for the page at two widths, and as a file of its own.
+//! Draws every plot as SVG: for the page at two widths, and as a separate file.
 //!
-//! One drawing serves all three. In the page, its colours are CSS variables, which differ in dark mode. The page has
-//! its own title and legend, so the drawing leaves them out. The script adds both to a saved file.
+//! One drawing serves all three. In the page its colours are CSS variables, which have other values in dark mode. The
+//! page has its own title and legend, so the drawing has none. The script adds both to a saved file.
 
 use maud::{Markup, html};
 
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 
-/// Room for the title above the plot, which the page leaves out.
+/// The height of the title above the plot. The page leaves it out.
 const TITLE: f64 = 40.0;
-/// Room for the name of the vertical axis.
+/// The width for the name of the vertical axis.
 const TOP: f64 = 28.0;
 const RIGHT: f64 = 36.0;
-/// Room below the plot for the labels and the name of the horizontal axis.
+/// The height below the plot, for the labels and the name of the horizontal axis.
 const BELOW: f64 = 52.0;
 const LINE: f64 = 15.0;
 const LEGEND_ROW: f64 = 20.0;
 /// About the width of a letter.
 const LETTER: f64 = 7.0;
-/// Larger values are drawn at this one, so that positions and their differences stay finite.
+/// The largest value that is drawn, so that positions and their differences stay finite.
 const DRAWN_MAX: f64 = 1e100;
 
-/// How much room there is.
+/// The room of a drawing.
 struct Frame {
     name: &'static str,
     width: f64,
-    /// Room for the labels of the vertical axis of curves.
+    /// The width for the labels of the vertical axis of curves.
     left: f64,
-    /// Room for the names of bars.
+    /// The width for the names of bars.
     names: f64,
     body: f64,
     legend_columns: usize,
@@ -38,14 +38,14 @@ const WIDE: Frame =
 const NARROW: Frame =
     Frame { name: "narrow", width: 400.0, left: 70.0, names: 130.0, body: 280.0, legend_columns: 1 };
 
-/// The minimum room for the longest bar.
+/// The least width for the longest bar.
 const BARS_MIN: f64 = 110.0;
 
-/// Room for the names of bars in a part of another drawing.
+/// The width for the names of bars in a part of another drawing.
 const PANEL_NAMES: f64 = 176.0;
 
-/// The colours by name, on white and in the dark. The first eight are Okabe and Ito's, told apart without colour vision,
-/// with a lighter row for the dark.
+/// The colours by name, on white and on a dark background. The first eight are Okabe and Ito's, which differ without
+/// colour vision too. The dark row is lighter.
 const INKS: [(&str, &str, &str); 15] = [
     ("c0", "#0072b2", "#56b4e9"),
     ("c1", "#d55e00", "#ff8a3d"),
@@ -87,7 +87,7 @@ pub fn svg(plot: &Plot) -> String {
     on_white(drawing.markup().into_string())
 }
 
-/// A drawing with its colours as they are on white.
+/// A drawing in the colours for white.
 pub fn on_white(mut drawing: String) -> String {
     for (name, light, _) in INKS {
         drawing = drawing.replace(&format!("var(--plot-{name})"), light);
@@ -95,7 +95,7 @@ pub fn on_white(mut drawing: String) -> String {
     drawing
 }
 
-/// The bars of a plot as a part of another drawing, from its left upper corner, and how high they are.
+/// The bars of a plot as a part of another drawing, from its upper left corner, and their height.
 pub fn panel(plot: &Plot, width: f64) -> (Markup, f64) {
     let frame = Frame { width, names: PANEL_NAMES, name: "panel", left: 0.0, body: 0.0, legend_columns: 1 };
     let drawing = Drawing { plot, frame: &frame, place: None, is_linear: false };
@@ -104,8 +104,8 @@ pub fn panel(plot: &Plot, width: f64) -> (Markup, f64) {
     (markup, body + BELOW)
 }
 
-/// The plot in the page, at `place`: wide and narrow, and where it has a logarithmic axis with a linear one too. Of curves
-/// only the wide one tells of each point, as a phone has no pointer to ask with: that keeps the page small.
+/// The plot in the page, at `place`: wide and narrow, and also with a linear axis if it has a logarithmic one. Only the
+/// wide drawing of curves describes each point, because a phone has no pointer to ask with. That keeps the page small.
 pub fn in_page(plot: &Plot, place: &str) -> Markup {
     html! {
         @for frame in [&WIDE, &NARROW] { @for is_linear in [false, true] {
@@ -116,7 +116,7 @@ pub fn in_page(plot: &Plot, place: &str) -> Markup {
     }
 }
 
-/// A series as the page's legend shows it.
+/// A series in the page's legend.
 pub fn sample(plot: &Plot, series: &Series) -> Markup {
     let style = Style::of(series);
     let is_bar = plot.kind == Kind::Bars && series.look.is_bar();
@@ -138,7 +138,7 @@ pub fn sample(plot: &Plot, series: &Series) -> Markup {
 struct Drawing<'a> {
     plot: &'a Plot,
     frame: &'a Frame,
-    /// Where it is in the page; absent for a file.
+    /// Its place in the page. Absent for a file.
     place: Option<&'a str>,
     is_linear: bool,
 }
@@ -172,7 +172,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// How high the plot is without its labels.
+    /// The height of the plot without its labels.
     fn body(&self) -> f64 {
         match self.plot.kind {
             Kind::Curves => self.frame.body,
@@ -180,7 +180,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Whether a series of the page waits for its legend's button.
+    /// True if a series of the page is hidden until its legend's button is pressed.
     fn is_hidden(&self, number: usize) -> bool {
         self.place.is_some() && !self.plot.starts_with(number)
     }
@@ -258,7 +258,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// The bars' rows: a row is as high as its name, broken into lines, or its labels need.
+    /// The rows of bars. A row is as high as its name, broken into lines, or as its labels.
     fn rows(&self) -> Vec<Row> {
         let mut bottom = self.top();
         let letters = ((self.frame.names - 12.0) / LETTER) as usize;
@@ -273,7 +273,7 @@ impl Drawing<'_> {
         rows.collect()
     }
 
-    /// What stands in a row.
+    /// The contents of a row.
     fn pieces(&self, row: usize) -> impl Iterator<Item = Piece<'_>> {
         self.plot.series.iter().enumerate().filter_map(move |(number, series)| {
             let point = series.points.iter().find(|point| point.x as usize == row)?;
@@ -281,13 +281,13 @@ impl Drawing<'_> {
         })
     }
 
-    /// From the start of the bars to where the longest may end, which leaves room for the labels beside them.
+    /// The width between the start of the bars and the longest bar's end. It leaves room for the labels beside them.
     fn bar_scale(&self, rows: &[Row]) -> Scale {
         let plot = self.plot;
         let longest = rows.iter().enumerate().flat_map(|(index, _)| {
             let values: Vec<f64> = self.pieces(index).map(|piece| piece.point.y).collect();
             let beyond = |wanted: fn(&&f64) -> bool| values.iter().filter(wanted).sum();
-            // On a logarithmic axis the shortest bar has some length too.
+            // On a logarithmic axis the shortest bar has a length too.
             let seen = values.iter().map(|value| value / 2.0);
             if plot.y.logarithmic {
                 values.iter().copied().chain(seen).collect()
@@ -321,7 +321,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// On a logarithmic axis: a bar from its start, and symbols on it.
+    /// A row on a logarithmic axis: a bar from its start, and symbols on it.
     fn laid(&self, row: usize, x: &Scale, middle: f64) -> Markup {
         let start = x.ends[0];
         html! {
@@ -341,7 +341,7 @@ impl Drawing<'_> {
     }
 
     fn stacked<'p>(&self, pieces: impl Iterator<Item = Piece<'p>>, x: &Scale, middle: f64) -> Markup {
-        // Negative values are on the other side of zero.
+        // Negative values are to the left of zero.
         let (mut above, mut below) = (0.0, 0.0);
         let pieces: Vec<(Piece, f64, f64)> = pieces
             .map(|piece| {
@@ -410,18 +410,18 @@ struct Row {
     bottom: f64,
     /// Its name.
     lines: Vec<String>,
-    /// What is written beside its bar.
+    /// The text beside its bar.
     labels: Vec<String>,
 }
 
-/// What one series has in one row.
+/// The values of one series in one row.
 struct Piece<'a> {
     number: usize,
     series: &'a Series,
     point: &'a Point,
 }
 
-/// Lines of text about a height.
+/// Lines of text, centred on a height.
 fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> Markup {
     html! {
         @for (line, text) in lines.iter().enumerate() {
@@ -431,13 +431,13 @@ fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> 
     }
 }
 
-/// A path through those places.
+/// A path through these points.
 fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
     let places: Vec<String> = places.map(|(x, y)| format!("{x} {y}")).collect();
     format!("M{}", places.join("L"))
 }
 
-/// A name in lines of about so many letters each.
+/// A name, broken into lines of about this many letters.
 pub fn broken(name: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in name.split(' ') {
@@ -452,7 +452,7 @@ pub fn broken(name: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-/// A label has no more digits than it needs: `1 µs`, `10 ns`.
+/// A label without unnecessary digits: `1 µs`, `10 ns`.
 fn label(quantity: Quantity, value: f64) -> String {
     let text = quantity.format(value);
     match text.split_once(' ') {
@@ -463,7 +463,7 @@ fn label(quantity: Quantity, value: f64) -> String {
     }
 }
 
-/// From a value to its place between two ends of an axis.
+/// Converts a value to a position between two ends of an axis.
 struct Scale {
     from: f64,
     to: f64,
@@ -510,7 +510,7 @@ impl Scale {
         let ticks_max = room.floor().clamp(2.0, 24.0);
         let powers = |base: f64| {
             let [first, last] = [self.from.log(base).ceil(), (self.to * 1.001).log(base).floor()];
-            // Where there is no room for every one.
+            // Only some of them, if there is no room for all.
             let step = ((last - first) / ticks_max).ceil().max(1.0);
             let count = ((last - first) / step).floor().clamp(0.0, ticks_max) as u32;
             (0..=count).map(|tick| base.powf(first + f64::from(tick) * step)).collect()
@@ -527,13 +527,13 @@ impl Scale {
     }
 }
 
-/// From this slot on a part of a bar carries a pattern too: colours alone do not tell so many apart.
+/// From this slot on, a part of a bar also has a pattern, because colours alone cannot distinguish so many.
 const HATCHED: usize = 4;
 
 /// The look of a series.
 struct Style {
     ink: String,
-    /// What its symbols are filled with.
+    /// The fill of its symbols.
     fill: String,
     shape: Option<Shape>,
     dash: &'static str,
@@ -542,7 +542,7 @@ struct Style {
 }
 
 impl Style {
-    /// Of a point: what was disturbed is grey and pale.
+    /// The look of a point. A disturbed one is grey and pale.
     fn of_point(series: &Series, is_disturbed: bool) -> Self {
         let own = Self::of(series);
         if !is_disturbed {
@@ -554,7 +554,7 @@ impl Style {
 
     fn of(series: &Series) -> Self {
         let slot = series.slot % COLOURS;
-        // Where colours come round again, symbol and dash do not.
+        // Colours repeat before combinations of symbol and dash do.
         let lap = series.slot / COLOURS;
         let ink = match series.look {
             Look::Limit => "var(--plot-limit)".to_owned(),
@@ -567,7 +567,7 @@ impl Style {
             Look::Historic => (paper(), Some(Shape::ALL[(series.slot + 3) % 4])),
             Look::Mark => (ink.clone(), Some(Shape::Mark)),
             Look::Part => (ink.clone(), Some(Shape::ALL[series.slot % 4])),
-            // Four symbols, filled and then hollow.
+            // Four symbols, first filled and then hollow.
             Look::Measured => {
                 (if slot < 4 { ink.clone() } else { paper() }, Some(Shape::ALL[(slot + lap) % 4]))
             }
@@ -602,7 +602,7 @@ enum Shape {
 impl Shape {
     const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
 
-    /// Its path about a place.
+    /// Its path around a point.
     fn path(self, (x, y): (f64, f64)) -> String {
         let about = match self {
             Self::Circle => "m-4 0a4 4 0 1 0 8 0 4 4 0 1 0-8 0z",

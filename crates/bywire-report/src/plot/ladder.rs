@@ -1,4 +1,4 @@
-//! The ladder: every way of carrying messages below what the machine itself allows, at a glance.
+//! The ladder: every way of carrying messages, below the limits of the machine, at a glance.
 
 use bywire_results::quantity;
 
@@ -7,13 +7,13 @@ use crate::comparison::{Comparison, Entry, Row};
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Series};
 use crate::way::Waiting;
 
-/// Levels that Bywire carries by itself; of `eth` all links but veth.
+/// Levels that Bywire itself carries. For `eth` these are all links except veth.
 const OURS: [&str; 3] = ["msg", "sock", "eth"];
 
-/// The symbol of what was measured while polling, before its figure.
+/// The symbol before a figure that was measured while polling.
 const POLLING: &str = "■ ";
 
-/// Latency and rate, one row for each way, with how many times better than the kernel's TCP it is.
+/// Latency and rate: one row for each way, with its ratio to the kernel's TCP.
 pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
     let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
     let half_rtt = asked("latency").map(|latency| {

@@ -36,7 +36,7 @@ pub fn of_plot(plot: &Plot, place: &str) -> Markup {
     }
 }
 
-/// A button for each series; where there are many, those after the first wait until they are asked for.
+/// A button for each series. If there are many, the later ones are hidden until the reader asks for them.
 fn legend(plot: &Plot, place: &str) -> Markup {
     let entries = || plot.series.iter().enumerate().filter(|(_, series)| series.look != Look::Mark);
     let waiting = entries().filter(|(number, _)| !plot.starts_with(*number)).count();
