@@ -3,7 +3,7 @@
 use bywire_measure::measure::PAIRS;
 use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
-use bywire_results::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
+use bywire_results::cell::{Cacheline, Cell, CpuEnd, Unit};
 use bywire_results::parameter::Spin;
 use bywire_results::quantity;
 use bywire_results::web;
@@ -145,7 +145,7 @@ const DETAILS: [(&str, &str); 26] = [
 
 /// The results among the details, then all others, what was granted and how long it took.
 fn details(cell: &Cell) -> Vec<(String, String)> {
-    let value = |name: &str| cell.details.get(name)?.as_f64();
+    let value = |name: &str| cell.details.number(name);
     let results =
         DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
@@ -156,10 +156,9 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
 
 /// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
 fn open_loops(cell: &Cell) -> Vec<(String, String)> {
-    let loads = cell.details.get(web::LOADS).and_then(|loads| loads.as_array());
-    let row = |load: &serde_json::Value| {
-        let share = 100.0 * load["share"].as_f64()?;
-        let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
+    let row = |open: &web::OpenLoop| {
+        let share = 100.0 * open.share;
+        let of = |name: &str| cell.details.number(&format!("open_{share:.0}_{name}"));
         let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
         let spread = || Some(format!(", {} to {} by pair", time("p99_least_ns")?, time("p99_most_ns")?));
         // A quantile that too few requests lie beyond is not there.
@@ -178,13 +177,13 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
             "{:.0}/s of {:.0}/s{}; {latency}; server {:.1} µs each{}",
             of("answered_per_second")?,
             of("intended_per_second")?,
-            if web::is_sustained(load) { "" } else { ", not sustained" },
+            if open.is_sustained() { "" } else { ", not sustained" },
             of("server_cpu_us_per_request")?,
             unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
         );
         Some((format!("at {share:.0} % of the peak"), text))
     };
-    loads.into_iter().flatten().filter_map(row).collect()
+    cell.details.open_loops().iter().filter_map(row).collect()
 }
 
 /// Connections that are shown one by one; all stand in the JSON.
@@ -196,8 +195,7 @@ fn group(cell: &Cell) -> Vec<(String, String)> {
         [("connections_ns", Unit::Nanoseconds), ("connections_bytes_per_second", Unit::BytesPerSecond)];
     let mut rows = Vec::new();
     for (name, unit) in lists {
-        let each = cell.details.get(name).and_then(|values| values.as_array());
-        let each: Vec<f64> = each.into_iter().flatten().filter_map(|value| value.as_f64()).collect();
+        let each = cell.details.numbers(name);
         if each.is_empty() {
             continue;
         }
@@ -209,9 +207,9 @@ fn group(cell: &Cell) -> Vec<(String, String)> {
         };
         rows.push(("each".to_owned(), shown.join(", ") + &more));
     }
-    let version = cell.details.get("server_version").and_then(|version| version.as_str());
+    let version = cell.details.text("server_version");
     rows.extend(version.map(|version| ("server".to_owned(), version.to_owned())));
-    let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
+    let limit = cell.details.limited_by();
     rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
     rows
 }
@@ -270,7 +268,7 @@ fn cpu(end: &CpuEnd) -> String {
 
 /// Service demand of both ends and of those who carry between them.
 fn all_demand(cell: &Cell) -> Option<String> {
-    let lossy = cell.details.contains_key(LOST_SHARE);
+    let lossy = cell.details.lost_share().is_some();
     let kb = if lossy { "KB that arrived" } else { "KB" };
     let per_kb = cell.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/{kb}"));
     let transaction = || Some(format!("{:.3} µs/transaction", cell.cpu.service_demand_us_per_transaction()?));
@@ -304,7 +302,7 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
         (
-            per_kb && cell.details.contains_key(LOST_SHARE),
+            per_kb && cell.details.lost_share().is_some(),
             "Of what may get lost the source's µs/KB is by what it sent, and that of all ends by what arrived.",
         ),
         (

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
-use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
+use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use bywire_results::details::{LOST_SHARE, RATES_BY_SIZE};
 use bywire_results::level::MEMORY;
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -115,7 +116,7 @@ impl Aggregation {
     /// # Errors
     /// There is no pair, or no block has a value.
     pub fn cell(&self) -> Result<Cell> {
-        let mut details = Details::new();
+        let mut details = Details::default();
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
             Subject::Messages(plan) if plan.test.is_multi_connection() => {
                 let blocks = self.multi_connection_blocks(plan, &mut details);
@@ -258,7 +259,7 @@ impl Aggregation {
         let disturbed = parts.iter().filter(|reasons| !reasons.is_empty()).count();
         details.insert("blocks_of_streams_disturbed".into(), disturbed.into());
         let curve: Vec<_> = curve.iter().map(|(size, rates)| json!([size, median(rates)])).collect();
-        details.insert("bytes_per_second_by_size".into(), curve.into());
+        details.insert(RATES_BY_SIZE.to_owned(), curve.into());
         details.insert("reference_bytes_per_second".into(), median(&references).into());
         if !self.memcpy.is_empty() {
             let rates: Vec<f64> = self.memcpy.iter().map(median_reading).collect();
@@ -350,7 +351,7 @@ impl Aggregation {
         let Some((_, outcomes)) = self.all().next() else {
             return;
         };
-        let told = |details: &Details| details.clone().into_iter().filter(|(name, _)| name != PROCESS);
+        let told = |details: &Details| (**details).clone().into_iter().filter(|(name, _)| name != PROCESS);
         details.extend(told(&outcomes.source.details).map(|(name, value)| {
             match name.ends_with("_socket_bytes") {
                 true => (format!("source_{name}"), value),

@@ -122,7 +122,7 @@ impl Breakdown {
         let half_rtts: Vec<f64> = all.values().map(half_rtt_ns).collect();
         let (ladder, beside) = half_rtts.split_at(self.ladder.len());
         let asleep = self.ladder.iter().rposition(|variant| !variant.plan.spin);
-        let calls = asleep.and_then(|index| all[&index].source.details.get(CALLS)?.as_f64());
+        let calls = asleep.and_then(|index| all[&index].source.details.number(CALLS));
         self.taken.push(Taken {
             ladder: ladder.to_vec(),
             beside: beside.to_vec(),
@@ -147,7 +147,7 @@ impl Breakdown {
         let blocks = &outcomes.source.blocks;
         let spans: Vec<(u64, u64)> =
             blocks.iter().map(|part| (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)).collect();
-        let process = |outcome: &crate::plan::Outcome| Some(outcome.details.get(PROCESS)?.as_u64()? as u32);
+        let process = |outcome: &crate::plan::Outcome| Some(outcome.details.count(PROCESS)? as u32);
         let ends = [process(&outcomes.source), outcomes.target.as_ref().and_then(process)];
         let who = Who { ends: ends.into_iter().flatten().collect(), carriers: whole.plan.carriers.clone() };
         let seconds: f64 = blocks.iter().map(|part| part.seconds).sum();

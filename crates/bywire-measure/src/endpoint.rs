@@ -86,7 +86,7 @@ pub trait Endpoint {
 
     /// The values that the system granted, for the cell's details (`send_socket_bytes`, …).
     fn details(&self) -> Details {
-        Details::new()
+        Details::default()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The messages between a session and its workers: the plan of a pair, and the reports of its ends.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use bywire_analysis::statistics::median;
 use bywire_results::cell::CpuEnd;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::memory;
 use crate::mpi::choice::Choice;
@@ -16,10 +14,8 @@ use crate::options::Request;
 use crate::web::plan as web;
 
 pub use crate::registry::{Lanes, Level, Test};
+pub use bywire_results::details::Details;
 pub use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
-
-/// Named additional results, with units in the names.
-pub type Details = BTreeMap<String, Value>;
 
 /// Everything that both ends of one pair must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -318,7 +314,7 @@ impl Outcome {
             round_trips: Vec::new(),
             cpu: CpuEnd::default(),
             cpu_seconds: 0.0,
-            details: Details::new(),
+            details: Details::default(),
         }
     }
 

@@ -386,7 +386,7 @@ impl<'a> SharedPort<'a> {
         let disturbed = disturbance::reasons(&before.snapshot, &after.snapshot);
         let cpu_seconds = after.cpu_seconds - before.cpu_seconds;
         let span_seconds = (after.at_ns - before.at_ns) as f64 * 1e-9;
-        let mut details = Details::new();
+        let mut details = Details::default();
         details.insert("sleeps".into(), self.port.statistics().sleeps.into());
         details.insert("peers_of_one_port".into(), connections.into());
         let outcome = |slot: &mut Slot| {

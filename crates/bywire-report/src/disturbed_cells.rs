@@ -69,5 +69,5 @@ pub fn is_disturbed(cell: &Cell) -> bool {
 /// machine too.
 fn shares_cores(cell: &Cell) -> bool {
     let several = cell.parameters.number("connections").is_some_and(|connections| connections > 1);
-    several || cell.cpu.carriers.is_some() || cell.details.contains_key("limited_by")
+    several || cell.cpu.carriers.is_some() || cell.details.limited_by().is_some()
 }

@@ -109,10 +109,8 @@ fn columns(own: &[&str], demand: &str) -> Vec<String> {
 }
 
 fn stream(cell: &Cell) -> Vec<String> {
-    let megabits = |name: &str| {
-        let rate = cell.details.get(name).and_then(|value| value.as_f64());
-        rate.map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default()
-    };
+    let megabits =
+        |name: &str| cell.details.number(name).map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default();
     let own = [
         cell.size_bytes.map(quantity::size).unwrap_or_default(),
         megabits("received_bytes_per_second"),

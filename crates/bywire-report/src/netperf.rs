@@ -371,18 +371,16 @@ fn size_bytes(cell: &Cell) -> Result<u64, NetperfError> {
 /// An end's socket buffer in one direction, `send` or `receive`. If the detail does not name the end, it holds for
 /// both.
 fn granted(cell: &Cell, end: &str, direction: &'static str) -> Result<u64, NetperfError> {
-    let of = |name: String| cell.details.get(&name)?.as_u64();
+    let of = |name: String| cell.details.count(&name);
     let value =
         of(format!("{end}_{direction}_socket_bytes")).or_else(|| of(format!("{direction}_socket_bytes")));
     value.ok_or(NetperfError::Missing(direction))
 }
 
 fn whole(cell: &Cell, key: &'static str) -> Result<u64, NetperfError> {
-    let value = cell.details.get(key).and_then(|value| value.as_u64());
-    value.ok_or(NetperfError::Missing(key))
+    cell.details.count(key).ok_or(NetperfError::Missing(key))
 }
 
 fn number(cell: &Cell, key: &'static str) -> Result<f64, NetperfError> {
-    let value = cell.details.get(key).and_then(|value| value.as_f64());
-    value.ok_or(NetperfError::Missing(key))
+    cell.details.number(key).ok_or(NetperfError::Missing(key))
 }

@@ -314,7 +314,7 @@ fn cell_row(cell: &Cell) -> Markup {
         tr class=[(disturbed_cells::is_disturbed(cell)).then_some("unusable")] {
             th scope="row" {
                 code { (command_of(cell)) }
-                @if let Some(limit) = cell.details.get("limited_by").and_then(Value::as_str) { small { (limit) } }
+                @if let Some(limit) = cell.details.limited_by() { small { (limit) } }
             }
             td.figure { (value(Some(cell.value))) }
             td.figure { (interval(cell)) }

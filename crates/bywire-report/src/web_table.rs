@@ -3,7 +3,7 @@
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
-use bywire_results::web::{self, LOADS, SHARES, is_sustained};
+use bywire_results::web::{self, SHARES};
 
 use crate::ethernet_table::{Table, text};
 
@@ -48,7 +48,6 @@ fn columns(what: &str) -> Vec<String> {
 }
 
 fn row(cell: &Cell, test: web::Test) -> Vec<String> {
-    let detail = |name: &str| cell.details.get(name).and_then(|value| value.as_f64());
     let server = web::Server::ALL.iter().find(|server| server.name() == text(cell, "server"));
     let what = match test {
         web::Test::File => cell.size_bytes.map(quantity::size).unwrap_or_default(),
@@ -60,15 +59,17 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
     let naming = [server.map_or("", |server| server.title()).to_owned(), way(cell), what];
     let own = [
         quantity::value(cell.value, cell.unit),
-        detail("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
+        cell.details.number("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
     ];
-    let loads = || cell.details.get(LOADS).and_then(|loads| loads.as_array()).into_iter().flatten();
+    let loops = cell.details.open_loops();
     let shares = SHARES.map(|share| {
-        let of = |name| detail(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration);
+        let of = |name| {
+            cell.details.number(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration)
+        };
         let spread = of("p99_least").zip(of("p99_most"));
         let spread = spread.map_or_else(String::new, |(least, most)| format!(" ({least} to {most})"));
         let told = of("p99").map(|p99| p99 + &spread).unwrap_or_default();
-        let missed = loads().any(|load| load["share"] == share && !is_sustained(load));
+        let missed = loops.iter().any(|open| open.share == share && !open.is_sustained());
         if missed { format!("{told} not sustained").trim_start().to_owned() } else { told }
     });
     let demand =

@@ -71,7 +71,7 @@ pub struct Account {
 impl Account {
     /// Reads the account of a cell.
     pub fn of(cell: &Cell) -> Option<Self> {
-        serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
+        cell.details.structure(NAME)
     }
 
     /// True if the differences are parts of a whole. If the machine changes between two variants, a difference may be

@@ -2,11 +2,12 @@
 //!
 //! Units are in the names. Every block is kept; nothing measured is dropped, only marked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::details::Details;
 use crate::moment::Moment;
 use crate::parameter::Parameters;
 
@@ -21,9 +22,6 @@ pub const INTERVAL_PAIRS_MIN: usize = 5;
 /// The definition of a disturbed block, for readers of a count of them.
 pub const DISTURBED: &str = "A block is disturbed when, for more than 2 % of it, the hypervisor or another thread had the \
                              core of one of its ends while that end was ready to run.";
-
-/// The detail with the share of all payload that did not arrive.
-pub const LOST_SHARE: &str = "lost_share";
 
 /// One measured point: a level, a test, a size and its parameters, with every block that was taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,9 +70,9 @@ pub struct Cell {
     /// One line: why pairs are missing. Absent if nothing failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Further results of the test, with units in their names (`sent_bytes_per_second`, `n_half_bytes`, …).
+    /// Further results of the test.
     #[serde(default)]
-    pub details: BTreeMap<String, Value>,
+    pub details: Details,
     /// Everything needed to judge the run; see [`crate::cell::Session::environment`].
     pub environment: Value,
 }
@@ -94,7 +92,7 @@ impl Cell {
     /// figures do not add up if messages were lost.
     pub fn cpu_by_arrival(&self) -> CpuBothEnds {
         let mut cpu = self.cpu.clone();
-        if let Some(lost) = self.details.get(LOST_SHARE).and_then(Value::as_f64) {
+        if let Some(lost) = self.details.lost_share() {
             let own = &mut cpu.source.service_demand_us_per_kb;
             *own = own.map(|us| us / (1.0 - lost)).filter(|us| us.is_finite());
         }

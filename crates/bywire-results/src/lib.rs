@@ -5,6 +5,7 @@
 pub mod breakdown;
 pub mod cell;
 pub mod csv;
+pub mod details;
 pub mod ethernet;
 pub mod level;
 pub mod moment;

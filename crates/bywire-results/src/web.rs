@@ -1,5 +1,7 @@
 //! Words of the level `web`, and the results of its open loops.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ethernet;
 use crate::names;
 
@@ -99,7 +101,7 @@ impl Server {
     }
 }
 
-/// The detail that has an entry for each open loop.
+/// The detail with an [`OpenLoop`] for each open loop.
 pub const LOADS: &str = "open_loads";
 
 /// An open loop was not sustained if its rate of answers is below this share of the intended rate, by more than
@@ -109,10 +111,35 @@ const SUSTAINED_SHARE_MIN: f64 = 0.95;
 /// The standard deviations that chance may cause, because the moments of requests are drawn at random.
 const CHANCE: f64 = 3.0;
 
-/// True if an entry of [`LOADS`] was answered completely and at the intended rate.
-pub fn is_sustained(load: &serde_json::Value) -> bool {
-    let of = |name: &str| load[name].as_f64().unwrap_or(0.0);
-    let chance = CHANCE / of("due").max(1.0).sqrt();
-    let share_min = SUSTAINED_SHARE_MIN.min(1.0 - chance);
-    of("answered") >= of("due") && of("answered_per_second") >= share_min * of("intended_per_second")
+/// One open loop of a cell, over all pairs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenLoop {
+    /// The share of the peak.
+    pub share: f64,
+    /// The requested rate.
+    pub intended_per_second: f64,
+    /// The rate of answers.
+    pub answered_per_second: f64,
+    /// Requests that became due.
+    pub due: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// The CPU time of the server's processes for each request.
+    pub server_cpu_us_per_request: f64,
+    /// From the time when a request was due to its answer, as (ns, count).
+    pub from_intended_send_ns: Vec<(u64, u64)>,
+    /// From the time when it was sent.
+    pub from_send_ns: Vec<(u64, u64)>,
+    /// Was it [sustained](Self::is_sustained), as the session says?
+    pub sustained: bool,
+}
+
+impl OpenLoop {
+    /// True if it was answered completely and at the requested rate.
+    pub fn is_sustained(&self) -> bool {
+        let chance = CHANCE / (self.due as f64).max(1.0).sqrt();
+        let share_min = SUSTAINED_SHARE_MIN.min(1.0 - chance);
+        self.answered >= self.due && self.answered_per_second >= share_min * self.intended_per_second
+    }
 }

@@ -157,7 +157,7 @@ impl BlockLoop<'_> {
             _ => Default::default(),
         };
         let (end, round_trips) = (self.end, buckets(&all));
-        Ok(Outcome { end, blocks, warmup, round_trips, cpu, cpu_seconds, details: Details::new() })
+        Ok(Outcome { end, blocks, warmup, round_trips, cpu, cpu_seconds, details: Details::default() })
     }
 
     fn snapshot(&self, cpu_ns: u64) -> Snapshot {

@@ -438,7 +438,7 @@ impl Endpoint for MsgEnd {
     }
 
     fn details(&self) -> Details {
-        let mut details = Details::new();
+        let mut details = Details::default();
         details.insert("sleeps".into(), self.state.borrow().port.statistics().sleeps.into());
         details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());
         details.insert("lent".into(), self.lent.into());

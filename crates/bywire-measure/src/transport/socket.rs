@@ -32,7 +32,7 @@ pub(super) fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
 
 /// The values that the kernel granted: buffers, and over TCP the congestion control algorithm.
 pub(super) fn granted(socket: BorrowedFd) -> Details {
-    let mut details = Details::new();
+    let mut details = Details::default();
     if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
         details.insert("send_socket_bytes".into(), bytes.into());
     }

@@ -1,10 +1,9 @@
 //! The results of a cell's open loops.
 
 use anyhow::{Context, Result};
-use bywire_results::web::{SHARES, is_sustained};
+use bywire_results::web::{OpenLoop, SHARES};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::plan::{Details, Outcomes};
 use crate::workload::block_loop::{buckets, histogram};
@@ -37,12 +36,12 @@ pub struct OpenLoad {
 /// # Errors
 /// A client's report that cannot be read.
 pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details> {
-    let mut details = Details::new();
+    let mut details = Details::default();
     let mut loads: Vec<Vec<OpenLoad>> = vec![Vec::new(); SHARES.len()];
     let mut round_trips = histogram();
     let (mut received_bytes, mut seconds) = (0, 0.0);
     for outcomes in pairs {
-        for (name, value) in &outcomes.source.details {
+        for (name, value) in outcomes.source.details.iter() {
             if name != LOADS {
                 details.insert(name.clone(), value.clone());
                 continue;
@@ -62,8 +61,8 @@ pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details>
     }
     details.insert("received_bytes_per_second".into(), (received_bytes as f64 / seconds).into());
     let merged = loads.iter().filter(|loads| !loads.is_empty()).map(|loads| of_load(loads, &mut details));
-    let merged: Vec<_> = merged.collect();
-    details.insert(LOADS.into(), merged.into());
+    let merged: Vec<OpenLoop> = merged.collect();
+    details.insert(LOADS.into(), serde_json::to_value(merged)?);
     Ok(details)
 }
 
@@ -99,8 +98,8 @@ fn p99_of_pairs(loads: &[OpenLoad]) -> Option<(u64, u64)> {
     Some((*all.iter().min()?, *all.iter().max()?))
 }
 
-/// Adds up one open loop of all pairs: figures go into `details`, and the whole is returned as one object.
-fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
+/// Adds up one open loop of all pairs: figures go into `details`, and the sum is returned.
+fn of_load(loads: &[OpenLoad], details: &mut Details) -> OpenLoop {
     let (mut from_due, mut from_sent) = (histogram(), histogram());
     for load in loads {
         add(&mut from_due, &load.from_due);
@@ -129,18 +128,18 @@ fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
     set("answered_per_second", achieved.into());
     set("unanswered", ((due - answered) as u64).into());
     set("server_cpu_us_per_request", server_cpu_us.into());
-    let mut load = json!({
-        "share": share,
-        "intended_per_second": intended,
-        "answered_per_second": achieved,
-        "due": due as u64,
-        "answered": answered as u64,
-        "server_cpu_us_per_request": server_cpu_us,
-        "from_intended_send_ns": buckets(&from_due),
-        "from_send_ns": buckets(&from_sent),
-    });
-    load["sustained"] = is_sustained(&load).into();
-    load
+    let all = OpenLoop {
+        share,
+        intended_per_second: intended,
+        answered_per_second: achieved,
+        due: due as u64,
+        answered: answered as u64,
+        server_cpu_us_per_request: server_cpu_us,
+        from_intended_send_ns: buckets(&from_due),
+        from_send_ns: buckets(&from_sent),
+        sustained: false,
+    };
+    OpenLoop { sustained: all.is_sustained(), ..all }
 }
 
 fn add(histogram: &mut Histogram<u64>, buckets: &[(u64, u64)]) {
@@ -170,7 +169,7 @@ mod tests {
     #[test]
     fn a_quantile_is_told_where_ten_requests_lie_beyond_it() {
         let named = |requests| {
-            let mut details = Details::new();
+            let mut details = Details::default();
             of_load(&[load(requests, 1000)], &mut details);
             ["p50", "p99", "p999"].map(|name| details.contains_key(&format!("open_50_{name}_ns")))
         };
@@ -185,26 +184,26 @@ mod tests {
     fn a_load_is_sustained_where_all_was_answered_as_fast_as_it_was_asked() {
         let of = |seconds: f64, answered: u64| {
             let load = OpenLoad { intended_per_second: 10_000.0, seconds, answered, ..load(10_000, 7) };
-            of_load(&[load], &mut Details::new())["sustained"].clone()
+            of_load(&[load], &mut Details::default()).sustained
         };
-        assert_eq!(of(1.0, 10_000), true);
-        assert_eq!(of(1.04, 10_000), true, "within what is tolerated");
-        assert_eq!(of(1.08, 10_000), false, "too slow");
-        assert_eq!(of(1.0, 9_999), false, "one was never answered");
+        assert!(of(1.0, 10_000));
+        assert!(of(1.04, 10_000), "within what is tolerated");
+        assert!(!of(1.08, 10_000), "too slow");
+        assert!(!of(1.0, 9_999), "one was never answered");
         // With few requests, chance alone makes a larger difference.
         let few = OpenLoad { intended_per_second: 25.0, seconds: 1.4, ..load(25, 7) };
-        assert_eq!(of_load(&[few], &mut Details::new())["sustained"], true);
+        assert!(of_load(&[few], &mut Details::default()).sustained);
     }
 
     #[test]
     fn the_pairs_tell_how_far_their_own_p99_lie_apart() {
-        let mut details = Details::new();
+        let mut details = Details::default();
         of_load(&[load(2000, 7), load(2000, 90), load(2000, 30), load(10, 1)], &mut details);
         assert_eq!(
             (&details["open_50_p99_least_ns"], &details["open_50_p99_most_ns"]),
-            (&json!(7), &json!(90))
+            (&serde_json::json!(7), &serde_json::json!(90))
         );
-        let mut details = Details::new();
+        let mut details = Details::default();
         of_load(&[load(2000, 7), load(10, 90)], &mut details);
         assert!(!details.contains_key("open_50_p99_least_ns"), "one pair says nothing of others");
     }

@@ -72,7 +72,7 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
         ..Outcome::of(end)
     };
     let source = outcome(End::Source, asked, before.0.until(&after.0), details);
-    let target = outcome(End::Target, answered, before.1.until(&after.1), Details::new());
+    let target = outcome(End::Target, answered, before.1.until(&after.1), Details::default());
     Ok([Outcome { round_trips: buckets(&round_trips), ..source }, target])
 }
 

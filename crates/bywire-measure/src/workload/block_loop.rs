@@ -193,7 +193,7 @@ impl<'a> BlockLoop<'a> {
 
     /// What the level granted, and the process id.
     fn details<E: Endpoint>(&self, lanes: &[E]) -> Details {
-        let mut details = lanes.first().map_or_else(Details::new, Endpoint::details);
+        let mut details = lanes.first().map_or_else(Details::default, Endpoint::details);
         details.insert(PROCESS.into(), std::process::id().into());
         details
     }

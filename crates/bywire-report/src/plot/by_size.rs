@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
-use serde_json::Value;
 
 use crate::ceiling::Ceilings;
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
@@ -213,17 +212,14 @@ fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
         return None;
     }
     let cell = *way.by_size("nhalf").last()?;
-    let points = cell.details.get("bytes_per_second_by_size")?.as_array()?;
-    let point = |point: &Value| Some(Point::new(point.get(0)?.as_f64()?, point.get(1)?.as_f64()?));
-    Some(measured(&way.label, slot, points.iter().filter_map(point).collect()))
+    let points = cell.details.rates_by_size()?;
+    Some(measured(&way.label, slot, points.into_iter().map(|(size, rate)| Point::new(size, rate)).collect()))
 }
 
 /// N½ is drawn at half of its reference rate.
 fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
-    let of_sweep = way.by_size("nhalf").last().and_then(|cell| {
-        let reference = cell.details.get("reference_bytes_per_second")?;
-        reference.as_f64()
-    });
+    let of_sweep =
+        way.by_size("nhalf").last().and_then(|cell| cell.details.number("reference_bytes_per_second"));
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
     let mut point = Point::new(n_half(way)?.bytes.round(), reference / 2.0);

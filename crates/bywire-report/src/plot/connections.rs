@@ -64,9 +64,9 @@ fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
 /// A remark on figures that were limited by the cores.
 fn limits(ways: &[Way], test: &str) -> Vec<String> {
     let of_way = |way: &Way| {
-        let limited = connections(way, test).into_iter().filter_map(|(connections, cell)| {
-            Some((connections, cell.details.get("limited_by")?.as_str()?.to_owned()))
-        });
+        let limited = connections(way, test)
+            .into_iter()
+            .filter_map(|(connections, cell)| Some((connections, cell.details.limited_by()?.to_owned())));
         let limited: Vec<(u64, String)> = limited.collect();
         let (first, _) = limited.first()?;
         let (_, said) = limited.last()?;

@@ -54,9 +54,8 @@ pub fn cpu_per_transaction(ways: &[Way]) -> Plot {
 pub fn cpu_per_message(ways: &[Way]) -> Plot {
     let rows: Vec<(String, &Cell)> =
         ways.iter().filter_map(|way| Some((way.label.clone(), way.short("overhead")?))).collect();
-    let part = |name: &str, slot: usize, key: &str| {
-        series(name, slot, &rows, &|cell| cell.details.get(key)?.as_f64())
-    };
+    let part =
+        |name: &str, slot: usize, key: &str| series(name, slot, &rows, &|cell| cell.details.number(key));
     let mut parts = vec![part("send", 0, "send_ns"), part("receive", 2, "receive_ns")];
     if parts.iter().all(|series| series.points.is_empty()) {
         parts = vec![series("send + receive", 0, &rows, &|cell| Some(cell.value))];

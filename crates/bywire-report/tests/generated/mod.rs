@@ -1,11 +1,10 @@
 //! A session of generated cells: a formula's figures in the shape of a result. None was measured.
 
-use std::collections::BTreeMap;
-
 use bywire_results::breakdown::{self, Account, CoreAccount, REST, Share};
 use bywire_results::cell::{
     Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
 };
+use bywire_results::details::Details;
 
 /// A session of formulas: half-RTT is a start-up time plus length over a rate.
 pub fn generated_session() -> Session {
@@ -142,7 +141,7 @@ pub fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit:
         cacheline: None,
         failure: None,
         cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
-        details: BTreeMap::new(),
+        details: Details::default(),
         environment: serde_json::Value::Null,
     }
 }
