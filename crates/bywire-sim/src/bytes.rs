@@ -1,13 +1,13 @@
-//! Bytes of which each knows its place.
+//! Test bytes that depend on their sender and offset, so that a misplaced byte is noticed.
 
 use bywire_wire::frame::Lane;
 
-/// Who sends bytes: an end, in one of its lives.
+/// The sender of bytes: an end, in one of its incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// 0 or 1.
     pub end: usize,
-    /// How often the connection was made anew.
+    /// How often the connection has been made anew.
     pub life: u32,
 }
 

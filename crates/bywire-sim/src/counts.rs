@@ -1,10 +1,10 @@
-//! What has happened in a run: every fault, and every transition of the connections that has a name.
+//! The counts of a run: every fault, and every named transition of the connections.
 
 use std::collections::BTreeMap;
 
 use bywire_wire::connection;
 
-/// What has to happen in some run.
+/// The names that must be counted in some run.
 const FAULTS: [&str; 18] = [
     "network: packets damaged",
     "network: packets doubled",
@@ -26,11 +26,11 @@ const FAULTS: [&str; 18] = [
     "world: packets of an earlier life",
 ];
 
-/// Numbers by name.
+/// Counts by name.
 #[derive(Clone, Debug)]
 pub struct Counts {
     numbers: BTreeMap<&'static str, u64>,
-    /// How much of the time that it may take a healed world has taken, in thousandths, and which seed's.
+    /// The largest share of the permitted time after faults had stopped, in thousandths, and its seed.
     slowest: (u64, u64),
 }
 
@@ -46,7 +46,7 @@ impl Counts {
     /// Counts a fault.
     ///
     /// # Panics
-    /// On one that is not listed: nobody would notice if it never happened.
+    /// If it is not listed, because its absence would not be noticed.
     pub fn add_fault(&mut self, name: &'static str, number: u64) {
         assert!(FAULTS.contains(&name), "{name}");
         self.add(name, number);
@@ -56,7 +56,7 @@ impl Counts {
         *self.numbers.entry(name).or_default() += number;
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         for (name, number) in &other.numbers {
             self.add(name, *number);
@@ -64,24 +64,24 @@ impl Counts {
         self.slowest = self.slowest.max(other.slowest);
     }
 
-    /// A healed world has taken so many thousandths of its time.
+    /// Notes the time that a run took after faults had stopped, in thousandths of the permitted time.
     pub fn note_time(&mut self, thousandths: u64, seed: u64) {
         self.slowest = self.slowest.max((thousandths, seed));
     }
 
-    /// The longest that a healed world has taken, in thousandths of what it may take, and its seed.
+    /// The largest such time, in thousandths, and its seed.
     pub fn slowest(&self) -> (u64, u64) {
         self.slowest
     }
 
-    /// Everything that was counted, by name; 0 where it did not happen.
+    /// All counts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.numbers.iter().map(|(name, number)| (*name, *number))
     }
 
-    /// Adds what one connection has counted.
+    /// Adds the counts of one connection.
     pub fn add_connection(&mut self, counts: &connection::Counts) {
-        // Named one by one, so that a new count does not compile without a line here.
+        // They are named one by one, so that a new count does not compile without a line here.
         let connection::Counts {
             sent,
             taken,

@@ -15,41 +15,41 @@ use crate::counts::Counts;
 use crate::network::Packet;
 use crate::scenario::{HEALED_AT_NS, Scenario};
 
-/// How soon an end looks again at what it has left lying.
+/// When an end looks again at bytes that it has not consumed.
 const AGAIN_NS: u64 = 50_000;
 
 /// One end.
 #[derive(Debug)]
 pub struct End {
-    /// Which end, and which of its lives.
+    /// The end, and its incarnation.
     pub source: Source,
-    /// The very code that ships.
+    /// The code that ships.
     pub connection: Connection<Vec<u8>>,
     inbox: Vec<Packet>,
     inbox_bytes: usize,
-    /// Bytes that are in the connection, by lane.
+    /// The bytes that were added to the connection, by lane.
     pub sent: [u64; 3],
     /// Bytes that the program has consumed, by lane.
     pub consumed: [u64; 3],
-    /// Bytes whose memory came back, by lane.
+    /// The bytes whose memory has come back, by lane.
     back: [u64; 3],
     datagrams_sent: u32,
     datagrams: BTreeSet<u32>,
     next_send_ns: u64,
-    /// Copies of one packet are taken once.
+    /// Duplicates of a packet are accepted only once. This is the set of accepted ones.
     taken_ids: BTreeSet<u64>,
     last_number: Option<u64>,
     stall_ns: Option<u64>,
-    /// Before this moment it does not exist: nobody hears what comes.
+    /// Before this time the end does not exist, and packets to it are lost.
     from_ns: u64,
 }
 
-/// Which side an end is.
+/// The side of an end.
 pub fn side_of(end: usize) -> Side {
     if end == 0 { Side::Initiator } else { Side::Responder }
 }
 
-/// What the two ends of one life share.
+/// The parameters that both ends of one incarnation share.
 pub fn secret_of(scenario: &Scenario, life: u32) -> Secret {
     let mut secret = [0; SECRET_BYTES];
     secret[..8].copy_from_slice(&scenario.seed.to_le_bytes());
@@ -58,10 +58,10 @@ pub fn secret_of(scenario: &Scenario, life: u32) -> Secret {
 }
 
 impl End {
-    /// One end of a connection, which exists from a moment on, and does nothing for a while if it `stalls`.
+    /// One end of a connection, which exists from a given time on, and does nothing for a while if it `stalls`.
     pub fn new(source: Source, from_ns: u64, scenario: &Scenario, stalls: bool, random: &mut StdRng) -> Self {
         let end = source.end as u32;
-        // A new life may have the numbers of the old one: then its key is what tells them apart.
+        // A new incarnation may have the numbers of the old one. The keys differ.
         let base = if scenario.seed.is_multiple_of(2) { 100 } else { 100 + 2 * source.life };
         let mut connection = Connection::new(Options {
             side: side_of(source.end),
@@ -96,7 +96,7 @@ impl End {
         Source { end: 1 - self.source.end, life: self.source.life }
     }
 
-    /// Until when it does nothing.
+    /// The time until which it does nothing.
     pub fn idle_until_ns(&self, now_ns: u64, scenario: &Scenario) -> Option<u64> {
         let stalled_until_ns =
             self.stall_ns.filter(|at_ns| *at_ns <= now_ns).map(|at_ns| at_ns + scenario.stall_ns);
@@ -107,7 +107,7 @@ impl End {
             .max()
     }
 
-    /// A packet comes to the socket.
+    /// Receives a packet in the socket.
     pub fn arrive(&mut self, now_ns: u64, packet: Packet, scenario: &Scenario, counts: &mut Counts) {
         if now_ns < self.from_ns {
             counts.add_fault("network: packets that met no socket", 1);
@@ -121,7 +121,7 @@ impl End {
         self.inbox.push(packet);
     }
 
-    /// Takes in the batch that has come: how many packets, and of how many the end knew nothing before.
+    /// Processes the batch that has arrived. Returns the number of packets, and how many of them were new.
     pub fn receive(&mut self, now_ns: u64, counts: &mut Counts) -> Result<[usize; 2], String> {
         let batch = std::mem::take(&mut self.inbox);
         self.inbox_bytes = 0;
@@ -147,7 +147,7 @@ impl End {
         Ok([packets, taken])
     }
 
-    /// What the program does: it sends, and consumes what has come.
+    /// The program's turn: it sends, and consumes received bytes.
     pub fn work(
         &mut self,
         now_ns: u64,
@@ -190,13 +190,13 @@ impl End {
         for lane in LANES {
             let all = scenario.bytes[self.source.end][lane as usize];
             let sent = &mut self.sent[lane as usize];
-            // In a thousand steps at most, however short pieces are.
+            // In a thousand steps at most, even if pieces are short.
             let longest = (scenario.piece_bytes_max as u64).max(all / 200);
             let length = random.random_range(0..=longest).min(all - *sent);
             let piece = bytes::make(self.source, lane, *sent, length as usize);
             *sent = self.connection.send(lane, piece).unwrap_or(*sent);
         }
-        // Sometimes all of them at once, which is more than wait.
+        // Sometimes all of them at once, which is more than may wait.
         let burst = if random.random_bool(0.003) { u32::MAX } else { 1 };
         for _ in 0..burst.min(scenario.datagrams - self.datagrams_sent) {
             let number = self.datagrams_sent;
@@ -234,7 +234,7 @@ impl End {
         Ok(())
     }
 
-    /// Does the program leave the lane alone until everything else has come?
+    /// Does the program leave the lane alone until everything else has arrived?
     fn is_standing(&self, lane: Lane, scenario: &Scenario) -> bool {
         let others = [Lane::Reply, Lane::High].map(|lane| lane as usize);
         scenario.is_low_standing
@@ -243,14 +243,14 @@ impl End {
             && others.iter().any(|lane| self.consumed[*lane] < scenario.bytes[0][*lane])
     }
 
-    /// Does the low lane stand, with all the bytes that its window allows?
+    /// Is the low lane blocked, with all the bytes that its window permits?
     fn is_low_full(&self, scenario: &Scenario) -> bool {
         let (first, second) = self.connection.peek(Lane::Low);
         self.is_standing(Lane::Low, scenario)
             && (first.len() + second.len()) as u64 == scenario.windows[Lane::Low as usize]
     }
 
-    /// What leaves now.
+    /// The packets that leave now.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) -> Result<(), String> {
         let (before, _) = self.connection.flight();
         let passed = self.connection.counts().beyond_window;
@@ -258,7 +258,7 @@ impl End {
         self.connection.transmit(now_ns, batch);
         let (after, window) = self.connection.flight();
         let passed = (self.connection.counts().beyond_window - passed) as usize;
-        // Whatever obeys the window fits into it when it leaves; only these pass it.
+        // Packets that obey the window fit into it when they leave. Only these others exceed it.
         let mut lengths: Vec<u64> = batch.packets().map(|packet| packet.len() as u64).collect();
         lengths.sort_unstable_by(|one, other| other.cmp(one));
         let most = before.max(window) + lengths.iter().take(passed).sum::<u64>();
@@ -277,7 +277,7 @@ impl End {
         Ok(())
     }
 
-    /// When it has something to do again.
+    /// When it next has work to do.
     pub fn next_ns(&self, now_ns: u64, scenario: &Scenario) -> Option<u64> {
         let all = scenario.bytes[self.source.end];
         let is_sending = self.sent != all || self.datagrams_sent < scenario.datagrams;
@@ -299,12 +299,13 @@ impl End {
             && self.connection.is_drained()
     }
 
-    /// How many datagrams have come.
+    /// The number of datagrams that have arrived.
     pub fn datagrams(&self) -> usize {
         self.datagrams.len()
     }
 
-    /// What must hold of both ends at any time: whatever this end believes of its peer is what the peer's own program counts.
+    /// Checks the invariants of both ends: what this end believes about its peer must agree with the counts of the
+    /// peer's own program.
     pub fn check(&self, peer: &Self, scenario: &Scenario) -> Result<(), String> {
         for lane in LANES {
             let (first, second) = peer.connection.peek(lane);
@@ -330,7 +331,7 @@ impl End {
         Ok(())
     }
 
-    /// What must hold once everything has come and is told.
+    /// Checks the final state, when everything has arrived and is reported.
     pub fn check_end(&self, peer: &Self) -> Result<(), String> {
         for lane in LANES {
             let place = lane as usize;
@@ -353,7 +354,7 @@ fn make_datagram(source: Source, number: u32) -> Vec<u8> {
     let length = match number % 4 {
         0 => 4,
         1 => 4 + (number as usize * 37) % 1500,
-        // Of one length, so that pieces of two could be taken for one.
+        // All of one length, so that pieces of two could be confused.
         2 => 5000,
         _ => 60,
     };

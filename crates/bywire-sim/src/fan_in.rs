@@ -1,7 +1,7 @@
-//! Many nodes that send to one through a switch: how much comes, and how evenly.
+//! Many nodes that send to one through a switch: the total throughput, and how evenly it is shared.
 //!
-//! Every node has a link of its own. The switch has a queue for each of its ports and drops what does not fit. Packets count
-//! with the bytes that `bywire-wire` makes; headers of UDP, IP and Ethernet are not modelled.
+//! Every node has its own link. The switch has a queue for each of its ports and drops packets that do not fit. Packets
+//! count with the bytes that `bywire-wire` makes. The headers of UDP, IP and Ethernet are not modelled.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,46 +14,46 @@ use bywire_wire::keys::{SECRET_BYTES, Security, Side};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// What is sent at a time, and added again once less than that waits.
+/// The bytes that are sent at a time. More are added once less than that waits.
 const PIECE_BYTES: u64 = 64 * 1024;
-/// A program looks for what has come after at most so long.
+/// The longest time until a program looks for received bytes.
 const LOOKS_NS: u64 = 5_000;
 
-/// A switch and what hangs on it.
+/// A switch and its links.
 #[derive(Clone, Copy, Debug)]
 pub struct FanIn {
     /// Nodes that send.
     pub sources: usize,
-    /// Bits that each link carries in a second.
+    /// The rate of each link, in bits per second.
     pub bits_per_second: u64,
-    /// Bytes that the switch keeps for one port.
+    /// The bytes of the switch's queue for one port.
     pub queue_bytes: u64,
-    /// How long a bit is under way on one link.
+    /// The propagation time of one link.
     pub link_ns: u64,
-    /// The longest packet.
+    /// The packet size.
     pub packet_bytes: u16,
-    /// Bytes that may wait at the receiver, for each source.
+    /// The bytes that may wait at the receiver, for each source.
     pub window: u64,
-    /// Before this nothing is counted.
+    /// The time before the measurement.
     pub warm_up_ns: u64,
-    /// For so long it is.
+    /// The time of the measurement.
     pub measured_ns: u64,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Bytes of the program that came, of those that the link carries.
+    /// The program's bytes that arrived, as a share of the link's rate.
     pub goodput: f64,
     /// Jain's index: 1 if every source has the same share, 1/n if one has all.
     pub jain: f64,
-    /// The least and the greatest share of a source over an even one.
+    /// The least and the greatest share of a source, relative to an even share.
     pub shares: [f64; 2],
-    /// The median and the 99th percentile of how long a piece of 64 KiB takes, in microseconds, as its sender sees it.
+    /// The median and the 99th percentile of the time for a piece of 64 KiB, in microseconds, as its sender sees it.
     pub piece_us: [u64; 2],
-    /// Packets that the switch dropped, of those that came to it.
+    /// Packets that the switch dropped, as a share of those that reached it.
     pub dropped: f64,
-    /// The most bytes that lay in lanes of the receiver at once.
+    /// The most bytes that were in lanes of the receiver at once.
     pub memory_bytes: usize,
 }
 
@@ -62,18 +62,18 @@ enum Event {
     Switch { to_target: bool, flow: usize, bytes: Vec<u8> },
     /// A packet reaches its node.
     Arrive { at_target: bool, flow: usize, bytes: Vec<u8> },
-    /// An end has something to do.
+    /// An end has work to do.
     Wake { at_target: bool, flow: usize },
 }
 
-/// A link or a port of the switch: when the last bit of what waits will have left.
+/// The queue of a link or of a port of the switch: when the last waiting bit will have left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     busy_until_ns: u64,
 }
 
 impl Line {
-    /// When a packet has left, after everything that waits.
+    /// When a packet will have left, after everything that waits.
     fn send(&mut self, now_ns: u64, bytes: usize, bits_per_second: u64) -> u64 {
         let time_ns = bytes as u64 * 8 * 1_000_000_000 / bits_per_second;
         self.busy_until_ns = self.busy_until_ns.max(now_ns) + time_ns;
@@ -92,7 +92,7 @@ struct End {
     connection: Connection<Arc<[u8]>>,
     inbox: Vec<Vec<u8>>,
     wake_ns: Option<u64>,
-    /// Pieces that are under way, by when they were added, and when each was.
+    /// Pieces under way, by their offsets, with the time when each was added.
     pieces: VecDeque<u64>,
     consumed: u64,
 }
@@ -113,7 +113,7 @@ struct World {
     target: [Line; 2],
     piece: Arc<[u8]>,
     batch: Batch,
-    /// Packets that came to the switch, and those that it dropped.
+    /// Packets that reached the switch, and those that it dropped.
     packets: [u64; 2],
     piece_us: Vec<u64>,
     memory_bytes: usize,
@@ -121,7 +121,7 @@ struct World {
 }
 
 impl FanIn {
-    /// Lets all sources send for as long as is planned.
+    /// Lets all sources send for the planned time.
     pub fn run(&self, seed: u64) -> Outcome {
         let mut world = World::new(*self, seed);
         world.until(self.warm_up_ns);
@@ -174,7 +174,7 @@ impl World {
             held_bytes: 0,
         };
         for flow in 0..plan.sources {
-            // They begin within a millisecond of each other.
+            // The sources begin within a millisecond of each other.
             let at_ns = world.random.random_range(0..1_000_000);
             world.wake(false, flow, at_ns);
             world.wake(true, flow, 0);
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// The switch passes a packet on, or drops it.
+    /// The switch forwards a packet or drops it.
     fn forward(&mut self, to_target: bool, flow: usize, bytes: Vec<u8>) {
         let rate = self.plan.bits_per_second;
         let port = if to_target { &mut self.target[1] } else { &mut self.links[1][flow] };
@@ -265,7 +265,7 @@ impl World {
                 let began_ns = end.pieces.pop_front().unwrap_or(now_ns);
                 self.piece_us.push((now_ns - began_ns) / 1000);
             }
-            // One is sent, and one waits.
+            // One packet is being sent, and one waits.
             while end.pieces.len() < 2 && end.connection.send(Lane::Low, self.piece.clone()).is_ok() {
                 end.pieces.push_back(now_ns);
             }

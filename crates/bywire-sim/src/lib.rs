@@ -1,8 +1,8 @@
-//! A seeded simulator: two connections of `bywire-wire`, as they ship, over a modelled network. In [`exchange`], two peers of
-//! `bywire` are above them.
+//! A seeded simulator: two connections of `bywire-wire`, the code that ships, over a modelled network. [`exchange`]
+//! puts two peers of `bywire` above them.
 //!
-//! A seed expands into a [`Scenario`], which prints itself. Faults reign first; then the world is healed, and everything has
-//! to end within a bound. [`run`] tells what has happened, or which property was broken and how it came to that.
+//! A seed expands into a [`Scenario`], which prints itself. A run has a phase with faults and a phase without. In the
+//! second one everything has to end within a bound. [`run`] returns the counts, or the broken invariant with its trace.
 #![forbid(unsafe_code)]
 
 mod bytes;

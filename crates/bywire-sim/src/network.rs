@@ -6,39 +6,39 @@ use rand::rngs::StdRng;
 use crate::counts::Counts;
 use crate::scenario::{HEALED_AT_NS, Scenario};
 
-/// What the network gives to an end.
+/// A packet that the network delivers to an end.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The same for every copy of one packet.
     pub id: u64,
-    /// The sender's life, where it has several.
+    /// The sender's incarnation, if it has several.
     pub life: u32,
-    /// It is not what was sent.
+    /// The packet was changed on its way.
     pub is_damaged: bool,
-    /// What comes.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 /// One direction.
 #[derive(Debug)]
 pub struct Path {
-    /// When the last byte that waits before the path has left.
+    /// When the last byte in the queue before the path will have left.
     busy_until_ns: u64,
-    /// Packets of the burst that are still to vanish.
+    /// The packets of a burst that are still to be lost.
     burst: u32,
     next_id: u64,
-    /// From when on nothing comes through.
+    /// From this time on, everything is lost.
     partition_ns: Option<u64>,
 }
 
 impl Path {
-    /// A path that is whole or is parted at some time.
+    /// A path that works, or that is interrupted at some time.
     pub fn new(random: &mut StdRng, is_parted: bool) -> Self {
         let partition_ns = is_parted.then(|| random.random_range(0..HEALED_AT_NS / 2));
         Self { busy_until_ns: 0, burst: 0, next_id: 0, partition_ns }
     }
 
-    /// What becomes of a packet: when it comes, and how, no time or several times.
+    /// Decides when a packet arrives and in which state: never, once or several times.
     pub fn carry(
         &mut self,
         now_ns: u64,

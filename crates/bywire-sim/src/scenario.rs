@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use std::fmt;
 
@@ -7,46 +7,46 @@ use bywire_wire::size::BASE_BYTES;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Everything that differs between seeds. Chances are of 1,000 packets.
+/// Everything that differs between seeds. Chances are per 1,000 packets.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The seed itself.
     pub seed: u64,
-    /// How packets are protected.
+    /// The protection of packets.
     pub security: Security,
     /// Packets that one key seals.
     pub packets_per_key: u64,
-    /// From one end to the other.
+    /// The delay from one end to the other.
     pub latency_ns: u64,
-    /// Bytes that the path carries in a millisecond.
+    /// The bytes that the path carries in a millisecond.
     pub bytes_per_ms: u64,
-    /// Bytes that wait before the path; more are dropped.
+    /// The bytes that wait before the path. Further ones are dropped.
     pub queue_bytes: u64,
-    /// Bytes that wait in the buffer of a socket.
+    /// The bytes that wait in the buffer of a socket.
     pub socket_bytes: usize,
-    /// Packets that vanish.
+    /// Packets that are lost.
     pub loss: u32,
-    /// Packets with which a burst begins, in which all vanish.
+    /// Packets that begin a burst of losses.
     pub burst: u32,
     /// Packets that are overtaken.
     pub reorder: u32,
-    /// Packets that come twice.
+    /// Packets that are duplicated.
     pub duplicate: u32,
-    /// Packets that come damaged.
+    /// Packets that are damaged.
     pub corrupt: u32,
-    /// For how long nothing comes through, in one direction.
+    /// How long one direction is interrupted.
     pub partition_ns: u64,
     /// The longest packet that the path carries, before and after a change.
     pub path_bytes: [u16; 2],
-    /// What the route says of it.
+    /// The route's limit, as the kernel reports it.
     pub route_bytes: u16,
-    /// For how long one end does nothing.
+    /// How long one end stalls.
     pub stall_ns: u64,
-    /// How much later one end is there than the other one: packets meet no socket until then.
+    /// How much later one end exists than the other. Packets to it are lost until then.
     pub late_ns: u64,
     /// When one end crashes. `None`: it does not.
     pub crash_ns: Option<u64>,
-    /// After how long it is back, and after how long its peer is told.
+    /// The time after which it is back, and the time after which its peer is told.
     pub back_ns: [u64; 2],
     /// Bytes that may wait, by lane.
     pub windows: [u64; 3],
@@ -54,22 +54,22 @@ pub struct Scenario {
     pub bytes: [[u64; 3]; 2],
     /// The longest piece that a program adds at once.
     pub piece_bytes_max: usize,
-    /// Between two pieces.
+    /// The time between two pieces.
     pub pause_ns: u64,
     /// Datagrams that each end sends.
     pub datagrams: u32,
-    /// The program at the responder consumes no low bytes before all others have come.
+    /// True if the program at the responder consumes no low bytes before all others have arrived.
     pub is_low_standing: bool,
 }
 
-/// When the world is healed.
+/// When faults stop.
 pub const HEALED_AT_NS: u64 = 120_000_000;
 
-/// Every so many seeds one has a long fat path, which costs as much as many others.
+/// One seed in this many has a long fat path, which costs as much as many others.
 const LONG_FAT_EVERY: u64 = 400;
 
 impl Scenario {
-    /// What a seed stands for.
+    /// Expands a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let rarely = |random: &mut StdRng, max: u32| {
@@ -120,7 +120,7 @@ impl Scenario {
         if seed % LONG_FAT_EVERY == 1 { scenario.into_long_fat() } else { scenario }
     }
 
-    /// A path on which more packets are under way than a peer remembers: both ends reach the limit of numbers.
+    /// A path with more packets under way than a peer remembers, so that both ends reach the limit of numbers.
     fn into_long_fat(self) -> Self {
         Self {
             security: Security::Aes256Gcm,
@@ -148,19 +148,19 @@ impl Scenario {
         }
     }
 
-    /// How long everything may take from when the world is healed, as far as the scenario tells.
+    /// The most time that everything may take after faults have stopped, as far as the scenario determines it.
     pub fn bound_ns(&self) -> u64 {
         let packets_ns = |bytes: u64| bytes * 1_000_000 / self.bytes_per_ms;
         let queue_ns = packets_ns(self.queue_bytes + u64::from(LONGEST_BYTES));
-        // A round trip behind full queues, with the delays of acknowledgements and of programs that look now and then.
+        // A round trip with full queues, with the delays of acknowledgements and of programs that look at intervals.
         let round_ns = 2 * (self.latency_ns + queue_ns) + ROUND_DELAY_NS;
         let directions = self.bytes.map(|lanes| {
             let datagrams = u64::from(self.datagrams) * DATAGRAM_BYTES;
             let bytes = lanes.iter().sum::<u64>() + datagrams;
-            // A lane moves a quarter of its window in a round at least, which is when credit is told.
+            // A lane moves at least a quarter of its window in a round, because credit is sent then.
             let by_credit: u64 =
                 lanes.iter().zip(self.windows).map(|(bytes, window)| 4 * bytes / window).sum();
-            // The window of congestion begins at two packets, and grows by half a packet in a round.
+            // The congestion window begins at two packets, and grows by half a packet in a round.
             let by_window = (4 * bytes / u64::from(BASE_BYTES)).isqrt();
             (bytes, by_credit + by_window)
         });
@@ -171,18 +171,18 @@ impl Scenario {
     }
 }
 
-/// Packets are no longer than this here.
+/// The longest packet of this path.
 const LONGEST_BYTES: u16 = 9000;
-/// On average.
+/// The mean length.
 const DATAGRAM_BYTES: u64 = 1500;
 /// An acknowledgement waits for a millisecond, and a program looks within some microseconds.
 const ROUND_DELAY_NS: u64 = 1_200_000;
-/// Rounds in which nothing moves but probes, lost packets and credit.
+/// Rounds in which only probes, lost packets and credit move.
 const ROUNDS: u64 = 40;
-/// Steps in which a program adds its bytes.
+/// The steps in which a program adds its bytes.
 const STEPS: u64 = 1000;
-/// A peer that was silent is asked once a second: the question, two that are too long for the path, and datagrams that were
-/// cut off and are given up.
+/// A silent peer is probed once a second: with the probe, two that are too long for the path, and incomplete datagrams
+/// that are dropped.
 const SILENCE_NS: u64 = 4_000_000_000;
 
 impl fmt::Display for Scenario {

@@ -1,4 +1,4 @@
-//! What happened in a run that failed, as one reads it: packets with what is in them, and what became of them.
+//! The trace of a failed run for a reader: packets with their contents, and what happened to them.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -12,15 +12,15 @@ use crate::end::{End, secret_of, side_of};
 use crate::network::Packet;
 use crate::scenario::Scenario;
 
-/// Ranges of an acknowledgement that are shown.
+/// The most ranges of an acknowledgement that are shown.
 const RANGES: usize = 4;
 
-/// The last things that happened.
+/// The last events of a run.
 #[derive(Debug)]
 pub struct Trace {
     lines: VecDeque<String>,
     lines_max: usize,
-    /// Who can read what an end sends, in its present life.
+    /// The keys of an end in its present incarnation, to decrypt what it sends.
     openers: [(Source, Opener); 2],
 }
 
@@ -29,7 +29,7 @@ fn opener(source: Source, scenario: &Scenario) -> (Source, Opener) {
 }
 
 impl Trace {
-    /// A run that begins, of which so many lines are kept.
+    /// A trace of a new run that keeps this many lines.
     pub fn new(scenario: &Scenario, lines_max: usize) -> Self {
         let openers = [0, 1].map(|end| opener(Source { end, life: 0 }, scenario));
         Self { lines: VecDeque::new(), lines_max, openers }
@@ -40,7 +40,7 @@ impl Trace {
         self.lines.into()
     }
 
-    /// Something happened.
+    /// Notes an event.
     pub fn note(&mut self, now_ns: u64, what: &str) {
         if self.lines.len() == self.lines_max {
             self.lines.pop_front();
@@ -48,7 +48,7 @@ impl Trace {
         self.lines.push_back(format!("{:>10}.{:03} µs  {what}", now_ns / 1000, now_ns % 1000));
     }
 
-    /// An end took in what had come.
+    /// Notes that an end has processed its received packets.
     pub fn taken(&mut self, now_ns: u64, end: &End, [packets, taken]: [usize; 2]) {
         let (in_flight, window) = end.connection.flight();
         let acknowledged = bywire_wire::frame::LANES.map(|lane| end.connection.acknowledged(lane));
@@ -63,7 +63,7 @@ impl Trace {
         );
     }
 
-    /// A packet left, and comes at these moments.
+    /// Notes that a packet has left, and when it arrives.
     pub fn sent(
         &mut self,
         now_ns: u64,

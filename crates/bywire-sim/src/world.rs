@@ -1,4 +1,4 @@
-//! Two ends, a path each way, and time.
+//! Two ends, a path in each direction, and time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,25 +17,25 @@ use crate::network::{Packet, Path};
 use crate::scenario::{HEALED_AT_NS, Scenario};
 use crate::trace::Trace;
 
-/// The search for the length of packets may go on for so long where nothing else is sent: ten lengths, thrice each, and every
-/// time a probe that is sent once a second at the latest.
+/// How long the search for the packet size may continue when nothing else is sent: ten sizes, three probes each, and a
+/// probe at least once a second.
 const SEARCH_NS: u64 = 10 * 3 * 1_000_000_000;
-/// An end that is asked so often at one moment makes no progress.
+/// The number of calls at one moment after which an end counts as making no progress.
 const TURNS_MAX: u32 = 10_000;
-/// How often the peer of a closed connection asks at most.
+/// The most packets of the peer of a closed connection.
 const PINGS_MAX: u32 = 1000;
 
-/// What is shown of a run that failed.
+/// The number of trace lines that are shown of a failed run.
 const LINES: usize = 80;
 
-/// A property that does not hold, or a run to look at.
+/// A broken invariant, or a run to be looked at.
 #[derive(Debug)]
 pub struct Failure {
-    /// Where.
+    /// The seed and the time.
     pub scenario: Box<Scenario>,
-    /// What.
+    /// The invariant.
     pub reason: String,
-    /// The last things that happened before.
+    /// The last events before it.
     pub trace: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ enum Event {
     Wake {
         end: usize,
     },
-    /// The connection is made anew, and this end has it from then on.
+    /// The connection is made anew, and this end has it from now on.
     Renew {
         end: usize,
         from_ns: u64,
@@ -71,7 +71,7 @@ struct World {
     scenario: Scenario,
     random: StdRng,
     now_ns: u64,
-    /// When what is waited for has to have come.
+    /// When everything must have arrived.
     bound_ns: u64,
     events: BinaryHeap<(Reverse<(u64, u64)>, usize)>,
     /// By the number in `events`.
@@ -87,10 +87,10 @@ struct World {
     turns: u32,
 }
 
-/// Runs the scenario of a seed: what was counted.
+/// Runs the scenario of a seed, and returns the counts.
 ///
 /// # Errors
-/// [`Failure`], with its trace, for which the seed is run again.
+/// [`Failure`], with its trace. The same seed repeats the run.
 pub fn run(seed: u64) -> Result<Counts, Failure> {
     let mut world = World::new(Scenario::of(seed), None);
     if world.live().is_ok() {
@@ -101,7 +101,7 @@ pub fn run(seed: u64) -> Result<Counts, Failure> {
     Err(history)
 }
 
-/// Runs the scenario of a seed and shows the last lines of what happens, whether or not it fails.
+/// Runs the scenario of a seed and shows its last events, even if it succeeds.
 pub fn run_traced(seed: u64, lines: usize) -> (Failure, Result<Counts, String>) {
     let mut world = World::new(Scenario::of(seed), Some(lines));
     let end = world.live();
@@ -142,7 +142,7 @@ impl World {
         world
     }
 
-    /// One end crashes and comes back, and its peer is told: both make the connection anew.
+    /// One end crashes and restarts, and its peer is told. Both make the connection anew.
     fn plan_crash(&mut self) {
         let Some(at_ns) = self.scenario.crash_ns else { return };
         let end = self.random.random_range(0..2);
@@ -170,7 +170,7 @@ impl World {
         let took_ns = self.now_ns.saturating_sub(HEALED_AT_NS);
         self.counts.note_time(took_ns * 1000 / bound_ns, self.scenario.seed);
         self.bound_ns = self.now_ns + SEARCH_NS;
-        // The programs want to know what was taken. What is left are acknowledgements, and then nothing.
+        // Programs consume everything. Then only acknowledgements are left, and finally nothing.
         for end in [0, 1] {
             LANES.iter().for_each(|lane| self.ends[end].connection.urge_credit(*lane));
             self.wake(end, self.now_ns);
@@ -192,7 +192,8 @@ impl World {
         Ok(())
     }
 
-    /// One end closes, over a path that loses again, and repeats it. If all of that is lost, the other one asks until it knows.
+    /// One end closes over a lossy path, and repeats the close. If all repetitions are lost, the other end asks until
+    /// it knows.
     fn close(&mut self) -> Result<(), String> {
         self.ends[0].connection.close(7);
         let mut pings = 0;
@@ -226,7 +227,7 @@ impl World {
         (state == State::ClosedByPeer(7)).then_some(()).ok_or(format!("the close came as {state:?}"))
     }
 
-    /// Lets time go on.
+    /// Lets time advance.
     fn until(&mut self, what: &str, is_reached: impl Fn(&Self) -> bool) -> Result<(), String> {
         loop {
             if is_reached(self) {
@@ -248,7 +249,7 @@ impl World {
             match self.waiting[index].take() {
                 Some(Event::Arrive { to, packet }) => {
                     self.ends[to].arrive(at_ns, packet, &self.scenario, &mut self.counts);
-                    // A batch is what comes until the program looks.
+                    // A batch is what arrives before the program's next turn.
                     let looks_ns = self.now_ns + self.random.random_range(0..30_000);
                     self.wake(to, looks_ns);
                 }
@@ -325,7 +326,7 @@ impl World {
         self.batch = batch;
     }
 
-    /// Wakes an end then, or earlier.
+    /// Wakes an end at this time, or earlier.
     fn wake(&mut self, end: usize, at_ns: u64) {
         if self.wakes[end].is_none_or(|earlier_ns| at_ns < earlier_ns) {
             self.wakes[end] = Some(at_ns);

@@ -1,4 +1,4 @@
-//! Packets that leave together, one behind the other, as segmentation offload takes them.
+//! Packets that leave together, one after the other in memory, as segmentation offload needs them.
 
 /// A buffer of packets.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A buffer for at most so many bytes and packets. A packet always fits into an empty one.
+    /// A buffer for this many bytes and packets. A packet always fits into an empty buffer.
     pub fn new(bytes_max: usize, packets_max: usize) -> Self {
         Self { bytes: Vec::new(), ends: Vec::new(), bytes_max, packets_max }
     }
@@ -21,17 +21,17 @@ impl Batch {
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
-    /// All of them, one behind the other.
+    /// All of them, one after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.finished_bytes()]
     }
 
-    /// Is there none?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// How many there are.
+    /// The number of packets.
     pub fn count(&self) -> usize {
         self.ends.len()
     }
@@ -42,17 +42,17 @@ impl Batch {
         self.ends.clear();
     }
 
-    /// Is there room for a packet of so many bytes?
+    /// Is there room for a packet of this many bytes?
     pub fn has_room(&self, bytes: usize) -> bool {
         self.is_empty() || self.ends.len() < self.packets_max && self.bytes.len() + bytes <= self.bytes_max
     }
 
-    /// Bytes of the packets that are finished.
+    /// Bytes of the complete packets.
     pub(crate) fn finished_bytes(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// What was appended since the last packet is the next one.
+    /// Makes a packet of the bytes that were appended since the last one.
     pub(crate) fn finish(&mut self) {
         self.ends.push(self.bytes.len());
     }

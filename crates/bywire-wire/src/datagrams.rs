@@ -1,24 +1,25 @@
-//! Datagrams: cut to fit into packets, and joined again. None is sent twice, and none waits for another of less priority.
+//! Datagrams: cut into pieces that fit into packets, and joined again. None is sent twice, and none waits for another
+//! of lower priority.
 
 use std::collections::VecDeque;
 
 use crate::frame::{DATAGRAM_FRAME_BYTES, Frame, Lane, Payload};
 use crate::planted::{self, Bug};
 
-/// Datagrams of one priority that wait to be sent, or for the program.
+/// The most datagrams of one priority that wait to be sent, or for the program.
 pub const WAITING_MAX: usize = 64;
-/// Bytes of datagrams of one priority that wait for the program.
+/// The most bytes of datagrams of one priority that wait for the program.
 pub const WAITING_BYTES_MAX: usize = 256 * 1024;
-/// Datagrams of one priority of which pieces are missing.
+/// The most incomplete datagrams of one priority.
 pub const JOINED_MAX: usize = 16;
-/// For so long one waits for its next piece: nothing is sent again.
+/// How long a datagram waits for its next piece. Nothing is sent again.
 pub const JOINED_NS: u64 = 1_000_000_000;
-/// A shorter piece than this is not worth a frame of its own.
+/// The shortest piece that is worth a frame of its own.
 const PIECE_BYTES_MIN: usize = 64;
-/// Pieces of one datagram: more than a sender makes of the longest one.
+/// The most pieces of one datagram. A sender makes fewer of the longest one.
 const PIECES_MAX: usize = u16::MAX as usize / PIECE_BYTES_MIN + 2;
 
-/// A whole datagram.
+/// A complete datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// Its priority: [`Lane::High`] or [`Lane::Low`].
@@ -27,7 +28,7 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
 }
 
-/// The place of a priority in an array. `None`: it has no datagrams.
+/// The index of a priority in an array. `None`: a lane without datagrams.
 fn place_of(lane: Lane) -> Option<usize> {
     match lane {
         Lane::Reply => None,
@@ -44,7 +45,7 @@ struct Queue {
     left: u16,
 }
 
-/// Datagrams on their way out, by priority.
+/// Outgoing datagrams, by priority.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     queues: [Queue; 2],
@@ -52,7 +53,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Adds a datagram. `false`: there is no room, it is too long, or it has no priority; it is dropped.
+    /// Adds a datagram. `false`: it is dropped, because there is no room, it is too long, or its lane has no datagrams.
     pub fn push(&mut self, lane: Lane, bytes: &[u8]) -> bool {
         let Some(place) = place_of(lane) else { return false };
         let queue = &mut self.queues[place];
@@ -64,12 +65,12 @@ impl Outgoing {
         true
     }
 
-    /// Is there none?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(|queue| queue.waiting.is_empty())
     }
 
-    /// Adds the next piece of a priority to a packet. `false`: there is none, or no room for it.
+    /// Adds the next piece of a priority to a packet. `false`: there is no piece, or no room for it.
     pub fn write(&mut self, lane: Lane, payload: &mut Payload) -> bool {
         let Some(place) = place_of(lane) else { return false };
         let queue = &mut self.queues[place];
@@ -98,7 +99,7 @@ impl Outgoing {
 /// A part of a datagram, as [`Frame::Datagram`] has it: `offset + bytes` is at most `total`.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'packet> {
-    /// Where it belongs.
+    /// Its offset in the datagram.
     pub offset: u16,
     /// Bytes of the whole datagram.
     pub total: u16,
@@ -106,21 +107,21 @@ pub struct Piece<'packet> {
     pub bytes: &'packet [u8],
 }
 
-/// A datagram of which pieces are missing. It holds as many bytes as have come, whatever its length is said to be.
+/// An incomplete datagram. It holds only the bytes that have arrived, whatever total length a piece claims.
 #[derive(Debug)]
 struct Joined {
     id: u32,
     total: u16,
     /// The pieces in the order in which they came.
     bytes: Vec<u8>,
-    /// Where each belongs, where it stands in `bytes`, and its length; the first one of the datagram first.
+    /// The offset of each piece, its position in `bytes`, and its length. The first piece of the datagram is first.
     pieces: Vec<(u16, u16, u16)>,
-    /// When the last piece came.
+    /// When the last piece arrived.
     at_ns: u64,
 }
 
 impl Joined {
-    /// Takes a piece in. `false`: it contradicts the others, or is one too many.
+    /// Adds a piece. `false`: it contradicts the others, or there are too many.
     fn add(&mut self, now_ns: u64, piece: Piece) -> bool {
         let length = piece.bytes.len() as u16;
         let place = self.pieces.partition_point(|(offset, ..)| *offset < piece.offset);
@@ -138,12 +139,12 @@ impl Joined {
         true
     }
 
-    /// Have all pieces come?
+    /// Have all pieces arrived?
     fn is_whole(&self) -> bool {
         self.bytes.len() == usize::from(self.total)
     }
 
-    /// The datagram, once it is whole.
+    /// The datagram, once it is complete.
     fn into_bytes(self) -> Vec<u8> {
         if self.pieces.iter().all(|(offset, place, _)| offset == place) {
             return self.bytes;
@@ -160,7 +161,7 @@ impl Joined {
     }
 }
 
-/// Datagrams of one priority on their way in.
+/// Incoming datagrams of one priority.
 #[derive(Debug, Default)]
 struct Arriving {
     whole: VecDeque<Vec<u8>>,
@@ -170,7 +171,7 @@ struct Arriving {
 }
 
 impl Arriving {
-    /// Takes a piece in: how many datagrams are dropped.
+    /// Adds a piece, and returns the number of datagrams that are dropped for it.
     fn receive(&mut self, now_ns: u64, id: u32, piece: Piece) -> u64 {
         if piece.bytes.len() == usize::from(piece.total) {
             return self.push(piece.bytes.to_vec());
@@ -193,7 +194,7 @@ impl Arriving {
         dropped + whole
     }
 
-    /// The place of a new one, for which the oldest may have to go.
+    /// The index for a new datagram. The oldest may have to be dropped for it.
     fn begin(&mut self, at_ns: u64, id: u32, total: u16) -> (usize, u64) {
         let is_full = self.joined.len() >= JOINED_MAX;
         if is_full {
@@ -213,7 +214,7 @@ impl Arriving {
     }
 }
 
-/// Datagrams on their way in, by priority.
+/// Incoming datagrams, by priority.
 #[derive(Debug, Default)]
 pub struct Incoming {
     arriving: [Arriving; 2],
@@ -221,7 +222,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The next whole datagram, those of high priority first.
+    /// The next complete datagram. High priority comes first.
     pub fn pop(&mut self) -> Option<Datagram> {
         let lanes = [Lane::High, Lane::Low].into_iter();
         lanes.zip(&mut self.arriving).find_map(|(lane, arriving)| {
@@ -231,30 +232,30 @@ impl Incoming {
         })
     }
 
-    /// Is there a whole datagram?
+    /// Is there a complete datagram?
     pub fn has_whole(&self) -> bool {
         self.arriving.iter().any(|arriving| !arriving.whole.is_empty())
     }
 
-    /// Datagrams that have arrived, in part or whole, and were dropped.
+    /// Datagrams that were dropped, complete or not.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Takes a piece in.
+    /// Adds a piece.
     pub fn receive(&mut self, now_ns: u64, lane: Lane, id: u32, piece: Piece) {
         if let Some(place) = place_of(lane) {
             self.dropped += self.arriving[place].receive(now_ns, id, piece);
         }
     }
 
-    /// When [`Self::expire`] has something to do.
+    /// When [`Self::expire`] has work to do.
     pub fn deadline_ns(&self) -> Option<u64> {
         let waiting = self.arriving.iter().flat_map(|arriving| &arriving.joined);
         waiting.map(|joined| joined.at_ns.saturating_add(JOINED_NS)).min()
     }
 
-    /// Drops datagrams whose next piece has not come for long: how many.
+    /// Drops datagrams whose next piece has been missing for too long, and returns their number.
     pub fn expire(&mut self, now_ns: u64) -> u64 {
         let mut expired = 0;
         for arriving in &mut self.arriving {
@@ -266,7 +267,7 @@ impl Incoming {
         expired
     }
 
-    /// Bytes that it holds in memory.
+    /// The bytes of memory that it holds.
     pub fn memory_bytes(&self) -> usize {
         let of = |arriving: &Arriving| {
             arriving.whole_bytes + arriving.joined.iter().map(Joined::memory_bytes).sum::<usize>()
@@ -274,7 +275,7 @@ impl Incoming {
         self.arriving.iter().map(of).sum()
     }
 
-    /// Gives memory back, where nothing waits.
+    /// Releases unused memory.
     pub fn trim(&mut self) {
         for arriving in &mut self.arriving {
             arriving.whole.shrink_to_fit();

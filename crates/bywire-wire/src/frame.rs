@@ -1,14 +1,14 @@
-//! Frames: what a packet of a connection carries.
+//! Frames: the contents of a connection's packets.
 
 use std::ops::RangeInclusive;
 
 use crate::reader::Reader;
 
-/// Ranges in one acknowledgement.
+/// The most ranges in one acknowledgement.
 pub const RANGES_MAX: usize = 32;
 
-/// Frames in one packet besides [`Frame::Pad`], one of which may be an acknowledgement. What a packet costs its receiver is
-/// bounded by this more than by its length.
+/// The most frames in one packet besides [`Frame::Pad`]. One of them may be an acknowledgement. This bounds a packet's
+/// cost for its receiver more than its length does.
 pub const FRAMES_MAX: usize = 160;
 
 const PAD: u8 = 0x00;
@@ -19,11 +19,11 @@ const LANE: u8 = 0x10;
 const CREDIT: u8 = 0x20;
 const DATAGRAM: u8 = 0x30;
 
-/// One of the ordered byte streams of a connection, each with credit of its own.
+/// One of the ordered byte streams of a connection. Each has its own credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Lane {
-    /// Answers, which flow when both others stand still.
+    /// Replies, which flow while both others are blocked.
     Reply = 0,
     /// Messages of high priority.
     High = 1,
@@ -34,37 +34,37 @@ pub enum Lane {
 /// Every lane, the most urgent first.
 pub const LANES: [Lane; 3] = [Lane::Reply, Lane::High, Lane::Low];
 
-/// Bytes that are no frame.
+/// The error for bytes that are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet holds what is no frame")]
 pub struct Malformed;
 
-/// One frame, in the bytes of its packet.
+/// One frame, borrowed from the bytes of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'packet> {
-    /// Nothing: one byte to fill a packet up.
+    /// One byte of padding.
     Pad,
     /// Asks for an acknowledgement.
     Ping,
     /// The connection ends.
     Close {
-        /// Why, in the code of whoever closes.
+        /// The reason, in a code of the end that closes.
         reason: u8,
     },
     /// Packets that have arrived.
     Ack(Ack<'packet>),
     /// Bytes of a lane.
     Lane {
-        /// Which.
+        /// The lane.
         lane: Lane,
-        /// Where they belong, counted from the lane's first byte.
+        /// The offset in the lane.
         offset: u64,
         /// The bytes.
         bytes: &'packet [u8],
     },
-    /// What may be sent on a lane.
+    /// The credit of a lane.
     Credit {
-        /// Which.
+        /// The lane.
         lane: Lane,
         /// Bytes that the program has consumed.
         taken: u64,
@@ -75,9 +75,9 @@ pub enum Frame<'packet> {
     Datagram {
         /// Its lane, for its priority.
         lane: Lane,
-        /// The same for every piece of one datagram.
+        /// A number that is the same for every piece of a datagram.
         id: u32,
-        /// Where the piece belongs.
+        /// The offset in the datagram.
         offset: u16,
         /// Bytes of the whole datagram.
         total: u16,
@@ -86,14 +86,14 @@ pub enum Frame<'packet> {
     },
 }
 
-/// Packets that have arrived: ranges of their numbers, the newest first.
+/// An acknowledgement: ranges of packet numbers that have arrived, the newest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'packet> {
     /// The highest number that has arrived.
     pub largest: u64,
-    /// How long ago that was, in microseconds.
+    /// The microseconds since it arrived.
     pub delay_us: u32,
-    /// A run of `u32`, then pairs of gap and run; checked.
+    /// A run of `u32`, then pairs of gap and run. They were checked.
     runs: &'packet [u8],
 }
 
@@ -119,7 +119,7 @@ impl<'packet> Ack<'packet> {
             return None;
         }
         let runs = reader.bytes(4 + 8 * (ranges - 1))?;
-        // Each range has to lie above zero, and nothing is empty: `ranges` relies on it.
+        // Every range must be above zero and must not be empty, because `ranges` relies on that.
         let mut words = Reader(runs);
         let mut last = largest;
         let mut first = last.checked_sub(u64::from(words.u32()?.checked_sub(1)?))?;
@@ -175,7 +175,7 @@ impl<'packet> Frame<'packet> {
     }
 }
 
-/// The frames of a packet's payload. After [`Malformed`] nothing follows.
+/// The frames of a packet's payload. [`Malformed`] is the last item.
 pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, Malformed>> {
     let mut reader = Reader(payload);
     std::iter::from_fn(move || {
@@ -190,16 +190,16 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, Malforme
     })
 }
 
-/// The payload of a packet that is being made, up to a length.
+/// The payload of a packet that is being built, up to a length.
 #[derive(Debug)]
 pub struct Payload<'buffer> {
     buffer: &'buffer mut Vec<u8>,
     end: usize,
 }
 
-/// Bytes of a frame of a lane besides those that it carries.
+/// The bytes of a lane's frame without its payload.
 pub const LANE_FRAME_BYTES: usize = 1 + 8 + 2;
-/// Bytes of a piece of a datagram besides those that it carries.
+/// The bytes of a datagram's piece without its payload.
 pub const DATAGRAM_FRAME_BYTES: usize = 1 + 4 + 3 * 2;
 
 impl<'buffer> Payload<'buffer> {
@@ -209,7 +209,7 @@ impl<'buffer> Payload<'buffer> {
         Self { buffer, end }
     }
 
-    /// Bytes for which there is room.
+    /// The bytes that still fit.
     pub fn room(&self) -> usize {
         self.end - self.buffer.len()
     }
@@ -242,7 +242,8 @@ impl<'buffer> Payload<'buffer> {
         }
     }
 
-    /// Adds a frame of so many bytes of a lane, which `fill` appends. `false`: there is no room, and nothing was added.
+    /// Adds a frame with this many bytes of a lane, which `fill` appends. `false`: there is no room, and nothing was
+    /// added.
     pub fn push_lane(
         &mut self,
         lane: Lane,
@@ -261,15 +262,16 @@ impl<'buffer> Payload<'buffer> {
         true
     }
 
-    /// Fills the packet up with nothing.
+    /// Fills the packet with padding.
     pub fn pad(&mut self) {
         self.buffer.resize(self.end, PAD);
     }
 
-    /// Adds an acknowledgement of these ranges, the newest first, as many as there is room for. `false`: not of one.
+    /// Adds an acknowledgement of as many of these ranges as there is room for, the newest first. `false`: there is
+    /// room for none.
     ///
     /// # Panics
-    /// On ranges that touch or overlap, or are not in this order.
+    /// If ranges touch or overlap, or are not in this order.
     pub fn push_ack(&mut self, delay_us: u32, ranges: impl IntoIterator<Item = RangeInclusive<u64>>) -> bool {
         const FIRST: usize = 1 + 8 + 4 + 1 + 4;
         let mut ranges = ranges.into_iter();
@@ -281,7 +283,7 @@ impl<'buffer> Payload<'buffer> {
         for range in ranges.take(others_max) {
             let gap = first - range.end() - 1;
             assert!(gap > 0, "ranges that touch are one");
-            // What lies further back than this is old news.
+            // Ranges further back are old and can be left out.
             let Ok(gap) = u32::try_from(gap) else { break };
             first = cut(&range);
             runs.extend(gap.to_le_bytes());
@@ -299,7 +301,7 @@ impl<'buffer> Payload<'buffer> {
     }
 }
 
-/// The first number of a range, or of as much of its end as a run can say.
+/// The first number of a range, or the lowest number of its end that a run can express.
 fn cut(range: &RangeInclusive<u64>) -> u64 {
     (*range.start()).max(range.end().saturating_sub(u64::from(u32::MAX) - 1))
 }

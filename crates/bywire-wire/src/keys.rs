@@ -1,4 +1,4 @@
-//! What proves a packet and hides what is in it. Only this file and `handshake/macs.rs` know the library of ciphers.
+//! Authenticates and encrypts packets. Only this file and `handshake/macs.rs` use the cipher library.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
@@ -11,28 +11,29 @@ use crate::planted::{self, Bug};
 
 /// Bytes of a secret from which keys are derived.
 pub const SECRET_BYTES: usize = 32;
-/// Packets that one key seals: below the 2^23 of RFC 9001, section 6.6.
+/// The most packets that one key seals. It is below the 2^23 of RFC 9001, section 6.6.
 pub const PACKETS_PER_KEY: u64 = 1 << 22;
-/// How long one key seals.
+/// The longest time for which one key seals.
 pub const KEY_LIFE_NS: u64 = 3_600_000_000_000;
 
 /// How packets are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Security {
-    /// CRC32C keyed by a secret of the connection: against accidents and strangers who see nothing. Nothing is hidden.
+    /// CRC32C, keyed by a secret of the connection: against accidents, and against strangers that cannot see packets.
+    /// Nothing is encrypted.
     Plain,
     /// AES-256-GCM.
     Aes256Gcm,
-    /// ChaCha20-Poly1305, for processors that have no instructions for AES.
+    /// ChaCha20-Poly1305, for processors without instructions for AES.
     ChaCha20Poly1305,
 }
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Side {
-    /// The one that asked for it.
+    /// The end that requested the connection.
     Initiator,
-    /// The other one.
+    /// The end that accepted it.
     Responder,
 }
 
@@ -46,11 +47,12 @@ impl Side {
     }
 }
 
-/// What only the two ends of a connection know. It is neither copied nor printed, and erased when it goes.
+/// The secret that only the two ends of a connection know. It is neither copied nor printed, and is erased when it is
+/// dropped.
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// Moves the bytes out of where they are, which is then zeros.
+    /// Moves the bytes out of the given array, which is filled with zeros.
     pub fn take(bytes: &mut [u8; SECRET_BYTES]) -> Self {
         let secret = Self(*bytes);
         bytes.zeroize();
@@ -59,7 +61,7 @@ impl Secret {
 }
 
 impl From<[u8; SECRET_BYTES]> for Secret {
-    /// The caller's copy is the caller's to erase: [`Self::take`] does both.
+    /// The caller has to erase its own copy. [`Self::take`] does both.
     fn from(bytes: [u8; SECRET_BYTES]) -> Self {
         Self(bytes)
     }
@@ -78,7 +80,7 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Security {
-    /// Bytes behind the frames of a packet.
+    /// Bytes after the frames of a packet.
     pub fn tag_bytes(self) -> usize {
         match self {
             Self::Plain => CHECK_BYTES,
@@ -94,7 +96,7 @@ impl Security {
     }
 }
 
-/// A number of bytes that are to be derived.
+/// The number of bytes to be derived.
 struct Length(usize);
 
 impl KeyType for Length {
@@ -106,13 +108,13 @@ impl KeyType for Length {
 fn derive<const LENGTH: usize>(secret: &Prk, label: &[u8]) -> Zeroizing<[u8; LENGTH]> {
     let mut bytes = Zeroizing::new([0; LENGTH]);
     let label = [label];
-    // It fails for lengths of more than 255 hashes only.
+    // It fails only for lengths above 255 hashes.
     let derived = secret.expand(&label, Length(LENGTH)).and_then(|derived| derived.fill(&mut *bytes));
     derived.expect("a key is shorter than 255 hashes");
     bytes
 }
 
-/// The secret of what one side sends, from that of the connection.
+/// The secret of the packets that one side sends, from that of the connection.
 fn secret_of(connection: &Secret, side: Side) -> Prk {
     let label: &[u8] = match side {
         Side::Initiator => b"bywire initiator",
@@ -129,7 +131,7 @@ enum Key {
     Sealed { security: Security, secret: Prk, key: LessSafeKey, iv: [u8; 12] },
 }
 
-/// A packet is not what it claims to be.
+/// The error for a packet that is not authentic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet was forged or damaged")]
 pub struct Forged;
@@ -147,7 +149,7 @@ impl Key {
         Self::Sealed { security, secret, key: LessSafeKey::new(key), iv }
     }
 
-    /// The key that follows. `None`: checks have one key.
+    /// The next key. `None`: checks have a single key.
     fn next(&self) -> Option<Self> {
         match self {
             Self::Plain(_) => None,
@@ -197,23 +199,24 @@ fn check(mut digest: Digest, bytes: &[u8]) -> [u8; CHECK_BYTES] {
     (digest.finalize() as u32).to_le_bytes()
 }
 
-/// The initialization vector and the packet's number: never the same twice under one key, as no number is.
+/// The initialization vector combined with the packet's number. It is never the same twice with one key, because no
+/// number is.
 fn nonce(iv: &[u8; 12], number: u64) -> Nonce {
     let mut nonce = *iv;
     nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// Seals what one side sends.
+/// Seals the packets that one side sends.
 #[derive(Debug)]
 pub struct Sealer {
     key: Key,
     phase: bool,
-    /// The lowest number that was not sealed yet.
+    /// The lowest number that has not been sealed yet.
     next: u64,
-    /// The first number under this key, once there is one, and when that left.
+    /// The first number sealed with this key, and when it left.
     first: Option<(u64, u64)>,
-    /// When the peer was known to have this key.
+    /// Since when the peer has been known to have this key.
     confirmed_at_ns: Option<u64>,
     packets: u64,
     packets_max: u64,
@@ -234,7 +237,8 @@ impl Sealer {
         }
     }
 
-    /// Changes how many packets one key seals, at most [`PACKETS_PER_KEY`]: for tests, which do not send four million.
+    /// Changes how many packets one key seals, at most [`PACKETS_PER_KEY`]. Tests use it, because they do not send four
+    /// million.
     pub fn set_packets_per_key(&mut self, packets: u64) {
         self.packets_max = packets.clamp(1, PACKETS_PER_KEY);
     }
@@ -244,14 +248,14 @@ impl Sealer {
         self.phase
     }
 
-    /// The peer has acknowledged a packet.
+    /// Notes that the peer has acknowledged a packet.
     pub fn acknowledged(&mut self, now_ns: u64, number: u64) {
         if self.first.is_some_and(|(first, _)| number >= first) {
             self.confirmed_at_ns.get_or_insert(now_ns);
         }
     }
 
-    /// Would the next key be due if the peer was known to have this one?
+    /// Would the next key be due if the peer were known to have this one?
     pub fn lacks_confirmation(&self, now_ns: u64) -> bool {
         self.confirmed_at_ns.is_none() && self.is_old(now_ns) && !matches!(self.key, Key::Plain(_))
     }
@@ -261,8 +265,8 @@ impl Sealer {
         self.packets >= self.packets_max || self.first.is_some_and(is_aged)
     }
 
-    /// Takes the next key, where it is time. The peer keeps the old one for three probe timeouts after it has seen the new
-    /// one, and knows one new key at a time. `true`: the phase is another one now.
+    /// Switches to the next key if it is due. The peer keeps the old key for three probe timeouts after it has seen the
+    /// new one, and knows one new key at a time. `true`: the phase has changed.
     pub fn update(&mut self, now_ns: u64, probe_timeout_ns: u64) -> bool {
         let kept_ns = probe_timeout_ns.saturating_mul(4);
         let is_settled = self.confirmed_at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) >= kept_ns);
@@ -276,11 +280,11 @@ impl Sealer {
         true
     }
 
-    /// Seals the packet that begins at `from`, a header and frames, and puts its tag behind them. The header has to have
-    /// this number and [`Self::phase`].
+    /// Seals the packet that begins at `from`, a header and frames, and appends its tag. The header must have this
+    /// number and [`Self::phase`].
     ///
     /// # Panics
-    /// On a number that is not above all earlier ones: a key seals no number twice, whatever its owner does.
+    /// If the number is not above all earlier ones, so that no key ever seals a number twice.
     pub fn seal(&mut self, now_ns: u64, number: u64, packet: &mut Vec<u8>, from: usize) {
         assert!(number >= self.next, "number {number} is not above all that were sealed");
         self.next = number + 1;
@@ -290,13 +294,13 @@ impl Sealer {
     }
 }
 
-/// Opens what the other side sends.
+/// Opens the packets that the other side sends.
 #[derive(Debug)]
 pub struct Opener {
     current: Key,
     /// `None`: checks have one key.
     next: Option<Key>,
-    /// With the time when it is let go.
+    /// With the time at which it is dropped.
     previous: Option<(Key, u64)>,
     phase: bool,
     /// The lowest number that was opened with the current key.
@@ -316,10 +320,10 @@ impl Opener {
         self.phase
     }
 
-    /// Opens a whole packet: its frames. An old key is kept for three probe timeouts.
+    /// Opens a whole packet and returns its frames. An old key is kept for three probe timeouts.
     ///
     /// # Errors
-    /// [`Forged`]; the packet's bytes are then not to be read.
+    /// [`Forged`]. The packet's bytes must then not be read.
     pub fn open<'packet>(
         &mut self,
         now_ns: u64,

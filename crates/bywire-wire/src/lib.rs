@@ -1,9 +1,9 @@
-//! What crosses a network between two ports: packets, frames in packets, and records in the bytes of a lane; and the machine
-//! that makes reliable lanes of packets that may be lost, [`connection::Connection`]. The services of two nodes shake hands
-//! and speak over one of them: [`handshake`], [`channel::Channels`], [`service_message::ServiceMessage`].
+//! The formats between two ports on different machines: packets, frames in packets, and records in the bytes of a lane.
+//! [`connection::Connection`] makes reliable lanes of packets that may be lost. The services of two nodes use it for
+//! their channel: [`handshake`], [`channel::Channels`], [`service_message::ServiceMessage`].
 //!
-//! Each format has a borrowed view, which is read from bytes that may be a stranger's, and writes itself back. Nothing here
-//! has a clock, draws a random number or does I/O. All numbers are little-endian.
+//! Each format has a borrowed view, which is parsed from untrusted bytes and which writes itself back. Nothing here has
+//! a clock, draws a random number or does I/O. All numbers are little-endian.
 //!
 //! ```text
 //! packet   kind u8 · flags u8 · length u16 · connection u32 · number u64 · frames · tag
@@ -16,8 +16,8 @@
 //!          of a message, flags are in the place of the note's length
 //! ```
 //!
-//! The design follows that of QUIC (RFC 9000) in what concerns loss: every transmission has a number of its own, and ranges
-//! of a lane are sent again, not packets.
+//! Loss recovery follows the design of QUIC (RFC 9000): every transmission has a number of its own, and ranges of a
+//! lane are sent again, not packets.
 #![forbid(unsafe_code)]
 
 pub mod ack;

@@ -1,18 +1,18 @@
-//! Sending evenly: a bucket of bytes that fills with time.
+//! Even sending: a bucket of bytes that fills with time.
 
-/// The bucket holds what may leave in this time.
+/// The time whose bytes the bucket holds.
 const BUCKET_NS: u64 = 500_000;
 
-/// How much may leave now.
+/// The bytes that may leave now.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     bytes: u64,
     filled_at_ns: u64,
-    /// What the bucket always holds: one batch.
+    /// The least size of the bucket: one batch.
     batch_bytes: u64,
 }
 
-/// How fast bytes may leave.
+/// The rate at which bytes may leave.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Bytes that may be in flight.
@@ -24,13 +24,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Bytes in a span of time: more than the window in a round trip, for the window is to be the limit.
+    /// Bytes for a span of time. The rate is above one window for each round trip, because the window is to be the
+    /// limit.
     fn bytes_in(&self, span_ns: u64) -> u64 {
         let (bytes, time_ns) = self.ratio();
         u64::try_from(u128::from(span_ns) * bytes / time_ns).unwrap_or(u64::MAX)
     }
 
-    /// How long so many bytes take, rounded down.
+    /// The time that this many bytes take, rounded down.
     fn time_of(&self, bytes: u64) -> u64 {
         let (ratio_bytes, time_ns) = self.ratio();
         u64::try_from(u128::from(bytes) * time_ns / ratio_bytes).unwrap_or(u64::MAX)
@@ -54,7 +55,7 @@ impl Pacer {
         let span_ns = now_ns.saturating_sub(self.filled_at_ns);
         let gain = rate.bytes_in(span_ns);
         self.bytes = self.bytes.saturating_add(gain);
-        // Parts of a byte are not forgotten: time goes on by what whole bytes take.
+        // The time advances only by that of whole bytes, so fractions are not lost.
         self.filled_at_ns = self.filled_at_ns.saturating_add(rate.time_of(gain));
         if self.bytes >= full {
             (self.bytes, self.filled_at_ns) = (full, now_ns.max(self.filled_at_ns));
@@ -62,12 +63,12 @@ impl Pacer {
         self.bytes
     }
 
-    /// Bytes have left.
+    /// Notes that bytes have left.
     pub fn spend(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// When so many bytes may leave, which is now or later.
+    /// When this many bytes may leave, now or later.
     pub fn at_ns(&self, bytes: u64, rate: Rate) -> u64 {
         let missing = bytes.min(self.batch_bytes).saturating_sub(self.bytes);
         if missing == 0 {

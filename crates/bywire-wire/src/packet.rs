@@ -2,14 +2,14 @@
 
 use crate::reader::Reader;
 
-/// Bytes in front of the frames.
+/// Bytes before the frames.
 pub const HEADER_BYTES: usize = 16;
-/// The tag behind the frames of a sealed packet.
+/// The bytes of the tag after the frames of a sealed packet.
 pub const SEAL_BYTES: usize = 16;
-/// The keyed check behind the frames of a packet that is not sealed.
+/// The bytes of the keyed check after the frames of a packet that is not sealed.
 pub const CHECK_BYTES: usize = 4;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -17,24 +17,24 @@ pub enum PacketKind {
     Hello = 0xb1,
     /// Its answer.
     Answer = 0xb2,
-    /// Prove your address first.
+    /// A request to prove the address first.
     Cookie = 0xb3,
     /// Frames of a connection.
     Data = 0xb4,
 }
 
-/// What stands in front of every packet. It is authenticated, and not encrypted.
+/// The header of every packet. It is authenticated, but not encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the packet is.
     pub kind: PacketKind,
     /// Which of two keys sealed it.
     pub key_phase: bool,
-    /// Bytes of the whole packet, this header and the tag included.
+    /// Bytes of the whole packet, including this header and the tag.
     pub length: u16,
     /// The receiver's number for the connection.
     pub connection: u32,
-    /// The number of this transmission: never used twice under one key.
+    /// The number of this transmission, never used twice with one key.
     pub number: u64,
 }
 
@@ -47,7 +47,7 @@ impl PacketKind {
 }
 
 impl Header {
-    /// The header of a packet that is to begin `bytes`. `None`: there is none, or the packet does not fit.
+    /// The header at the beginning of `bytes`. `None`: there is no valid header, or the packet is incomplete.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let kind = PacketKind::of(reader.u8()?)?;
@@ -75,8 +75,8 @@ impl Header {
     }
 }
 
-/// The packets of a buffer that the kernel may have joined from several datagrams, each with its header. What follows
-/// something that is no packet is left out.
+/// The packets of a buffer, in which the kernel may have joined several datagrams, each with its header. They end at
+/// the first bytes that are not a packet.
 pub fn split(buffer: &mut [u8]) -> impl Iterator<Item = (Header, &mut [u8])> {
     let mut rest = buffer;
     std::iter::from_fn(move || {

@@ -1,70 +1,70 @@
-//! Faults that are planted on purpose, so that a test can show that the simulator finds them. A build without
-//! `--cfg planted` has none of them.
+//! Faults that are planted on purpose, so that a test can show that the simulator finds them. They exist only in a
+//! build with `--cfg planted`.
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Lost bytes are not sent again.
     LostForgotten,
-    /// More is sent than the credit allows.
+    /// More bytes are sent than the credit allows.
     LimitIgnored,
-    /// An acknowledgement behind a gap counts for the gap.
+    /// An acknowledgement of a packet after a gap also counts for the gap.
     GapSkipped,
-    /// Memory goes back to the program when it was sent.
+    /// Memory returns to the program when it was sent, instead of when it was acknowledged.
     TakenBackEarly,
-    /// Credit that was lost is not told again.
+    /// Lost credit is not sent again.
     CreditForgotten,
-    /// More credit is told than is given.
+    /// More credit is announced than was given.
     LimitTooHigh,
-    /// More is told to be consumed than is.
+    /// More bytes are reported as consumed than were.
     TakenTooHigh,
-    /// Bytes that overlap others go to the wrong place.
+    /// Bytes that overlap others are stored at the wrong offset.
     OverlapMisplaced,
-    /// Bytes that wait are lost when memory grows.
+    /// Waiting bytes are lost when memory grows.
     WaitingForgotten,
-    /// A packet that comes twice is taken twice.
+    /// A duplicate packet is accepted.
     DuplicateTaken,
-    /// Packets that never came are acknowledged.
+    /// Packets that never arrived are acknowledged.
     GapAcknowledged,
-    /// A packet that asks for nothing gives its number to the next one.
+    /// A packet that asks for no acknowledgement shares its number with the next one.
     NumberReused,
-    /// A silent peer is never asked.
+    /// A silent peer is never probed.
     ProbeForgotten,
-    /// The window of congestion holds nothing back.
+    /// The congestion window holds nothing back.
     WindowIgnored,
     /// A check is not compared.
     TagUnchecked,
-    /// A key follows another before the peer has that one.
+    /// A key is replaced before the peer has it.
     KeyTooSoon,
-    /// No key follows the second one.
+    /// No key replaces the second one.
     KeysEnd,
     /// Pieces of two datagrams are joined.
     DatagramsMixed,
-    /// A close is told once only.
+    /// A close is sent only once.
     CloseOnce,
-    /// Long packets that vanish stay long.
+    /// Packets remain long although long ones vanish.
     BlackHoleIgnored,
-    /// A hello makes a channel before a packet has opened under its keys.
+    /// A hello makes a channel before a packet has been opened with its keys.
     HelloPromoted,
-    /// A hello that was seen before is as good as a new one.
+    /// A replayed hello counts as a new one.
     OldHelloTaken,
-    /// Of two channels that are begun at once, each node takes the other's.
+    /// Of two channels that are begun at once, each node uses the other's.
     OwnChannelGoes,
-    /// An answered hello waits for ever.
+    /// An answered hello waits without limit.
     CandidateForever,
-    /// A message that has come in an earlier channel is taken again.
+    /// A message that arrived in an earlier channel is accepted again.
     MessageTwice,
     /// A message that was lost with its channel is not sent again.
     MessageForgotten,
     /// A hello is sent again with the same ephemeral key.
     EphemeralRepeated,
-    /// The secret that nodes share is not mixed in.
+    /// The nodes' shared secret is not mixed in.
     SharedSecretIgnored,
-    /// Whoever does not know the node's public key is heard as well.
+    /// A sender that does not know the node's public key gets an answer.
     Mac1Unchecked,
-    /// A cookie is good for every address.
+    /// A cookie is valid for every address.
     CookieForAll,
-    /// The secret of cookies stays the same.
+    /// The secret of cookies never changes.
     CookieForever,
     /// Handshakes are not counted.
     LoadIgnored,
@@ -119,7 +119,7 @@ mod chosen {
         static CHOSEN: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Plants a fault in what this thread runs, or none.
+    /// Plants a fault, or none, in the code that this thread runs.
     pub fn plant(bug: Option<Bug>) {
         CHOSEN.set(bug);
     }

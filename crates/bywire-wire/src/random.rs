@@ -1,4 +1,4 @@
-//! Random bytes are an argument: nothing here draws any.
+//! Random bytes are an argument, because this crate draws none.
 
 /// Fills bytes with random ones.
 pub type Random<'random> = &'random mut dyn FnMut(&mut [u8]);

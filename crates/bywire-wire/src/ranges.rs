@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that neither overlap nor touch. What it holds is as large as the number of its ranges: whoever inserts what a peer
-/// says bounds that number.
+/// Ranges that neither overlap nor touch. Its memory grows with the number of its ranges, so a caller that inserts a
+/// peer's values bounds that number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     end_by_start: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
-    /// Is there no byte?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.end_by_start.is_empty()
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub fn count(&self) -> usize {
         self.end_by_start.len()
     }
@@ -37,7 +37,7 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // Of those that begin before its end, or there, the last ones are those that it overlaps or touches.
+        // Among the ranges that begin before its end or at it, the last ones overlap or touch it.
         while let Some((first, last)) = self.last_from(..=end).filter(|(_, last)| *last >= start) {
             self.end_by_start.remove(&first);
             (start, end) = (start.min(first), end.max(last));
@@ -45,7 +45,7 @@ impl Ranges {
         self.end_by_start.insert(start, end);
     }
 
-    /// Takes every byte of a range out.
+    /// Removes every byte of a range.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -61,7 +61,7 @@ impl Ranges {
         }
     }
 
-    /// Does a range overlap or touch one of these?
+    /// Does a range overlap or touch one in the set?
     pub fn touches(&self, range: &Range<u64>) -> bool {
         self.last_from(..=range.end).is_some_and(|(_, last)| last >= range.start)
     }

@@ -1,6 +1,6 @@
 //! Reading numbers from bytes that may end too soon.
 
-/// The rest of some bytes.
+/// The bytes that have not been read yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'bytes>(pub &'bytes [u8]);
 

@@ -1,18 +1,18 @@
-//! Which packets have arrived: for acknowledgements, and so that none is taken twice.
+//! The set of packets that have arrived, for acknowledgements and to drop duplicates.
 
 use std::ops::RangeInclusive;
 
-/// How far behind the newest packet one may arrive and still be taken.
+/// How far behind the newest packet an accepted one may be.
 pub const WINDOW: u64 = 8192;
 
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// The numbers of packets that have arrived: the newest and the [`WINDOW`] up to it.
+/// The numbers of packets that have arrived: the newest, and the [`WINDOW`] up to it.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// One more than the newest; 0 while there is none.
+    /// One more than the newest, or 0 if there is none.
     end: u64,
-    /// By number, around.
+    /// A ring of bits, indexed by number.
     bits: Box<[u64; WORDS]>,
 }
 
@@ -28,13 +28,13 @@ impl Received {
         self.end.checked_sub(1)
     }
 
-    /// Is it one that has arrived already, or so old that nobody knows? Asked before anything is spent on a packet. So is the
-    /// highest number of all, which no packet has: a connection ends long before its numbers do.
+    /// Has it arrived already, or is it too old to know? Checked before any work is done for a packet. It also holds
+    /// for the highest number of all, which no packet has, because a connection ends long before its numbers do.
     pub fn is_known(&self, number: u64) -> bool {
         number == u64::MAX || number < self.end && (number < self.floor() || self.bit(number))
     }
 
-    /// Notes a packet, which has been found genuine. `false`: it is known, and must not be taken again.
+    /// Notes an authentic packet. `false`: it is a duplicate, and must not be processed again.
     pub fn insert(&mut self, number: u64) -> bool {
         if self.is_known(number) {
             return false;
@@ -67,7 +67,8 @@ impl Received {
         self.bits[word(number)] >> (number % 64) & 1 == 1
     }
 
-    /// Goes down from `end` over numbers that have arrived, or that have not: the first of them.
+    /// Goes down from `end` over numbers that have arrived, or over numbers that have not, and returns the lowest of
+    /// them.
     fn run_down(&self, mut end: u64, arrived: bool) -> u64 {
         while end > self.floor() {
             let offset = (end - 1) % 64;
@@ -83,7 +84,7 @@ impl Received {
         end
     }
 
-    /// Clears the places of numbers that come into the window.
+    /// Clears the bits of numbers that enter the window.
     fn forget(&mut self, numbers: RangeInclusive<u64>) {
         let (first, last) = (*numbers.start(), *numbers.end());
         if last - first >= WINDOW - 1 {

@@ -1,4 +1,4 @@
-//! One lane as its receiver sees it: bytes that come in any order, within the credit.
+//! The receiving end of a lane: bytes that arrive in any order, within the credit.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use crate::credit::Credit;
 use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
-/// Ranges of one lane that may wait for what is missing before them. A peer that sends every other byte would take a node of
-/// a tree for each.
+/// The most ranges of one lane that wait for missing bytes before them. Otherwise a peer that sends every other byte
+/// would occupy a tree node for each.
 pub const WAITING_RANGES_MAX: usize = 1024;
 
-/// Bytes came that nobody may send yet.
+/// The error for bytes beyond the credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer sends beyond its credit")]
 pub struct BeyondCredit;
@@ -22,23 +22,23 @@ pub struct Receiving {
     memory: Vec<u8>,
     /// Every byte before it has arrived.
     arrived: u64,
-    /// Bytes behind it that have arrived.
+    /// Bytes after it that have arrived.
     waiting: Ranges,
     credit: Credit,
 }
 
 impl Receiving {
-    /// A lane in which `window` bytes may wait. Memory is taken as it is needed.
+    /// A lane in which `window` bytes may wait. Memory is allocated as it is needed.
     pub fn new(window: u64) -> Self {
         Self { memory: Vec::new(), arrived: 0, waiting: Ranges::default(), credit: Credit::new(window) }
     }
 
-    /// What the sender may send.
+    /// The credit of the sender.
     pub fn credit(&mut self) -> &mut Credit {
         &mut self.credit
     }
 
-    /// Has the sender to be told what it may send?
+    /// Does the credit have to be sent?
     pub fn is_credit_due(&self) -> bool {
         self.credit.is_due()
     }
@@ -48,26 +48,26 @@ impl Receiving {
         self.arrived
     }
 
-    /// Bytes that this lane holds in memory, used or not.
+    /// The bytes of memory that this lane holds, used or not.
     pub fn memory_bytes(&self) -> usize {
         self.memory.len()
     }
 
-    /// Would these bytes wait apart from all others, as a range of their own?
+    /// Would these bytes form a separate range?
     pub fn is_apart(&self, range: &Range<u64>) -> bool {
         range.start > self.arrived && !range.is_empty() && !self.waiting.touches(range)
     }
 
-    /// Can so many more ranges wait apart? If not, their packet is dropped as if it was lost. Bytes that touch others are
-    /// always taken, so the first missing ones are, and a full lane does not stay full.
+    /// Is there room for this many more separate ranges? If not, their packet is dropped as if it were lost. Bytes that
+    /// touch others are always accepted. The first missing bytes are among them, so a full lane does not remain full.
     pub fn has_place(&self, ranges_apart: usize) -> bool {
         ranges_apart == 0 || self.waiting.count() + ranges_apart <= WAITING_RANGES_MAX
     }
 
-    /// Keeps bytes. Those that have arrived before are left as they are.
+    /// Stores bytes. Bytes that have arrived before are not changed.
     ///
     /// # Errors
-    /// [`BeyondCredit`], and nothing was kept.
+    /// [`BeyondCredit`]: nothing was stored.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), BeyondCredit> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(BeyondCredit)?;
         if end > self.credit.limit() {
@@ -98,7 +98,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// The bytes that the program can consume, in two parts where they go around the end of the memory.
+    /// The bytes that the program can consume, in two parts if they wrap around the end of the memory.
     pub fn peek(&self) -> (&[u8], &[u8]) {
         let length = (self.arrived - self.credit.taken()) as usize;
         if length == 0 {
@@ -112,13 +112,13 @@ impl Receiving {
     /// Consumes bytes.
     ///
     /// # Panics
-    /// On more than [`Self::peek`] has shown.
+    /// If they are more than [`Self::peek`] has returned.
     pub fn take(&mut self, bytes: u64) {
         assert!(bytes <= self.arrived - self.credit.taken(), "only what has arrived can be consumed");
         self.credit.take(bytes);
     }
 
-    /// Gives memory back, where nothing waits in it.
+    /// Releases memory in which nothing waits.
     pub fn trim(&mut self) {
         if self.waiting.is_empty() && self.arrived == self.credit.taken() {
             self.memory = Vec::new();
@@ -129,7 +129,7 @@ impl Receiving {
         (offset & (self.memory.len() as u64 - 1)) as usize
     }
 
-    /// Makes the memory large enough for bytes up to `end`, which is within the credit.
+    /// Extends the memory for bytes up to `end`, which is within the credit.
     fn hold(&mut self, end: u64) {
         let needed = (end - self.credit.taken()) as usize;
         if needed <= self.memory.len() {

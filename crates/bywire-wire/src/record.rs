@@ -1,4 +1,5 @@
-//! Records: what the bytes of a lane mean. A record is as long as its message, and lies across packets as it comes.
+//! Records: the meaning of the bytes of a lane. A record is as long as its message, and may begin and end anywhere in a
+//! packet.
 
 use crate::reader::Reader;
 
@@ -10,7 +11,7 @@ pub const NOTE_BYTES_MAX: u8 = 32;
 pub const HEAD_BYTES_MAX: usize = 8 + 4 * 8;
 
 const NO_NOTE: u8 = u8::MAX;
-/// Flags of a message, in the place of a note's length.
+/// Flags of a message, in the byte that has the note's length otherwise.
 const LONG: u8 = 1;
 const PROMPT: u8 = 2;
 
@@ -20,55 +21,55 @@ const GET: u8 = 3;
 const STATUS: u8 = 4;
 const GOT: u8 = 5;
 
-/// Bytes that are no head of a record.
+/// The error for bytes that are not a valid head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a lane holds what is no record")]
 pub struct Malformed;
 
-/// What stands in front of a record's payload.
+/// The head of a record, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// A message of so many bytes, which follow.
+    /// A message, followed by its payload.
     Message {
         /// Bytes of payload.
         length: u64,
         /// Does it need a posted buffer? The sender decides, so that both ends agree.
         is_long: bool,
-        /// Does the sender wait to learn that it was consumed?
+        /// Does the sender wait for a report that it was consumed?
         is_prompt: bool,
     },
-    /// Bytes for a region of the receiver's, which follow, and then a note.
+    /// Bytes for a region of the receiver, followed by the payload and then a note.
     Put {
         /// Bytes of payload.
         length: u64,
         /// The region.
         key: u64,
-        /// Where in it.
+        /// The offset in the region.
         offset: u64,
         /// The sender's number for the transfer.
         transfer: u64,
-        /// Bytes of the note; `None`: there is none.
+        /// Bytes of the note, or `None` if there is none.
         note: Option<u8>,
     },
-    /// Asks for bytes of a region of the receiver's.
+    /// A request for bytes of a region of the receiver.
     Get {
         /// The region.
         key: u64,
-        /// Where in it.
+        /// The offset in the region.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         length: u64,
         /// The sender's number for the transfer.
         transfer: u64,
     },
-    /// A put or a get is over.
+    /// The end of a put or a get.
     Status {
         /// The receiver's number for it.
         transfer: u64,
-        /// What became of it.
+        /// The result.
         code: u64,
     },
-    /// Bytes that a get has asked for, which follow.
+    /// Bytes that a get has requested, followed by the payload.
     Got {
         /// Bytes of payload.
         length: u64,
@@ -78,7 +79,7 @@ pub enum Head {
 }
 
 impl Head {
-    /// Bytes that follow, a note's included.
+    /// Bytes after the head, including a note.
     pub fn payload_bytes(&self) -> u64 {
         match *self {
             Self::Message { length, .. } | Self::Got { length, .. } => length,
@@ -87,10 +88,10 @@ impl Head {
         }
     }
 
-    /// The head at the beginning of `bytes`, and how long it is. `None`: there are not enough bytes yet.
+    /// The head at the beginning of `bytes`, and its length. `None`: more bytes are needed.
     ///
     /// # Errors
-    /// [`Malformed`], as soon as that is certain.
+    /// [`Malformed`], as soon as the bytes cannot be a valid head.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
         // Most records are messages, whose head is one word.
@@ -146,10 +147,10 @@ impl Head {
         Ok(Some((head, 8 + 8 * words)))
     }
 
-    /// Appends the head to bytes of a lane.
+    /// Appends the head to the bytes of a lane.
     ///
     /// # Panics
-    /// On a payload or a note that is longer than any may be.
+    /// If a payload or a note is longer than allowed.
     #[inline]
     pub fn write(&self, bytes: &mut Vec<u8>) {
         let (kind, second, length, words, count) = match *self {

@@ -1,6 +1,7 @@
-//! Which packets have arrived and which are lost (RFC 9002). What was in them is the caller's.
+//! Loss detection (RFC 9002): which packets have arrived and which are lost. The caller keeps their contents.
 //!
-//! Silence is never taken for death: probes go on, once a second in the end, for as long as somebody wants an answer.
+//! Silence is never taken as the end of the peer. Probes continue, finally once a second, as long as an answer is
+//! wanted.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -9,14 +10,14 @@ use crate::planted::{self, Bug};
 use crate::received::WINDOW;
 use crate::rtt::{PROBE_TIMEOUT_MAX_NS, Rtt};
 
-/// A packet is lost once one that left so many numbers later has arrived.
+/// A packet is lost once one with a number this much higher has arrived.
 const REORDERED_MAX: u64 = 3;
-/// Numbers that only acknowledgements and probes may use.
+/// The numbers that only acknowledgements and probes may use.
 const RESERVE: u64 = WINDOW / 4;
-/// Loss over so many probe timeouts, with nothing that arrived, says that the path is another one now.
+/// If all packets of this many probe timeouts are lost, the path may have changed.
 const PERSISTENT_TIMEOUTS: u64 = 3;
 
-/// The peer has acknowledged what was never sent.
+/// The error for an acknowledgement of a packet that was never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer has acknowledged a packet that was not sent")]
 pub struct NeverSent;
@@ -30,29 +31,29 @@ pub struct Sent<T> {
     pub at_ns: u64,
     /// Its length.
     pub bytes: u64,
-    /// What was in it.
+    /// Its contents.
     pub content: T,
 }
 
 #[derive(Debug)]
 enum Entry<T> {
     Outstanding(Sent<T>),
-    /// It asked for no acknowledgement, and left then.
+    /// It left then and asked for no acknowledgement.
     Quiet(u64),
-    /// What became of it is known.
+    /// It is known to have arrived or to be lost.
     Settled,
-    /// The number was left out.
+    /// The number was skipped.
     Skipped,
 }
 
-/// What an acknowledgement or a timeout has told.
+/// What an acknowledgement or a timeout has shown.
 #[derive(Debug)]
 pub struct Outcome<T> {
-    /// Packets that have arrived, none of which was known to have.
+    /// Packets that are newly known to have arrived.
     pub arrived: Vec<Sent<T>>,
     /// Packets that are lost.
     pub lost: Vec<Sent<T>>,
-    /// So much is lost, and for so long, that nothing is known of the path any more.
+    /// So much was lost for so long that the path may have changed.
     pub is_persistent: bool,
 }
 
@@ -63,7 +64,7 @@ impl<T> Default for Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// Makes it ready for the next use, with its memory.
+    /// Clears it for the next use, and keeps its memory.
     pub fn clear(&mut self) {
         self.arrived.clear();
         self.lost.clear();
@@ -71,18 +72,18 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What a timeout was for.
+/// The purpose of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     /// It is not time yet.
     Early,
-    /// Packets that were overtaken are lost.
+    /// Overtaken packets are lost.
     Loss,
-    /// The peer has to be asked.
+    /// The peer has to be probed.
     Probe,
 }
 
-/// The packets of one connection, from the first of which something is still to be learnt.
+/// The packets of one connection, from the first whose fate is unknown.
 #[derive(Debug)]
 pub struct Recovery<T> {
     /// By number, from `base` on.
@@ -90,7 +91,7 @@ pub struct Recovery<T> {
     base: u64,
     largest_acknowledged: Option<u64>,
     rtt: Rtt,
-    /// Probes since something arrived.
+    /// Probes since the last arrival.
     probes: u32,
     /// Packets that wait, and their bytes.
     outstanding: usize,
@@ -101,7 +102,7 @@ pub struct Recovery<T> {
     loss_at_ns: Option<u64>,
     /// When the newest packet left that is known to have arrived.
     arrived_sent_at_ns: Option<u64>,
-    /// When the round-trip time was measured for the first time.
+    /// When the round-trip time was first measured.
     measured_at_ns: Option<u64>,
 }
 
@@ -124,7 +125,7 @@ impl<T> Default for Recovery<T> {
 }
 
 impl<T> Recovery<T> {
-    /// The number of the next packet: none is given twice.
+    /// The number of the next packet. Numbers are unique.
     pub fn next_number(&self) -> u64 {
         self.base + self.entries.len() as u64
     }
@@ -144,7 +145,7 @@ impl<T> Recovery<T> {
         self.outstanding
     }
 
-    /// Probes since something arrived.
+    /// Probes since the last arrival.
     pub fn probes(&self) -> u32 {
         self.probes
     }
@@ -154,13 +155,13 @@ impl<T> Recovery<T> {
         self.largest_acknowledged
     }
 
-    /// May data leave? The peer remembers [`WINDOW`] numbers, and takes nothing that is older than those. The last ones are for
-    /// acknowledgements and probes.
+    /// May data leave? The peer remembers [`WINDOW`] numbers and drops older packets. The last of these numbers are
+    /// reserved for acknowledgements and probes.
     pub fn has_room(&self) -> bool {
         (self.entries.len() as u64) < WINDOW - RESERVE
     }
 
-    /// Takes packets out as lost that the peer would not take any more.
+    /// Declares packets lost that the peer would not accept any more.
     pub fn expire(&mut self, outcome: &mut Outcome<T>) {
         while self.entries.len() as u64 >= WINDOW - 2 {
             let lost = self.settle(0);
@@ -169,7 +170,7 @@ impl<T> Recovery<T> {
         }
     }
 
-    /// Leaves a number out, so that the peer sees a gap behind what comes and answers at once.
+    /// Skips a number, so that the peer sees a gap and answers the next packet at once.
     pub fn skip(&mut self) {
         self.entries.push_back(Entry::Skipped);
     }
@@ -214,7 +215,7 @@ impl<T> Recovery<T> {
     /// Takes in an acknowledgement.
     ///
     /// # Errors
-    /// [`NeverSent`]: the peer claims what it cannot know. Nothing of it counts.
+    /// [`NeverSent`]: the peer acknowledges a packet that was never sent. Nothing of it is applied.
     pub fn acknowledge(
         &mut self,
         now_ns: u64,
@@ -226,8 +227,8 @@ impl<T> Recovery<T> {
             return Err(NeverSent);
         }
         let earlier_ns = self.arrived_sent_at_ns;
-        // A sample says something only of the newest packet of all, whatever that asked for, and only if something that was to
-        // be acknowledged at once came with it (RFC 9002, section 5.1).
+        // A sample is valid only for the newest packet of all, whether it asks for an acknowledgement or not, and only
+        // if the acknowledgement also covers a packet that has to be acknowledged at once (RFC 9002, section 5.1).
         let newest = ranges.clone().map(|range| *range.end()).max();
         let newest = newest.filter(|newest| Some(*newest) > self.largest_acknowledged);
         let newest_at_ns = newest.and_then(|newest| self.left_at_ns(newest));
@@ -253,14 +254,14 @@ impl<T> Recovery<T> {
         Ok(())
     }
 
-    /// When [`Self::on_timeout`] has something to do.
+    /// When [`Self::on_timeout`] has work to do.
     pub fn timeout_ns(&self) -> Option<u64> {
         self.loss_at_ns.or_else(|| {
             (self.outstanding > 0 && !planted::is(Bug::ProbeForgotten)).then(|| self.probe_at_ns())
         })
     }
 
-    /// The time has come, perhaps.
+    /// Handles a timeout, if it is time.
     pub fn on_timeout(&mut self, now_ns: u64, outcome: &mut Outcome<T>) -> Timeout {
         if self.timeout_ns().is_none_or(|at_ns| now_ns < at_ns) {
             return Timeout::Early;
@@ -271,19 +272,19 @@ impl<T> Recovery<T> {
             return Timeout::Loss;
         }
         self.probes = self.probes.saturating_add(1);
-        // The next one counts from here, whether or not this one could leave.
+        // The next timeout counts from now, whether or not this probe can leave.
         self.last_at_ns = now_ns;
         Timeout::Probe
     }
 
-    /// Gives memory back, where nothing is under way.
+    /// Releases memory when nothing is under way.
     pub fn trim(&mut self) {
         if self.entries.is_empty() {
             self.entries = VecDeque::new();
         }
     }
 
-    /// The packet of this number has to count as lost: the kernel refused it.
+    /// Declares the packet with this number lost, because the kernel refused it.
     pub fn refuse(&mut self, number: u64) -> Option<Sent<T>> {
         let index = number.checked_sub(self.base)?;
         let sent = self.settle(usize::try_from(index).ok().filter(|index| *index < self.entries.len())?);
@@ -310,7 +311,7 @@ impl<T> Recovery<T> {
             && !self.indices(range).any(|index| matches!(self.entries[index], Entry::Skipped))
     }
 
-    /// The places of those numbers of a range of which something is still to be learnt.
+    /// The indices of those packets of a range whose fate is unknown.
     fn indices(&self, range: &RangeInclusive<u64>) -> std::ops::Range<usize> {
         let end = self.next_number();
         let first = (*range.start()).clamp(self.base, end) - self.base;
@@ -329,7 +330,7 @@ impl<T> Recovery<T> {
         Some(sent)
     }
 
-    /// Takes out packets that were overtaken by too many others, or too long ago.
+    /// Removes packets that too many others have overtaken, or that were overtaken too long ago.
     fn find_lost(&mut self, now_ns: u64, arrived_earlier_ns: Option<u64>, outcome: &mut Outcome<T>) {
         self.loss_at_ns = None;
         let Some(largest) = self.largest_acknowledged else { return };
@@ -348,8 +349,8 @@ impl<T> Recovery<T> {
         outcome.is_persistent |= self.is_persistent(arrived_earlier_ns, outcome, known);
     }
 
-    /// Were all packets lost that left over a long time? Those from before the first measurement do not count (RFC 9002,
-    /// section 7.6): the peer may not have been there.
+    /// Were all packets lost that left over a long time? Those from before the first measurement do not count (RFC
+    /// 9002, section 7.6), because the peer may not have existed yet.
     fn is_persistent(&self, arrived_earlier_ns: Option<u64>, outcome: &Outcome<T>, known: usize) -> bool {
         let Some(measured_at_ns) = self.measured_at_ns else { return false };
         let mut lost = outcome.lost[known..].iter().filter(|sent| sent.at_ns > measured_at_ns);
@@ -362,7 +363,7 @@ impl<T> Recovery<T> {
             && !outcome.arrived.iter().any(|sent| between(sent.at_ns))
     }
 
-    /// Lets go of what is known from the front, and of what the peer would not take any more.
+    /// Drops packets from the front whose fate is known, and those that the peer would not accept any more.
     fn forget(&mut self) {
         while self.entries.front().is_some_and(|entry| !matches!(entry, Entry::Outstanding(_))) {
             self.entries.pop_front();

@@ -2,13 +2,13 @@
 
 use crate::ack::ACK_DELAY_MAX_NS;
 
-/// Before the first sample.
+/// The round-trip time that is assumed before the first sample.
 const INITIAL_NS: u64 = 100_000_000;
-/// Less variation than this is taken for chance: a peer is a process, and others use its core.
+/// The least variation. A smaller one is chance, because a peer is a process that shares its core with others.
 const VARIATION_MIN_NS: u64 = 50_000;
-/// A probe waits no longer than this, however often it has been repeated.
+/// The longest time before a probe, after any number of probes.
 pub const PROBE_TIMEOUT_MAX_NS: u64 = 1_000_000_000;
-/// A sample above this is a clock that jumped.
+/// The largest sample. A larger one means that a clock jumped.
 const SAMPLE_MAX_NS: u64 = 1 << 40;
 
 /// An estimate from samples.
@@ -42,7 +42,7 @@ impl Rtt {
         self.min_ns
     }
 
-    /// A packet was acknowledged `sample_ns` after it had left, of which the peer has kept it for `delay_ns`.
+    /// A packet was acknowledged `sample_ns` after it had left. The peer had it for `delay_ns` of that time.
     pub fn sample(&mut self, sample_ns: u64, delay_ns: u64) {
         let sample_ns = sample_ns.clamp(1, SAMPLE_MAX_NS);
         self.latest_ns = sample_ns;

@@ -1,4 +1,4 @@
-//! One lane as its sender sees it: which bytes are unsent, in flight, lost and acknowledged.
+//! The sending end of a lane: which bytes are unsent, in flight, lost and acknowledged.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,27 +6,27 @@ use std::ops::Range;
 use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
-/// Bytes that a lane carries in all: offsets stay far from where they would wrap.
+/// The most bytes that a lane carries in all, so that offsets never wrap.
 pub const LANE_BYTES_MAX: u64 = 1 << 62;
 
-/// The lane has carried all the bytes that it ever will.
+/// The error for a lane that has carried as many bytes as it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a lane carries no more than 2^62 bytes")]
 pub struct Exhausted;
 
-/// The peer says that it has taken what was never sent to it.
+/// The error for a peer that claims to have consumed bytes that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer has taken bytes that were not sent")]
 pub struct NeverSent;
 
-/// The sending end of a lane, which keeps each piece `B` of bytes until all of it is acknowledged.
+/// The sending end of a lane. It keeps each piece `B` of bytes until all of it is acknowledged.
 #[derive(Debug)]
 pub struct Sending<B> {
-    /// What is not acknowledged, by the offset of its first byte.
+    /// Pieces that are not acknowledged, by the offset of their first byte.
     pieces: VecDeque<(u64, B)>,
-    /// Acknowledged pieces that nobody has taken back.
+    /// Acknowledged pieces that the caller has not taken yet.
     free: VecDeque<B>,
-    /// The offset behind the last byte.
+    /// The offset after the last byte.
     end: u64,
     /// The first byte that was never sent.
     next: u64,
@@ -34,16 +34,16 @@ pub struct Sending<B> {
     floor: u64,
     /// Bytes above `floor` that are acknowledged.
     acknowledged: Ranges,
-    /// Bytes to be sent again.
+    /// Bytes that have to be sent again.
     lost: Ranges,
-    /// The peer's credit: bytes before it may be sent.
+    /// The peer's credit: bytes before this offset may be sent.
     limit: u64,
     /// Bytes that the peer's program has consumed.
     taken: u64,
 }
 
 impl<B: AsRef<[u8]>> Sending<B> {
-    /// A lane with nothing in it and credit up to `limit`.
+    /// An empty lane with credit up to `limit`.
     pub fn new(limit: u64) -> Self {
         Self {
             pieces: VecDeque::new(),
@@ -58,10 +58,10 @@ impl<B: AsRef<[u8]>> Sending<B> {
         }
     }
 
-    /// Adds bytes: the offset behind them.
+    /// Adds bytes, and returns the offset after them.
     ///
     /// # Errors
-    /// [`Exhausted`], and nothing was added.
+    /// [`Exhausted`]: nothing was added.
     pub fn push(&mut self, bytes: B) -> Result<u64, Exhausted> {
         let length = bytes.as_ref().len() as u64;
         let end = self.end.checked_add(length).filter(|end| *end <= LANE_BYTES_MAX).ok_or(Exhausted)?;
@@ -74,12 +74,12 @@ impl<B: AsRef<[u8]>> Sending<B> {
         Ok(end)
     }
 
-    /// A piece that is acknowledged whole, the oldest first.
+    /// The oldest piece that is acknowledged completely.
     pub fn take_back(&mut self) -> Option<B> {
         self.free.pop_front()
     }
 
-    /// The offset behind the last byte that was pushed.
+    /// The offset after the last byte that was added.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -99,7 +99,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         self.limit
     }
 
-    /// Bytes from the first one that is not acknowledged to the last one that was sent.
+    /// The number of bytes from the first unacknowledged one to the last one sent.
     pub fn outstanding(&self) -> u64 {
         self.next - self.floor
     }
@@ -109,17 +109,17 @@ impl<B: AsRef<[u8]>> Sending<B> {
         self.next < self.end
     }
 
-    /// Every piece that was not taken back, the oldest first. Nothing of the lane may be sent after that.
+    /// Every piece that has not been taken, the oldest first. Nothing of the lane may be sent afterwards.
     pub fn take_all_back(&mut self) -> impl Iterator<Item = B> + '_ {
         self.free.drain(..).chain(self.pieces.drain(..).map(|(_, bytes)| bytes))
     }
 
-    /// Are there bytes to be sent again?
+    /// Are there bytes that have to be sent again?
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Is there something to send that the peer's credit does not let out?
+    /// Is there something to send that the peer's credit does not permit?
     pub fn lacks_credit(&self) -> bool {
         self.limit < self.end && self.lost.is_empty() && self.next == self.limit
     }
@@ -129,7 +129,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         !self.lost.is_empty() || self.next < self.end.min(self.limit)
     }
 
-    /// What to send next, at most `room` bytes of it: what was lost before what is new.
+    /// The range to send next, at most `room` bytes. Lost bytes come before new ones.
     pub fn peek(&self, room: u64) -> Option<Range<u64>> {
         let whole = self.lost.first().unwrap_or(
             self.next..if planted::is(Bug::LimitIgnored) { self.end } else { self.end.min(self.limit) },
@@ -138,7 +138,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         (!piece.is_empty()).then_some(piece)
     }
 
-    /// Notes that bytes which [`Self::peek`] has named leave now.
+    /// Notes that the bytes that [`Self::peek`] has returned leave now.
     pub fn sent(&mut self, range: &Range<u64>) {
         if range.start == self.next {
             self.next = range.end;
@@ -147,7 +147,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         }
     }
 
-    /// Appends bytes of the lane, which must not be acknowledged yet, to a packet.
+    /// Appends bytes of the lane to a packet. They must not be acknowledged yet.
     pub fn copy(&self, range: &Range<u64>, packet: &mut Vec<u8>) {
         let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
         let mut at = range.start;
@@ -199,15 +199,15 @@ impl<B: AsRef<[u8]>> Sending<B> {
         }
     }
 
-    /// What the peer says: so many bytes are consumed, and so many may be sent. Both only rise: an older word may come later.
+    /// Notes the peer's consumed bytes and its credit. Both only rise, because an older report may arrive later.
     ///
     /// # Errors
-    /// [`NeverSent`]: the peer cannot have taken that many.
+    /// [`NeverSent`]: the peer cannot have consumed that many.
     pub fn credit(&mut self, taken: u64, limit: u64) -> Result<(), NeverSent> {
         if taken > self.next {
             return Err(NeverSent);
         }
-        // Whoever has taken bytes has received them.
+        // Bytes that were consumed have also been received.
         self.acknowledge(self.floor..taken);
         self.taken = self.taken.max(taken);
         self.limit = self.limit.max(limit);

@@ -1,4 +1,4 @@
-//! What a port and its node's service say to each other, over a Unix socket of packets in the runtime directory.
+//! The protocol between a port and its node's service, over a Unix packet socket in the runtime directory.
 //!
 //! ```text
 //! port                              service
@@ -15,8 +15,9 @@
 //!                            ◄──    Alive                it does; no answer where its service does not answer
 //! ```
 //!
-//! A packet is one value of [`Request`] or [`Notice`], as `postcard` writes it. The service checks who a port is by what the
-//! kernel says of the socket. It vouches for that to the other service, which vouches for it to its own port.
+//! A packet is one value of [`Request`] or [`Notice`], encoded by `postcard`. The service verifies the identity of a
+//! port by what the kernel reports about the socket. It vouches for that to the other service, which vouches for it to
+//! its own port.
 
 use std::net::SocketAddr;
 
@@ -27,20 +28,20 @@ use crate::keys::{SECRET_BYTES, Security, Side};
 pub mod status;
 use status::Entry;
 
-/// The socket's name in the runtime directory. No port can have it: their sockets' names end in `.port`.
+/// The socket's name in the runtime directory. No port can have it, because the names of their sockets end in `.port`.
 pub const SOCKET_NAME: &str = "node";
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 4096;
-/// Connections that one `Register` brings along; the rest follows in further ones.
+/// The most connections in one `Register`. Further ones carry the rest.
 pub const KEPT_MAX: usize = 128;
 
-/// From a port to its service.
+/// A packet from a port to its service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The first packet, and again after the service was restarted. The port's UDP socket comes with it. Further ones on the
-    /// same socket bring more connections that were kept, and no socket.
+    /// The first packet. It is repeated after a restart of the service. The port's UDP socket comes with it. Further
+    /// ones on the same socket carry more kept connections, and no socket.
     Register {
         /// [`VERSION`].
         version: u16,
@@ -50,7 +51,8 @@ pub enum Request {
         incarnation: u64,
         /// May ports of other machines connect?
         is_reachable: bool,
-        /// The port number of its UDP socket. The service cannot ask the kernel: the socket's lock is its owner's to hold.
+        /// The port number of its UDP socket. The service does not ask the kernel for it, because the socket's owner
+        /// may hold the socket's lock.
         udp_port: u16,
         /// Connections that outlived the last service.
         kept: Vec<Kept>,
@@ -63,119 +65,119 @@ pub enum Request {
         node: String,
         /// The port there.
         port: String,
-        /// What the other port is told.
+        /// The greeting for the other port.
         introduction: Introduction,
     },
-    /// Agrees to an offer.
+    /// Accepts an offer.
     Accept {
         /// The offer's number.
         offer: u32,
-        /// What the other port is told.
+        /// The greeting for the other port.
         introduction: Introduction,
     },
     /// Declines an offer.
     Decline {
         /// The offer's number.
         offer: u32,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
-    /// This end has ended a connection.
+    /// Reports that this end has ended a connection.
     Release {
         /// This end's number for the connection.
         connection: u32,
     },
-    /// Asks whether the process at the other end lives.
+    /// Asks whether the process at the other end is alive.
     Inquire {
         /// This end's number for the connection.
         connection: u32,
     },
-    /// Asks what `bywire status` shows. A port never does.
+    /// Asks for the entries of `bywire status`. Ports never do.
     Status {
         /// [`VERSION`].
         version: u16,
-        /// The first entry that is wanted.
+        /// The first wanted entry.
         from: u32,
     },
 }
 
-/// From the service to a port.
+/// A packet from the service to a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// The port is known.
+    /// The port is registered.
     Registered {
         /// This machine's name in the fabric.
         node: String,
     },
-    /// The port is not taken; the socket closes.
+    /// The port is refused, and the socket closes.
     Refused(Unregistered),
     /// A port of another machine wants to connect.
     Offer {
         /// The service's number for it.
         offer: u32,
-        /// Who it is.
+        /// The requesting port's identity.
         peer: Identity,
-        /// What it says of itself.
+        /// The requesting port's greeting.
         introduction: Introduction,
     },
-    /// Both ends are known: packets may flow.
+    /// Both ends are known, and packets may flow.
     Established(Box<Terms>),
     /// No connection was made.
     NotConnected {
         /// The port's number for its request.
         request: u32,
-        /// Why.
+        /// The reason.
         reason: NotConnected,
     },
-    /// An offer that was accepted came to nothing.
+    /// An accepted offer has failed.
     Withdrawn {
         /// The offer's number.
         offer: u32,
     },
-    /// A connection is over: the peer's own service says so, or this one.
+    /// A connection has ended, as the peer's own service or this one reports.
     Ended {
         /// This end's number for the connection.
         connection: u32,
-        /// Why.
+        /// The reason.
         reason: End,
     },
-    /// The process at the other end lives, as its own service says. It may be stopped.
+    /// The process at the other end is alive, as its own service reports. It may be stopped.
     Alive {
         /// This end's number for the connection.
         connection: u32,
     },
-    /// A part of the answer to a `Status`.
+    /// A part of the answer to `Status`.
     Status {
-        /// Entries in the order in which they are shown.
+        /// Entries in the order of display.
         entries: Vec<Entry>,
-        /// The first one that has not been told. `None`: these are the last ones.
+        /// The first entry that has not been sent. `None`: these are the last ones.
         next: Option<u32>,
     },
 }
 
-/// What a port says of itself to another.
+/// The greeting of a port for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Introduction {
-    /// The port's own number for the connection, which packets to it bear.
+    /// The port's own number for the connection. Packets to the port have it.
     pub connection: u32,
-    /// The longest message that it takes, in bytes.
+    /// The longest message that it accepts, in bytes.
     pub message_bytes_max: u64,
     /// Does it want payloads checked?
     pub integrity: bool,
-    /// Bytes of each lane (reply, high, low) that may wait there at first.
+    /// The bytes of each lane (reply, high, low) that may wait at the port at first.
     pub windows: [u64; 3],
 }
 
-/// Who a port of another machine is. Its own service vouches for it.
+/// The identity of a port of another machine. Its own service vouches for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     /// Its node.
     pub node: String,
     /// Its name there.
     pub port: String,
-    /// The name of its user there; a number where the user has no name.
+    /// The name of its user there, or a number if the user has no name.
     pub user: String,
-    /// The names of its user's groups, as far as they fit.
+    /// The names of its user's groups, as many as fit.
     pub groups: Vec<String>,
     /// A number that differs between incarnations of the port.
     pub incarnation: u64,
@@ -188,26 +190,26 @@ pub struct Terms {
     pub answers: Answers,
     /// Which end this is.
     pub side: Side,
-    /// How packets are protected.
+    /// The protection of packets.
     pub security: Security,
-    /// What only the two ends, and their services, know.
+    /// The secret that only the two ends and their services know.
     pub secret: [u8; SECRET_BYTES],
-    /// Where the peer's packets come from, and go to.
+    /// The address of the peer's packets, in both directions.
     pub address: SocketAddr,
-    /// Who it is.
+    /// The peer's identity.
     pub peer: Identity,
-    /// What it says of itself.
+    /// The peer's greeting.
     pub introduction: Introduction,
     /// The longest UDP payload that the route carries.
     pub route_bytes: u16,
 }
 
-/// What [`Terms`] answer.
+/// The packet that [`Terms`] answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answers {
-    /// A `Connect` of the port's.
+    /// A `Connect` of the port.
     Request(u32),
-    /// An offer that it has accepted.
+    /// An offer that the port has accepted.
     Offer(u32),
 }
 
@@ -218,11 +220,11 @@ pub struct Kept {
     pub connection: u32,
     /// The other end's.
     pub peer_connection: u32,
-    /// Who the other end is.
+    /// The other end's identity.
     pub peer: Identity,
 }
 
-/// Why a port is not taken.
+/// Why a port is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unregistered {
     /// The service speaks another version of this protocol.
@@ -231,9 +233,9 @@ pub enum Unregistered {
     Unverified,
     /// No UDP socket came with it, or one of another network namespace than the service's.
     OtherNetwork,
-    /// The user has as many ports or connections as one may have.
+    /// The user has reached the limit of ports or connections.
     NoResources,
-    /// What came is no registration.
+    /// The packet is not a valid registration.
     Malformed,
 }
 
@@ -242,7 +244,7 @@ pub enum Unregistered {
 pub enum Refusal {
     /// Its user may not connect.
     NotAdmitted,
-    /// The port has as many peers as it may have.
+    /// The port has reached its limit of peers.
     TooManyPeers,
     /// The port lacks memory or descriptors.
     NoResources,
@@ -255,17 +257,17 @@ pub enum NotConnected {
     UnknownNode,
     /// The node does not answer.
     Unreachable,
-    /// The node is up, and has no such port that other machines can reach.
+    /// The node is up, but has no such port that is open to other machines.
     NoPort,
     /// The port has declined.
     Refused(Refusal),
     /// The other service speaks another version.
     Version,
-    /// The port's owner has as many connections as one may have, here or there.
+    /// The port's user has reached the limit of connections, on this machine or the other.
     NoResources,
 }
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// The other process has ended.
@@ -274,11 +276,11 @@ pub enum End {
     PeerReleased,
     /// The other machine was restarted.
     NodeRestarted,
-    /// The other node is in the fabric no more.
+    /// The other node is no longer in the fabric.
     NodeRemoved,
 }
 
-/// Bytes that are no packet of this protocol.
+/// The error for bytes that are not a packet of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet between a port and its service is malformed")]
 pub struct Malformed;
@@ -286,13 +288,13 @@ pub struct Malformed;
 /// The bytes of a packet.
 ///
 /// # Errors
-/// [`Malformed`]: it would be longer than a packet may be.
+/// [`Malformed`]: it would be longer than the longest packet.
 pub fn to_bytes(packet: &impl Serialize) -> Result<Vec<u8>, Malformed> {
     let bytes = postcard::to_stdvec(packet).map_err(|_| Malformed)?;
     if bytes.len() > PACKET_BYTES_MAX { Err(Malformed) } else { Ok(bytes) }
 }
 
-/// The packet in `bytes`. Nothing may follow it.
+/// The packet in `bytes`, which must have nothing after it.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -305,7 +307,7 @@ pub fn from_bytes<Packet: DeserializeOwned>(bytes: &[u8]) -> Result<Packet, Malf
 
 impl std::fmt::Debug for Terms {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the secret.
+        // The secret is not printed.
         let Self { answers, side, security, address, peer, .. } = self;
         write!(
             formatter,

@@ -1,4 +1,4 @@
-//! What the services of two nodes say to each other, over a [channel](crate::channel).
+//! The messages between the services of two nodes, over a [channel](crate::channel).
 //!
 //! ```text
 //! service of the asking port         service of the other port
@@ -9,11 +9,13 @@
 //! Check                     ◄──►    Alive for the connections that are alive, Ended for each that is not
 //! ```
 //!
-//! A message is one value of [`ServiceMessage`], as [`crate::service::to_bytes`] writes it. A service vouches for its own
-//! ports: name, user and incarnation are what it knows of them. It says nothing of nodes: that is what the channel proves.
+//! A message is one value of [`ServiceMessage`], encoded by [`crate::service::to_bytes`]. A service vouches for the
+//! name, user and incarnation of its own ports, which it has verified. A message does not name the sender's node,
+//! because the channel proves it.
 //!
-//! Both services add 32 random bytes to the secret of a connection, so that none of the two chooses it. The secret of the
-//! channel is not mixed in: a channel may be replaced between the two messages, and then each would take another one.
+//! Both services add 32 random bytes to the secret of a connection, so that neither chooses it alone. The secret of the
+//! channel is not used, because a channel may be replaced between the two messages, and then the two ends would use
+//! different ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,34 +23,34 @@ use crate::handshake::{PublicKey, macs};
 use crate::keys::{SECRET_BYTES, Security};
 use crate::service::{Introduction, NotConnected};
 
-/// Connections that one [`ServiceMessage::Check`] asks about.
+/// The most connections in one [`ServiceMessage::Check`].
 pub const CHECKED_MAX: usize = 128;
-/// Groups of a user that are told. Their names fit as long as they have 64 bytes or fewer on average.
+/// The most groups of a user that are sent. Their names fit if they have 64 bytes or fewer on average.
 pub const GROUPS_MAX: usize = 32;
 
-/// From one service to another.
+/// A message from one service to another.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServiceMessage {
-    /// A port of the sender's wants to connect to a port of the receiver's.
+    /// A port of the sender requests a connection to a port of the receiver.
     Connect {
-        /// The sender's number for it, which no other one of its requests under way has.
+        /// The sender's number for the request, unique among its requests under way.
         request: u32,
         /// The receiver's port.
         port: String,
         /// The sender's port.
         from: PortIdentity,
-        /// How packets are to be protected, as far as the sender is concerned.
+        /// The protection that the sender wants.
         security: Security,
         /// The sender's part of the connection.
         half: Half,
     },
-    /// The port has agreed.
+    /// The port has accepted.
     Accept {
         /// The number in `Connect`.
         request: u32,
-        /// Who the port is.
+        /// The port's identity.
         by: PortIdentity,
-        /// How packets are protected. It is plain only if both nodes say so.
+        /// The protection of packets. It is plain only if both nodes want that.
         security: Security,
         /// The sender's part of the connection.
         half: Half,
@@ -57,29 +59,30 @@ pub enum ServiceMessage {
     Decline {
         /// The number in `Connect`.
         request: u32,
-        /// Why.
+        /// The reason.
         reason: NotConnected,
     },
-    /// The port that asked is gone. If the other one has accepted already, the connection has ended.
+    /// The requesting port has ended. If the other port has accepted already, the connection has ended.
     Cancel {
         /// The number in `Connect`.
         request: u32,
     },
-    /// A port of the sender's has ended, or has ended a connection.
+    /// A port of the sender has ended, or has ended a connection.
     Ended {
         /// The connection, as the receiver's port knows it.
         connection: ConnectionName,
-        /// Why.
+        /// The reason.
         reason: PortEnd,
     },
     /// Asks which of these connections are alive.
     Check {
-        /// Connections, as the receiver's ports know them; at most [`CHECKED_MAX`]. Each with the name of the sender's end.
+        /// Connections, as the receiver's ports number them, at most [`CHECKED_MAX`], each with the name of the
+        /// sender's end.
         connections: Vec<(ConnectionName, ConnectionName)>,
     },
-    /// The processes that the sender was asked about and that live, however long they have been silent.
+    /// The connections of a `Check` whose processes live, even if they have been silent for long.
     Alive {
-        /// Connections, as the receiver's ports know them; at most [`CHECKED_MAX`].
+        /// Connections, as the receiver's ports number them, at most [`CHECKED_MAX`].
         connections: Vec<ConnectionName>,
     },
 }
@@ -93,12 +96,12 @@ pub struct ConnectionName {
     pub connection: u32,
 }
 
-/// Who a port is, as its own service says.
+/// The identity of a port, for which its own service vouches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortIdentity {
     /// Its name.
     pub port: String,
-    /// The name of its user; a number where the user has no name.
+    /// The name of its user, or a number if the user has no name.
     pub user: String,
     /// The names of its user's groups, at most [`GROUPS_MAX`].
     pub groups: Vec<String>,
@@ -106,10 +109,10 @@ pub struct PortIdentity {
     pub incarnation: u64,
 }
 
-/// What one end contributes to a connection.
+/// The part of one end in a connection.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Half {
-    /// What the port says of itself.
+    /// The greeting of the port.
     pub introduction: Introduction,
     /// The UDP port to which packets go, at the address of the node.
     pub udp_port: u16,
@@ -119,7 +122,7 @@ pub struct Half {
     pub random: [u8; SECRET_BYTES],
 }
 
-/// Why a port's end of a connection is over.
+/// Why a port's end of a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortEnd {
     /// Its process has ended.
@@ -128,7 +131,7 @@ pub enum PortEnd {
     Released,
 }
 
-/// One end of a connection, as far as the secret depends on it.
+/// The properties of one end that the secret depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretHalf<'half> {
     /// The node.
@@ -141,7 +144,7 @@ pub struct SecretHalf<'half> {
     pub random: &'half [u8; SECRET_BYTES],
 }
 
-/// The secret of a connection, out of what both services have added, and of who the two ends are.
+/// The secret of a connection. It depends on the random bytes of both services and on the identities of both ends.
 pub fn connection_secret(initiator: SecretHalf, responder: SecretHalf) -> [u8; SECRET_BYTES] {
     let mut ends = Vec::new();
     for half in [initiator, responder] {
@@ -155,7 +158,7 @@ pub fn connection_secret(initiator: SecretHalf, responder: SecretHalf) -> [u8; S
 
 impl std::fmt::Debug for Half {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the random bytes.
+        // The random bytes are not printed.
         write!(formatter, "Half(connection {}, UDP port {})", self.introduction.connection, self.udp_port)
     }
 }

@@ -2,29 +2,29 @@
 
 use crate::planted::{self, Bug};
 
-/// What every path carries.
+/// The packet size that every path carries.
 pub const BASE_BYTES: u16 = 1200;
 /// The longest payload of a UDP datagram over IPv4.
 pub const LIMIT_BYTES: u16 = 65_507;
 
-/// A size is given up after so many probes are lost.
+/// The number of lost probes after which a size is given up.
 const TRIES: u8 = 3;
-/// A search ends once it knows the size this well.
+/// The precision of the size at which a search ends.
 const PRECISION_BYTES: u16 = 16;
-/// Losses of large packets, with none that arrived in between, from which on they are thought to vanish.
+/// The number of lost large packets, with none arriving in between, after which they are assumed to vanish.
 const BLACK_HOLE_LOSSES: u8 = 3;
-/// When a search that ended below the route's limit is tried again.
+/// When a search that ended below the route's limit is repeated.
 const AGAIN_NS: u64 = 600_000_000_000;
 
-/// The length of packets, and what may become of it.
+/// The packet size, and the search for a larger one.
 #[derive(Clone, Debug)]
 pub struct PacketSize {
     bytes: u16,
-    /// What the route says.
+    /// The route's limit.
     limit: u16,
-    /// The shortest length that did not get through.
+    /// The shortest length that was lost.
     failed: Option<u16>,
-    /// The length of the probe that is under way.
+    /// The length of the probe under way.
     probe: Option<u16>,
     tries: u8,
     again_at_ns: Option<u64>,
@@ -43,7 +43,7 @@ impl PacketSize {
         self.bytes
     }
 
-    /// The length of a probe that is to be sent.
+    /// The length of the next probe, if one is due.
     pub fn wanted(&mut self, now_ns: u64) -> Option<u16> {
         if self.probe.is_some() {
             return None;
@@ -52,7 +52,7 @@ impl PacketSize {
             (self.failed, self.again_at_ns, self.tries) = (None, None, 0);
         }
         match self.failed {
-            // At once what the route says, for it is mostly true.
+            // The route's limit comes first, because it is mostly right.
             None => (self.bytes < self.limit).then_some(self.limit),
             Some(failed) if failed - self.bytes <= PRECISION_BYTES => {
                 self.again_at_ns.get_or_insert(now_ns.saturating_add(AGAIN_NS));
@@ -62,12 +62,12 @@ impl PacketSize {
         }
     }
 
-    /// A probe has left.
+    /// Notes that a probe has left.
     pub fn probe_sent(&mut self, bytes: u16) {
         self.probe = Some(bytes);
     }
 
-    /// A probe has arrived. `true`: packets are longer now.
+    /// Notes that a probe has arrived. `true`: packets are longer now.
     pub fn probe_arrived(&mut self, bytes: u16) -> bool {
         if self.probe != Some(bytes) {
             return false;
@@ -78,7 +78,7 @@ impl PacketSize {
         is_longer
     }
 
-    /// A probe is lost. That says nothing about congestion.
+    /// Notes that a probe is lost. That says nothing about congestion.
     pub fn probe_lost(&mut self, bytes: u16) {
         if self.probe != Some(bytes) {
             return;
@@ -90,15 +90,15 @@ impl PacketSize {
         }
     }
 
-    /// A packet has arrived.
+    /// Notes that a packet has arrived.
     pub fn arrived(&mut self, bytes: u64) {
         if bytes > BASE_BYTES.into() {
             self.losses = 0;
         }
     }
 
-    /// Packets are lost, the longest of which had so many bytes; asked once for all that are found lost together. `true`:
-    /// packets are short again.
+    /// Notes that packets are lost, with the length of the longest. Called once for all that are found lost together.
+    /// `true`: packets are short again.
     pub fn lost(&mut self, longest: u64) -> bool {
         if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES {
             return false;
@@ -113,8 +113,8 @@ impl PacketSize {
         true
     }
 
-    /// Packets were lost, the longest of which had so many bytes, and the peer answered only once they were short. `true`: they
-    /// are short until one that tries out a length has arrived, which is sent at once.
+    /// Notes that packets were lost, with the length of the longest, and that the peer answered only once they were
+    /// short. `true`: they are short until a probe of a length has arrived, which is sent at once.
     pub fn silenced(&mut self, longest: u64) -> bool {
         if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES || planted::is(Bug::BlackHoleIgnored) {
             return false;
@@ -123,7 +123,7 @@ impl PacketSize {
         true
     }
 
-    /// The kernel says that the route carries no more than this. `true`: packets are short again.
+    /// Notes a smaller limit of the route, as the kernel reports it. `true`: packets are short again.
     pub fn set_limit(&mut self, limit: u16) -> bool {
         let limit = limit.clamp(BASE_BYTES, LIMIT_BYTES);
         let is_shorter = limit < self.bytes;

@@ -1,27 +1,27 @@
-//! What the programs of two ends owe each other: what one has sent and the other one has not taken yet.
+//! The expected state: what the program of each end has sent and the other has not received yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use bywire::{Key, Priority, TransferError, TransferId};
 
-/// The region that is put into: a half for each priority, so that the order of puts decides what is there.
+/// The region of puts. Each priority has a half, so that the order of its puts determines the contents.
 pub const REGION_BYTES: usize = 256 * 1024;
 
-/// A region's or a message's bytes: of each, where it is from is known.
+/// The bytes of a region or a message, of which each has a known origin.
 pub fn bytes(salt: u64, length: usize) -> Vec<u8> {
     let salt = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..length as u64).map(|at| ((at ^ salt).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 56) as u8).collect()
 }
 
-/// A message under way: what it is made of, and how long it is.
+/// A message under way: the seed of its bytes, and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     pub salt: u64,
     pub length: usize,
 }
 
-/// A put under way that has to succeed.
+/// A put under way that must succeed.
 #[derive(Clone, Debug)]
 pub struct Put {
     pub salt: u64,
@@ -29,14 +29,14 @@ pub struct Put {
     pub is_noted: bool,
 }
 
-/// A transfer that is to end once.
+/// A transfer that must end exactly once.
 #[derive(Clone, Debug)]
 pub enum Transfer {
-    /// It is in the lane as the message of this number, and its memory has to come back as it was.
+    /// It is in the lane as the message with this number, and its memory must come back unchanged.
     Message { message: Message, priority: Priority, number: u64, is_delivered: bool },
-    /// Its memory has to come back, with one of these results.
+    /// Its memory must come back, with one of these results.
     Put { salt: u64, length: usize, allowed: Vec<Result<(), TransferError>> },
-    /// These bytes, or this error.
+    /// These bytes or this error must come.
     Got { wanted: Result<Vec<u8>, TransferError> },
 }
 
@@ -45,12 +45,12 @@ pub enum Transfer {
 pub struct Direction {
     /// By priority.
     messages: [VecDeque<Message>; 2],
-    /// Messages that were taken, by priority.
+    /// Messages that were received, by priority.
     pub taken: [u64; 2],
-    /// Messages that were ever sent, by priority.
+    /// Messages that were sent in all, by priority.
     pub sent: [u64; 2],
     puts: [VecDeque<Put>; 2],
-    /// What is in the target's region.
+    /// The contents of the target's region.
     pub shadow: Vec<u8>,
     datagrams: BTreeMap<u64, usize>,
     datagrams_taken: BTreeSet<u64>,
@@ -61,20 +61,20 @@ impl Direction {
         Self { shadow, ..Self::default() }
     }
 
-    /// A message was sent: its number.
+    /// Notes that a message was sent, and returns its number.
     pub fn send(&mut self, priority: Priority, message: Message) -> u64 {
         self.messages[priority as usize].push_back(message);
         self.sent[priority as usize] += 1;
         self.sent[priority as usize]
     }
 
-    /// A message that found no room.
+    /// Removes a message for which there was no room.
     pub fn unsend(&mut self, priority: Priority) {
         self.messages[priority as usize].pop_back();
         self.sent[priority as usize] -= 1;
     }
 
-    /// A message was taken. It has to be the next one.
+    /// Checks that a received message is the next one.
     pub fn take(&mut self, priority: Priority, found: &[u8]) -> Result<(), String> {
         let message = self.messages[priority as usize]
             .pop_front()
@@ -97,8 +97,8 @@ impl Direction {
         self.puts[priority as usize].push_back(put);
     }
 
-    /// A note came: its put and all before it are in the region, and none behind it. `None`: what is behind it is there too,
-    /// as the connection was over when the note was taken.
+    /// Checks a note: its put and all before it are in the region, and no later one is. `None`: later ones are there
+    /// too, because the connection had ended when the note was received.
     pub fn note(&mut self, note: &[u8], region: Option<&[u8]>) -> Result<(), String> {
         let (priority, salt) = note.split_first().ok_or("an empty note came")?;
         let salt = u64::from_le_bytes(salt.try_into().map_err(|_| "a note of another length came")?);
@@ -121,7 +121,7 @@ impl Direction {
         Ok(())
     }
 
-    /// All puts have ended: so they are in the region.
+    /// Checks that all ended puts are in the region.
     pub fn settle(&mut self, region: &[u8]) -> Result<(), String> {
         for puts in &mut self.puts {
             for put in puts.drain(..) {
@@ -151,7 +151,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Datagrams that came, and those that did not.
+    /// Datagrams that arrived, and those that were lost.
     pub fn datagrams(&self) -> (u64, u64) {
         let (sent, taken) = (self.datagrams.len() as u64, self.datagrams_taken.len() as u64);
         (taken, sent - taken)
@@ -168,7 +168,7 @@ pub fn half(priority: usize) -> Range<usize> {
     priority * REGION_BYTES / 2..(priority + 1) * REGION_BYTES / 2
 }
 
-/// What an end has begun and what has to end, once each.
+/// The transfers that an end has begun, each of which must end exactly once.
 #[derive(Debug, Default)]
 pub struct Transfers {
     under_way: BTreeMap<u64, Transfer>,
@@ -188,13 +188,13 @@ impl Transfers {
     }
 }
 
-/// Keys that an end has for the regions of the other one.
+/// The keys of an end for the regions of the other one.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// Read and write: the one that is compared.
+    /// Read and write: the region whose contents are compared.
     pub shared: Key,
-    /// Read only, and never changed.
+    /// Read only, with constant contents.
     pub constant: Key,
-    /// It may be revoked at any time, or be already.
+    /// A region that may be revoked at any time, or already is.
     pub fleeting: Key,
 }

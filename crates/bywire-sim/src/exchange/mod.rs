@@ -1,4 +1,4 @@
-//! Two peers over packets as ports have them, with programs that use everything that peers offer at random.
+//! Two peers over packets, as ports have them, with programs that use all operations of peers at random.
 
 mod expected;
 mod program;
@@ -7,10 +7,10 @@ mod world;
 
 pub use tally::Counts;
 
-/// Runs the scenario of a seed: what was counted.
+/// Runs the scenario of a seed, and returns the counts.
 ///
 /// # Errors
-/// The property that does not hold, with what repeats the run.
+/// The broken invariant, with what repeats the run.
 pub fn run(seed: u64) -> Result<Counts, String> {
     world::World::new(seed).live().map_err(|reason| {
         format!(

@@ -1,4 +1,4 @@
-//! What the program at one end does, at random, and what it makes of events.
+//! The program at one end: its random operations, and its handling of events.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::tally::Counts;
 const PRIORITIES: [Priority; 2] = [Priority::Low, Priority::High];
 const SHARED: Rights = Rights { read: true, write: true };
 const CONSTANT: Rights = Rights { read: true, write: false };
-/// What the constant region of each end is made of.
+/// The seed of the constant region of each end.
 const CONSTANT_SALT: u64 = 77;
-/// Bytes of the constant region and of the fleeting one.
+/// The bytes of the constant region and of the revocable one.
 const SMALL_REGION_BYTES: usize = 100_000;
 
 /// One end and its program.
@@ -23,15 +23,15 @@ pub struct Program {
     pub end: End,
     pub keys: Keys,
     transfers: Transfers,
-    /// Operations and bytes that it still has to begin.
+    /// Operations and bytes that it has still to begin.
     operations: u32,
     bytes: usize,
     longest: usize,
     next_salt: u64,
-    /// Buffers that are owed, with the time when they are posted.
+    /// Buffers that it has to post, with their times.
     owed: Vec<(u64, Priority, usize)>,
     needs_room: [bool; 2],
-    /// Sends that found no room, less the times that room was told.
+    /// Sends that found no room, less the reports of room.
     asked_for_room: u32,
     pub gone: Option<DisconnectReason>,
     /// The longest delay before a buffer is posted.
@@ -65,7 +65,7 @@ impl Program {
         }
     }
 
-    /// Has it begun everything, has all of it ended, and was it told of the room that it waits for?
+    /// Has it begun everything, has all of it ended, and has it been told of the room that it waits for?
     pub fn is_done(&self) -> bool {
         self.operations == 0 && self.transfers.is_empty() && self.needs_room == [false; 2]
     }
@@ -75,22 +75,22 @@ impl Program {
         self.transfers.is_empty()
     }
 
-    /// Does it still begin anything?
+    /// Does it still begin operations?
     pub fn is_busy(&self) -> bool {
         self.operations > 0 && !self.end.is_over()
     }
 
-    /// It begins nothing more.
+    /// Stops beginning operations.
     pub fn stop(&mut self) {
         self.operations = 0;
     }
 
-    /// When it posts a buffer that it owes.
+    /// When it has to post its next buffer.
     pub fn next_post_ns(&self) -> Option<u64> {
         self.owed.iter().map(|(at_ns, ..)| *at_ns).min()
     }
 
-    /// Posts the buffers for which it is time.
+    /// Posts the buffers that are due.
     pub fn post(&mut self, now_ns: u64, counts: &mut Counts) {
         let due = self.owed.extract_if(.., |(at_ns, ..)| *at_ns <= now_ns);
         for (_, priority, length) in due {
@@ -147,7 +147,7 @@ impl Program {
         random: &mut StdRng,
         counts: &mut Counts,
     ) -> Result<(), String> {
-        // A burst, as gathering is for, or more than there is room for.
+        // A burst, as for a gathered send, or more than there is room for.
         let is_flood = random.random_bool(0.02);
         let most = if is_flood { usize::MAX } else { random.random_range(1..20) };
         for _ in 0..most {
@@ -216,7 +216,7 @@ impl Program {
         }
     }
 
-    /// A put that cannot succeed, or may not.
+    /// A put that cannot succeed, or need not.
     fn put_in_vain(
         &mut self,
         peer: Keys,
@@ -274,7 +274,7 @@ impl Program {
         self.end.send_datagram(priority, &datagram).map(drop).map_err(|gone| format!("no datagram: {gone}"))
     }
 
-    /// Deals with an event.
+    /// Handles an event.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -298,7 +298,7 @@ impl Program {
             }
             Event::Room { priority, .. } => {
                 self.needs_room[priority as usize] = false;
-                // Each time at most once. A word may wait for the program while the next send finds no room again.
+                // Each at most once. A report of room may wait for the program while the next send again finds none.
                 let asked =
                     self.asked_for_room.checked_sub(1).ok_or("room was told to nobody who had asked")?;
                 self.asked_for_room = asked;
@@ -354,7 +354,7 @@ impl Program {
         }
     }
 
-    /// Posts a buffer later; too small a one at times.
+    /// Posts a buffer later, and sometimes one that is too small.
     fn need(
         &mut self,
         now_ns: u64,
@@ -382,7 +382,7 @@ impl Program {
     ) -> Result<(), String> {
         if matches!(result, Err(TransferError::Disconnected(_))) {
             counts.add("transfers failed by the end", 1);
-            // The end is told behind what it ends.
+            // The report of the end comes after everything that it ends.
             return self.end.is_over().then_some(()).ok_or_else(|| "a transfer was given up".to_owned());
         }
         allowed.contains(&result).then_some(()).ok_or_else(|| format!("a transfer ended with {result:?}"))

@@ -1,8 +1,8 @@
-//! What has happened in a run.
+//! The counts of a run.
 
 use std::collections::BTreeMap;
 
-/// What has to happen in some run.
+/// The names that must be counted in some run.
 const NAMES: [&str; 24] = [
     "buffers posted late",
     "buffers posted too small",
@@ -30,7 +30,7 @@ const NAMES: [&str; 24] = [
     "transfers that found no token",
 ];
 
-/// What has happened, by name; 0 where it did not.
+/// Counts by name, or 0.
 #[derive(Clone, Debug)]
 pub struct Counts(BTreeMap<&'static str, u64>);
 
@@ -41,20 +41,20 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts what has a name.
+    /// Counts a name.
     ///
     /// # Panics
-    /// On a name that is not listed: nobody would notice if it never happened.
+    /// If the name is not listed, because its absence would not be noticed.
     pub(crate) fn add(&mut self, name: &'static str, number: u64) {
         *self.0.get_mut(name).unwrap_or_else(|| panic!("{name}")) += number;
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|(name, number)| self.add(name, *number));
     }
 
-    /// Everything, by name.
+    /// All counts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(name, number)| (*name, *number))
     }

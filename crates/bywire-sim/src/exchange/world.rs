@@ -1,4 +1,4 @@
-//! Two programs, the network between them, and how it ends.
+//! Two programs, the network between them, and the end of the connection.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,23 +17,23 @@ use super::tally::Counts;
 use crate::network::{Packet, Path};
 use crate::scenario::{HEALED_AT_NS, Scenario};
 
-/// In the healed world everything has to end within this.
+/// The time in which everything must end once faults have stopped.
 const BOUND_NS: u64 = 30_000_000_000;
-/// An end that is asked so often at one moment makes no progress.
+/// The number of calls at one moment after which an end counts as making no progress.
 const TURNS_MAX: u32 = 10_000;
-/// So long after an end has gone, its service tells the other one.
+/// The time after which the service reports the end of the other process.
 const NOTICE_NS: u64 = 50_000_000;
-/// Memory of an end besides its windows: what it has copied and not got rid of, spare chunks, and halves of messages.
+/// The memory of an end besides its windows: copies that have not left, spare chunks, and incomplete messages.
 const COPIED_BYTES_MAX: usize = 2 << 20;
-/// Events that a program takes at once.
+/// The most events that a program takes at once.
 const EVENTS_AT_ONCE: u32 = 50;
 
-/// How a connection ends.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// When everything is done, one end leaves.
+    /// One end closes when everything is done.
     Done,
-    /// An end leaves when something is under way, and goes on until all that it has sent is acknowledged.
+    /// An end closes while transfers are under way, and continues until everything that it has sent is acknowledged.
     Leave,
     /// An end is killed.
     Death,
@@ -47,9 +47,9 @@ enum Event {
     Wake {
         end: usize,
     },
-    /// One end leaves or dies.
+    /// One end closes or is killed.
     End,
-    /// The service says that the other end has ended.
+    /// The service reports that the other end has ended.
     Notice,
 }
 
@@ -62,10 +62,10 @@ pub struct World {
     waiting: Vec<Option<Event>>,
     order: u64,
     programs: [Program; 2],
-    /// From each end to the other.
+    /// The paths from each end to the other.
     directions: [Direction; 2],
     inboxes: [VecDeque<Packet>; 2],
-    /// When each end is woken next.
+    /// When each end wakes next.
     wakes: [Option<u64>; 2],
     paths: [Path; 2],
     memory_max: usize,
@@ -73,7 +73,7 @@ pub struct World {
     is_leaving: bool,
     is_dead: bool,
     counts: Counts,
-    /// Of the network: `crates/bywire-sim/tests/seeds.rs` looks at them.
+    /// The counts of the network, which `crates/bywire-sim/tests/seeds.rs` checks.
     faults: crate::counts::Counts,
     turns: u32,
 }
@@ -128,7 +128,7 @@ impl World {
         world
     }
 
-    /// Lets time go on until everything has ended.
+    /// Lets time advance until everything has ended.
     pub fn live(mut self) -> Result<Counts, String> {
         while !self.programs.iter().all(|program| program.end.is_over()) {
             let Some((Reverse((at_ns, _)), index)) = self.events.pop() else {
@@ -169,7 +169,7 @@ impl World {
         self.wake(to, looks_ns);
     }
 
-    /// An end leaves, or is killed.
+    /// Closes or kills an end.
     fn end(&mut self) {
         if self.programs.iter().any(|program| program.end.is_over()) {
             return;
@@ -263,7 +263,7 @@ impl World {
         Ok(())
     }
 
-    /// Passes what leaves to the path.
+    /// Passes departing packets to the path.
     fn send(&mut self, from: usize) {
         loop {
             let mut batch = Batch::new(64 * 1024, 16);
@@ -293,12 +293,12 @@ impl World {
         if end == 0 && self.is_leaving && self.programs[0].end.is_drained() {
             self.programs[0].end.end(DisconnectReason::Here);
             self.send(0);
-            // The word of the service, where the packet with the close is lost.
+            // The report of the service, in case the packet with the close is lost.
             self.add(self.now_ns + NOTICE_NS, Event::Notice);
         }
     }
 
-    /// When an end has something to do.
+    /// When an end has work to do.
     fn next_ns(&mut self, end: usize) -> Option<u64> {
         let program = &self.programs[end];
         let soon_ns = self.now_ns + self.random.random_range(1..100_000);
@@ -312,7 +312,7 @@ impl World {
         end == 0 && self.is_leaving
     }
 
-    /// Wakes an end then, or earlier.
+    /// Wakes an end at this time, or earlier.
     fn wake(&mut self, end: usize, at_ns: u64) {
         if self.wakes[end].is_none_or(|earlier_ns| at_ns < earlier_ns) {
             self.wakes[end] = Some(at_ns);
@@ -326,7 +326,7 @@ impl World {
         self.events.push((Reverse((at_ns, self.order)), self.waiting.len() - 1));
     }
 
-    /// What has to hold when both ends know of the end.
+    /// Checks the final state, when both ends know of the end.
     fn check_end(&mut self) -> Result<(), String> {
         let [first, second] = &self.programs;
         if !(first.is_ended() && second.is_ended()) {

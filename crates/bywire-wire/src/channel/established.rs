@@ -1,4 +1,4 @@
-//! One channel: a connection, and whose it is.
+//! One channel: a connection, and the node at its other end.
 
 use std::net::SocketAddr;
 
@@ -23,12 +23,12 @@ pub struct Channel {
     pub security: Security,
     pub began_ns: u64,
     pub heard_ns: u64,
-    /// Since when an answer is missing.
+    /// The time since which an answer has been missing.
     pub asked_ns: Option<u64>,
 }
 
 impl Channel {
-    /// Takes a packet in. `true`: it is the peer's.
+    /// Processes a packet. `true`: it is the peer's.
     pub fn receive(&mut self, now_ns: u64, packet: &mut [u8], counts: &mut NodeCounts) -> bool {
         match self.connection.receive(now_ns, packet) {
             Receipt::Taken | Receipt::NoRoom | Receipt::Closed | Receipt::Violation(_) => {}
@@ -44,7 +44,7 @@ impl Channel {
         true
     }
 
-    /// Hands out the packets that have to leave: how many.
+    /// Hands out the packets that have to leave, and returns their number.
     pub fn flush(&mut self, now_ns: u64, out: &mut Out) -> u64 {
         let mut batch = Batch::new(16 * usize::from(BASE_BYTES), 16);
         self.connection.transmit(now_ns, &mut batch);

@@ -1,20 +1,20 @@
-//! How long things take, and how much waits.
+//! Limits of times and queues.
 
-/// The longest message, in bytes. The shortest has one.
+/// The longest message, in bytes. The shortest has one byte.
 pub const MESSAGE_BYTES_MAX: usize = crate::service::PACKET_BYTES_MAX;
-/// Bytes of messages to one node that may wait.
+/// The most bytes of messages that wait for one node.
 pub const QUEUE_BYTES_MAX: usize = 256 * 1024;
-/// A wanted channel that was silent for so long is asked for a sign of life.
+/// A wanted channel that has been silent for this long is asked for a sign of life.
 pub const KEEP_ALIVE_NS: u64 = 5_000_000_000;
-/// A channel on which an answer is missing for so long is made anew.
+/// A channel on which an answer has been missing for this long is made anew.
 pub const SILENT_NS: u64 = 1_000_000_000;
-/// A channel on which an answer is missing for so long is given up.
+/// A channel on which an answer has been missing for this long is given up.
 pub const UNREACHABLE_NS: u64 = 30_000_000_000;
-/// A wanted node that has no channel for so long is called unreachable.
+/// A wanted node without a channel for this long is reported as unreachable.
 pub const CONNECT_NS: u64 = 5_000_000_000;
-/// A channel that nobody needs is closed when it was silent for so long.
+/// A channel that neither end needs is closed after this silence.
 pub const IDLE_NS: u64 = 60_000_000_000;
-/// The second hello follows the first after so long; the time then doubles.
+/// The time between the first hello and the second. It doubles with each further one.
 pub const RETRY_NS: u64 = 250_000_000;
-/// It does not become longer than this.
+/// The longest time between two hellos.
 pub const RETRY_NS_MAX: u64 = 16_000_000_000;

@@ -1,17 +1,17 @@
-//! The channels between the services of the nodes of a fabric, without sockets: the machine of one node.
+//! The channels between the services of a fabric's nodes: the state machine of one node, without sockets.
 //!
-//! Whoever owns [`Channels`] passes every packet that arrives to [`Channels::receive`], calls [`Channels::transmit`] after that,
-//! after every other call and at [`Channels::next_timeout_ns`], sends what it yields, and takes the events with
-//! [`Channels::next_event`]. A node is its public key.
+//! The owner of [`Channels`] passes every arriving packet to [`Channels::receive`]. It calls [`Channels::transmit`]
+//! after that, after every other call, and at [`Channels::next_timeout_ns`], and sends the packets that this yields. It
+//! takes the events with [`Channels::next_event`]. A node is identified by its public key.
 //!
-//! - A channel is a [`Connection`] whose secret comes out of a [handshake]. Messages take its high lane.
-//! - A new channel replaces the old one once a packet has opened under its keys. Whoever replays a hello has not got these,
-//!   and changes nothing; no clock is asked.
-//! - Where both nodes begin at once, the channel that the node with the greater key has begun stays.
-//! - A silent channel is made anew, from wherever its node is now. Messages that the peer has not got leave again in the
-//!   new one, so that they come once and in order until one of the two services gives the other up.
-//! - What a stranger can cause is bounded: one hash per packet without this node's public key, and 500 handshakes a second
-//!   in all with it. Nothing is remembered of strangers.
+//! - A channel is a [`Connection`] whose secret comes from a [handshake]. Messages use its high lane.
+//! - A new channel replaces the old one once a packet has been opened with its keys. A replayed hello changes nothing,
+//!   because its sender does not have these keys. No clock is needed for that.
+//! - If both nodes begin at once, the channel begun by the node with the greater key remains.
+//! - A silent channel is made anew, from the node's present address. Messages that the peer has not received leave
+//!   again in the new channel. So messages arrive once and in order until one of the two services gives up the other.
+//! - The work that a stranger can cause is bounded: one hash for each packet without this node's public key, and 500
+//!   handshakes a second in all with it. No state is kept for strangers.
 //!
 //! [`Connection`]: crate::connection::Connection
 
@@ -42,9 +42,9 @@ pub use shared::Options;
 use shared::Shared;
 pub use status::{ChannelStatus, DownReason, Event, NodeCounts, Status, Strangers};
 
-/// Events that wait for the service. From then on messages stay where they are, and their senders have to wait.
+/// The most events that wait for the service. Beyond them messages stay where they are, and their senders have to wait.
 const EVENTS_MAX: usize = 1024;
-/// A node is not in the table.
+/// The error for a node that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node is not in the fabric")]
 pub struct UnknownNode;
@@ -55,9 +55,9 @@ pub struct Channels {
     shared: Shared,
     mac_key: MacKey,
     peers: BTreeMap<PublicKey, Peer>,
-    /// When which node has something to do.
+    /// When each node has work to do.
     due: BTreeSet<(u64, PublicKey)>,
-    /// Nodes whose messages wait for events to be taken.
+    /// Nodes whose messages wait until events are taken.
     stalled: BTreeSet<PublicKey>,
     load: Load,
     cookies: Cookies,
@@ -65,7 +65,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// A node that knows no other one.
+    /// The channels of a node that does not know any other node yet.
     pub fn new(identity: Identity, options: Options) -> Self {
         Self {
             mac_key: MacKey::of_receiver(&identity.key.public().0),
@@ -91,7 +91,7 @@ impl Channels {
         true
     }
 
-    /// Removes a node. What was under way with it is lost, and it is told so with the next [`Self::transmit`].
+    /// Removes a node. Messages under way are lost. The node is told with the next [`Self::transmit`].
     pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
         let Some(mut peer) = self.peers.remove(node) else { return };
         if let Some(at_ns) = peer.scheduled_ns {
@@ -101,7 +101,7 @@ impl Channels {
         peer.close(now_ns, DownReason::Removed, &mut self.shared);
     }
 
-    /// Keeps a channel to a node from now on: it is made, kept alive, and made again after it has ended.
+    /// Keeps a channel to a node from now on: makes it, keeps it alive, and makes it again after it has ended.
     ///
     /// # Errors
     /// [`UnknownNode`].
@@ -111,7 +111,7 @@ impl Channels {
         Ok(())
     }
 
-    /// A channel to a node is needed no more. It ends once neither end needs it.
+    /// Releases the channel to a node. It ends once neither end needs it.
     pub fn release(&mut self, node: &PublicKey) {
         if let Some(peer) = self.peers.get_mut(node) {
             peer.release(&mut self.shared);
@@ -122,7 +122,7 @@ impl Channels {
     /// Sends a message to a node that is up.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not taken.
+    /// [`SendError`]: the message was not accepted.
     pub fn send(&mut self, now_ns: u64, node: &PublicKey, message: &[u8]) -> Result<(), SendError> {
         let peer = self.peers.get_mut(node).ok_or(SendError::NotUp)?;
         peer.send(now_ns, message)?;
@@ -130,8 +130,8 @@ impl Channels {
         Ok(())
     }
 
-    /// The service ends: every node that is up is told so with the next [`Self::transmit`], and again until it answers, for a
-    /// second at most: until [`Self::next_timeout_ns`] is `None`.
+    /// Ends the service. Every node that is up is told with the next [`Self::transmit`], repeatedly until it answers,
+    /// for a second at most. [`Self::next_timeout_ns`] is `None` when this is done.
     pub fn close(&mut self, now_ns: u64) {
         for peer in self.peers.values_mut() {
             peer.close(now_ns, DownReason::Closed, &mut self.shared);
@@ -140,7 +140,7 @@ impl Channels {
         nodes.into_iter().for_each(|node| self.settle(node));
     }
 
-    /// What has happened next.
+    /// The next event.
     pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
         if self.shared.events.is_empty() {
             while let Some(node) = self.stalled.pop_first() {
@@ -153,17 +153,17 @@ impl Channels {
         self.shared.events.pop_front()
     }
 
-    /// How a node stands.
+    /// The state of a node.
     pub fn status(&self, node: &PublicKey) -> Option<Status> {
         self.peers.get(node).map(Peer::status)
     }
 
-    /// What was counted of packets that are no node's.
+    /// Counts of packets that belong to no node.
     pub fn strangers(&self) -> &Strangers {
         &self.strangers
     }
 
-    /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
+    /// When [`Self::transmit`] has work to do, unless something comes before. This time may have passed.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         if !self.shared.out.is_empty() {
             return Some(0);
@@ -172,7 +172,7 @@ impl Channels {
         due_ns.into_iter().chain(self.shared.closing_timeout_ns()).min()
     }
 
-    /// Adds whatever has to leave by now.
+    /// Adds the packets that have to leave by now.
     pub fn transmit(&mut self, now_ns: u64, random: Random, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
         let mut due = Vec::new();
         while let Some(next) = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
@@ -189,7 +189,7 @@ impl Channels {
         self.shared.out.move_to(out);
     }
 
-    /// Takes in a datagram, or several that the kernel has joined. Its bytes are opened in place.
+    /// Processes a datagram, or several that the kernel has joined. They are decrypted in place.
     pub fn receive(&mut self, now_ns: u64, random: Random, from: SocketAddr, datagram: &mut [u8]) {
         let mut taken = 0;
         let length = datagram.len();
@@ -234,7 +234,7 @@ impl Channels {
         self.settle(initiator);
     }
 
-    /// Is the work of a handshake to be done? If not, perhaps after the address was proved.
+    /// Should the work of a handshake be done now? If not, the sender may have to prove its address first.
     fn admit(
         &mut self,
         now_ns: u64,
@@ -309,7 +309,7 @@ impl Channels {
         }
     }
 
-    /// Turns what has arrived of a node into events.
+    /// Turns the packets that have arrived from a node into events.
     fn drain(&mut self, now_ns: u64, node: PublicKey) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.drain(EVENTS_MAX, &mut self.shared) {
@@ -323,7 +323,8 @@ impl Channels {
         self.settle_after(node, None);
     }
 
-    /// Notes when a node has something to do; after it has just done what was due, not at once again without end.
+    /// Notes when a node has work to do. After it has just worked, that is not at once again, so that there is no
+    /// endless loop.
     fn settle_after(&mut self, node: PublicKey, done_ns: Option<u64>) {
         const PAUSE_NS: u64 = 100_000;
         let Some(peer) = self.peers.get_mut(&node) else { return };

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// Others are dropped, as a network would.
+/// The most packets that wait. Others are dropped, as a network would do.
 const PACKETS_MAX: usize = 1024;
 
 /// Packets that wait for `Channels::transmit`.
@@ -20,7 +20,7 @@ impl Out {
         self.0.is_empty()
     }
 
-    /// Hands all of them out.
+    /// Hands out all of them.
     pub fn move_to(&mut self, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
         out.append(&mut self.0);
     }

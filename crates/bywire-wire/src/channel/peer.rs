@@ -1,4 +1,5 @@
-//! The machine of one other node: attempts at a channel, channels that wait for their first packet, and the channel itself.
+//! The state machine of one other node: attempts at a channel, channels that wait for their first packet, and the
+//! channel itself.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,27 +20,27 @@ use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
-/// Bytes of messages that may wait in a channel.
+/// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
-/// Incarnations of a node whose hellos are answered at once. Only one of them can be the true one.
+/// The incarnations of a node whose hellos are answered at the same time. Only one of them can be the true one.
 const CANDIDATES_MAX: usize = 8;
 /// How long an answered hello waits for the first packet.
 const CANDIDATE_NS: u64 = 10_000_000_000;
-/// How many times a hello that comes again is answered again.
+/// How many times a repeated hello is answered.
 const ANSWERS_MAX: u32 = 8;
-/// Earlier incarnations that are remembered, so that nobody is taken for them.
+/// Earlier incarnations that are remembered, so that they cannot be taken for the present one.
 const RETIRED_MAX: usize = 8;
-/// For so long a channel of this node's own counts as begun at the same time as one of the other's.
+/// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
 
-/// After so many tries the pause is the longest one.
+/// The number of attempts after which the pause is the longest.
 const TRIES_SLOW: u32 = (RETRY_NS_MAX / RETRY_NS).ilog2();
 
-/// The service ends.
+/// The code of a close because the service ends.
 const REASON_CLOSED: u8 = 1;
-/// Nobody needs the channel.
+/// The code of a close because neither end needs the channel.
 const REASON_IDLE: u8 = 2;
-/// The other service is given up: it broke a rule of messages.
+/// The code of a close because the other service broke a rule of messages.
 const REASON_BROKEN: u8 = 3;
 
 /// A hello that was answered. The channel is made once a packet opens under its keys.
@@ -60,7 +61,7 @@ struct Attempt {
     address: SocketAddr,
 }
 
-/// Hellos leave, one after the other.
+/// The state in which hellos leave, one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Trying {
     since_ns: u64,
@@ -69,17 +70,17 @@ struct Trying {
     is_reported: bool,
 }
 
-/// What a handshake has yielded.
+/// The result of a handshake.
 struct Agreed {
     side: Side,
     number: u32,
     address: SocketAddr,
     secret: Secret,
-    /// What the other end has said of itself.
+    /// The greeting of the other end.
     peer: Greeting,
 }
 
-/// Which incarnation of the node is the present one.
+/// The present incarnation of the node.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     incarnation: Incarnation,
@@ -106,7 +107,7 @@ pub(super) struct Peer {
     known: Option<Known>,
     retired: VecDeque<Incarnation>,
     counts: NodeCounts,
-    /// When the owner comes back.
+    /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
 }
 
@@ -144,7 +145,7 @@ impl Peer {
     pub fn connect(&mut self, now_ns: u64) {
         self.is_wanted = true;
         if self.current.is_none() || self.trying.is_some() {
-            // At once, but not with every request of some program.
+            // At once, but not for every request of a program.
             let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
             self.trying = Some(Trying::new(now_ns.max(soonest_ns)));
         }
@@ -266,7 +267,7 @@ impl Peer {
         self.trying = Some(trying);
     }
 
-    /// Sends a hello to the address whose turn it is: first where the channel was, then those that are known.
+    /// Sends a hello to the next address: first that of the last channel, then the known ones.
     fn say_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
         let present = self.current.as_ref().map(|channel| channel.address);
         let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
@@ -347,7 +348,7 @@ impl Peer {
             Told::Greeting(greeting) if greeting.connection == header.connection => greeting,
             Told::Greeting(_) => return,
             Told::OtherVersion => {
-                // The answer tells it as well, and makes no channel.
+                // The answer tells the node too, and makes no channel.
                 self.counts.other_versions += 1;
                 let answer = hello.answer(&self.mac_key, header.connection, &self.greeting(0, shared));
                 answer.into_iter().for_each(|(answer, _)| shared.out.push(from, answer));
@@ -376,7 +377,7 @@ impl Peer {
         self.candidates.push(Candidate { channel, hello: header.number, answer, answers: 1 });
     }
 
-    /// Is a hello newer than all of its incarnation that were seen? One that comes again gets the same answer again.
+    /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
     fn is_fresh(
         &mut self,
         from: SocketAddr,
@@ -403,8 +404,8 @@ impl Peer {
         false
     }
 
-    /// A newer hello of an incarnation replaces an older one. Where there are too many incarnations, the oldest hello goes that
-    /// is not of the present one.
+    /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
+    /// of the present one is dropped.
     fn make_place(&mut self, incarnation: Incarnation, shared: &mut Shared) {
         let present = self.known.map(|known| known.incarnation);
         let of = |candidate: &Candidate| candidate.channel.session.incarnation;
@@ -427,7 +428,7 @@ impl Peer {
         let (number, address) = (attempt.number, attempt.address);
         match answered.told {
             Told::Greeting(peer) => {
-                // The number stays with the channel.
+                // The channel keeps the number.
                 self.attempt = None;
                 let agreed = Agreed { side: Side::Initiator, number, address, secret: answered.secret, peer };
                 let mut channel = self.channel(now_ns, agreed, shared);
@@ -444,7 +445,7 @@ impl Peer {
         self.counts.other_versions += 1;
         let Some(trying) = &mut self.trying else { return };
         trying.next_ns = now_ns.saturating_add(RETRY_NS_MAX);
-        // Nor is anything gained by asking sooner if that is not answered.
+        // Asking sooner would gain nothing if that is not answered.
         trying.tries = trying.tries.max(TRIES_SLOW);
         if !trying.is_reported {
             trying.is_reported = true;
@@ -471,7 +472,7 @@ impl Peer {
     ) {
         if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
             if channel.receive(now_ns, packet, &mut self.counts) {
-                // It is not silent, so no other one is needed.
+                // It is not silent, so no other channel is needed.
                 self.stop_trying(shared);
             }
             return;
@@ -491,7 +492,8 @@ impl Peer {
         self.promote(channel, Some(hello), shared);
     }
 
-    /// Both nodes have begun a channel at once. Only one of them may replace the other's, or each would end with the other one.
+    /// Decides between two channels that both nodes have begun at once. Only one may replace the other. Otherwise each
+    /// node would end up with a different one.
     fn own_channel_stays(&self, now_ns: u64, other: &Channel, shared: &Shared) -> bool {
         self.current.as_ref().is_some_and(|own| {
             own.side == Side::Initiator
@@ -502,9 +504,9 @@ impl Peer {
         })
     }
 
-    /// A channel is confirmed: whoever is at its other end holds its keys now.
+    /// A channel is confirmed: its other end has the keys.
     fn promote(&mut self, mut channel: Channel, hello: Option<u64>, shared: &mut Shared) {
-        // What arrived whole in the old channel comes first.
+        // Messages that arrived whole in the old channel come first.
         self.drain(usize::MAX, shared);
         self.stop_trying(shared);
         let old = self.current.take();
@@ -538,7 +540,7 @@ impl Peer {
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
-    /// Notes which incarnation is the present one. Earlier ones never come back.
+    /// Notes the present incarnation. Earlier ones never come back.
     fn know(&mut self, incarnation: Incarnation, hello: Option<u64>, shared: &mut Shared) {
         let before = self.known.replace(Known { incarnation, hello });
         match before {
@@ -554,7 +556,7 @@ impl Peer {
         let retired = &self.retired;
         self.candidates.retain(|candidate| {
             let of = candidate.channel.session.incarnation;
-            // Beside a channel of this node's own, the other's may have been begun at the same time.
+            // The other node may have begun its channel at the same time as this node began its own.
             let is_kept = (of != incarnation || hello.is_none()) && !retired.contains(&of);
             if !is_kept {
                 shared.numbers.remove(&candidate.channel.number);
@@ -563,7 +565,7 @@ impl Peer {
         });
     }
 
-    /// Turns what has arrived into events, up to so many. `true`: there is more.
+    /// Turns received messages into events, up to a limit. `true`: there are more.
     pub fn drain(&mut self, events_max: usize, shared: &mut Shared) -> bool {
         let (Some(session), Some(channel)) = (&mut self.session, &mut self.current) else { return false };
         let Channel { connection, stream, .. } = channel;
@@ -585,7 +587,7 @@ impl Peer {
         false
     }
 
-    /// Looks whether the channel has ended.
+    /// Checks whether the channel has ended.
     pub fn look_at_end(&mut self, now_ns: u64, shared: &mut Shared) {
         let Some(channel) = &mut self.current else { return };
         let reason = match channel.connection.state() {
@@ -613,7 +615,7 @@ impl Peer {
         self.down(now_ns, reason, shared);
     }
 
-    /// Forgets all channels, and what was under way in them.
+    /// Forgets all channels and the messages under way in them.
     fn down(&mut self, now_ns: u64, reason: DownReason, shared: &mut Shared) {
         self.drain(usize::MAX, shared);
         self.stop_trying(shared);

@@ -1,4 +1,5 @@
-//! Messages between two services: once and in order as long as neither has given the other up, over however many channels.
+//! Messages between two services. Each arrives once and in order while neither service has given up the other, over any
+//! number of channels.
 //!
 //! ```text
 //! high lane   sequence of the first message u64 · (length u16 · bytes)*
@@ -12,7 +13,7 @@ use crate::planted::{self, Bug};
 
 use super::limits::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX};
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// There is no channel to the node.
@@ -21,23 +22,23 @@ pub enum SendError {
     /// It is empty, or longer than [`super::MESSAGE_BYTES_MAX`].
     #[error("a message between services has 1 to 4096 bytes")]
     Length,
-    /// Too much waits: see [`super::QUEUE_BYTES_MAX`].
+    /// Too many bytes wait: see [`super::QUEUE_BYTES_MAX`].
     #[error("too many messages wait for the node")]
     Full,
 }
 
-/// What two services call the time between `Up` and `Down`.
+/// The identity of a session: the time between `Up` and `Down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
-    /// This service's number for it, which it never has for another one.
+    /// This service's number for it, which it uses for no other session.
     pub own: u32,
-    /// The other service's.
+    /// The other service's number.
     pub peer: u32,
-    /// Which service that is.
+    /// The other service's incarnation.
     pub incarnation: Incarnation,
 }
 
-/// A service from its start to its end.
+/// The incarnation of a service, from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     /// Differs between starts of the machine.
@@ -46,31 +47,31 @@ pub struct Incarnation {
     pub number: u64,
 }
 
-/// What is remembered while channels come and go.
+/// The state of a session, which outlives channels.
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
-    /// Messages that the peer has not received yet, each behind its length.
+    /// Messages that the peer has not received yet, each preceded by its length.
     waiting: VecDeque<Vec<u8>>,
     waiting_bytes: usize,
     /// The sequence of the first of them.
     first: u64,
-    /// The sequence of the next message of the peer.
+    /// The sequence of the next message from the peer.
     expected: u64,
 }
 
-/// What is remembered of one channel.
+/// The state of one channel of a session.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// The sequence of the next message that goes into it, once one has.
+    /// The sequence of the next message to be sent in it. `None` before the first.
     next: Option<u64>,
-    /// Where the messages in it end.
+    /// The offsets at which the messages in it end.
     ends: VecDeque<u64>,
-    /// The sequence of the next message that comes out of it, once that is known.
+    /// The sequence of the next message to be received from it, once known.
     incoming: Option<u64>,
 }
 
-/// The peer has written what is no message.
+/// The peer has sent bytes that are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -79,7 +80,7 @@ impl Session {
         Self { id, waiting: VecDeque::new(), waiting_bytes: 0, first: 0, expected: 0 }
     }
 
-    /// Keeps a message until the peer has it.
+    /// Keeps a message until the peer has received it.
     pub fn push(&mut self, message: &[u8]) -> Result<(), SendError> {
         if message.is_empty() || message.len() > MESSAGE_BYTES_MAX {
             return Err(SendError::Length);
@@ -92,14 +93,14 @@ impl Session {
         Ok(())
     }
 
-    /// Puts into a channel what is not in it yet. `true`: there was something.
+    /// Adds to a channel the messages that are not in it yet. `true`: there were some.
     pub fn send(&mut self, stream: &mut Stream, connection: &mut Connection<Vec<u8>>) -> bool {
         let first = self.first;
         let Some(behind) = stream.next.unwrap_or(first).checked_sub(first) else { return false };
         let mut has_sent = false;
         for message in self.waiting.iter().skip(behind as usize) {
             if stream.next.is_none() {
-                // A lane takes 2^62 bytes, which is no limit.
+                // A lane carries 2^62 bytes, so this never happens.
                 let _ = connection.send(Lane::High, first.to_le_bytes().to_vec());
             }
             let Ok(end) = connection.send(Lane::High, message.clone()) else { break };
@@ -110,7 +111,7 @@ impl Session {
         has_sent
     }
 
-    /// Forgets what the peer has received through a channel.
+    /// Forgets the messages that the peer has received through a channel.
     pub fn collect(&mut self, stream: &mut Stream, connection: &mut Connection<Vec<u8>>) {
         while connection.take_back(Lane::High).is_some() {}
         let arrived = connection.acknowledged(Lane::High);
@@ -122,7 +123,7 @@ impl Session {
         }
     }
 
-    /// The next message that has come through a channel.
+    /// The next message that has arrived through a channel.
     pub fn receive(
         &mut self,
         stream: &mut Stream,
@@ -133,7 +134,7 @@ impl Session {
             None => {
                 let Some(first) = read::<8>(connection) else { return Ok(None) };
                 let first = u64::from_le_bytes(first);
-                // Whoever continues a session continues it where it stands, or before.
+                // A peer continues a session at its present position, or before it.
                 if first > self.expected {
                     return Err(Malformed);
                 }

@@ -1,4 +1,4 @@
-//! What the machines of all other nodes share.
+//! The state that is shared by the state machines of all other nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,32 +10,32 @@ use super::established::Channel;
 use super::out::Out;
 use super::status::Event;
 
-/// Channels that are closed and whose other ends may not know it yet.
+/// The most closed channels whose other ends may not know it yet.
 const CLOSING_MAX: usize = 64;
 /// How long these are kept.
 const CLOSING_NS: u64 = 1_000_000_000;
 
-/// What can be chosen.
+/// The settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Has the processor instructions for AES? If both have them, packets are sealed with AES-256-GCM.
     pub has_aes: bool,
 }
 
-/// What all nodes' machines share.
+/// The state that is shared by all nodes.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub identity: Identity,
     pub options: Options,
     /// Hellos that this incarnation has sent.
     pub hellos: u64,
-    /// Sessions that this incarnation has begun, or would have.
+    /// Sessions that this incarnation has numbered.
     sessions: u32,
-    /// Whose channel has a number, be it made or under way.
+    /// The node of each channel number, both of channels that exist and of those under way.
     pub numbers: BTreeMap<u32, PublicKey>,
     pub events: VecDeque<Event>,
     pub out: Out,
-    /// By their numbers, with the time when they are forgotten.
+    /// Closed channels by their numbers, with the time at which they are forgotten.
     pub closing: BTreeMap<u32, (Channel, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl Shared {
         }
     }
 
-    /// Tells the other end of a channel that was closed here again and again, until it answers.
+    /// Tells the other end of a closed channel repeatedly, until it answers.
     pub fn keep_closing(&mut self, now_ns: u64, channel: Channel) {
         let is_own = matches!(channel.connection.state(), State::ClosedHere(_) | State::Broken(_));
         if is_own && self.closing.len() < CLOSING_MAX {
@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// When a closed channel has something to do.
+    /// When a closed channel has work to do.
     pub fn closing_timeout_ns(&self) -> Option<u64> {
         let timeouts = self
             .closing
@@ -70,7 +70,8 @@ impl Shared {
         timeouts.min()
     }
 
-    /// Does what closed channels have to do. Those that are known to be closed, or were for long, are forgotten.
+    /// Does the work of closed channels. Those that are known to be closed, or that were kept long enough, are
+    /// forgotten.
     pub fn transmit_closing(&mut self, now_ns: u64) {
         let Self { closing, out, .. } = self;
         closing.retain(|_, (channel, until_ns)| {
@@ -79,8 +80,8 @@ impl Shared {
         });
     }
 
-    /// A number that no session of this incarnation has had, with whichever node: one that is removed and added again is
-    /// none of the old ones.
+    /// A number that no session of this incarnation has had with any node. So a node that is removed and added again
+    /// does not continue an old session.
     pub fn next_session(&mut self) -> u32 {
         self.sessions = self.sessions.wrapping_add(1);
         self.sessions

@@ -1,53 +1,53 @@
-//! What channels tell the service: events, and what `bywire status` shows.
+//! What channels report to the service: events, and the state that `bywire status` shows.
 
 use std::net::SocketAddr;
 
 use crate::handshake::PublicKey;
 use crate::keys::Security;
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node can be spoken to. Messages of an earlier `Up` are over.
+    /// A node is up: messages can be sent. Messages of an earlier `Up` are no longer under way.
     Up {
-        /// Which.
+        /// The node.
         node: PublicKey,
         /// Differs between starts of its machine.
         boot_id: [u8; 16],
         /// Differs between starts of its service.
         incarnation: u64,
-        /// Where its service is.
+        /// The address of its service.
         address: SocketAddr,
     },
-    /// A node that is up has another address now.
+    /// A node that is up has a new address.
     Moved {
-        /// Which.
+        /// The node.
         node: PublicKey,
-        /// Where its service is.
+        /// The address of its service.
         address: SocketAddr,
     },
-    /// A node's service says something. Messages come once and in order between `Up` and `Down`.
+    /// A message from a node's service. Messages come once and in order between `Up` and `Down`.
     Message {
-        /// Which.
+        /// The node.
         node: PublicKey,
-        /// What.
+        /// The message.
         bytes: Vec<u8>,
     },
-    /// A node that was up cannot be spoken to any more, or what was under way is lost.
+    /// A node that was up is down, or messages under way were lost.
     Down {
-        /// Which.
+        /// The node.
         node: PublicKey,
-        /// Why.
+        /// The reason.
         reason: DownReason,
     },
-    /// A wanted node has not answered for [`super::CONNECT_NS`]. It is asked further, less and less often.
+    /// A wanted node has not answered for [`super::CONNECT_NS`]. Attempts go on, at longer and longer intervals.
     Unreachable {
-        /// Which.
+        /// The node.
         node: PublicKey,
     },
-    /// A wanted node speaks other versions. It is asked further, less and less often.
+    /// A wanted node has no protocol version in common with this one. Attempts go on, at longer and longer intervals.
     OtherVersion {
-        /// Which.
+        /// The node.
         node: PublicKey,
     },
 }
@@ -55,9 +55,9 @@ pub enum Event {
 /// Why a node is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// Its service is another one now. `Up` follows.
+    /// A new incarnation of its service is running. `Up` follows.
     Restarted,
-    /// Its service had given this one up. `Up` follows.
+    /// Its service had given up this one. `Up` follows.
     Reset,
     /// It was silent for [`super::UNREACHABLE_NS`].
     Unreachable,
@@ -71,21 +71,21 @@ pub enum DownReason {
     Broken,
 }
 
-/// How one node stands.
+/// The state of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Is a channel to it kept?
+    /// Is a channel to it wanted?
     pub is_wanted: bool,
     /// Its channel, if there is one.
     pub channel: Option<ChannelStatus>,
-    /// What was counted.
+    /// The counts.
     pub counts: NodeCounts,
 }
 
-/// How a channel stands.
+/// The state of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelStatus {
-    /// Where the other service is.
+    /// The address of the other service.
     pub address: SocketAddr,
     /// Differs between starts of its machine.
     pub boot_id: [u8; 16],
@@ -95,29 +95,29 @@ pub struct ChannelStatus {
     pub security: Security,
     /// The round-trip time.
     pub rtt_ns: u64,
-    /// When a packet of the node came last.
+    /// When the last packet of the node came.
     pub heard_at_ns: u64,
 }
 
-/// What was counted of one node. They tell whether packets left, came back, or had a wrong key.
+/// The counts of one node. They tell whether packets left, came back, or had a wrong key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeCounts {
     /// Hellos that have left.
     pub hellos_sent: u64,
-    /// Answers that came and fit.
+    /// Valid answers.
     pub answers_received: u64,
-    /// Answers that came from somebody who knows this node's public key, and do not fit: the keys or the shared secrets of
+    /// Answers by a sender that knows this node's public key, but that are not valid: the keys or the shared secrets of
     /// the two nodes differ, or a packet was damaged.
     pub answers_refused: u64,
-    /// Cookies that came and fit: the node is under load.
+    /// Valid cookies: the node is under load.
     pub cookies_received: u64,
     /// Hellos of the node that were opened.
     pub hellos_received: u64,
-    /// Hellos of the node that were sent before one that was taken.
+    /// Hellos of the node that are older than an accepted one.
     pub hellos_replayed: u64,
     /// Answers that have left.
     pub answers_sent: u64,
-    /// The two nodes had no version in common.
+    /// Handshakes in which the two nodes had no version in common.
     pub other_versions: u64,
     /// Packets of channels that have left.
     pub packets_sent: u64,
@@ -129,10 +129,10 @@ pub struct NodeCounts {
     pub channels: u64,
 }
 
-/// What was counted of packets that are no node's.
+/// The counts of packets that belong to no node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
-    /// Bytes that are no packet, and packets of channels that do not exist.
+    /// Bytes that are not a packet, and packets of channels that do not exist.
     pub foreign: u64,
     /// Handshakes whose sender does not know this node's public key.
     pub without_key: u64,
@@ -140,7 +140,7 @@ pub struct Strangers {
     pub unreadable: u64,
     /// Hellos of keys that are not in the table.
     pub unknown_keys: u64,
-    /// The last of these keys, and where it came from.
+    /// The last of these keys, and the address that it came from.
     pub last_unknown: Option<(PublicKey, SocketAddr)>,
     /// Cookies that were given.
     pub cookies_sent: u64,

@@ -1,51 +1,51 @@
-//! CUBIC (RFC 9438), as the kernel's TCP, and so fair beside it.
+//! CUBIC (RFC 9438), as in the kernel's TCP, so that both share a path fairly.
 
 use super::slow_start::SlowStart;
 use super::{Arrival, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
 
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// What Reno would gain by each acknowledged window while CUBIC falls to 0.7 of it (section 4.3).
+/// The increase of Reno for each acknowledged window that corresponds to CUBIC's decrease to 0.7 (section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Larger than any path wants, and small enough for floating point to count in.
+/// The largest window. It is more than any path needs, and exact in floating point.
 const WINDOW_MAX: u64 = 1 << 40;
 
-/// The window of a connection.
+/// The congestion window of a connection.
 #[derive(Clone, Debug)]
 pub struct Cubic {
     packet_bytes: u64,
     window: u64,
-    /// Below it slow start is at work.
+    /// The threshold of slow start.
     threshold: u64,
     slow_start: Option<SlowStart>,
-    /// The window that the curve aims at, in bytes (`W_max`).
+    /// The window that the curve approaches, in bytes (`W_max`).
     before_loss: f64,
     /// The window before the last loss, in bytes (`cwnd_prior`).
     prior: f64,
-    /// Since the last loss.
+    /// The curve since the last loss.
     epoch: Option<Epoch>,
-    /// What left before this moment has nothing new to say about congestion.
+    /// Losses of packets that left before this time are not new congestion.
     recovery_ns: Option<u64>,
 }
 
-/// A curve from one loss to the next.
+/// The curve between two losses.
 #[derive(Clone, Debug)]
 struct Epoch {
     begin_ns: u64,
-    /// Seconds from the beginning to where the window is what it was before the loss.
+    /// The seconds from its beginning until the window is what it was before the loss.
     k: f64,
     /// The window that Reno would have.
     reno: f64,
-    /// Where the curve goes through `k`.
+    /// The window at time `k`.
     origin: f64,
-    /// The part of a byte that is not in the window yet.
+    /// The fraction of a byte that is not in the window yet.
     fraction: f64,
     /// Since when the window has not been used.
     idle_ns: Option<u64>,
 }
 
 impl Cubic {
-    /// A connection that has just begun.
+    /// A new connection.
     pub fn new(packet_bytes: u64) -> Self {
         Self {
             packet_bytes,
@@ -66,7 +66,7 @@ impl Cubic {
     fn reduce(&mut self, now_ns: u64) {
         let window = self.window as f64;
         self.prior = window;
-        // Fast convergence: whoever has less than before leaves room for others.
+        // Fast convergence: a connection that has a smaller window than before leaves room for others.
         self.before_loss = if window < self.before_loss { window * (1.0 + BETA) / 2.0 } else { window };
         self.window = ((window * BETA) as u64).max(self.minimum());
         self.threshold = self.window;
@@ -74,7 +74,7 @@ impl Cubic {
     }
 
     fn grow_slowly(&mut self, arrival: &Arrival) {
-        // HyStart++ is for the first slow start only; later ones end where the last loss was.
+        // HyStart++ applies to the first slow start only. Later ones end at the window of the last loss.
         let grown = match &mut self.slow_start {
             Some(slow_start) => slow_start.grow(arrival),
             None => Some(arrival.bytes),
@@ -110,7 +110,7 @@ impl Cubic {
         epoch.reno += gain * packet * arrival.bytes as f64 / window;
         let grown = (target - window) * (arrival.bytes as f64 / window) + epoch.fraction;
         let next = (window + grown).max(epoch.reno);
-        // Never more than slow start would give.
+        // Never faster than slow start.
         let next = next.min(window + arrival.bytes as f64).min(WINDOW_MAX as f64);
         epoch.fraction = next.fract();
         self.window = next as u64;
@@ -154,7 +154,7 @@ impl Congestion for Cubic {
     }
 
     fn set_packet_bytes(&mut self, bytes: u64) {
-        // A window in its first packets stays so many packets.
+        // A window within its first packets stays that many packets.
         if self.window == INITIAL_PACKETS * self.packet_bytes && self.threshold == u64::MAX {
             self.window = INITIAL_PACKETS * bytes;
         }

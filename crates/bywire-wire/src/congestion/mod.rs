@@ -1,17 +1,17 @@
-//! How many bytes may be in flight.
+//! Congestion control: how many bytes may be in flight.
 
 pub mod cubic;
 mod slow_start;
 
-/// Packets of a connection that has just begun (RFC 6928).
+/// The packets that may be in flight in a new connection (RFC 6928).
 pub const INITIAL_PACKETS: u64 = 10;
-/// Packets that may always be in flight.
+/// The packets that may always be in flight.
 pub const MINIMUM_PACKETS: u64 = 2;
 
-/// What arrived.
+/// Newly acknowledged packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// When that became known.
+    /// When the acknowledgement arrived.
     pub now_ns: u64,
     /// Bytes of packets that are newly acknowledged.
     pub bytes: u64,
@@ -21,26 +21,26 @@ pub struct Arrival {
     pub largest: u64,
     /// The number that the next packet will have.
     pub next_number: u64,
-    /// The latest round trip.
+    /// The latest round-trip time.
     pub latest_ns: u64,
-    /// The shortest and the smoothed one.
+    /// The shortest round-trip time.
     pub min_ns: u64,
-    /// The smoothed round trip.
+    /// The smoothed round-trip time.
     pub smoothed_ns: u64,
-    /// The window was what held the sender back: only then it grows.
+    /// True if the window limited the sender. It grows only then.
     pub is_used: bool,
 }
 
-/// A way to decide how many bytes may be in flight.
+/// A congestion control algorithm.
 pub trait Congestion: std::fmt::Debug {
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
-    /// Does the window still grow fast?
+    /// Is it in slow start?
     fn is_slow_start(&self) -> bool;
-    /// Packets have arrived.
+    /// Notes acknowledged packets.
     fn on_arrival(&mut self, arrival: Arrival);
-    /// Packets are lost, the newest of which left at `sent_at_ns`. `is_persistent`: nothing is known of the path any more.
+    /// Notes lost packets, the newest of which left at `sent_at_ns`. `is_persistent`: the path may have changed.
     fn on_loss(&mut self, now_ns: u64, sent_at_ns: u64, is_persistent: bool);
-    /// The length of packets is another one now.
+    /// Notes a new packet size.
     fn set_packet_bytes(&mut self, bytes: u64);
 }

@@ -1,4 +1,4 @@
-//! When slow start ends before it loses anything: HyStart++ (RFC 9406).
+//! Ends slow start before it causes losses: HyStart++ (RFC 9406).
 
 use super::Arrival;
 
@@ -9,10 +9,10 @@ const SAMPLES_MIN: u32 = 8;
 const CONSERVATIVE_DIVISOR: u64 = 4;
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
-/// How fast the window grows, as rounds of the connection tell.
+/// The growth of the window, by rounds of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
-    /// The number that ends the round.
+    /// The packet number that ends the round.
     round_end: u64,
     last_min_ns: Option<u64>,
     min_ns: Option<u64>,
@@ -20,7 +20,7 @@ pub(super) struct SlowStart {
     conservative: Option<Conservative>,
 }
 
-/// The round trip has risen. It may fall again: then that was no congestion.
+/// The state after the round trip has risen. If it falls again, that was not congestion.
 #[derive(Clone, Debug)]
 struct Conservative {
     baseline_ns: u64,
@@ -28,7 +28,7 @@ struct Conservative {
 }
 
 impl SlowStart {
-    /// Bytes by which the window grows. `None`: slow start is over.
+    /// The bytes by which the window grows. `None`: slow start is over.
     pub fn grow(&mut self, arrival: &Arrival) -> Option<u64> {
         self.note(arrival);
         if self.samples >= SAMPLES_MIN {

@@ -1,4 +1,4 @@
-//! Packets that come.
+//! Arriving packets.
 
 use crate::ack::ACK_DELAY_MAX_NS;
 use crate::datagrams::Piece;
@@ -9,15 +9,15 @@ use crate::planted::{self, Bug};
 use super::{Connection, PROBES_SHORT, REASON_VIOLATION, Receipt, State, Violation};
 use crate::frame::Lane;
 
-/// What a packet holds, as a first look tells.
+/// The contents of a packet, as the first pass over it finds them.
 struct Look {
     elicits_ack: bool,
     has_place: bool,
 }
 
 impl<B: AsRef<[u8]>> Connection<B> {
-    /// Takes in one packet, as [`crate::packet::split`] yields them; its bytes are opened in place. A packet counts whole or
-    /// not at all.
+    /// Processes one packet, as [`crate::packet::split`] yields them. It is decrypted in place. A packet is accepted
+    /// either completely or not at all.
     pub fn receive(&mut self, now_ns: u64, packet: &mut [u8]) -> Receipt {
         let header = Header::parse(packet).filter(|header| {
             header.kind == PacketKind::Data
@@ -63,7 +63,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Receipt::Taken
     }
 
-    /// What left before the peer was heard has probably met no socket. It leaves again at once rather than after a probe.
+    /// Packets that left before the peer was heard have probably found no socket. Their contents leave again at once,
+    /// instead of after a probe.
     fn send_unheard_again(&mut self, now_ns: u64) {
         let is_early = |at_ns: u64| at_ns.saturating_add(ACK_DELAY_MAX_NS) <= now_ns;
         let early = self.recovery.waiting().filter(|sent| is_early(sent.at_ns));
@@ -77,13 +78,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.probes_due = 1;
     }
 
-    /// A packet of a peer that has not heard of the close: it is told again, less and less often. Or of one that has.
+    /// A packet of a peer that does not know of the close, which is told again at growing intervals. Or a packet of a
+    /// peer that knows.
     fn answer_after_close(&mut self, number: u64, is_close: bool) {
         if !self.acknowledger.insert(0, number, false) {
             return;
         }
         if is_close && !matches!(self.state, State::ClosedByPeer(_)) {
-            // Both know, whoever was first.
+            // Both ends know of the close, whichever was first.
             (self.is_close_due, self.close_at_ns) = (false, None);
             return;
         }
@@ -97,7 +99,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Receipt::Violation(violation)
     }
 
-    /// Is every frame one, and is there a place for all of them?
+    /// Are all frames valid, and is there room for all of them?
     fn look(&self, payload: &[u8]) -> Result<Look, Violation> {
         let (mut all, mut acknowledgements, mut apart) = (0, 0, [0; LANES.len()]);
         let mut elicits_ack = false;
@@ -123,7 +125,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             Frame::Pad | Frame::Ping => {}
             Frame::Close { reason } => {
                 self.state = State::ClosedByPeer(reason);
-                // The answer, so that the peer need not repeat it.
+                // The answer, so that the peer does not have to repeat its close.
                 self.is_close_due = true;
             }
             Frame::Ack(ack) => {
@@ -152,7 +154,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 }
 
-/// The reason that the peer is told.
+/// The reason that is sent to the peer.
 pub(super) fn reason_of(state: State) -> Option<u8> {
     match state {
         State::ClosedHere(reason) | State::ClosedByPeer(reason) => Some(reason),

@@ -1,7 +1,7 @@
-//! A connection between two ports: the machine that all others are parts of.
+//! A connection between two ports: the state machine that the others are parts of.
 //!
-//! Whoever owns one passes every packet that arrives to [`Connection::receive`], and after each batch, after each call of the
-//! program and at [`Connection::next_timeout_ns`] asks [`Connection::transmit`] what has to leave.
+//! The owner passes every arriving packet to [`Connection::receive`]. After each batch, after each call of the program,
+//! and at [`Connection::next_timeout_ns`], it calls [`Connection::transmit`] for the packets that have to leave.
 
 mod incoming;
 mod outgoing;
@@ -22,55 +22,56 @@ use crate::rtt::Rtt;
 use crate::sending::{Exhausted, Sending};
 use crate::size::{BASE_BYTES, PacketSize};
 
-/// Reasons to close from here on are the library's own.
+/// The first of the library's own reasons to close.
 pub const OWN_REASONS: u8 = 0xf0;
 /// The peer has broken a rule.
 const REASON_VIOLATION: u8 = 0xff;
 
-/// What leaves in one go, however long nothing has left.
+/// The most bytes that leave in one burst, even after a long pause.
 const BATCH_BYTES: u64 = 16 * 1024;
-/// Probes without an answer, from which on packets are short: long ones may vanish.
+/// The number of unanswered probes after which packets are short, because long ones may vanish.
 const PROBES_SHORT: u32 = 2;
-/// Pieces of lanes in one packet.
+/// The most pieces of lanes in one packet.
 const PIECES_MAX: usize = 4;
-/// A packet that is filled as full as can be breaks no rule: an acknowledgement, a ping, credit, pieces, datagrams.
+/// A completely filled packet breaks no rule. It has an acknowledgement, a ping, credit, pieces and datagrams.
 const _: () = assert!(2 + LANES.len() + PIECES_MAX + 2 * datagrams::WAITING_MAX <= FRAMES_MAX);
 
-/// What both ends agree upon, and what each knows.
+/// The parameters of a connection, some common to both ends and some of each end.
 ///
-/// It can neither be copied nor used twice, as the secret cannot: two connections of one secret would seal under one key.
+/// They can neither be copied nor used twice, because the secret cannot: two connections with one secret would seal
+/// with one key.
 #[derive(Debug)]
 pub struct Options {
     /// Which end this is.
     pub side: Side,
-    /// How packets are protected.
+    /// The protection of packets.
     pub security: Security,
-    /// What only the two ends know.
+    /// The secret that only the two ends know.
     pub secret: Secret,
-    /// This end's number for the connection, which packets to it bear.
+    /// This end's number for the connection. Packets to this end have it.
     pub connection: u32,
-    /// The other end's.
+    /// The other end's number.
     pub peer_connection: u32,
-    /// Bytes that may wait here, by lane.
+    /// The bytes that may wait at this end, by lane.
     pub windows: [u64; 3],
-    /// Bytes that may wait there at first, by lane.
+    /// The bytes that may wait at the other end at first, by lane.
     pub peer_windows: [u64; 3],
-    /// The longest packet that the route carries, headers of IP and UDP not counted.
+    /// The longest packet that the route carries, without the headers of IP and UDP.
     pub route_bytes: u16,
 }
 
-/// What became of a packet.
+/// The result of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// It was taken.
+    /// It was accepted.
     Taken,
-    /// It is none of this connection.
+    /// It does not belong to this connection.
     Foreign,
-    /// It was taken before, or may have been.
+    /// It was accepted before, or may have been.
     Known,
-    /// It is not what it claims to be.
+    /// It is not authentic.
     Forged,
-    /// It would be too much to remember. It will come again.
+    /// There is no room for its contents. They will be sent again.
     NoRoom,
     /// The connection is closed.
     Closed,
@@ -78,27 +79,27 @@ pub enum Receipt {
     Violation(Violation),
 }
 
-/// A rule that a peer has broken, in a packet that is proved to be the peer's.
+/// The rule that a peer has broken, in an authentic packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A packet holds what is no frame, more than [`FRAMES_MAX`] frames, or two acknowledgements.
+    /// A packet has bytes that are not a frame, more than [`FRAMES_MAX`] frames, or two acknowledgements.
     #[error("a packet holds what is no frame, or too many frames")]
     Malformed,
     /// The peer sends beyond its credit.
     #[error("the peer sends beyond its credit")]
     BeyondCredit,
-    /// The peer has taken bytes that were not sent.
+    /// The peer has consumed bytes that were never sent.
     #[error("the peer has taken bytes that were not sent")]
     TakenUnsent,
-    /// The peer has acknowledged a packet that was not sent.
+    /// The peer has acknowledged a packet that was never sent.
     #[error("the peer has acknowledged a packet that was not sent")]
     AcknowledgedUnsent,
 }
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Bytes flow.
+    /// It is open.
     Open,
     /// It was closed here, for this reason.
     ClosedHere(u8),
@@ -108,74 +109,74 @@ pub enum State {
     Broken(Violation),
 }
 
-/// What has happened, for statistics and tests.
+/// Counts, for statistics and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that have left.
+    /// Packets that were sent.
     pub sent: u64,
-    /// Packets that were taken.
+    /// Packets that were accepted.
     pub taken: u64,
-    /// Packets that were known.
+    /// Duplicate packets.
     pub known: u64,
     /// Packets that were forged or damaged.
     pub forged: u64,
     /// Packets for which there was no room.
     pub no_room: u64,
-    /// Packets with nothing but an acknowledgement.
+    /// Packets that had only an acknowledgement.
     pub acks_alone: u64,
-    /// Packets that were found lost.
+    /// Packets that were lost.
     pub lost: u64,
     /// Probes of a silent peer.
     pub probes: u64,
-    /// Losses so long that nothing was known of the path any more.
+    /// Losses so long that the path's properties were forgotten.
     pub persistent: u64,
-    /// Packets became longer.
+    /// Increases of the packet size.
     pub size_found: u64,
-    /// Probes of a length were lost.
+    /// Lost probes of a packet size.
     pub size_probes_lost: u64,
-    /// Packets became short again, for long ones vanished.
+    /// Returns to short packets, because long ones vanished.
     pub black_holes: u64,
-    /// This end took its next key.
+    /// Key changes of this end.
     pub key_updates: u64,
-    /// The peer took its next key.
+    /// Key changes of the peer.
     pub peer_key_updates: u64,
-    /// The window of congestion held something back.
+    /// Times when the congestion window held packets back.
     pub window_full: u64,
-    /// Pacing held something back.
+    /// Times when pacing held packets back.
     pub paced: u64,
-    /// The peer's credit held a lane back.
+    /// Times when the peer's credit held a lane back.
     pub credit_out: u64,
-    /// Low bytes stood back behind high ones.
+    /// Times when low bytes waited for high ones.
     pub low_held: u64,
-    /// Datagrams that were dropped before they left.
+    /// Datagrams that were dropped before they were sent.
     pub datagrams_dropped: u64,
-    /// Datagrams that came in part and were dropped.
+    /// Incomplete datagrams that were dropped.
     pub datagrams_lost: u64,
-    /// The peer would not have remembered more packets.
+    /// Times when the peer would not have remembered more packets.
     pub numbers_full: u64,
-    /// Packets that left whatever the window said: probes, pings, and packets that try out a length.
+    /// Packets that were sent regardless of the window: probes, pings, and probes of a packet size.
     pub beyond_window: u64,
-    /// Packets that were sent before the peer was heard, and again once it was.
+    /// Packets that were sent before the peer was heard, and again afterwards.
     pub unheard: u64,
-    /// Acknowledgements that asked for one themselves.
+    /// Acknowledgements that asked for an acknowledgement.
     pub acks_asking: u64,
-    /// A close was repeated.
+    /// Repetitions of a close.
     pub close_repeats: u64,
 }
 
-/// What was in a packet that waits for its acknowledgement.
+/// The contents of a packet that waits for its acknowledgement.
 #[derive(Clone, Debug, Default)]
 struct Content {
     pieces: [Option<(Lane, Range<u64>)>; PIECES_MAX],
     credit: [bool; 3],
     /// The newest packet that its acknowledgement names.
     acknowledges: Option<u64>,
-    /// The length that it tries out.
+    /// The packet size that it probes.
     size_probe: Option<u16>,
     elicits_ack: bool,
 }
 
-/// One end of a connection. Each piece of bytes `B` is kept until the peer has it.
+/// One end of a connection. Each piece `B` of bytes is kept until the peer has it.
 #[derive(Debug)]
 pub struct Connection<B> {
     security: Security,
@@ -191,29 +192,29 @@ pub struct Connection<B> {
     size: PacketSize,
     sending: [Sending<B>; 3],
     receiving: [Receiving; 3],
-    /// The packet that bore the newest credit of a lane.
+    /// The packet with the newest credit of a lane.
     credit_numbers: [Option<u64>; 3],
     datagrams_out: datagrams::Outgoing,
     datagrams_in: datagrams::Incoming,
     outcome: Outcome<Content>,
-    /// Packets that are to leave whatever the window says.
+    /// The number of packets that leave regardless of the window.
     probes_due: u32,
     is_ping_due: bool,
-    /// The program goes to sleep: acknowledgements wait for nothing.
+    /// The program goes to sleep, so acknowledgements do not wait for other packets.
     is_sleepy: bool,
     is_close_due: bool,
-    /// How often the close has left, and when it leaves again.
+    /// How often the close has been sent, and when it is sent again.
     closes: u32,
     close_at_ns: Option<u64>,
-    /// Packets that came after the close.
+    /// Packets that arrived after the close.
     late_packets: u64,
-    /// When the peer was heard for the first time.
+    /// When the first packet of the peer arrived.
     heard_at_ns: Option<u64>,
-    /// Packets in a row that asked for no acknowledgement.
+    /// Consecutive packets that asked for no acknowledgement.
     quiet_packets: u32,
-    /// There was something to send that the window, or pacing, held back.
+    /// The window or pacing held something back.
     is_held_back: bool,
-    /// When bytes of the high lane moved last.
+    /// When bytes of the high lane last moved.
     high_at_ns: Option<u64>,
     counts: Counts,
 }
@@ -254,12 +255,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// How it stands.
+    /// The state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What has happened.
+    /// The counts.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -269,17 +270,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.recovery.rtt()
     }
 
-    /// Bytes in flight, and those that may be.
+    /// The bytes in flight, and the window.
     pub fn flight(&self) -> (u64, u64) {
         (self.recovery.in_flight(), self.congestion.window())
     }
 
-    /// The length of packets.
+    /// The packet size.
     pub fn packet_bytes(&self) -> u16 {
         self.size.bytes()
     }
 
-    /// Bytes of memory that wait for the program, or for missing ones.
+    /// Bytes of memory that wait for the program, or for missing bytes.
     pub fn memory_bytes(&self) -> usize {
         self.receiving.iter().map(Receiving::memory_bytes).sum()
     }
@@ -289,15 +290,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.datagrams_in.memory_bytes()
     }
 
-    /// Adds bytes to a lane: the offset behind them.
+    /// Adds bytes to a lane, and returns the offset after them.
     ///
     /// # Errors
-    /// [`Exhausted`], and nothing was added.
+    /// [`Exhausted`]: nothing was added.
     pub fn send(&mut self, lane: Lane, bytes: B) -> Result<u64, Exhausted> {
         self.sending[lane as usize].push(bytes)
     }
 
-    /// Adds a datagram. `false`: it is dropped, for too many wait.
+    /// Adds a datagram. `false`: it is dropped, because too many wait.
     pub fn send_datagram(&mut self, lane: Lane, bytes: &[u8]) -> bool {
         let is_taken = self.datagrams_out.push(lane, bytes);
         self.counts.datagrams_dropped += u64::from(!is_taken);
@@ -309,22 +310,22 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.is_ping_due = true;
     }
 
-    /// A piece of bytes that the peer has received whole, the oldest of its lane first.
+    /// The oldest piece of a lane that the peer has received completely.
     pub fn take_back(&mut self, lane: Lane) -> Option<B> {
         self.sending[lane as usize].take_back()
     }
 
-    /// Every byte of a lane before this offset has been received by the peer.
+    /// The offset before which the peer has received every byte of a lane.
     pub fn acknowledged(&self, lane: Lane) -> u64 {
         self.sending[lane as usize].acknowledged()
     }
 
-    /// Every byte of a lane before this offset has been consumed by the peer's program.
+    /// The offset before which the peer's program has consumed every byte of a lane.
     pub fn taken(&self, lane: Lane) -> u64 {
         self.sending[lane as usize].taken()
     }
 
-    /// Has everything been acknowledged that was ever added?
+    /// Has the peer acknowledged everything that was added?
     pub fn is_drained(&self) -> bool {
         self.datagrams_out.is_empty() && self.sending.iter().all(|lane| lane.acknowledged() == lane.end())
     }
@@ -339,17 +340,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiving[lane as usize].take(bytes);
     }
 
-    /// The peer waits to learn what was taken of a lane: it is told with the next packet, not with the next quarter.
+    /// The peer waits for a report of what was consumed of a lane. It is sent with the next packet, and not only after
+    /// the next quarter of the window.
     pub fn urge_credit(&mut self, lane: Lane) {
         self.receiving[lane as usize].credit().urge();
     }
 
-    /// Changes how many bytes may wait in a lane.
+    /// Changes the number of bytes that may wait in a lane.
     pub fn set_window(&mut self, lane: Lane, bytes: u64) {
         self.receiving[lane as usize].credit().set_window(bytes);
     }
 
-    /// Gives back memory in which nothing waits.
+    /// Releases memory in which nothing waits.
     pub fn trim(&mut self) {
         self.receiving.iter_mut().for_each(Receiving::trim);
         self.recovery.trim();
@@ -361,24 +363,24 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.datagrams_in.pop()
     }
 
-    /// The program goes to sleep: the next [`Self::transmit`] acknowledges everything.
+    /// Notes that the program goes to sleep: the next [`Self::transmit`] acknowledges everything.
     pub fn before_sleep(&mut self) {
         self.is_sleepy = true;
     }
 
-    /// The route carries packets up to this length now, as the kernel says.
+    /// Notes the longest packet that the route carries now, as the kernel reports it.
     pub fn set_route_bytes(&mut self, bytes: u16) {
         if self.size.set_limit(bytes) {
             self.congestion.set_packet_bytes(self.size.bytes().into());
         }
     }
 
-    /// Changes how many packets one key seals: for tests.
+    /// Changes how many packets one key seals. Tests use it.
     pub fn set_packets_per_key(&mut self, packets: u64) {
         self.sealer.set_packets_per_key(packets);
     }
 
-    /// Ends the connection, without waiting for anything. Reasons from [`OWN_REASONS`] on are the library's.
+    /// Ends the connection without waiting. Reasons from [`OWN_REASONS`] on are the library's.
     pub fn close(&mut self, reason: u8) {
         if self.state == State::Open {
             self.state = State::ClosedHere(reason);
@@ -394,7 +396,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Takes in what an acknowledgement or a timeout has told of packets. `is_after_silence`: only short ones were answered.
+    /// Applies what an acknowledgement or a timeout has shown about packets. `is_after_silence`: only short ones were
+    /// answered.
     fn take_outcome(&mut self, now_ns: u64, is_after_silence: bool) {
         let mut outcome = std::mem::take(&mut self.outcome);
         self.take_arrived(now_ns, &outcome);
@@ -443,7 +446,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 self.counts.size_probes_lost += 1;
                 self.size.probe_lost(bytes);
             } else if self.heard_at_ns.is_some_and(|at_ns| sent.at_ns >= at_ns) {
-                // What left before says nothing about the path: perhaps the peer had no socket yet.
+                // Packets from before say nothing about the path, because the peer may have had no socket yet.
                 newest_ns = newest_ns.max(Some(sent.at_ns));
                 longest = sent.bytes.max(longest);
             }
@@ -458,7 +461,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// What was in a packet leaves again, unless it has arrived in another one or is of no use any more.
+    /// Sends the contents of a packet again, unless they have arrived in another one or are no longer needed.
     fn send_again(&mut self, number: u64, content: &Content) {
         for (lane, range) in content.pieces.iter().flatten() {
             self.sending[*lane as usize].lose(range.clone());

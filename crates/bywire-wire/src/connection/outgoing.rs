@@ -1,4 +1,4 @@
-//! Packets that leave.
+//! Departing packets.
 
 use crate::batch::Batch;
 use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
@@ -11,21 +11,21 @@ use crate::size::BASE_BYTES;
 use super::incoming::reason_of;
 use super::{BATCH_BYTES, Connection, Content, PROBES_SHORT, State};
 
-/// While high bytes move, no more new bytes of the low lane than this are in flight: the queue at the receiver is what
-/// delays a high message.
+/// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
+/// message.
 const LOW_BYTES_BESIDE_HIGH: u64 = 32 * 1024;
-/// For so long high bytes count as moving.
+/// How long high bytes count as moving.
 const HIGH_RECENT_NS: u64 = 2_000_000;
-/// A piece of a lane that is cut for want of room has at least so many bytes.
+/// The least length of a piece of a lane that is cut for lack of room.
 const PIECE_BYTES_MIN: usize = 32;
-/// Packets that ask for no acknowledgement, after which one asks: only so this end learns that its own ones arrive, and stops
-/// to repeat them.
+/// The number of consecutive packets that ask for no acknowledgement. The next one asks for one, so that this end
+/// learns that its own acknowledgements arrive and stops repeating them.
 const QUIET_MAX: u32 = 64;
-/// How often a close leaves, each time after twice the time, unless the peer answers.
+/// How often a close is sent, at doubling intervals, unless the peer answers.
 const CLOSES_MAX: u32 = 8;
 
 impl<B: AsRef<[u8]>> Connection<B> {
-    /// Adds to a batch whatever has to leave by now. Where the batch has become full, there may be more.
+    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
         if self.state != State::Open {
             self.transmit_close(now_ns, batch);
@@ -40,11 +40,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 return;
             }
         }
-        // The batch is what held it back.
+        // The batch held it back.
         self.is_held_back = was_held_back;
     }
 
-    /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
+    /// When [`Self::transmit`] has work to do, unless something comes before. This time may have passed.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         if self.state != State::Open {
             return if self.is_close_due { Some(0) } else { self.close_at_ns };
@@ -74,7 +74,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.finish(now_ns, batch, Content::default());
     }
 
-    /// When the close that leaves now is repeated. The one who closed repeats it, the other one answers.
+    /// When the present close is repeated. The end that closes repeats it, and the other end answers.
     fn plan_close(&mut self, now_ns: u64) {
         self.closes += 1;
         let is_own = !matches!(self.state, State::ClosedByPeer(_)) && !planted::is(Bug::CloseOnce);
@@ -91,7 +91,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if timeout == Timeout::Probe {
             self.counts.probes += 1;
             self.probes_due = self.recovery.probes().min(2);
-            // What waits longest is the most likely to be lost, and leaves again without being counted as such.
+            // The oldest contents are the most likely to be lost. They leave again without being counted as lost.
             if let Some(oldest) = self.recovery.oldest().map(|sent| (sent.number, sent.content.clone())) {
                 self.send_again(oldest.0, &oldest.1);
             }
@@ -100,18 +100,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.counts.key_updates += u64::from(self.sealer.update(now_ns, timeout_ns));
     }
 
-    /// The length of packets, for now.
+    /// The present packet size.
     fn size_now(&self) -> u16 {
         let is_silent = self.recovery.probes() >= PROBES_SHORT && !planted::is(Bug::BlackHoleIgnored);
         if is_silent { BASE_BYTES } else { self.size.bytes() }
     }
 
-    /// Is there something to send, as far as the window and pacing allow?
+    /// Is there something to send, within the window and pacing?
     fn has_something(&self, now_ns: u64) -> bool {
         self.sendable_ns().is_some_and(|at_ns| at_ns <= now_ns)
     }
 
-    /// From when on there is something to send, which may have passed.
+    /// The time from which there is something to send. It may have passed.
     fn sendable_ns(&self) -> Option<u64> {
         let [reply, high, low] = &self.sending;
         let is_now = !self.datagrams_out.is_empty()
@@ -124,14 +124,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
         low.has_something().then(|| self.low_from_ns())
     }
 
-    /// From when on the low lane may send.
+    /// The time from which the low lane may send.
     fn low_from_ns(&self) -> u64 {
         let low = &self.sending[Lane::Low as usize];
         let is_full = !low.has_lost() && low.outstanding() >= LOW_BYTES_BESIDE_HIGH;
         self.high_at_ns.filter(|_| is_full).map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS))
     }
 
-    /// What the bucket has to hold for one packet.
+    /// The bytes that the bucket must have for one packet.
     fn paced_bytes(&self) -> u64 {
         u64::from(self.size_now()).min(BATCH_BYTES)
     }
@@ -186,13 +186,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
         true
     }
 
-    /// Is an acknowledgement of acknowledgements wanted? Without one ranges are repeated for ever, and no key follows this one.
+    /// Should an acknowledgement ask for one itself? Otherwise its ranges are repeated without end, and the key cannot
+    /// change.
     fn has_to_ask(&self, now_ns: u64) -> bool {
         self.recovery.outstanding() == 0
             && (self.quiet_packets >= QUIET_MAX || self.sealer.lacks_confirmation(now_ns))
     }
 
-    /// Do the window and pacing let a packet out?
+    /// Do the window and pacing permit a packet?
     fn may_send(&mut self, now_ns: u64) -> bool {
         if !self.has_window() {
             let has_room = self.recovery.has_room();
@@ -208,7 +209,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         true
     }
 
-    /// Credit, then reply, high, low; datagrams with their priority.
+    /// Credit first, then the lanes reply, high and low, with datagrams at their priority.
     fn fill(&mut self, now_ns: u64, packet: &mut Payload, content: &mut Content) {
         let number = self.recovery.next_number();
         for lane in LANES {
@@ -252,14 +253,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
         true
     }
 
-    /// Nothing leaves, for one of these reasons perhaps.
+    /// Counts the reasons why nothing leaves.
     fn count_held(&mut self) {
         self.counts.credit_out += u64::from(self.sending.iter().any(|lane| lane.lacks_credit()));
         let low = &self.sending[Lane::Low as usize];
         self.counts.low_held += u64::from(low.has_something() && self.low_from_ns() > 0);
     }
 
-    /// A packet of nothing, to see whether the path carries longer ones.
+    /// A packet of padding, to probe whether the path carries longer ones.
     fn add_size_probe(&mut self, now_ns: u64, batch: &mut Batch) {
         let is_quiet = self.recovery.largest_acknowledged().is_none() || self.recovery.probes() > 0;
         if is_quiet || !self.has_window() {
@@ -277,7 +278,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.finish(now_ns, batch, content);
     }
 
-    /// Begins a packet of at most so many bytes, with room for its header and tag.
+    /// Begins a packet of at most this many bytes, with room for its header and tag.
     fn begin<'batch>(&self, batch: &'batch mut Batch, bytes: u16) -> Payload<'batch> {
         batch.bytes.resize(batch.bytes.len() + HEADER_BYTES, 0);
         let room = usize::from(bytes) - HEADER_BYTES - self.security.tag_bytes();

@@ -1,4 +1,4 @@
-//! What the message layer asks of a connection besides moving bytes: which pieces wait, and whose they are at the end.
+//! Queries of the message layer: which pieces wait, and which return at the end.
 
 use crate::frame::{LANES, Lane};
 
@@ -10,17 +10,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.sending[lane as usize].has_unsent()
     }
 
-    /// The offset behind the last byte that was added to a lane.
+    /// The offset after the last byte that was added to a lane.
     pub fn end(&self, lane: Lane) -> u64 {
         self.sending[lane as usize].end()
     }
 
-    /// Has a whole datagram arrived?
+    /// Has a complete datagram arrived?
     pub fn has_datagram(&self) -> bool {
         self.datagrams_in.has_whole()
     }
 
-    /// Every piece that was not taken back, the oldest of its lane first, from a connection that is closed. `None`: it is open.
+    /// Every piece of a closed connection that has not been returned, the oldest of its lane first. `None`: the
+    /// connection is open.
     pub fn take_all_back(&mut self) -> Option<Vec<(Lane, B)>> {
         if self.state == State::Open {
             return None;

@@ -1,4 +1,4 @@
-//! Cookies: a responder under load wants proof that a hello comes from where it claims.
+//! Cookies: a responder under load requires proof that a hello comes from the address that it claims.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,14 +8,14 @@ use crate::random::{Random, draw};
 
 use super::macs::{self, KEY_BYTES, MAC_BYTES, MacKey};
 
-/// How long one secret makes cookies. They are taken until the one after the next begins.
+/// How long cookies are made with one secret. They are valid until the secret after the next begins.
 pub const SECRET_LIFE_NS: u64 = 120_000_000_000;
-/// How long who was given a cookie uses it.
+/// How long the receiver of a cookie uses it.
 pub const COOKIE_LIFE_NS: u64 = SECRET_LIFE_NS;
-/// Bytes of a cookie's packet.
+/// Bytes of a packet with a cookie.
 pub const COOKIE_BYTES: usize = HEADER_BYTES + KEY_BYTES + 32;
 
-/// Makes cookies, and remembers none of them.
+/// Makes cookies, without a memory of them.
 #[derive(Debug, Default)]
 pub struct Cookies {
     current: Option<(MacKey, u64)>,
@@ -23,7 +23,7 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    /// Takes a new secret where it is time.
+    /// Makes a new secret if it is time.
     pub fn rotate(&mut self, now_ns: u64, random: Random) {
         let age_ns = self.current.as_ref().map(|(_, from_ns)| now_ns.saturating_sub(*from_ns));
         if age_ns.is_some_and(|age_ns| age_ns < SECRET_LIFE_NS || planted::is(Bug::CookieForever)) {
@@ -35,19 +35,19 @@ impl Cookies {
         self.previous = current.map(|(key, _)| key).filter(|_| is_recent);
     }
 
-    /// The cookie of an address, as it is given now. `None`: [`Self::rotate`] was never called.
+    /// The present cookie of an address. `None`: [`Self::rotate`] was never called.
     pub fn current(&self, address: SocketAddr) -> Option<[u8; MAC_BYTES]> {
         self.current.as_ref().map(|(key, _)| key.mac(&address_bytes(address)))
     }
 
-    /// The cookies of an address that are taken.
+    /// The valid cookies of an address.
     pub fn taken(&self, address: SocketAddr) -> impl Iterator<Item = [u8; MAC_BYTES]> {
         let keys = self.current.iter().map(|(key, _)| key).chain(&self.previous);
         keys.map(move |key| key.mac(&address_bytes(address)))
     }
 }
 
-/// Whether IPv4 addresses are written as IPv6 ones depends on the socket, and changes nothing.
+/// Maps IPv4 addresses to one form. Whether they are written as IPv6 addresses depends on the socket.
 fn address_bytes(address: SocketAddr) -> [u8; 18] {
     if planted::is(Bug::CookieForAll) {
         return [0; 18];
@@ -62,7 +62,7 @@ fn address_bytes(address: SocketAddr) -> [u8; 18] {
     bytes
 }
 
-/// The packet that gives a cookie to whoever has sent a hello with this number and `mac1`.
+/// The packet with a cookie for the sender of a hello with this number and `mac1`.
 pub fn write(
     giver: &[u8; KEY_BYTES],
     salt: [u8; KEY_BYTES],
@@ -82,7 +82,7 @@ pub fn write(
     [&header[..], &salt, &sealed].concat()
 }
 
-/// The cookie in a packet that answers a hello with this `mac1`. `None`: it is forged, or answers another one.
+/// The cookie in a packet that answers a hello with this `mac1`. `None`: it is forged, or answers another hello.
 pub fn read(giver: &[u8; KEY_BYTES], mac1: &[u8; MAC_BYTES], packet: &[u8]) -> Option<[u8; MAC_BYTES]> {
     let (header, body) = packet.split_first_chunk::<HEADER_BYTES>()?;
     let (salt, sealed) = body.split_first_chunk()?;

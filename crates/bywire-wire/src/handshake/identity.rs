@@ -1,4 +1,4 @@
-//! Who a node is: its keys, and what tells one start of it from another.
+//! The identity of a node: its keys, and the numbers of its starts.
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use super::macs::KEY_BYTES;
 use super::noise::{self, Keys};
 
-/// The public key of a node, which is what the node is to others.
+/// The public key of a node, which identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
@@ -17,7 +17,7 @@ impl std::fmt::Debug for PublicKey {
     }
 }
 
-/// The private key of a node. It is erased when it goes.
+/// The private key of a node. It is erased when it is dropped.
 #[derive(Clone)]
 pub struct PrivateKey {
     bytes: Zeroizing<[u8; KEY_BYTES]>,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for PrivateKey {
     }
 }
 
-/// Who a node is to others.
+/// The identity of a node in handshakes.
 #[derive(Clone)]
 pub struct Identity {
     /// Its key.
@@ -68,7 +68,7 @@ impl Identity {
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the shared secret.
+        // The shared secret is not printed.
         write!(formatter, "Identity({:?}, incarnation {:#x})", self.key.public, self.incarnation)
     }
 }

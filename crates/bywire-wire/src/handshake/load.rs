@@ -1,18 +1,18 @@
-//! How much work strangers can cause: handshakes are counted in buckets, whose number is constant.
+//! Limits the work that strangers can cause: handshakes are counted in a constant number of buckets.
 
 use crate::planted::{self, Bug};
 
-/// Handshakes that may follow each other at this interval without end: 500 in a second are a tenth of a core.
+/// The sustained interval of handshakes: 500 in a second use a tenth of a core.
 const INTERVAL_NS: u64 = 2_000_000;
-/// Handshakes that may come at once.
+/// The most handshakes in a burst.
 const BURST: u64 = 64;
-/// So many of them at once are load: from then on an address has to be proved.
+/// The handshakes in a burst that count as load. From then on an address has to be proved.
 const LOAD: u64 = 32;
-/// Handshakes of one address under load, as WireGuard has them: 20 in a second, 5 at once.
+/// The limits of one address under load, as in WireGuard: 20 in a second, 5 at once.
 const SOURCE_INTERVAL_NS: u64 = 50_000_000;
 const SOURCE_BURST: u64 = 5;
 
-/// A bucket that empties at a constant rate.
+/// A bucket that drains at a constant rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     empty_at_ns: u64,
@@ -23,7 +23,7 @@ impl Bucket {
         self.empty_at_ns.saturating_sub(now_ns).div_ceil(interval_ns)
     }
 
-    /// Puts one in. `false`: it is full.
+    /// Adds one. `false`: it is full.
     fn put(&mut self, now_ns: u64, interval_ns: u64, burst: u64) -> bool {
         if self.level(now_ns, interval_ns) >= burst {
             return false;
@@ -48,17 +48,17 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Has an address to be proved first?
+    /// Does an address have to be proved first?
     pub fn is_high(&self, now_ns: u64) -> bool {
         self.all.level(now_ns, INTERVAL_NS) >= LOAD && !planted::is(Bug::LoadIgnored)
     }
 
-    /// May the work of one handshake be done now?
+    /// May one handshake be processed now?
     pub fn admit(&mut self, now_ns: u64) -> bool {
         self.all.put(now_ns, INTERVAL_NS, BURST) || planted::is(Bug::LoadIgnored)
     }
 
-    /// May it, for a proved address whose cookie begins with this byte?
+    /// May one be processed for a proved address whose cookie begins with this byte?
     pub fn admit_source(&mut self, now_ns: u64, source: u8) -> bool {
         self.sources[usize::from(source)].put(now_ns, SOURCE_INTERVAL_NS, SOURCE_BURST) && self.admit(now_ns)
     }

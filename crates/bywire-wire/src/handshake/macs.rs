@@ -1,4 +1,4 @@
-//! Checks of packets, and keys out of other keys: HMAC-SHA256 and HKDF-SHA256, cut to what is needed.
+//! Message authentication codes and derived keys: HMAC-SHA256 and HKDF-SHA256, truncated to the needed length.
 
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -10,17 +10,17 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a check, and of a cookie.
 pub const MAC_BYTES: usize = 16;
 
-/// Makes and compares checks.
+/// Computes and compares checks.
 #[derive(Clone, Debug)]
 pub struct MacKey(Key);
 
 impl MacKey {
-    /// The key of packets to the holder of a public key.
+    /// The key for packets to the owner of a public key.
     pub fn of_receiver(receiver: &[u8; KEY_BYTES]) -> Self {
         Self::new(&[&b"bywire mac1 "[..], receiver].concat())
     }
 
-    /// The key of whoever holds a cookie.
+    /// The key for a sender that has a cookie.
     pub fn of_cookie(cookie: &[u8; MAC_BYTES]) -> Self {
         Self::new(cookie)
     }
@@ -36,13 +36,13 @@ impl MacKey {
         *tag.as_ref().first_chunk().expect("a hash is longer than a check")
     }
 
-    /// Is this their check? The answer takes the same time wherever they differ.
+    /// Is this their check? The comparison takes constant time.
     pub fn is_mac(&self, bytes: &[u8], mac: &[u8]) -> bool {
         verify_slices_are_equal(&self.mac(bytes), mac).is_ok()
     }
 }
 
-/// A key out of a secret.
+/// A key derived from a secret.
 pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let secret = Salt::new(HKDF_SHA256, salt).extract(secret);
@@ -51,14 +51,14 @@ pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The key that hides a cookie from whoever does not know the public key of who gives it. No key is used twice, as `salt` is
-/// random.
+/// The key that encrypts a cookie, known only to those who know the public key of the sender. No key is used twice,
+/// because `salt` is random.
 fn cookie_key(giver: &[u8; KEY_BYTES], salt: &[u8; KEY_BYTES]) -> LessSafeKey {
     let key = derive(salt, giver, b"bywire cookie");
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &key).expect("the cipher takes 32 bytes"))
 }
 
-/// A cookie as it crosses the network: the cookie and a tag, both bound to `bound`.
+/// An encrypted cookie: the cookie and a tag, both bound to `bound`.
 pub fn seal_cookie(
     giver: &[u8; KEY_BYTES],
     salt: &[u8; KEY_BYTES],
@@ -74,7 +74,7 @@ pub fn seal_cookie(
     sealed
 }
 
-/// The cookie. `None`: it is forged.
+/// Decrypts a cookie. `None`: it is forged.
 pub fn open_cookie(
     giver: &[u8; KEY_BYTES],
     salt: &[u8; KEY_BYTES],

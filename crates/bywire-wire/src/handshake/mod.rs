@@ -8,15 +8,16 @@
 //! payload lowest version u16 · highest version u16 · length u16 · greeting · zeros
 //! ```
 //!
-//! - A hello and its answer are as long as [`BASE_BYTES`]. So no answer is longer than what caused it, and a path that does
-//!   not carry the packets of a connection makes no channel.
-//! - The header's `connection` is the sender's number in a hello, which has no receiver's number yet, and the receiver's
-//!   number in an answer and a cookie. The header's `number` counts hellos of one incarnation, and is 0 otherwise. The
-//!   header of a hello is the prologue of its handshake, so nobody changes it unnoticed.
-//! - `mac1` is keyed by the receiver's public key. Who does not know that key gets no answer, and costs one hash.
-//! - `mac2` is keyed by a cookie, which a responder under load gives to the address that asked.
-//! - Versions are in the payload, and so they are seen by the two nodes only. The rest of the payload is read only where the
-//!   two have a version in common.
+//! - A hello and its answer have [`BASE_BYTES`]. So an answer is never longer than the packet that caused it, and a
+//!   path that does not carry the packets of a connection makes no channel.
+//! - In a hello, the header's `connection` is the sender's number, because the receiver's is not known yet. In an
+//!   answer and a cookie it is the receiver's. The header's `number` counts the hellos of one incarnation, and is 0
+//!   otherwise. The header of a hello is the prologue of its handshake, so a changed header is detected.
+//! - `mac1` is keyed by the receiver's public key. A sender that does not know that key gets no answer, and costs one
+//!   hash.
+//! - `mac2` is keyed by a cookie, which a responder under load sends to the address of the hello.
+//! - Versions are in the payload, so only the two nodes see them. The rest of the payload is parsed only if the two
+//!   have a version in common.
 
 pub(crate) mod cookie;
 mod identity;
@@ -38,41 +39,42 @@ use macs::{MAC_BYTES, MacKey};
 
 /// Bytes of a hello and of an answer.
 pub const HELLO_BYTES: usize = BASE_BYTES as usize;
-/// The versions of what services say to each other that this one speaks.
+/// The supported versions of the messages between services.
 pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
 
-/// Where `mac1` of a hello is.
+/// The offset of `mac1` in a hello.
 const HELLO_MAC1: usize = HELLO_BYTES - 2 * MAC_BYTES;
 const HELLO_MAC2: usize = HELLO_BYTES - MAC_BYTES;
 const ANSWER_MAC1: usize = HELLO_BYTES - MAC_BYTES;
-/// Bytes of the payload in a hello's Noise message, behind the ephemeral key, the static key and its tag, before its own tag.
+/// Bytes of the payload in a hello's Noise message. Before it are the ephemeral key, the static key and its tag, and
+/// after it is its own tag.
 const HELLO_PAYLOAD: usize =
     HELLO_MAC1 - HEADER_BYTES - KEY_BYTES - (KEY_BYTES + noise::TAG_BYTES) - noise::TAG_BYTES;
-/// Bytes of the payload in an answer's.
+/// Bytes of the payload in an answer's Noise message.
 const ANSWER_PAYLOAD: usize = ANSWER_MAC1 - HEADER_BYTES - KEY_BYTES - noise::TAG_BYTES;
 
-/// What a node says of itself in a hello and in an answer.
+/// The greeting of a node in a hello and in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// Differs between starts of the machine.
     pub boot_id: [u8; 16],
     /// Differs between starts of the service.
     pub incarnation: u64,
-    /// The sender's number for the session: another one after it has given the other node up. A channel of another session
-    /// continues nothing.
+    /// The sender's number for the session. It changes when the sender has given up the other node. A channel of
+    /// another session does not continue the old one.
     pub session: u32,
-    /// The sender's number for the channel, which packets to it bear.
+    /// The sender's number for the channel. Packets to the sender have it.
     pub connection: u32,
-    /// Has the sender instructions for AES?
+    /// Does the sender have instructions for AES?
     pub has_aes: bool,
 }
 
-/// What a payload tells.
+/// The meaning of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A version is common to both.
+    /// The two have a version in common.
     Greeting(Greeting),
-    /// No version is.
+    /// They have none in common.
     OtherVersion,
 }
 
@@ -90,7 +92,7 @@ pub fn write_payload<const LENGTH: usize>(greeting: &Greeting) -> [u8; LENGTH] {
     payload
 }
 
-/// What the payload of a hello or an answer tells. `None`: it is malformed.
+/// Parses the payload of a hello or an answer. `None`: it is malformed.
 pub fn read_payload(payload: &[u8]) -> Option<Told> {
     let mut reader = Reader(payload);
     let (lowest, highest) = (reader.u16()?, reader.u16()?);
@@ -107,15 +109,15 @@ pub fn read_payload(payload: &[u8]) -> Option<Told> {
     }
 }
 
-/// A hello that was sent, and waits for its answer.
+/// A hello that was sent and that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct SentHello {
     initiation: noise::Initiation,
-    /// The check of the hello, which a cookie is bound to.
+    /// The `mac1` of the hello, to which a cookie is bound.
     pub mac1: [u8; MAC_BYTES],
 }
 
-/// A hello to `responder`, and the packet itself. `number` counts the hellos of this incarnation.
+/// Makes a hello to `responder`, and its packet. `number` counts the hellos of this incarnation.
 pub(crate) fn write_hello(
     identity: &Identity,
     responder: &PublicKey,
@@ -146,15 +148,15 @@ pub(crate) fn write_hello(
     (SentHello { initiation, mac1 }, packet)
 }
 
-/// What an answer has brought.
+/// The result of an answer.
 pub(crate) struct Answered {
     pub told: Told,
     pub secret: Secret,
 }
 
 impl SentHello {
-    /// Reads an answer whose `mac1` was checked. `None`: it is none to this hello, or one of the two keys or the shared secret is
-    /// another one. The hello then still waits.
+    /// Reads an answer whose `mac1` was checked. `None`: it does not answer this hello, or one of the two keys or the
+    /// shared secret differs. The hello then continues to wait.
     pub fn read_answer(&mut self, packet: &[u8]) -> Option<Answered> {
         let message = packet.get(HEADER_BYTES..ANSWER_MAC1)?;
         let (payload, secret) = self.initiation.finish(message)?;
@@ -162,14 +164,14 @@ impl SentHello {
     }
 }
 
-/// A hello that was opened: its sender holds the private key of `initiator`.
+/// An opened hello: its sender has the private key of `initiator`.
 pub(crate) struct ReadHello {
     pub initiator: PublicKey,
     pub told: Told,
     response: noise::Response,
 }
 
-/// Is `packet`, whose header this is, a hello of the right form and made for the holder of `mac_key`?
+/// Is `packet`, with this header, a well-formed hello for the owner of `mac_key`?
 pub(crate) fn is_hello_for(mac_key: &MacKey, header: &Header, packet: &[u8]) -> bool {
     header.kind == PacketKind::Hello
         && !header.key_phase
@@ -178,7 +180,7 @@ pub(crate) fn is_hello_for(mac_key: &MacKey, header: &Header, packet: &[u8]) -> 
             || planted::is(Bug::Mac1Unchecked))
 }
 
-/// Is `packet`, whose header this is, an answer of the right form and made for the holder of `mac_key`?
+/// Is `packet`, with this header, a well-formed answer for the owner of `mac_key`?
 pub(crate) fn is_answer_for(mac_key: &MacKey, header: &Header, packet: &[u8]) -> bool {
     header.kind == PacketKind::Answer
         && !header.key_phase
@@ -187,17 +189,17 @@ pub(crate) fn is_answer_for(mac_key: &MacKey, header: &Header, packet: &[u8]) ->
         && mac_key.is_mac(&packet[..ANSWER_MAC1], &packet[ANSWER_MAC1..])
 }
 
-/// `mac1` of a hello of the right form.
+/// The `mac1` of a well-formed hello.
 pub(crate) fn mac1_of(hello: &[u8]) -> [u8; MAC_BYTES] {
     hello[HELLO_MAC1..HELLO_MAC2].try_into().expect("as many bytes as a check has")
 }
 
-/// Does a hello of the right form bear this cookie?
+/// Does a well-formed hello have this cookie?
 pub(crate) fn has_cookie(hello: &[u8], cookie: &[u8; MAC_BYTES]) -> bool {
     MacKey::of_cookie(cookie).is_mac(&hello[..HELLO_MAC2], &hello[HELLO_MAC2..])
 }
 
-/// Opens a hello of the right form. `None`: its sender does not hold the key that it claims.
+/// Opens a well-formed hello. `None`: its sender does not have the key that it claims.
 pub(crate) fn read_hello(identity: &Identity, ephemeral: [u8; KEY_BYTES], hello: &[u8]) -> Option<ReadHello> {
     let (header, message) = hello.get(..HELLO_MAC1)?.split_at_checked(HEADER_BYTES)?;
     let (initiator, payload, response) = noise::read(identity.keys(), ephemeral, header, message)?;
@@ -206,7 +208,8 @@ pub(crate) fn read_hello(identity: &Identity, ephemeral: [u8; KEY_BYTES], hello:
 }
 
 impl ReadHello {
-    /// The answer, and the secret of the channel. `connection` is the initiator's number, and `mac_key` is of its public key.
+    /// The answer, and the secret of the channel. `connection` is the initiator's number, and `mac_key` belongs to its
+    /// public key.
     pub fn answer(self, mac_key: &MacKey, connection: u32, greeting: &Greeting) -> Option<(Vec<u8>, Secret)> {
         let header = Header {
             kind: PacketKind::Answer,

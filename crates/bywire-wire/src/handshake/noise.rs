@@ -1,4 +1,4 @@
-//! The two messages of Noise, as `snow` has them. No other file knows that library.
+//! The two messages of Noise, by the library `snow`. Only this file uses that library.
 
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -11,13 +11,13 @@ use crate::planted::{self, Bug};
 
 use super::macs::{self, KEY_BYTES};
 
-/// Bytes by which a sealed part is longer.
+/// The bytes of a tag.
 pub const TAG_BYTES: usize = 16;
 const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// The place of the shared secret in the pattern.
+/// The position of the shared secret in the pattern.
 const SECRET_PLACE: u8 = 2;
 
-/// Random bytes that were drawn by somebody else: enough for one ephemeral key.
+/// Random bytes given by the caller, enough for one ephemeral key.
 struct Drawn(Option<[u8; KEY_BYTES]>);
 
 impl Random for Drawn {
@@ -28,11 +28,11 @@ impl Random for Drawn {
     }
 }
 
-/// What a node has before the first message.
+/// The keys that a node has before the first message.
 #[derive(Clone, Copy)]
 pub struct Keys<'keys> {
     pub private: &'keys [u8; KEY_BYTES],
-    /// What all nodes share, if they do.
+    /// The secret that all nodes share, if there is one.
     pub shared: Option<&'keys [u8; KEY_BYTES]>,
 }
 
@@ -58,7 +58,7 @@ impl CryptoResolver for Resolver {
     }
 }
 
-/// The public key of a private one.
+/// The public key for a private one.
 pub fn public_of(private: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
     let mut curve = DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("the curve is compiled in");
     curve.set(private);
@@ -86,8 +86,8 @@ fn state(
     built.expect("the pattern has all the keys that it needs")
 }
 
-/// What both ends have in common after the second message. Noise calls its two keys secret, and its hash not: the hash is the
-/// salt.
+/// The secret that both ends share after the second message. In Noise its two keys are secret and its hash is not, so
+/// the hash is the salt.
 fn secret_of(state: &mut HandshakeState) -> Secret {
     let mut hash = [0; KEY_BYTES];
     hash.copy_from_slice(state.get_handshake_hash());
@@ -96,7 +96,7 @@ fn secret_of(state: &mut HandshakeState) -> Secret {
     Secret::take(&mut macs::derive(&hash, &keys, b"bywire channel"))
 }
 
-/// The first message was sent.
+/// The state after the first message was sent.
 #[derive(Debug)]
 pub struct Initiation(HandshakeState);
 
@@ -116,7 +116,7 @@ pub fn initiate(
 }
 
 impl Initiation {
-    /// Reads the second message: its payload and the secret. `None`: it is forged, and another one may come.
+    /// Reads the second message, and returns its payload and the secret. `None`: it is forged, and another may come.
     pub fn finish(&mut self, message: &[u8]) -> Option<(Vec<u8>, Secret)> {
         let mut payload = vec![0; message.len()];
         let length = self.0.read_message(message, &mut payload).ok()?;
@@ -125,11 +125,11 @@ impl Initiation {
     }
 }
 
-/// The first message was read.
+/// The state after the first message was read.
 #[derive(Debug)]
 pub struct Response(HandshakeState);
 
-/// Reads the first message: who sent it, its payload, and what makes the second one. `None`: it is forged.
+/// Reads the first message, and returns its sender, its payload, and the state for the second. `None`: it is forged.
 pub fn read(
     keys: Keys,
     ephemeral: [u8; KEY_BYTES],
@@ -145,7 +145,7 @@ pub fn read(
 }
 
 impl Response {
-    /// Makes the second message: it and the secret. `None`: the library refuses.
+    /// Makes the second message, and returns it with the secret. `None`: the library refuses.
     pub fn answer(mut self, payload: &[u8]) -> Option<(Vec<u8>, Secret)> {
         let mut message = vec![0; KEY_BYTES + payload.len() + TAG_BYTES];
         let length = self.0.write_message(payload, &mut message).ok()?;

@@ -1,4 +1,4 @@
-//! What `bywire status` shows of a node's service.
+//! The state of a node's service that `bywire status` shows.
 
 use std::net::SocketAddr;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::Security;
 
-/// One thing that a service knows.
+/// One entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
     /// The service itself. It comes first.
     Service(Service),
     /// A node of the fabric.
     Node(Node),
-    /// A registered port. Its user and the service's own see it.
+    /// A registered port. Only its own user and the service's user see it.
     Port(Port),
     /// A connection of such a port.
     Connection(Connection),
@@ -24,7 +24,7 @@ pub enum Entry {
 pub struct Service {
     /// The fabric's name.
     pub fabric: String,
-    /// The number of this state of the fabric file.
+    /// The number of the present version of the fabric file.
     pub serial: u64,
     /// This node's name.
     pub node: String,
@@ -32,13 +32,13 @@ pub struct Service {
     pub udp_port: u16,
     /// Is everything encrypted?
     pub is_encrypted: bool,
-    /// How long it runs.
+    /// How long it has been running.
     pub uptime_s: u64,
-    /// Packets from whom no key of the fabric has proved itself, by what was wrong with them.
+    /// Packets without a valid key of the fabric, by the reason.
     pub strangers: Vec<(String, u64)>,
-    /// The last key of a stranger who knows this node's key and whom the fabric does not have, and where it came from.
+    /// The last stranger that knows this node's key but is not in the fabric: its key and its address.
     pub last_unknown: Option<([u8; 32], SocketAddr)>,
-    /// What is wrong with the fabric file that was read last, if it was not taken.
+    /// What is wrong with the latest fabric file, if it was rejected.
     pub complaint: Option<String>,
 }
 
@@ -53,13 +53,13 @@ pub struct Node {
     pub addresses: Vec<String>,
     /// The channel to it.
     pub state: State,
-    /// Where its packets come from.
+    /// The address that its packets come from.
     pub address: Option<SocketAddr>,
     /// The smoothed round-trip time.
     pub rtt_us: Option<u64>,
-    /// What has happened, each with its number.
+    /// Named counts.
     pub counters: Vec<(String, u64)>,
-    /// What prevents a channel.
+    /// The reason why there is no channel.
     pub complaint: Option<String>,
 }
 
@@ -70,7 +70,7 @@ pub enum State {
     Own,
     /// No channel is needed.
     Idle,
-    /// A channel is wanted and not there.
+    /// A channel is wanted, but does not exist yet.
     Opening,
     /// The other service answers.
     Up,
@@ -85,7 +85,7 @@ pub struct Port {
     pub user: String,
     /// Its process.
     pub pid: i32,
-    /// May ports of other machines connect?
+    /// Is it open to ports of other machines?
     pub is_reachable: bool,
     /// Its UDP port.
     pub udp_port: u16,
@@ -104,8 +104,8 @@ pub struct Connection {
     pub peer_node: String,
     /// The other port.
     pub peer_port: String,
-    /// Its user, as its own service says.
+    /// Its user, as its own service reports it.
     pub peer_user: String,
-    /// How packets are protected. `None`: it is older than the service, which was not told.
+    /// The protection of packets. `None`: the connection is older than the service, which does not know.
     pub security: Option<Security>,
 }
