@@ -4,14 +4,13 @@
 mod actor;
 mod scene;
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use actor::{Actor, Stage};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
 };
-use scene::{Machine, PATIENCE, Scene};
+use scene::{Machine, PATIENCE, Scene, path};
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
@@ -156,7 +155,7 @@ fn the_end_of_a_process_on_another_machine_is_told_at_once() {
     let Some(scene) = Scene::up(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };
     // By a command, from this thread: an actor ends with the thread that has started it.
-    let namespace = format!("--net=/proc/{}/fd/{}", std::process::id(), there.namespace.as_fd().as_raw_fd());
+    let namespace = format!("--net={}", path(&there.namespace));
     let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
     render.expect("ready");
     let mut a = open(here, "asking");

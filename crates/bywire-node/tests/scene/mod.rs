@@ -30,7 +30,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Machines on one bridge, numbered from 0. Their names are `a`, `b` and so on.
 pub struct Scene {
     pub machines: Vec<Machine>,
-    _hub: Namespace,
+    hub: Namespace,
 }
 
 /// One machine.
@@ -67,7 +67,7 @@ impl Scene {
         ip(&hub, "link add hub type bridge");
         ip(&hub, "link set hub up");
         let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&hub, number)).collect();
-        let scene = Self { machines, _hub: hub };
+        let scene = Self { machines, hub };
         let all = scene.fabric();
         scene.machines.iter().for_each(|machine| machine.write(&all));
         Some(scene)
@@ -78,6 +78,11 @@ impl Scene {
         let mut scene = Self::set(count)?;
         scene.machines.iter_mut().for_each(Machine::start);
         Some(scene)
+    }
+
+    /// Puts the cable of a machine in, or takes it out.
+    pub fn set_cable(&self, number: usize, is_in: bool) {
+        ip(&self.hub, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
     }
 
     /// The fabric of all.
@@ -94,10 +99,8 @@ impl Scene {
 impl Machine {
     fn new(hub: &Namespace, number: usize) -> Self {
         let namespace = Namespace::fresh().expect("another one");
-        let path = |namespace: &Namespace| {
-            format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
-        };
-        ip(hub, &format!("link add to{number} type veth peer name eth0 netns {}", path(&namespace)));
+        let path = path(&namespace);
+        ip(hub, &format!("link add to{number} type veth peer name eth0 netns {path}"));
         ip(hub, &format!("link set to{number} master hub up"));
         let address = SocketAddr::from(([10, 78, 0, number as u8 + 1], 7248));
         ip(&namespace, &format!("address add {}/24 dev eth0", address.ip()));
@@ -207,7 +210,13 @@ impl Drop for Running {
     }
 }
 
-fn ip(namespace: &Namespace, arguments: &str) {
+/// Where commands find a namespace.
+pub fn path(namespace: &Namespace) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
+}
+
+/// Runs `ip` inside a namespace.
+pub fn ip(namespace: &Namespace, arguments: &str) {
     let run = || Command::new("ip").args(arguments.split(' ')).output().expect("`ip` runs");
     let done = namespace.run(run).expect("it is a namespace");
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));

@@ -1,0 +1,191 @@
+//! A cable that is taken out under a transfer, and put back.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bywire::{Confirm, DisconnectReason, Event, Peer, Port, PortOptions, Priority, TransferError};
+
+use crate::ends::{connect, expect_silence, next, next_within, open, options, pattern};
+use crate::is_long;
+use crate::scene::{Machine, PATIENCE, Scene};
+
+const MESSAGE_BYTES: usize = 256 << 10;
+/// Messages that are under way at any moment.
+const DEPTH: usize = 4;
+
+/// Takes messages, checks every byte, and returns how many came and why the peer has gone.
+fn take(mut port: Port, patience: Duration) -> (u64, DisconnectReason) {
+    for _ in 0..DEPTH {
+        port.post_receive(Priority::Low, vec![0; MESSAGE_BYTES]).expect("token");
+    }
+    let mut count = 0;
+    loop {
+        match next_within(&mut port, patience).expect("something happens") {
+            Event::Message(message) => {
+                assert!(message.payload[..] == pattern(MESSAGE_BYTES, count), "message {count}");
+                count += 1;
+                let buffer = message.payload.into_buffer().expect("it is long");
+                port.post_receive(Priority::Low, buffer).expect("token");
+            }
+            Event::Disconnected { reason, .. } => return (count, reason),
+            _ => {}
+        }
+    }
+}
+
+/// A stream of messages to a thread that checks them.
+struct Stream {
+    port: Port,
+    peer: Peer,
+    taker: JoinHandle<(u64, DisconnectReason)>,
+    sent: u64,
+    done: u64,
+}
+
+impl Stream {
+    fn start(here: &Machine, there: &Machine, number: u32, [ours, theirs]: [Duration; 2]) -> Self {
+        let patience = PATIENCE + Duration::from_secs(60);
+        let name = format!("taking{number}");
+        let taking = PortOptions { unreachable_after: theirs, ..options(&there.runtime(), &name) };
+        let taking = open(there, taking);
+        let taker = std::thread::spawn(move || take(taking, patience));
+        let name = format!("sending{number}");
+        let options = PortOptions { unreachable_after: ours, ..options(&here.runtime(), &name) };
+        let mut port = open(here, options);
+        let peer = connect(&mut port, here, &format!("b/taking{number}"));
+        let mut stream = Self { port, peer, taker, sent: 0, done: 0 };
+        (0..DEPTH).for_each(|_| stream.send());
+        stream
+    }
+
+    fn send(&mut self) {
+        let bytes = pattern(MESSAGE_BYTES, self.sent);
+        self.port.send_buffer(self.peer, Priority::Low, bytes, Confirm::Delivered).expect("token");
+        self.sent += 1;
+    }
+
+    /// Goes on for a while. Returns the time of the first message that is delivered meanwhile.
+    fn go_on(&mut self, for_so_long: Duration) -> Option<Instant> {
+        let until = Instant::now() + for_so_long;
+        let mut first = None;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            match next_within(&mut self.port, left) {
+                Some(Event::Sent { result: Ok(()), .. }) => {
+                    first.get_or_insert_with(Instant::now);
+                    self.done += 1;
+                    self.send();
+                }
+                None => {}
+                Some(other) => panic!("{other:?}"),
+            }
+        }
+        first
+    }
+
+    /// Sends no more, and returns how many messages arrived, and why its end had gone for the other one.
+    fn finish(mut self) -> (u64, DisconnectReason) {
+        while self.done < self.sent {
+            match next(&mut self.port) {
+                Event::Sent { result: Ok(()), .. } => self.done += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        self.port.disconnect(self.peer);
+        assert!(matches!(next(&mut self.port), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+        let (count, reason) = self.taker.join().expect("every message was right");
+        assert_eq!(count, self.sent);
+        (count, reason)
+    }
+}
+
+/// The cable of the second machine is out for so long under a stream. Returns how soon that goes on when it is back.
+fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
+    let scene = Scene::up(2)?;
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let mut stream = Stream::start(here, there, 1, [unreachable_after; 2]);
+    stream.go_on(Duration::from_millis(300)).expect("it flows");
+    scene.set_cable(1, false);
+    // What was on its way may still be acknowledged in the first moment.
+    stream.go_on(Duration::from_millis(100));
+    assert_eq!(stream.go_on(outage - Duration::from_millis(100)), None, "nothing passes");
+    scene.set_cable(1, true);
+    let back = Instant::now();
+    let first = stream.go_on(Duration::from_secs(3)).expect("it goes on");
+    let (count, reason) = stream.finish();
+    assert_eq!(reason, DisconnectReason::Closed);
+    let pause = first - back;
+    println!(
+        "the cable was out for {outage:?}: the transfer went on {pause:?} after its return; {count} messages, each right"
+    );
+    Some(pause)
+}
+
+/// Probes of the silence come every second at last. The rest is time for the machine that runs the test.
+const GOES_ON_WITHIN: Duration = Duration::from_millis(1500);
+
+#[test]
+fn a_transfer_goes_on_once_the_cable_is_back() {
+    let outage = Duration::from_secs(if is_long() { 5 } else { 2 });
+    let Some(pause) = cut(outage, Duration::from_secs(30)) else { return };
+    assert!(pause <= GOES_ON_WITHIN, "{pause:?}");
+}
+
+#[test]
+fn without_a_limit_a_transfer_outlives_any_outage() {
+    let outage = Duration::from_secs(if is_long() { 40 } else { 3 });
+    let Some(pause) = cut(outage, Duration::ZERO) else { return };
+    assert!(pause <= GOES_ON_WITHIN, "{pause:?}");
+}
+
+#[test]
+fn a_peer_behind_a_cable_that_stays_out_is_given_up_with_one_error() {
+    let limit = Duration::from_secs(if is_long() { 30 } else { 2 });
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    // The other end gives nobody up, even if the news of a buffer that it has posted is under way.
+    let mut stream = Stream::start(here, there, 1, [limit, Duration::ZERO]);
+    stream.go_on(Duration::from_millis(300)).expect("it flows");
+    scene.set_cable(1, false);
+    let out = Instant::now();
+    stream.go_on(limit / 4);
+    let (mut failed, told) = (
+        0,
+        loop {
+            match next(&mut stream.port) {
+                Event::Sent { result: Err(error), buffer, .. } => {
+                    assert_eq!(error, TransferError::Disconnected(DisconnectReason::Unreachable));
+                    assert_eq!(buffer.as_ref().len(), MESSAGE_BYTES);
+                    stream.done += 1;
+                }
+                Event::Sent { result: Ok(()), .. } => panic!("nothing passes"),
+                Event::Disconnected { reason, .. } => {
+                    assert_eq!(reason, DisconnectReason::Unreachable);
+                    break out.elapsed();
+                }
+                other => panic!("{other:?}"),
+            }
+        },
+    );
+    failed += stream.sent - stream.done;
+    assert_eq!(failed, 0, "each transfer has ended");
+    assert!(told >= limit && told < limit + limit / 2 + Duration::from_secs(2), "{told:?}");
+    expect_silence(&mut stream.port, Duration::from_millis(200));
+    // The other end waits, and is told once the machines speak again.
+    assert!(!stream.taker.is_finished());
+    if is_long() {
+        expect_silence(&mut stream.port, Duration::from_secs(40).saturating_sub(out.elapsed()));
+    }
+    scene.set_cable(1, true);
+    let back = Instant::now();
+    let (_, reason) = stream.taker.join().expect("every message was right");
+    assert_eq!(reason, DisconnectReason::Closed);
+    let heard = back.elapsed();
+    // And the port is as good as new.
+    let taking = open(there, options(&there.runtime(), "taking2"));
+    let taker = std::thread::spawn(move || take(taking, PATIENCE));
+    stream.peer = connect(&mut stream.port, here, "b/taking2");
+    (stream.sent, stream.done, stream.taker) = (0, 0, taker);
+    (0..DEPTH).for_each(|_| stream.send());
+    stream.finish();
+    println!("given up after {told:?}; the other end heard of it {heard:?} after the cable's return");
+}

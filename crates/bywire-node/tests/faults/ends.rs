@@ -1,0 +1,66 @@
+//! What programs of these tests do at either end.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire::{Address, ConnectError, Event, Peer, Port, PortOptions, Reach};
+
+use crate::actor::Actor;
+use crate::scene::{Machine, PATIENCE, path};
+
+/// The options of a port that other machines reach.
+pub fn options(runtime: &Path, name: &str) -> PortOptions {
+    PortOptions {
+        name: Some(name.parse().expect("a name")),
+        reach: Reach::Fabric,
+        runtime_directory: Some(runtime.to_owned()),
+        ..PortOptions::default()
+    }
+}
+
+/// A port of this process inside a machine.
+pub fn open(machine: &Machine, options: PortOptions) -> Port {
+    machine.namespace.run(|| Port::open(options)).expect("inside").expect("open")
+}
+
+/// A process inside a machine. It ends with the thread that starts it.
+pub fn start(machine: &Machine, role: &str, arguments: &[&str]) -> Actor {
+    let namespace = format!("--net={}", path(&machine.namespace));
+    Actor::start_under(&["nsenter", &namespace], role, &machine.runtime(), arguments)
+}
+
+/// Connects a port that was opened inside a machine.
+pub fn connect(port: &mut Port, machine: &Machine, address: &str) -> Peer {
+    try_connect(port, machine, address).expect("connect")
+}
+
+pub fn try_connect(port: &mut Port, machine: &Machine, address: &str) -> Result<Peer, ConnectError> {
+    let address: Address = address.parse().expect("an address");
+    machine.namespace.run(|| port.connect(&address, PATIENCE)).expect("inside")
+}
+
+pub fn next(port: &mut Port) -> Event {
+    next_within(port, PATIENCE).expect("something happens")
+}
+
+/// The next event, if one comes in time.
+pub fn next_within(port: &mut Port, patience: Duration) -> Option<Event> {
+    port.wait(Some(patience)).expect("wait")
+}
+
+/// Calls the library for a while, and expects that nothing happens.
+pub fn expect_silence(port: &mut Port, patience: Duration) {
+    let until = Instant::now() + patience;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        assert!(next_within(port, left).is_none(), "nothing more happens");
+    }
+}
+
+/// Bytes of which each tells its place and its seed.
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let word = |index: usize| (index as u64 ^ seed).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
+    let mut bytes: Vec<u8> =
+        (0..length.div_ceil(8)).flat_map(|index| (word(index) | 1).to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
+}

@@ -1,0 +1,140 @@
+//! A process that is killed while another machine puts bytes into its memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use bywire::{DisconnectReason, Event, Key, Port, Priority, Rights, TransferError};
+use rustix::process::{Pid, Signal};
+
+use crate::actor::{Actor, Stage};
+use crate::ends::{connect, expect_silence, next, open, options, pattern, start};
+use crate::is_long;
+use crate::scene::{Scene, soon};
+
+/// Bytes on either side of the range that is put.
+const GUARD: usize = 4096;
+const GUARD_BYTE: u8 = 0x5a;
+
+/// A process with a region, which stops itself as soon as a quarter of a put has arrived.
+pub fn target(stage: &mut Stage) {
+    let length: usize = stage.argument(0);
+    let stops = stage.argument::<String>(1) == "stops";
+    let mut port = Port::open(options(&stage.directory, "target")).expect("open");
+    let mut memory = vec![0_u8; GUARD + length + GUARD];
+    memory[..GUARD].fill(GUARD_BYTE);
+    memory[GUARD + length..].fill(GUARD_BYTE);
+    let base = memory.as_ptr().addr();
+    let key = port.register(memory, Rights { read: true, write: true }).expect("a region");
+    stage.tell(format!("ready {} {base}", key.0));
+    loop {
+        match port.poll() {
+            Some(Event::Notified { peer, note }) => port.send(peer, Priority::Low, &note).expect("room"),
+            Some(Event::Disconnected { .. }) => return,
+            _ => {}
+        }
+        if stops && port.region(key).expect("ours")[GUARD + length / 4] != 0 {
+            stage.tell("stopped");
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+        }
+    }
+}
+
+/// What a target says when it begins: its key, and where its region is in its memory.
+fn beginning(target: &mut Actor) -> (Key, u64) {
+    let line = target.expect("ready");
+    let (key, base) = line.split_once(' ').expect("two numbers");
+    (Key(key.parse().expect("a key")), base.parse().expect("an address"))
+}
+
+fn is_stopped(process: Pid) -> bool {
+    let text =
+        std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).expect("it is there");
+    text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+#[test]
+fn a_process_that_is_killed_within_a_put_ends_it_with_one_error_and_the_next_one_is_reached() {
+    let length = if is_long() { 1 << 30 } else { 64 << 20 };
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let size = length.to_string();
+    let mut target = start(there, "target", &[&size, "stops"]);
+    let (key, base) = beginning(&mut target);
+    let mut port = open(here, options(&here.runtime(), "putting"));
+    let peer = connect(&mut port, here, "b/target");
+    let bytes = pattern(length, 1);
+    let given = bytes.as_ptr();
+    let id = port.put(peer, Priority::Low, (key, GUARD as u64), bytes, Some(b"all")).expect("token");
+    // Another one waits behind it.
+    let short = port.put(peer, Priority::Low, (key, 0), vec![1; 64], None).expect("token");
+    let process = target.pid();
+    let began = Instant::now();
+    while !is_stopped(process) {
+        assert!(began.elapsed() < Duration::from_secs(120), "a quarter does not arrive");
+        assert!(port.poll().is_none(), "nothing ends before that");
+    }
+
+    // The process is stopped in the middle, and its memory shows it.
+    let memory = File::open(format!("/proc/{}/mem", process.as_raw_nonzero())).expect("it is ours");
+    let mut found = vec![0; GUARD + length + GUARD];
+    memory.read_exact_at(&mut found, base).expect("its region");
+    let expected = pattern(length, 1);
+    let put = &found[GUARD..GUARD + length];
+    let arrived = put.iter().zip(&expected).take_while(|(one, other)| one == other).count();
+    assert!((length / 4..length).contains(&arrived), "it is under way: {arrived} of {length} bytes");
+    assert!(put.iter().zip(&expected).all(|(found, sent)| *found == 0 || found == sent));
+    assert!(found[..GUARD].iter().chain(&found[GUARD + length..]).all(|byte| *byte == GUARD_BYTE));
+    drop((found, expected));
+
+    let killed = Instant::now();
+    target.kill();
+    let (mut puts, mut told) = (Vec::new(), None);
+    while told.is_none() {
+        match next(&mut port) {
+            Event::Put { id: over, buffer, result } => {
+                assert_eq!(result, Err(TransferError::Disconnected(DisconnectReason::Died)));
+                puts.push((over, buffer));
+            }
+            Event::Disconnected { peer: gone, reason } => {
+                assert_eq!((gone, reason), (peer, DisconnectReason::Died));
+                told = Some(killed.elapsed());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // One outcome each, with the very memory that was given, and nothing afterwards.
+    expect_silence(&mut port, Duration::from_millis(200));
+    assert_eq!(puts.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id, short]);
+    let (_, buffer) = puts.swap_remove(0);
+    assert!(std::ptr::eq(buffer.as_ptr(), given) && buffer.as_ref().len() == length);
+
+    let mut target = start(there, "target", &[&size, "stays"]);
+    let (key, base) = beginning(&mut target);
+    let again = Instant::now();
+    let peer = connect(&mut port, here, "b/target");
+    let connected = again.elapsed();
+    port.put(peer, Priority::Low, (key, GUARD as u64), buffer, Some(b"all")).expect("token");
+    let (mut is_put, mut is_noted) = (false, false);
+    while !(is_put && is_noted) {
+        match next(&mut port) {
+            Event::Put { result: Ok(()), buffer, .. } => {
+                assert!(std::ptr::eq(buffer.as_ptr(), given));
+                is_put = true;
+            }
+            Event::Message(message) => is_noted = message.payload[..] == b"all"[..],
+            other => panic!("{other:?}"),
+        }
+    }
+    let memory = File::open(format!("/proc/{}/mem", target.pid().as_raw_nonzero())).expect("it is ours");
+    let mut found = vec![0; length];
+    memory.read_exact_at(&mut found, base + GUARD as u64).expect("its region");
+    assert!(found == pattern(length, 1), "every byte arrived");
+    soon("the service lists the next process alone", || there.status().len() >= 2);
+    println!(
+        "{arrived} of {length} bytes had arrived; the end was told after {:?}; the next process was reached after \
+         {connected:?}, and took everything after {:?}",
+        told.expect("told"),
+        again.elapsed()
+    );
+}

@@ -1,0 +1,41 @@
+//! Nothing of these tests' machines is left, however a test ends.
+
+use bywire_sys::namespace::Namespace;
+
+use crate::scene::{Scene, ip, path, soon};
+
+/// The interfaces of a namespace.
+fn interfaces(namespace: &Namespace) -> String {
+    namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev").expect("a table")).expect("inside")
+}
+
+#[test]
+fn machines_are_gone_after_a_panic() {
+    let Ok(watch) = Namespace::fresh() else { return println!("not run: no network namespace: run as root") };
+    for count in [2, 3, 5] {
+        let panicked: Result<(), _> = std::thread::scope(|scope| {
+            let failing = || {
+                let scene = Scene::up(count).expect("as above");
+                // An interface whose other end is in a namespace goes with that namespace.
+                for (number, machine) in scene.machines.iter().enumerate() {
+                    let name = format!("seen{number}");
+                    ip(
+                        &machine.namespace,
+                        &format!("link add watch type veth peer name {name} netns {}", path(&watch)),
+                    );
+                    assert!(interfaces(&watch).contains(&name));
+                }
+                let paths: Vec<_> = scene.machines.iter().map(|machine| machine.runtime()).collect();
+                assert!(paths.iter().all(|path| path.join("node").exists()));
+                // Not by `panic!`, which would print a trace of what is wanted.
+                std::panic::resume_unwind(Box::new(paths));
+            };
+            scope.spawn(failing).join()
+        });
+        let paths = panicked.expect_err("it panics");
+        let paths = paths.downcast::<Vec<std::path::PathBuf>>().expect("its directories");
+        assert!(paths.iter().all(|path| !path.exists()));
+        soon("every namespace is gone", || !interfaces(&watch).contains("seen"));
+        println!("{count} machines left nothing");
+    }
+}
