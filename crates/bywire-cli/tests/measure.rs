@@ -248,6 +248,38 @@ fn netperf_style_has_netperfs_headings() {
 }
 
 #[test]
+fn ports_of_two_nodes_are_measured_over_udp() {
+    let directory = tempfile::tempdir().unwrap();
+    let measure = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+        command.args([&["measure", "msg"], options, &["--link", "udp", "--json", "--time", "0.02"]].concat());
+        command.env("TMPDIR", directory.path()).stdin(Stdio::null()).output().expect("bywire runs")
+    };
+    for (options, security) in [
+        (&["latency", "--size", "8", "--spin"][..], "encrypted"),
+        (&["latency", "--size", "8", "--no-spin", "--between", "namespaces"], "encrypted"),
+        (&["latency", "--size", "8", "--spin", "--security", "plain"], "plain"),
+        (&["stream", "--size", "1MiB", "--verify"], "encrypted"),
+        (&["bidir", "--security", "plain"], "plain"),
+        (&["overhead"], "encrypted"),
+        (&["interleave"], "encrypted"),
+        (&["fanin", "--connections", "2"], "encrypted"),
+    ] {
+        let output = measure(options);
+        let complaint = text(&output.stderr);
+        if complaint.contains("cannot make a network namespace") || complaint.contains("veth") {
+            return eprintln!("not run: {complaint}");
+        }
+        assert!(output.status.success(), "{options:?}: {complaint}");
+        let cell: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        assert_eq!((&cell["link"], &cell["between"]), (&json!("udp"), &json!("namespaces")), "{options:?}");
+        assert_eq!(cell["parameters"]["security"], security, "{options:?}");
+        assert!(cell["cpu"]["carriers"].is_object(), "the services have an account: {cell}");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
 fn namespaces_join_two_stacks_by_a_cable() {
     let arguments =
         ["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "9000", "--time", "0.02"];
@@ -281,6 +313,10 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tcp", "latency", "--between", "127.0.0.1:1"], "is `bywire serve` running there?"),
         (&["measure", "tcp", "latency", "--cores", "0,4000"], "core 4000"),
         (&["measure", "tcp", "latency", "--mtu", "9000"], "--between namespaces"),
+        (&["measure", "msg", "latency", "--link", "udp", "--between", "processes"], "leave out --between"),
+        (&["measure", "msg", "latency", "--link", "udp", "--security", "none"], "encrypted"),
+        (&["measure", "msg", "latency", "--security", "plain"], "means nothing"),
+        (&["measure", "msg", "latency", "--link", "udp", "--lent"], "means nothing"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
         (&["measure", "unix", "stream", "--congestion", "reno"], "--congestion means nothing"),
         (&["measure", "tcp", "stream", "--congestion", "no name"], "no algorithm has that name"),

@@ -3,29 +3,24 @@
 //! The carrying process is `bywire eth up`, from this very program. It is killed when this process ends for any reason,
 //! and the interfaces end with it.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::exit_status::Misuse;
-use crate::interrupt::Leader;
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::options::{MTU_BYTES, Request};
 use crate::scratch_directory::{ScratchDirectory, nonce};
+use crate::service_process::{ServiceProcess, TIMEOUT};
 use crate::switched_network::SwitchedNetwork;
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
 /// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
-
-/// How long a carrying process may take to make its interfaces and to find the other process.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -150,9 +145,9 @@ impl FrameLink {
     }
 }
 
-/// A running `bywire eth up` in a process group of its own. Dropping it ends the group, and the interfaces with it.
+/// A running `bywire eth up`. Dropping it ends it, and the interfaces with it.
 struct Carrier {
-    leader: Leader,
+    _service: ServiceProcess,
 }
 
 impl Carrier {
@@ -166,42 +161,9 @@ impl Carrier {
             let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());
             command.args(["--interface", &interface]);
         }
-        command.stderr(Stdio::piped());
-        crate::namespaces::end_with_this_thread(&mut command);
-        let leader = Leader::start(&mut command).context("cannot start `bywire eth up`")?;
-        let mut carrier = Self { leader };
-        carrier.await_interfaces(namespaces.len())?;
-        Ok(carrier)
-    }
-
-    /// It prints one line for each interface.
-    fn await_interfaces(&mut self, expected: usize) -> Result<()> {
-        let said = self.leader.child.stdout.take().context("`bywire eth up` has no output")?;
-        let mut complaints = self.leader.child.stderr.take().context("`bywire eth up` has no errors")?;
-        let (sender, lines) = channel();
-        // Its later output is read too, so that it never blocks on a full pipe.
-        std::thread::spawn(move || {
-            for line in BufReader::new(said).lines().map_while(Result::ok) {
-                let _nobody_listens = sender.send(line);
-            }
-        });
-        let until = Instant::now() + TIMEOUT;
-        for _ in 0..expected {
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("`bywire eth up` has not made its interfaces in time")
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let mut said = String::new();
-                    complaints.read_to_string(&mut said)?;
-                    let reason = said.lines().next().unwrap_or("nothing");
-                    bail!("`bywire eth up` ended: {}", reason.trim_start_matches("bywire: "));
-                }
-            }
-        }
-        std::thread::spawn(move || std::io::copy(&mut complaints, &mut std::io::sink()));
-        Ok(())
+        // One line for each interface.
+        let service = ServiceProcess::start(&mut command, "bywire eth up", namespaces.len())?;
+        Ok(Self { _service: service })
     }
 }
 

@@ -52,6 +52,7 @@ pub fn check() -> Result<()> {
 }
 
 /// A process group that an interrupt ends, and so does dropping this.
+#[derive(Debug)]
 struct Group(Pid);
 
 impl Group {
@@ -67,6 +68,7 @@ impl Group {
 }
 
 /// A process in a group of its own, which ends with an interrupt. Dropping it ends the group.
+#[derive(Debug)]
 pub(crate) struct Leader {
     /// The process itself.
     pub(crate) child: Child,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_pairing::launch;
 use bywire_results::cell::{Cacheline, Cell};
+use bywire_results::message_link::Link;
 use bywire_results::parameter::Parameters;
 use serde_json::{Value, json};
 
@@ -122,6 +123,7 @@ impl Measurement {
         let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
         let apart = ethernet.is_some()
             || frame_link.is_some()
+            || (level == Level::Msg && request.link.as_deref() == Some(Link::Udp.name()))
             || (test.is_multi_connection() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
@@ -153,7 +155,8 @@ impl Measurement {
             load: request.load.unwrap_or(0),
             parameters: resolution::parameters(&request, &plan, &placement),
             ethernet: ethernet.is_some(),
-            beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
+            beside: (level.carrier().times_cacheline && cores.apart() && plan.runtime_directories.is_none())
+                .then_some(None),
             breakdown,
             group,
             link,
@@ -281,7 +284,7 @@ impl Measurement {
             sweep.push(pair::run(&job, &self.placement, self.cores)?);
         }
         let memcpy = match plan.level {
-            Level::Msg => Some(self.memcpy(plan)?),
+            Level::Msg if plan.runtime_directories.is_none() => Some(self.memcpy(plan)?),
             _ => None,
         };
         self.aggregation.add(sweep, memcpy)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_results::message_link::Security;
 use bywire_results::mpi::{self, Implementation};
 use bywire_results::parameter::Parameters;
 use bywire_results::{ethernet, web};
@@ -62,11 +63,16 @@ options! {
                 .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
                 .apart();
         }
+        security: Option<String> {
+            Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
+                .words(|| Security::ALL.iter().map(|security| security.name()).collect())
+                .only(|request| request.is_level(&["msg"]) && request.is_link(&["udp"]));
+        }
         between: Option<String> {
             Opt::of(
                 "between",
                 "WHERE",
-                "processes; of eth always namespaces",
+                "processes; of eth and of link udp always namespaces",
                 "Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp)",
             )
                 .only(|request| match request.level.as_str() {
@@ -100,6 +106,7 @@ options! {
             Opt::of("mtu", "N", "1500", "MTU of the link between namespaces, in bytes")
                 .only(|request| match request.level.as_str() {
                     "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
+                    "msg" => request.is_link(&["udp"]),
                     level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
                 });
         }
@@ -118,7 +125,7 @@ options! {
             Opt::of(
                 "nodes",
                 "N",
-                "16 for msg, else none",
+                "16 for msg over shm, else none",
                 "Idle peers of each end (msg), up to 10000; with several connections, the number of namespaces around a \
                  switch (tcp, udp, eth), 2 to 64",
             )
@@ -160,10 +167,10 @@ options! {
         }
         integrity: Option<bool> {
             Opt::switch("integrity", "off", "End-to-end check of every message")
-                .only(|request| request.is_level(&["msg"]));
+                .only(Request::is_in_memory);
         }
         lent: bool {
-            Opt::flag("lent", true, "Send lent buffers rather than copies").only(|request| request.is_level(&["msg"]));
+            Opt::flag("lent", true, "Send lent buffers rather than copies").only(Request::is_in_memory);
         }
         verify: bool {
             Opt::flag("verify", true, "Compare every byte of every payload")
@@ -381,6 +388,11 @@ impl Request {
         levels.contains(&self.level.as_str())
     }
 
+    /// True if messages are carried in shared memory.
+    fn is_in_memory(&self) -> bool {
+        self.is_level(&["msg"]) && !self.is_link(&["udp"])
+    }
+
     fn is_link(&self, links: &[&str]) -> bool {
         self.link.as_deref().is_some_and(|link| links.contains(&link))
     }
@@ -413,7 +425,7 @@ pub fn means_something(row: &Opt, level: &registry::Row) -> bool {
 
 fn links() -> Vec<&'static str> {
     let mpi = mpi::Link::ALL.iter().map(|link| link.name());
-    ["one-process", "two-processes", "unix"].into_iter().chain(mpi).collect()
+    ["one-process", "two-processes", "unix", "udp"].into_iter().chain(mpi).collect()
 }
 
 /// Parses a length. Each level has bounds of its own, which are checked later.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::boot_identity;
-use crate::namespaces::Namespace;
 use crate::placement::{Cores, Placement};
 use crate::plan::{Assignment, End, Job, Level, Outcome, Outcomes, Plan, Role, WorkerMessage};
 use crate::preload::{NotCarried, Preload};
@@ -82,9 +81,9 @@ fn fresh(job: &Job) -> Job {
     job
 }
 
-/// The scratch directory for the ports of a `msg` pair.
+/// The scratch directory for the ports of a `msg` pair that have no node.
 fn scratch_directory(job: &Job) -> Result<Option<ScratchDirectory>> {
-    let Job::Messages(Plan { level: Level::Msg, cookie, .. }) = job else {
+    let Job::Messages(Plan { level: Level::Msg, cookie, runtime_directories: None, .. }) = job else {
         return Ok(None);
     };
     ScratchDirectory::of(cookie).map(Some)
@@ -116,13 +115,7 @@ fn run_two(
         let _source = start(End::Source, job, source_role(String::new()), Setting::default(), sender)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
     }
-    let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match placement {
-        Placement::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
-        Placement::Nodes { network, source, target } => {
-            (Some(&network.nodes[*source]), Some(&network.nodes[*target]))
-        }
-        _ => (None, None),
-    };
+    let (source_space, target_space) = placement.ends().map(|[source, target]| (source, target)).unzip();
     if let Job::Web(plan) = job {
         let guard = ServerGuard::start(plan, cores.target, Setting { namespace: target_space, preload })?;
         let address = serde_json::to_string(guard.address())?;

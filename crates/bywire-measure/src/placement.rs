@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::fabric_pair::FabricPair;
 use crate::namespaces::{Namespace, Namespaces};
+use crate::plan::RuntimeDirectories;
 use crate::remote_target::Host;
 use crate::switched_network::SwitchedNetwork;
 
@@ -25,6 +27,8 @@ pub enum Placement {
         /// Where the target runs.
         target: usize,
     },
+    /// Two processes on two nodes of a fabric.
+    Fabric(Arc<FabricPair>),
     /// The source on this machine, the target on another one.
     Host(Arc<Host>),
 }
@@ -44,6 +48,7 @@ impl Placement {
         match self {
             Self::Namespaces(namespaces) => vec![&namespaces.source, &namespaces.target],
             Self::Nodes { network, .. } => network.nodes.iter().collect(),
+            Self::Fabric(pair) => vec![&pair.namespaces.source, &pair.namespaces.target],
             _ => Vec::new(),
         }
     }
@@ -53,7 +58,28 @@ impl Placement {
         match self {
             Self::Namespaces(namespaces) => namespaces.carriers(),
             Self::Nodes { network, .. } => network.carriers(),
+            Self::Fabric(pair) => pair.services(),
             _ => &[],
+        }
+    }
+
+    /// The namespaces that the source and the target run in, if they have any of their own.
+    pub fn ends(&self) -> Option<[&Namespace; 2]> {
+        match self {
+            Self::Namespaces(namespaces) => Some([&namespaces.source, &namespaces.target]),
+            Self::Nodes { network, source, target } => {
+                Some([&network.nodes[*source], &network.nodes[*target]])
+            }
+            Self::Fabric(pair) => Some([&pair.namespaces.source, &pair.namespaces.target]),
+            _ => None,
+        }
+    }
+
+    /// Where the nodes of both ends have their sockets, if a fabric joins them.
+    pub fn runtime_directories(&self) -> Option<&RuntimeDirectories> {
+        match self {
+            Self::Fabric(pair) => Some(pair.runtime_directories()),
+            _ => None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bywire_analysis::statistics::median;
@@ -40,6 +41,9 @@ pub struct Plan {
     pub warmup_blocks: u32,
     /// Blocks that are kept.
     pub blocks: u32,
+    /// Where the nodes of both ends have their sockets, if a fabric joins them (`msg` over `udp`).
+    #[serde(default)]
+    pub runtime_directories: Option<RuntimeDirectories>,
     /// Poll, instead of sleeping.
     pub spin: bool,
     /// Never spin before sleeping (`msg` and `sock`, which otherwise spin for a bounded time).
@@ -150,6 +154,25 @@ impl fmt::Display for End {
             Self::Source => "source",
             Self::Target => "target",
         })
+    }
+}
+
+/// The runtime directories of both nodes of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeDirectories {
+    /// Of the source's node.
+    pub source: PathBuf,
+    /// Of the target's node.
+    pub target: PathBuf,
+}
+
+impl RuntimeDirectories {
+    /// The one of an end's node.
+    pub fn of(&self, end: End) -> &Path {
+        match end {
+            End::Source => &self.source,
+            End::Target => &self.target,
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use bywire_results::cell::Unit;
 use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 use bywire_results::name::unknown;
-use bywire_results::{ethernet, mpi, names, web};
+use bywire_results::{ethernet, message_link, mpi, names, web};
 
 use crate::exit_status::Misuse;
 use crate::memory;
@@ -23,7 +23,7 @@ macro_rules! levels {
         $then! {
             /// The message layer.
             Msg = "msg" [msg::Msg] Carrier {
-                links: || vec![("shm", "rings in sealed shared memory")],
+                links: || message_link::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
                 own_link: Some("shm"),
                 is_adaptive: true,
                 times_cacheline: true,

@@ -1,6 +1,7 @@
 //! Resolves a request: a plan for both ends, or the reason why the request is invalid.
 
 use anyhow::{Result, bail, ensure};
+use bywire_results::message_link::Security;
 use bywire_results::parameter::{ADAPTIVE, Parameters};
 
 use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
@@ -146,6 +147,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
         warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
         // MPI polls. At level `sock` the library spins, unless the test itself does.
+        runtime_directories: placement.runtime_directories().cloned(),
         spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(kind.polls || carrier.polls),
         sleep: request.spin == Some(false),
         carriers: placement.carriers().to_vec(),
@@ -166,6 +168,7 @@ pub(crate) fn link(request: &Request, level: Level, placement: &Placement) -> Op
         (None, Placement::Processes | Placement::Threads) => "loopback",
         (None, Placement::Namespaces(namespaces)) => namespaces.link(),
         (None, Placement::Nodes { network, .. }) => network.link(),
+        (None, Placement::Fabric(_)) => "udp",
         (None, Placement::Host(_)) => "network",
     };
     Some(link.to_owned())
@@ -177,8 +180,11 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) 
     if matches!(plan.level, Level::Tcp | Level::Sock) {
         resolved.nagle.get_or_insert(false);
     }
-    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. }) {
+    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. } | Placement::Fabric(_)) {
         resolved.mtu_bytes.get_or_insert(MTU_BYTES);
+    }
+    if matches!(placement, Placement::Fabric(_)) {
+        resolved.security.get_or_insert_with(|| Security::Encrypted.name().to_owned());
     }
     if request.level == ethernet::LEVEL {
         resolved.protocol = Some(plan.level.name().to_owned());

@@ -39,7 +39,7 @@ pub fn run(
     listening: impl FnOnce(String),
 ) -> Result<Vec<Outcome>> {
     let end = end(plan.test);
-    let port = msg::open(plan, Some(&end.to_string()))?;
+    let port = msg::open(plan, end, Some(&end.to_string()))?;
     let mut shared_port = SharedPort::new(plan, end, core, port, connections)?;
     match end {
         End::Target => {

@@ -5,9 +5,11 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use bywire_results::message_link::{Link, Security};
 
-use crate::ethernet::{Ethernet, FrameLink, Link};
+use crate::ethernet::{self, Ethernet, FrameLink};
 use crate::exit_status::Misuse;
+use crate::fabric_pair::FabricPair;
 use crate::namespaces::Namespaces;
 use crate::options::{MTU_BYTES, Request};
 use crate::placement::Placement;
@@ -20,11 +22,16 @@ use crate::switched_network::SwitchedNetwork;
 pub struct Topology {
     namespaces: BTreeMap<FrameLink, Arc<Namespaces>>,
     networks: BTreeMap<(FrameLink, u32), Arc<SwitchedNetwork>>,
+    /// Before the namespaces they are in.
+    fabrics: BTreeMap<(FrameLink, Security), Arc<FabricPair>>,
     hosts: BTreeMap<String, Arc<Host>>,
 }
 
 impl Topology {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Placement> {
+        if level == Level::Msg && request.link.as_deref() == Some(Link::Udp.name()) {
+            return self.fabric(request, between);
+        }
         let placement = match between {
             "processes" => Placement::Processes,
             "threads" if level == Level::Sock => bail!(Misuse(
@@ -37,7 +44,7 @@ impl Topology {
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
                 self.namespaces(FrameLink {
-                    link: Link::Veth,
+                    link: ethernet::Link::Veth,
                     mtu_bytes,
                     coalesce: true,
                     segmentation: request.segmentation.unwrap_or(true),
@@ -62,6 +69,29 @@ impl Topology {
         Ok(placement)
     }
 
+    /// Two nodes of a fabric, in namespaces with a cable between them.
+    fn fabric(&mut self, request: &Request, between: &str) -> Result<Placement> {
+        ensure!(
+            between == "namespaces",
+            Misuse(format!(
+                "link udp joins two nodes, which are made in namespaces: {between} has none; leave out --between"
+            ))
+        );
+        let security = request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse)?;
+        let cable = FrameLink {
+            link: ethernet::Link::Veth,
+            mtu_bytes: request.mtu_bytes.unwrap_or(MTU_BYTES),
+            coalesce: true,
+            segmentation: true,
+        };
+        let namespaces = self.joined(cable)?;
+        let pair = match self.fabrics.entry((cable, security)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Arc::new(FabricPair::open(namespaces, security)?)),
+        };
+        Ok(Placement::Fabric(Arc::clone(pair)))
+    }
+
     /// The nodes that a test with several connections requests. Makes them at first use.
     pub(crate) fn network(
         &mut self,
@@ -84,7 +114,7 @@ impl Topology {
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
         let cable = FrameLink {
-            link: Link::Veth,
+            link: ethernet::Link::Veth,
             mtu_bytes,
             coalesce: true,
             segmentation: request.segmentation.unwrap_or(true),
@@ -102,10 +132,14 @@ impl Topology {
 
     /// The namespaces joined by this link. Makes them at first use.
     fn namespaces(&mut self, frame_link: FrameLink) -> Result<Placement> {
+        Ok(Placement::Namespaces(self.joined(frame_link)?))
+    }
+
+    fn joined(&mut self, frame_link: FrameLink) -> Result<Arc<Namespaces>> {
         let pair = match self.namespaces.entry(frame_link) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(entry) => entry.insert(Arc::new(frame_link.open()?)),
         };
-        Ok(Placement::Namespaces(Arc::clone(pair)))
+        Ok(Arc::clone(pair))
     }
 }

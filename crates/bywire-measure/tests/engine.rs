@@ -51,6 +51,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         sleep: true,
         request: Request { verify: true, ..Request::default() },
         carriers: Vec::new(),
+        runtime_directories: None,
         begin_ns: None,
         peer_number: None,
         slowdown_percent: 0,

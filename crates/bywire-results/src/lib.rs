@@ -8,6 +8,7 @@ pub mod csv;
 pub mod details;
 pub mod ethernet;
 pub mod level;
+pub mod message_link;
 pub mod moment;
 pub mod mpi;
 pub mod name;

@@ -10,22 +10,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire::{
-    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions,
-    Priority, SendError,
+    Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions, Priority,
+    Reach, SendError,
 };
 
 use super::{Transport, gone};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
+use crate::fabric_pair::node_name;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 use crate::scratch_directory::directory;
 
-/// Idle peers that stay connected to either end unless the plan says otherwise.
+/// Idle peers in shared memory that stay connected to either end unless the plan says otherwise.
 const IDLE_PEERS: u32 = 16;
 /// Long messages that an end has under way at a time: one fills while the other travels.
 const BUFFERS: usize = 2;
 /// Up to here a payload lies in the event itself, and there is no memory to give back.
 const INLINE_BYTES: usize = 56;
+/// Characters of the cookie in the name of a port.
+const COOKIE_SHOWN: usize = 12;
 /// Blocks of the heap that lent messages come from.
 const BLOCKS: u32 = 4;
 const PRIORITIES: [Priority; 2] = [Priority::Low, Priority::High];
@@ -77,30 +80,44 @@ pub fn peer_name(end: End, peer_number: u32) -> String {
     format!("{end}-{peer_number}")
 }
 
+/// The name of an end's port. A node serves several pairs one after another, so its ports have the pair's cookie.
+fn port_name(plan: &Plan, end: End) -> String {
+    match (plan.peer_number, &plan.runtime_directories) {
+        (Some(number), _) => peer_name(end, number),
+        (None, Some(_)) => format!("{end}-{}", &plan.cookie[..COOKIE_SHOWN]),
+        (None, None) => end.to_string(),
+    }
+}
+
+/// The address of an end's port.
+fn address(plan: &Plan, end: End) -> String {
+    let node = plan.runtime_directories.as_ref().map_or("localhost".to_owned(), |_| node_name(end));
+    format!("{node}/{}", port_name(plan, end))
+}
+
 impl Transport for Msg {
     type Listener = Port;
     type Endpoint = MsgEnd;
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
-        let name = plan.peer_number.map_or_else(|| "target".to_owned(), |peer| peer_name(End::Target, peer));
-        Ok((open(plan, Some(&name))?, format!("localhost/{name}")))
+        Ok((open(plan, End::Target, Some(&port_name(plan, End::Target)))?, address(plan, End::Target)))
     }
 
     fn accept(mut port: Port, plan: &Plan) -> Result<Vec<MsgEnd>> {
         let peers = await_connected(&mut port, 1 + idle_peers(plan))?;
+        let source = port_name(plan, End::Source);
         let is_source = |peer: &Peer| {
-            port.peer_info(*peer).is_some_and(|info| *info.port() == PortName::Name("source".to_owned()))
+            port.peer_info(*peer).is_some_and(|info| *info.port() == PortName::Name(source.clone()))
         };
         let peer = *peers.iter().find(|peer| is_source(peer)).context("the source has not connected")?;
-        let idle = open_idle(plan, "source")?;
+        let idle = open_idle(plan, End::Target)?;
         ends(plan, End::Target, port, peer, idle)
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
-        let name = plan.peer_number.map_or_else(|| "source".to_owned(), |peer| peer_name(End::Source, peer));
-        let mut port = open(plan, Some(&name))?;
+        let mut port = open(plan, End::Source, Some(&port_name(plan, End::Source)))?;
         let peer = port.connect(&address.parse()?, TIMEOUT).context("cannot connect to the target's port")?;
-        let idle = open_idle(plan, "target")?;
+        let idle = open_idle(plan, End::Source)?;
         await_connected(&mut port, idle_peers(plan))?;
         ends(plan, End::Source, port, peer, idle)
     }
@@ -108,26 +125,32 @@ impl Transport for Msg {
 
 /// Idle peers at each end.
 pub(crate) fn idle_peers(plan: &Plan) -> u32 {
-    plan.request.nodes.unwrap_or(IDLE_PEERS)
+    plan.request.nodes.unwrap_or(if plan.runtime_directories.is_some() { 0 } else { IDLE_PEERS })
 }
 
-pub(crate) fn open(plan: &Plan, name: Option<&str>) -> Result<Port> {
+pub(crate) fn open(plan: &Plan, end: End, name: Option<&str>) -> Result<Port> {
     let defaults = PortOptions::default();
+    let nodes = plan.runtime_directories.as_ref();
     let options = PortOptions {
         name: name.map(str::parse).transpose()?,
         integrity: plan.request.integrity.unwrap_or(defaults.integrity),
-        runtime_directory: Some(directory(&plan.cookie)),
+        runtime_directory: Some(
+            nodes.map_or_else(|| directory(&plan.cookie), |nodes| nodes.of(end).to_owned()),
+        ),
+        reach: if nodes.is_some() { Reach::Fabric } else { defaults.reach },
         spin: if plan.sleep { Duration::ZERO } else { defaults.spin },
         ..defaults
     };
     Port::open(options).context("cannot open a port")
 }
 
-fn open_idle(plan: &Plan, target: &str) -> Result<Vec<Port>> {
-    let address = Address::local(target.parse::<PortName>()?);
+/// Idle peers at `end`, connected to the other one.
+fn open_idle(plan: &Plan, end: End) -> Result<Vec<Port>> {
+    let other = if end == End::Source { End::Target } else { End::Source };
+    let address = address(plan, other).parse()?;
     (0..idle_peers(plan))
         .map(|_| {
-            let mut port = open(plan, None)?;
+            let mut port = open(plan, end, None)?;
             port.connect(&address, TIMEOUT).context("an idle peer cannot connect")?;
             Ok(port)
         })

@@ -1,0 +1,67 @@
+//! A service of this program that runs beside measurements: `bywire eth up` or `bywire up`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt::Leader;
+
+/// How long a service may take until it is ready, and until it knows the others.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A running service in a process group of its own. Dropping it ends the group.
+#[derive(Debug)]
+pub(crate) struct ServiceProcess {
+    leader: Leader,
+    /// Its command, for people.
+    name: &'static str,
+}
+
+impl ServiceProcess {
+    /// Starts `command`, known as `name`. It prints a line for each of its `parts`, which are ready when this returns.
+    pub(crate) fn start(command: &mut Command, name: &'static str, parts: usize) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        crate::namespaces::end_with_this_thread(command);
+        let leader = Leader::start(command).with_context(|| format!("cannot start `{name}`"))?;
+        let mut service = Self { leader, name };
+        service.await_lines(parts)?;
+        Ok(service)
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.leader.child.id()
+    }
+
+    fn await_lines(&mut self, expected: usize) -> Result<()> {
+        let name = self.name;
+        let child = &mut self.leader.child;
+        let said = child.stdout.take().with_context(|| format!("`{name}` has no output"))?;
+        let mut complaints = child.stderr.take().with_context(|| format!("`{name}` has no errors"))?;
+        let (sender, lines) = channel();
+        // Its later output is read too, so that it never blocks on a full pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(said).lines().map_while(Result::ok) {
+                let _nobody_listens = sender.send(line);
+            }
+        });
+        let until = Instant::now() + TIMEOUT;
+        for _ in 0..expected {
+            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => bail!("`{name}` is not ready in time"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let mut said = String::new();
+                    complaints.read_to_string(&mut said)?;
+                    let reason = said.lines().next().unwrap_or("nothing");
+                    bail!("`{name}` ended: {}", reason.trim_start_matches("bywire: "));
+                }
+            }
+        }
+        std::thread::spawn(move || std::io::copy(&mut complaints, &mut std::io::sink()));
+        Ok(())
+    }
+}

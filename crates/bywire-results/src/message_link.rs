@@ -1,0 +1,33 @@
+//! The links of the message layer.
+
+use crate::names;
+
+names! {
+    /// What carries messages between two ports.
+    Link, "link of level msg" {
+        /// Between two processes of one machine.
+        Shm = "shm",
+        /// Between two machines.
+        Udp = "udp",
+    }
+}
+
+names! {
+    /// How packets between two machines are protected.
+    Security, "security" {
+        /// Against strangers who see them and send their own.
+        Encrypted = "encrypted",
+        /// Against accidents, and strangers who see nothing.
+        Plain = "plain",
+    }
+}
+
+impl Link {
+    /// What it is, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Shm => "rings in sealed shared memory",
+            Self::Udp => "UDP between two nodes of a fabric, each with a service of its own",
+        }
+    }
+}
