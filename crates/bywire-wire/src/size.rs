@@ -11,7 +11,7 @@ pub const LIMIT_BYTES: u16 = 65_507;
 const TRIES: u8 = 3;
 /// The precision of the size at which a search ends.
 const PRECISION_BYTES: u16 = 16;
-/// The number of lost large packets, with none arriving in between, after which they are assumed to vanish.
+/// The number of lost large packets, with none as long arriving in between, after which they are assumed to vanish.
 const BLACK_HOLE_LOSSES: u8 = 3;
 /// When a search that ended below the route's limit is repeated.
 const AGAIN_NS: u64 = 600_000_000_000;
@@ -29,13 +29,24 @@ pub struct PacketSize {
     tries: u8,
     again_at_ns: Option<u64>,
     losses: u8,
+    /// The shortest packet of these losses. A shorter one that arrives says nothing about them.
+    shortest_lost: u64,
 }
 
 impl PacketSize {
     /// A path of which only the route's limit is known.
     pub fn new(limit: u16) -> Self {
         let limit = limit.clamp(BASE_BYTES, LIMIT_BYTES);
-        Self { bytes: BASE_BYTES, limit, failed: None, probe: None, tries: 0, again_at_ns: None, losses: 0 }
+        Self {
+            bytes: BASE_BYTES,
+            limit,
+            failed: None,
+            probe: None,
+            tries: 0,
+            again_at_ns: None,
+            losses: 0,
+            shortest_lost: u64::MAX,
+        }
     }
 
     /// The length of packets, headers of IP and UDP not counted.
@@ -72,7 +83,7 @@ impl PacketSize {
         if self.probe != Some(bytes) {
             return false;
         }
-        (self.probe, self.tries, self.losses) = (None, 0, 0);
+        (self.probe, self.tries, self.losses, self.shortest_lost) = (None, 0, 0, u64::MAX);
         let is_longer = bytes > self.bytes;
         self.bytes = self.bytes.max(bytes);
         is_longer
@@ -92,8 +103,8 @@ impl PacketSize {
 
     /// Notes that a packet has arrived.
     pub fn arrived(&mut self, bytes: u64) {
-        if bytes > BASE_BYTES.into() {
-            self.losses = 0;
+        if bytes >= self.shortest_lost {
+            (self.losses, self.shortest_lost) = (0, u64::MAX);
         }
     }
 
@@ -104,6 +115,7 @@ impl PacketSize {
             return false;
         }
         self.losses = self.losses.saturating_add(1);
+        self.shortest_lost = self.shortest_lost.min(longest);
         if self.losses < BLACK_HOLE_LOSSES || planted::is(Bug::BlackHoleIgnored) {
             return false;
         }
@@ -119,7 +131,8 @@ impl PacketSize {
         if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES || planted::is(Bug::BlackHoleIgnored) {
             return false;
         }
-        (self.bytes, self.probe, self.tries, self.losses, self.again_at_ns) = (BASE_BYTES, None, 0, 0, None);
+        (self.bytes, self.probe, self.tries, self.again_at_ns) = (BASE_BYTES, None, 0, None);
+        (self.losses, self.shortest_lost) = (0, u64::MAX);
         true
     }
 
@@ -139,6 +152,37 @@ impl PacketSize {
 
     fn fail(&mut self, bytes: u16) {
         self.failed = Some(self.failed.map_or(bytes, |failed| failed.min(bytes)).max(self.bytes + 1));
-        (self.probe, self.tries, self.losses) = (None, 0, 0);
+        (self.probe, self.tries, self.losses, self.shortest_lost) = (None, 0, 0, u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_are_shorter_than_the_lost_ones_do_not_hide_a_black_hole() {
+        let mut size = PacketSize::new(1452);
+        size.probe_sent(1452);
+        size.probe_arrived(1452);
+        // The path carries 1,400 bytes now. What was lost leaves again in packets that pass.
+        let is_found = (0..BLACK_HOLE_LOSSES).map(|_| {
+            let is_found = size.lost(1443);
+            size.arrived(1281);
+            is_found
+        });
+        assert_eq!(is_found.collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(size.bytes(), BASE_BYTES);
+    }
+
+    #[test]
+    fn losses_between_packets_of_that_length_are_no_black_hole() {
+        let mut size = PacketSize::new(1452);
+        size.probe_sent(1452);
+        size.probe_arrived(1452);
+        for _ in 0..100 {
+            assert!(!size.lost(1452));
+            size.arrived(1452);
+        }
     }
 }
