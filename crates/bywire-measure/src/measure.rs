@@ -431,8 +431,8 @@ mod tests {
             ),
             (refusal(|r| r.coalesce = Some(false)), "--coalesce means nothing"),
             (
-                refusal(|r| (r.level, r.link) = ("msg".into(), Some("udp".into()))),
-                "unknown link `udp`: level msg has shm",
+                refusal(|r| (r.level, r.link) = ("msg".into(), Some("tcp".into()))),
+                "unknown link `tcp`: level msg has shm, udp",
             ),
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
             (
