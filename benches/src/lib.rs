@@ -4,6 +4,7 @@
 
 pub mod application;
 pub mod bare_copy;
+pub mod bare_ring;
 pub mod carried;
 pub mod contest;
 pub mod death;

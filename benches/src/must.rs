@@ -152,7 +152,18 @@ impl Basis {
             Worst(series) => series.to_vec(),
             Over(above, below) => vec![above, below],
         };
-        let endings = [" mean", " messages", " demand", " again", " long", " two-way", " N½"];
+        let endings = [
+            " mean",
+            " short messages",
+            " messages",
+            " demand",
+            " again",
+            " long",
+            " two-way",
+            " N½",
+            " half-RTT",
+            " overhead",
+        ];
         let name = |series: &'static str| {
             endings.iter().find_map(|ending| series.strip_suffix(ending)).unwrap_or(series)
         };

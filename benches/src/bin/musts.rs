@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use bywire_benches::bare_copy;
 use bywire_benches::contest::Contest;
 use bywire_benches::death::{self, Way};
 use bywire_benches::must::Basis::{Median, Over, Worst};
@@ -11,6 +10,7 @@ use bywire_benches::must::Bound::{AtLeast, AtMost};
 use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
+use bywire_benches::{bare_copy, bare_ring};
 use bywire_benches::{idle, lab, ucx};
 use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
@@ -30,7 +30,7 @@ const SWEEP_SHARE: f64 = 4.5;
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 22] = [
+const MUSTS: [Must; 26] = [
     Must { measure: "8 B half-RTT, polling, over the floor", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling", "floor"), show: RATIO },
     Must { measure: "the same over UCX tag latency, medians", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling", "ucx"), show: RATIO },
     Must { measure: "the same over UCX tag latency, means", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling mean", "ucx mean"), show: RATIO },
@@ -48,6 +48,10 @@ const MUSTS: [Must; 22] = [
     Must { measure: "peer killed: notice after teardown, in `wait`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice waiting"]), show: table::ms },
     Must { measure: "peer killed: notice after teardown, by `poll`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice polling"]), show: table::ms },
     Must { measure: "idle process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Worst(&["idle"]), show: table::cpu },
+    Must { measure: "8 B half-RTT, polling, over the bare ring (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling", "bare ring half-RTT"), show: RATIO },
+    Must { measure: "the bare ring's half-RTT over the floor (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("bare ring half-RTT", "floor"), show: RATIO },
+    Must { measure: "short messages over the bare ring (not a must)", bound: AtLeast { must: 0.5, aim: 0.8 }, basis: Over("short messages", "bare ring short messages"), show: RATIO },
+    Must { measure: "CPU of a short message over the bare ring (not a must)", bound: AtMost { must: 3.0, aim: 2.0 }, basis: Over("overhead", "bare ring overhead"), show: RATIO },
     Must { measure: "N½ over that of the bare copy (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("N½", "bare N½"), show: RATIO },
     Must { measure: "1 MiB, copying, over the bare copy (not a must)", bound: AtLeast { must: 0.8, aim: 0.9 }, basis: Over("long", "bare long"), show: RATIO },
     Must { measure: "1 MiB, two-way, over the bare copy (not a must)", bound: AtLeast { must: 0.8, aim: 0.9 }, basis: Over("two-way", "bare two-way"), show: RATIO },
@@ -102,6 +106,7 @@ fn contestants(pair_seconds: f64) -> Contest {
     }
     contest.add("ucx", ucx::latency("ucx", 8, 1_000_000));
     contest.add("bare", Ok(bare_copy::contestant("bare", pair_seconds)));
+    contest.add("bare ring", Ok(bare_ring::contestant("bare ring")));
     contest.add("notice waiting", death::contestant("notice waiting", Way::Waiting));
     contest.add("notice polling", death::contestant("notice polling", Way::Polling));
     contest.add("idle", idle::contestant("idle"));
