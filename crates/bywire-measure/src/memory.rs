@@ -31,47 +31,19 @@ pub const LINES_MAX: u32 = 1 << 20;
 names! {
     /// What is measured.
     Test, "test of level memory" {
-        /// Half-RTT of a cache line that two cores hand over by polling. It is the mean over many lines, walked in
-        /// order in both directions as a pair of rings does.
-        Cacheline = "cacheline",
-        /// Half-RTT of a hand-over between two sleeping processes by futex.
-        Futex = "futex",
-        /// Payload bytes per second copied from one buffer to another.
-        Memcpy = "memcpy",
-        /// Half-RTT of a hand-over of one byte between two sleeping processes by pipe.
-        Pipe = "pipe",
-        /// Bytes per second that are read and summed.
-        Read = "read",
-        /// Bytes per second of a copy, with bytes read and bytes written added up.
-        Readwrite = "readwrite",
-        /// Nanoseconds of the cheapest system call that enters the kernel.
-        Syscall = "syscall",
-        /// Payload bytes per second that one core writes, copies and then sums: the cost of a message with a single
-        /// copy.
-        Touched = "touched",
-        /// Bytes per second written.
-        Write = "write",
+        Cacheline = "cacheline": "half-RTT of a cache line handed between two cores by polling",
+        Futex = "futex": "half-RTT of a hand-off between two sleeping processes by futex",
+        Memcpy = "memcpy": "bytes copied per second, from one buffer to another",
+        Pipe = "pipe": "half-RTT of one byte between two sleeping processes by pipe",
+        Read = "read": "bytes read (summed) per second",
+        Readwrite = "readwrite": "bytes read and written per second, added up, by a copy",
+        Syscall = "syscall": "the cheapest real system call",
+        Touched = "touched": "bytes per second that one core writes, copies and sums: what one copy of a message costs",
+        Write = "write": "bytes written per second",
     }
 }
 
 impl Test {
-    /// One line about the test.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Test::Cacheline => "half-RTT of a cache line handed between two cores by polling",
-            Test::Futex => "half-RTT of a hand-off between two sleeping processes by futex",
-            Test::Memcpy => "bytes copied per second, from one buffer to another",
-            Test::Pipe => "half-RTT of one byte between two sleeping processes by pipe",
-            Test::Read => "bytes read (summed) per second",
-            Test::Readwrite => "bytes read and written per second, added up, by a copy",
-            Test::Syscall => "the cheapest real system call",
-            Test::Touched => {
-                "bytes per second that one core writes, copies and sums: what one copy of a message costs"
-            }
-            Test::Write => "bytes written per second",
-        }
-    }
-
     /// The unit of its readings.
     pub fn unit(self) -> Unit {
         if self.is_rate() { Unit::BytesPerSecond } else { Unit::Nanoseconds }

@@ -56,7 +56,7 @@ macro_rules! levels {
             /// MPI implementations, whose launcher starts the ranks.
             Mpi = "mpi" [] Carrier {
                 tests: &[Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf],
-                links: || mpi::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+                links: mpi::Link::rows,
                 own_link: Some("shm"),
                 polls: true,
                 times_cacheline: true,
@@ -310,20 +310,20 @@ pub fn rows() -> Vec<Row> {
     let memory = Row {
         name: MEMORY,
         about: "the machine itself: what no way of sending can beat",
-        tests: memory::Test::ALL.iter().map(|test| (test.name(), test.about())).collect(),
+        tests: memory::Test::rows(),
         links: Vec::new(),
     };
     let ethernet = Row {
         name: ethernet::LEVEL,
         about: "the kernel's TCP, with what it sent again, or UDP over Ethernet of the fabric, or over plain veth (needs root)",
         tests: words(Test::ALL),
-        links: ethernet::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+        links: ethernet::Link::rows(),
     };
     let web = Row {
         name: web::LEVEL,
         about: "nginx and Apache, asked over connections that stay open",
-        tests: web::Test::ALL.iter().map(|test| (test.name(), test.about())).collect(),
-        links: web::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+        tests: web::Test::rows(),
+        links: web::Link::rows(),
     };
     let of_messages = |level: &Level| {
         let Carrier { about, tests, links, .. } = level.carrier();

@@ -78,7 +78,7 @@ fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
         // The same program: only how it was started tells it from TCP.
         Level::Tcp | Level::Sock => pair::<Tcp>(plan),
         Level::Udp => pair::<Udp>(plan),
-        Level::Msg | Level::Mpi => unreachable!("no socket level"),
+        other => unreachable!("{other} has no sockets"),
     }
 }
 

@@ -8,12 +8,9 @@ pub const LEVEL: &str = "eth";
 names! {
     /// A way to carry frames between the two namespaces.
     Link, "link of level eth" {
-        /// Both interfaces belong to one process: from one TAP's read straight into the other's write.
-        OneProcess = "one-process",
-        /// A process for each interface; frames cross by the message layer.
-        TwoProcesses = "two-processes",
-        /// The kernel's own cable, to compare with.
-        Veth = "veth",
+        OneProcess = "one-process": "one process has both interfaces: from one TAP straight into the other",
+        TwoProcesses = "two-processes": "a process for each interface; frames cross by the message layer",
+        Veth = "veth": "the kernel's own cable, to compare with",
     }
 }
 
@@ -24,16 +21,5 @@ names! {
         Tcp = "tcp",
         /// The kernel's UDP.
         Udp = "udp",
-    }
-}
-
-impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::OneProcess => "one process has both interfaces: from one TAP straight into the other",
-            Self::TwoProcesses => "a process for each interface; frames cross by the message layer",
-            Self::Veth => "the kernel's own cable, to compare with",
-        }
     }
 }

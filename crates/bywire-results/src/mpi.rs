@@ -16,38 +16,14 @@ names! {
 names! {
     /// What carries the messages between the two ranks.
     Link, "link of level mpi" {
-        /// The implementation's own shared memory.
-        Shm = "shm",
-        /// The implementation's TCP over loopback.
-        Tcp = "tcp",
-        /// The same over the kernel's cable between two namespaces.
-        Veth = "veth",
-        /// The same over Ethernet of the fabric between two namespaces, carried by one process.
-        Eth = "eth",
-    }
-}
-
-impl Implementation {
-    /// What it is, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI as the distribution has it",
-            Self::Mpich => "MPICH as the Python Package Index has it",
-        }
+        Shm = "shm": "the implementation's own shared memory",
+        Tcp = "tcp": "the implementation's TCP over loopback",
+        Veth = "veth": "the same over the kernel's cable between two namespaces (needs root)",
+        Eth = "eth": "the same over Ethernet of the fabric, carried by one process (needs root)",
     }
 }
 
 impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Shm => "the implementation's own shared memory",
-            Self::Tcp => "the implementation's TCP over loopback",
-            Self::Veth => "the same over the kernel's cable between two namespaces (needs root)",
-            Self::Eth => "the same over Ethernet of the fabric, carried by one process (needs root)",
-        }
-    }
-
     /// Between namespaces that this joins.
     pub fn ethernet(self) -> Option<ethernet::Link> {
         match self {

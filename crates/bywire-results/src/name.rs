@@ -13,9 +13,20 @@ fn nearest<'a>(name: &str, all: &[&'a str]) -> Option<&'a str> {
     (slips(nearest) <= 1 + nearest.len() / 6 && slips(nearest) < nearest.len()).then_some(nearest)
 }
 
-/// Makes an enumeration of names: parsing that lists what exists, display, serde by the same names.
+/// Makes an enumeration of names: parsing that lists what exists, display, serde by the same names. A name may have a line
+/// of help, which then also documents its variant.
 #[macro_export]
 macro_rules! names {
+    ($(#[$doc:meta])* $type:ident, $what:literal { $($variant:ident = $name:literal: $about:literal,)+ }) => {
+        $crate::names! { $(#[$doc])* $type, $what { $(#[doc = $about] $variant = $name,)+ } }
+
+        impl $type {
+            /// Every name with its line of help.
+            pub fn rows() -> Vec<(&'static str, &'static str)> {
+                vec![$(($name, $about),)+]
+            }
+        }
+    };
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

@@ -14,10 +14,8 @@ pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
 names! {
     /// What is asked for.
     Test, "test of level web" {
-        /// One file.
-        File = "web-file",
-        /// Files of many sizes, some far more often than others.
-        Zipf = "web-zipf",
+        File = "web-file": "requests per second for one file, then latency at 50, 70 and 90 % of that",
+        Zipf = "web-zipf": "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α",
     }
 }
 
@@ -34,16 +32,11 @@ names! {
 names! {
     /// What carries requests and responses.
     Link, "link of level web" {
-        /// The kernel's TCP over loopback.
-        Tcp = "tcp",
-        /// The kernel's Unix-domain sockets.
-        Unix = "unix",
-        /// TCP between two namespaces with the kernel's own cable.
-        Veth = "veth",
-        /// TCP between two namespaces over Ethernet of the fabric, in one process.
-        Eth = "eth",
-        /// The same programs with their sockets over the fabric.
-        Sock = "sock",
+        Tcp = "tcp": "the kernel's TCP over loopback",
+        Unix = "unix": "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
+        Veth = "veth": "the kernel's TCP between two namespaces over its own cable",
+        Eth = "eth": "the kernel's TCP between two namespaces over Ethernet of the fabric (needs root)",
+        Sock = "sock": "TCP over loopback, carried in memory as by `bywire run`",
     }
 }
 
@@ -57,30 +50,7 @@ names! {
     }
 }
 
-impl Test {
-    /// What it measures, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::File => "requests per second for one file, then latency at 50, 70 and 90 % of that",
-            Self::Zipf => {
-                "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α"
-            }
-        }
-    }
-}
-
 impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Tcp => "the kernel's TCP over loopback",
-            Self::Unix => "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
-            Self::Veth => "the kernel's TCP between two namespaces over its own cable",
-            Self::Eth => "the kernel's TCP between two namespaces over Ethernet of the fabric (needs root)",
-            Self::Sock => "TCP over loopback, carried in memory as by `bywire run`",
-        }
-    }
-
     /// The link of the level `eth` that joins the two namespaces, if it needs namespaces.
     pub fn frame_link(self) -> Option<ethernet::Link> {
         match self {
