@@ -248,7 +248,7 @@ fn corrupted() -> Absence {
 }
 
 #[test]
-fn what_is_missing_after_fails_in_every_form() {
+fn a_cell_missing_afterwards_fails_in_every_format() {
     let [before, mut after] = one_after_the_other(7, 0.0);
     after.sessions[0].cells.truncate(1);
     after.sessions[0].absent.push(corrupted());
@@ -270,7 +270,7 @@ fn what_is_missing_after_fails_in_every_form() {
 }
 
 #[test]
-fn what_failed_in_the_middle_is_missing_unless_it_failed_before_too() {
+fn a_cell_that_failed_midway_is_missing_unless_it_failed_before_too() {
     let [mut before, mut after] = one_after_the_other(7, 0.0);
     // Presets say of whole levels, each time, what is no part of them.
     for side in [&mut before, &mut after] {

@@ -87,7 +87,7 @@ fn the_program_of_the_manual_works_as_it_stands_by_the_commands_that_stand_there
 }
 
 #[test]
-fn what_fails_ends_with_one_line() {
+fn examples_that_fail_print_one_line() {
     let example = Example::new("ping-pong.c");
     let output = example.installed.command(&example.program, &["localhost/nobody"]).output().expect("run");
     assert_eq!(output.status.code(), Some(1));

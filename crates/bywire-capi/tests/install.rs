@@ -92,7 +92,7 @@ impl Prefix {
 }
 
 #[test]
-fn what_was_installed_is_removed_and_nothing_else() {
+fn only_installed_files_are_removed() {
     let prefix = Prefix::installed();
     for name in ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1"] {
         assert!(prefix.path(name).exists(), "{name}");
@@ -121,7 +121,7 @@ fn a_prefix_that_an_installation_has_made_goes_with_it() {
 }
 
 #[test]
-fn what_cannot_be_removed_is_named_and_stays_on_the_list() {
+fn files_that_cannot_be_removed_are_named_and_stay_on_the_list() {
     let prefix = Prefix::installed();
     let header = prefix.path("include/bywire.h");
     let text = fs::read(&header).expect("the header");

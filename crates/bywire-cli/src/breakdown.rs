@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_nothing_is_marked_and_every_line_fits() {
+    fn parts_that_may_be_zero_are_marked_and_every_line_fits() {
         let part = |name: &str, interval: [f64; 2]| Share {
             name: name.to_owned(),
             ns: 5.0,

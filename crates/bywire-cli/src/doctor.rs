@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_says_who_needs_it_and_what_to_do() {
+    fn a_missing_tool_is_reported_with_its_use_and_what_to_do() {
         let mut findings = vec![
             Finding::new("tools", "present", "one", Ok("/bin/present".to_owned()), "unused"),
             Finding::new(

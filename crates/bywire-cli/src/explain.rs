@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ready_and_moved_nothing_is_not_told_as_carried() {
+    fn connections_that_were_ready_but_moved_nothing_are_not_reported_as_carried() {
         let told = tell("7 carried a b 1 9 0 0\n7 carried a c 9 9 1 0\n7 carried a d 9 9 0 1\n");
         assert!(
             told.starts_with("bywire: 2 of this program's ends of connections were carried, 1 was not\n")
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_true_of_a_whole_program_is_told_once_and_is_no_connection() {
+    fn lines_about_a_whole_program_are_reported_once_and_are_no_connections() {
         let told = tell("7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n");
         assert!(
             told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n")

@@ -71,7 +71,7 @@ fn short_messages_and_pollers_have_fewer_parts() {
 }
 
 #[test]
-fn what_cannot_be_broken_down_is_refused_in_one_line() {
+fn tests_without_a_breakdown_are_refused_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in [
         &["tcp", "breakdown", "--between", "127.0.0.1"][..],

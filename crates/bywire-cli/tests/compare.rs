@@ -189,7 +189,7 @@ fn a_session_file_may_hold_anything() {
 }
 
 #[test]
-fn what_is_no_session_is_said_in_one_line() {
+fn a_directory_without_a_session_is_reported_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let output = bywire(directory.path(), &["compare", "nowhere", "neither"]);
     let said = said(&output);

@@ -585,7 +585,7 @@ fn a_directory_of_somebody_else_is_neither_used_nor_believed() {
 }
 
 #[test]
-fn what_another_user_has_planted_in_place_of_the_directory_is_neither_used_nor_followed() {
+fn a_directory_planted_by_another_user_is_neither_used_nor_followed() {
     use std::os::unix::fs::{lchown, symlink};
     let Some((one, _, directory)) = stage() else { return };
     let directory = directory.path();
@@ -900,7 +900,7 @@ fn an_interface_that_is_missing_comes_back_as_it_is_told_by_then() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn invalid_settings_are_refused_in_one_line() {
     let directory = tempfile::tempdir().expect("a directory");
     for arguments in [
         &["--interface", "by0"][..],

@@ -34,7 +34,7 @@ fn the_ports_of_a_pair_leave_no_file() {
 }
 
 #[test]
-fn what_a_killed_measurement_left_is_removed_by_the_next() {
+fn files_of_a_killed_measurement_are_removed_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let left = || fs::read_dir(directory.path()).unwrap().count();
     let bywire = |time: &str| {
@@ -503,7 +503,7 @@ fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
 }
 
 #[test]
-fn nobody_writes_what_he_likes_into_the_far_ends_log() {
+fn a_client_cannot_forge_lines_in_the_servers_log() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");
     fs::write(&key, "sixteen letters or more").unwrap();

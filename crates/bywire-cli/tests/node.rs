@@ -193,7 +193,7 @@ fn a_file_is_read_again_on_sighup() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_one_line_that_says_what_to_do() {
+fn errors_are_one_line_that_says_what_to_do() {
     let Some(scene) = Scene::set(1) else { return };
     let machine = &scene.machines[0];
     let configuration = machine.configuration();

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_goes_on_in_its_order_and_is_bounded() {
+    fn waiting_frames_keep_their_order_and_are_bounded() {
         let mut backlog = Backlog::default();
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         assert!(backlog.is_empty() && backlog.holds_back_until(second).is_none());
@@ -142,7 +142,7 @@ mod tests {
     /// More bytes than the bound pass through a backlog that is never quite empty: a new datagram comes before all
     /// others have left.
     #[test]
-    fn what_has_gone_takes_no_room_from_what_comes() {
+    fn sent_frames_take_no_room() {
         let mut backlog = Backlog::default();
         let datagram = |number: usize| vec![number as u8; 60_000 + number];
         assert!(backlog.push(&datagram(0)));

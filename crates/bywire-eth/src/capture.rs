@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_loop_has_lost_is_added_up() {
+    fn the_losses_of_all_loops_are_added_up() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let theirs = OwnedFd::from(theirs);
         let again = Socket::from_descriptor(theirs.try_clone().expect("another")).expect("a socket");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_read_loses_frames_and_holds_up_nobody() {
+    fn a_reader_that_stops_loses_frames_and_holds_up_nobody() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let mut capture = CaptureSender::new(theirs);
         for _ in 0..1000 {

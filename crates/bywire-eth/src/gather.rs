@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_merged_goes_on_in_its_order() {
+    fn frames_that_cannot_be_merged_keep_their_order() {
         let stranger = [&[0; VnetHeader::BYTES][..], &[4; 12], &[8, 6, 1, 2, 3]].concat();
         let mut burst = segments();
         burst.insert(1, stranger.clone());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_frame_has_behind_its_packet_is_kept() {
+    fn the_padding_after_a_packet_is_kept() {
         let mut burst = segments();
         burst.iter_mut().for_each(|packet| packet.extend([0; 6]));
         assert_eq!(taken(&burst, BATCH_FRAMES), (Taken::All, burst));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_of_a_device_that_vanishes_goes_on() {
+    fn frames_read_from_a_vanished_device_go_on() {
         let (ours, kernels) = Socket::pair().expect("a pair");
         kernels.send(&segments()[0], &[]).expect("sent");
         // A child process of a parallel test may hold a copy of this descriptor until it calls `exec`.

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_loop_refuses_is_heard_before_the_next_order() {
+    fn refusals_of_every_loop_are_read_before_the_next_order() {
         let (mut network, theirs) = network_of(2);
         for (index, each) in theirs.iter().enumerate() {
             let said = [Answer::Refused(index.to_string()), Answer::Vanished(index), Answer::Done];

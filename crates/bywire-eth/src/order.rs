@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_understood_does_not_rule_the_terminal() {
+    fn text_of_an_invalid_packet_does_not_control_the_terminal() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         for said in ["\"\\u001b[2J\"", "\u{1b}[2J", "{\"\\u009b2J\\n\":1}"] {
             theirs.send(said.as_bytes(), &[]).expect("sent");

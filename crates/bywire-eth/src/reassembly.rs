@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_nowhere_is_lost_alone() {
+    fn a_part_that_belongs_to_no_frame_is_dropped_alone() {
         let whole = [7; 100];
         let mut reassembler = Reassembler::default();
         let mut joined = |datagram: &[u8]| reassembler.join(datagram);

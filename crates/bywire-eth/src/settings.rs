@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn invalid_settings_are_refused_with_a_reason() {
         for wrong in [
             "",
             "by0",

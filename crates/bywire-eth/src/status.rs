@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kernel_has_refused_while_running_is_told_with_its_reason() {
+    fn refusals_of_the_kernel_are_reported_with_their_reason() {
         let probe = Probe { takes_tcp: true, takes_udp: true, reasons: Vec::new() };
         let counts = Counts { refused_udp: true, ..Counts::default() };
         let offloads = offloads(Offloads::default(), &probe, &counts);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_does_not_rule_the_terminal() {
+    fn text_of_other_nodes_does_not_control_the_terminal() {
         let report = PeerReport {
             node: "\u{1b}[2Jme\nnode".to_owned(),
             interfaces: vec![crate::announced::Announced {

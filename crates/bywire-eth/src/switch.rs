@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sends_under_a_foreign_address() {
+    fn frames_with_a_foreign_source_address_are_dropped() {
         let mut switch = switch();
         let foreign = Verdict::Drop(Cause::ForeignSource);
         assert_eq!(switch.judge(0, &frame(mac(1), mac(77)), 0), foreign);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_wire_stays_there() {
+    fn link_local_frames_are_not_forwarded() {
         let stp = MacAddress([1, 0x80, 0xC2, 0, 0, 0]);
         assert_eq!(switch().judge(2, &frame(stp, mac(2)), 0), Verdict::Drop(Cause::LinkControl));
     }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learned_is_bounded() {
+    fn learned_addresses_are_bounded() {
         let mut switch = Switch::new(10);
         assert!(switch.insert(0, Attachment::Interface { mac: mac(0), is_bridge: true }));
         for index in 0..2 * LEARNED_MAX as u32 {

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_reads_byte_by_byte_is_given_up() {
+    fn a_reader_that_reads_byte_by_byte_is_dropped() {
         let (mut ours, mut theirs) = UnixStream::pair().expect("a pair");
         let reader = std::thread::spawn(move || {
             let mut part = [0; 4096];
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_gets_all() {
+    fn a_reader_gets_all_bytes() {
         let (mut ours, mut theirs) = UnixStream::pair().expect("a pair");
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();

@@ -111,7 +111,7 @@ fn met(node: &Node, directory: &Path, number: u8) -> (HostilePeer, Peer) {
 }
 
 #[test]
-fn what_finds_no_room_waits_at_the_interface_and_is_not_lost() {
+fn frames_without_room_wait_at_the_interface_and_are_not_lost() {
     const FRAMES: usize = 1500;
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
@@ -217,7 +217,7 @@ fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
 }
 
 #[test]
-fn whoever_never_reads_holds_up_nobody_for_long() {
+fn a_process_that_never_reads_holds_up_nobody_for_long() {
     const FRAMES: usize = 300;
     let directory = tempfile::tempdir().expect("a directory");
     let (mut silent, mut reader);

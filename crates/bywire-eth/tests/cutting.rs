@@ -213,7 +213,7 @@ impl Numbers {
 }
 
 #[test]
-fn whatever_a_peer_says_the_kernel_takes_what_we_derive_from_it() {
+fn the_kernel_accepts_headers_derived_from_any_descriptor() {
     let Some(bench) = bench() else { return };
     let mut numbers = Numbers(20);
     let (mut taken, mut refused) = (0, 0);

@@ -121,7 +121,7 @@ fn drops_more(network: &mut Network, interface: usize, cause: Cause, count: u64)
 }
 
 #[test]
-fn nobody_sends_under_another_address() {
+fn frames_with_another_source_address_are_dropped() {
     let Some(rooms) = rooms(2) else { return };
     let mut network = connect(&rooms, 1500, SETTINGS);
     let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
@@ -231,7 +231,7 @@ fn a_device_with_several_queues_vanishes_once_for_all() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_in_one_line() {
+fn an_interface_that_cannot_be_made_is_refused_in_one_line() {
     let Some(rooms) = rooms(1) else { return };
     let mut network = connect(&rooms, 1500, SETTINGS);
     let mut refused = |change: &dyn Fn(&mut bywire_eth::interface::Plan), expected: &str| {

@@ -194,7 +194,7 @@ fn datagrams_of_every_length_with_any_headers_reach_no_kernel_that_would_refuse_
 }
 
 #[test]
-fn whoever_announces_all_the_time_is_heard_once_a_turn() {
+fn a_peer_that_announces_constantly_is_read_once_a_turn() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut hostile_peer = HostilePeer::open("hostile_peer", directory.path());
     let (network, node) = ("test".to_owned(), "near".to_owned());
@@ -221,7 +221,7 @@ fn whoever_announces_all_the_time_is_heard_once_a_turn() {
 }
 
 #[test]
-fn whoever_was_dropped_is_met_again() {
+fn a_dropped_peer_is_connected_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let (node, mut hostile_peer, peer) = node(directory.path());
     let began = Instant::now();

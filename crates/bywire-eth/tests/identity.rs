@@ -350,7 +350,7 @@ fn bounds_of_a_merged_frame_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_cut_says_so() {
+fn packets_that_cannot_be_cut_are_reported() {
     let packet = Packet::tcp(vec![5; 3000]);
     let headers = packet.payload_offset();
     let cut =

@@ -35,7 +35,7 @@ fn hold_to_kernel(descriptor: [u8; 8], frame: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn what_a_kernel_sends_gets_its_own_header_back((packet, segment_bytes) in superframes()) {
+    fn a_kernels_packets_get_their_own_header_back((packet, segment_bytes) in superframes()) {
         let frame = packet.partial();
         for segment_bytes in [segment_bytes, 0] {
             let header = packet.vnet(segment_bytes);

@@ -68,7 +68,7 @@ fn mtu_65521_is_the_greatest() {
 
 /// `bywire eth status` warns about interfaces whose MTUs differ.
 #[test]
-fn what_is_longer_than_the_target_s_mtu_arrives_all_the_same() {
+fn packets_longer_than_the_targets_mtu_arrive() {
     for link in [Link::Within, Link::Between] {
         let Some(rooms) = rooms(2) else { return };
         let _joined = join(&rooms, link, 9000);

@@ -97,7 +97,7 @@ fn a_connection_survives_the_far_process_s_end_and_return() {
 }
 
 #[test]
-fn whoever_claims_another_s_address_gets_and_sends_nothing_by_it() {
+fn a_process_that_claims_anothers_address_neither_receives_nor_sends_by_it() {
     let Some(rooms) = rooms(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut one = node(&rooms[0], 1500, directory.path(), 1);

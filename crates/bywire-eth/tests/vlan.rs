@@ -193,7 +193,7 @@ fn a_tag_hides_no_foreign_source() {
 }
 
 #[test]
-fn what_has_a_tag_of_priority_alone_is_for_everybody() {
+fn frames_with_a_priority_tag_alone_are_for_everybody() {
     for link in LINKS {
         let Some(rooms) = rooms(2) else { return };
         let _joined = join(&rooms, link, MTU_BYTES);

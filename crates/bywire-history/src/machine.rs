@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fitted_is_met() {
+    fn fitted_figures_are_met() {
         let fitted: Vec<_> = checks().into_iter().filter(|(_, check)| check.kind == Kind::Fitted).collect();
         assert!(fitted.len() >= 20, "{}", fitted.len());
         for (name, check) in fitted {

@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_counts_over_the_time_in_which_it_was_sent() {
+    fn received_bytes_count_over_the_longer_of_send_and_receive_time() {
         let rates = |test: Test, names: &[&str]| -> Vec<f64> {
             let (plan, outcomes) = lossy(test);
             let cell = cell(plan, outcomes);
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_buffer_when_all_is_sent_has_not_arrived_by_then() {
+    fn buffered_messages_have_not_arrived_at_the_end_of_the_send_time() {
         let rates = |test: Test, names: &[&str]| -> Vec<f64> {
             let (plan, mut outcomes) = lossy(test);
             outcomes.source.blocks[0].arrival_seconds = 4.0;
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn where_some_was_lost_all_ends_cost_is_by_what_arrived() {
+    fn with_losses_the_cost_of_all_ends_is_per_received_kb() {
         let (plan, outcomes) = lossy(Test::Stream);
         let mut cell = cell(plan, outcomes);
         assert_eq!(cell.details[LOST_SHARE], 0.9);

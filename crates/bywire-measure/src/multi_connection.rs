@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_alone_does_not_count() {
+    fn work_of_a_connection_that_runs_alone_does_not_count() {
         // Ten operations in a millisecond are all that there are, for one connection alone or for both together.
         let group = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
         let together = Together::of(Test::Streams, &group).unwrap();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn of_streams_the_receiving_end_counts() {
+    fn streams_are_counted_at_the_receiver() {
         let mut connection = connection(0, 1);
         // A sent message may be under way or lost.
         connection.source.blocks[0].sent_bytes = 5000;

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_closure_says_is_told() {
+    fn the_error_of_a_join_is_passed_on() {
         let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
         assert!(

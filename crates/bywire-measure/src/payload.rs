@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_at_every_length() {
+    fn payloads_of_every_length_are_written_and_read() {
         let (mut writer, mut reader) = (Writer::default(), Reader::new(true, true));
         for length in (1..70).chain([4093, 4096, 65_507]) {
             let mut message = vec![0; length];

@@ -111,7 +111,7 @@ mod tests {
     use bywire_pairing::reason::Reason;
 
     #[test]
-    fn what_was_not_carried_is_told_with_the_reason() {
+    fn connections_that_were_not_carried_are_reported_with_the_reason() {
         let status = Status { not_carried: vec![(Reason::Unseen, 2)], bytes: 7, ..Status::default() };
         let said = not_carried(&status, 1, 100);
         assert!(

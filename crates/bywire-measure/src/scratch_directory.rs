@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_holds_is_removed_and_nothing_else() {
+    fn only_directories_without_a_holder_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         let held = ScratchDirectory::make(at("pair-held"), "none").unwrap();

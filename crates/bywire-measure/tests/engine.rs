@@ -155,7 +155,7 @@ fn one_port_with_many_peers_notes_how_far_each_got() {
 const LATE: Duration = Duration::from_secs(13);
 
 #[test]
-fn nobody_gives_up_before_all_are_to_begin() {
+fn no_end_gives_up_before_the_common_start() {
     let begin_ns = Some(bywire_measure::clock::monotonic_ns() + LATE.as_nanos() as u64);
     let late = |level, test| Plan { begin_ns, ..multi_connection_plan(level, test) };
     let streams = late(Level::Unix, Test::Streams);
@@ -506,7 +506,7 @@ fn asking_again_for_a_lost_end_is_no_time_of_sending() {
 }
 
 #[test]
-fn what_is_read_after_all_was_sent_has_its_own_time_of_arrival() {
+fn messages_read_after_the_last_send_have_their_own_arrival_time() {
     for test in [Test::Stream, Test::Bidir] {
         let (source, mut target) = Faulty::<false>::pair();
         target.reading = Duration::from_millis(1);

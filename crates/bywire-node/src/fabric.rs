@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_fabric_file_is_read_back() {
         let texts = ["10.0.0.1", "web1.example:7000", "[fe80::1]:7248", "::1"];
         let addresses = texts.map(|text| text.parse().expect(text)).to_vec();
         let key = key::from_text(KEY).expect("a key");

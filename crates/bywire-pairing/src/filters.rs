@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood_and_what_it_does_not_say_is_unknown() {
+    fn filters_are_parsed_and_unreported_ones_are_unknown() {
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\nCpus_allowed:\t3\n"), Some(0));
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t17\nCpus_allowed:\t3\n"), Some(17));
         // An older kernel, a kernel without filters, and a text that is cut off.

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_counts_until_it_has_gone() {
+    fn kept_memory_counts_until_it_is_released() {
         let mut kept_memory = KeptMemory::default();
         let mut kept = Vec::new();
         while kept_memory.may_begin(USERS) {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_could_not_tell_is_counted_as_it_is() {
+    fn memory_is_counted_correctly_after_lost_notices() {
         let events: u64 = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
             .ok()
             .and_then(|text| text.trim().parse().ok())

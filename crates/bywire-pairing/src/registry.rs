@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_program_has_sent_is_closed_under_the_lock() {
+    fn no_file_of_a_program_is_closed_under_the_lock() {
         const USER: u32 = 7;
         const TAG: u64 = 1;
         const SPACE: Space = Space::Own(0);
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_leaves_has_its_places_until_it_is_closed() {
+    fn a_programs_files_keep_their_places_until_they_are_closed() {
         const USER: u32 = 100_000;
         let mut registry = Registry::new(Scope::Machine, 1);
         registry.users = Users::new(Scope::Machine, process::user(), Limits::new(Scope::Machine, 1024));

@@ -377,7 +377,7 @@ mod tests {
     /// A user whose thread hangs in a file for ever keeps the places of its programs, and takes none from other
     /// users.
     #[test]
-    fn what_a_user_keeps_for_ever_is_its_own_share() {
+    fn a_user_that_keeps_everything_keeps_only_its_share() {
         let mut shared = users(Scope::Machine);
         admit_all(&mut shared, ONE);
         assert!(shared.threads.take(ONE));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_may_offer_is_bounded_paired_or_not() {
+    fn a_programs_offers_are_bounded_whether_paired_or_not() {
         let mut shared = users(Scope::Machine);
         assert!(shared.admit(ONE).is_some() && shared.may_offer(ONE, 0) && !shared.may_offer(ONE, 1 << 16));
         (0..1 << 20).for_each(|_| shared.offered(ONE));

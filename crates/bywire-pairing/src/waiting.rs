@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_under_a_name_that_becomes_another_connections_gets_nothing_of_it() {
+    fn an_offer_whose_addresses_are_reused_gets_nothing_of_the_new_connection() {
         let ([client, server], mut waiting) = (ends(), Waiting::default());
         // The thief's end has gone by now, unknown to the service.
         assert!(matches!(waiting.offer(client, offer(666, 1, 10)), Match::Waits(None)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_namespaces_offer_is_paired_with_nobody() {
+    fn ends_of_two_namespaces_are_never_paired() {
         let ([client, server], mut waiting) = (ends(), Waiting::default());
         assert!(matches!(waiting.offer(client, offer(1, 1, 10)), Match::Waits(None)));
         let refused = |found: Match| matches!(found, Match::Refused(Verdict::Namespace, _));

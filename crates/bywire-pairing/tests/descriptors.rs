@@ -130,7 +130,7 @@ fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_no_other_user() {
 }
 
 #[test]
-fn what_lingers_in_any_place_holds_up_no_other_user() {
+fn lingering_descriptors_hold_up_no_other_user() {
     let Some(mut scene) = Scene::new() else { return };
     let bell = Alarm::new().expect("a bell");
     let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
@@ -158,7 +158,7 @@ fn what_lingers_in_any_place_holds_up_no_other_user() {
 }
 
 #[test]
-fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
+fn descriptors_of_a_wrong_kind_are_passed_on_to_nobody() {
     let Some(mut scene) = Scene::new() else { return };
     let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let (segment, (client, _server)) = (scene.hostile().segment, connection());

@@ -53,7 +53,7 @@ fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
 }
 
 #[test]
-fn what_is_no_established_connection_is_refused() {
+fn only_established_connections_are_accepted() {
     let (_directory, path) = service();
     let program = ProtocolClient::new(&path);
     let (mut client, server) = connection();
@@ -68,7 +68,7 @@ fn what_is_no_established_connection_is_refused() {
 }
 
 #[test]
-fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
+fn a_program_that_does_not_read_is_not_flooded_and_keeps_its_connections() {
     let (_directory, path) = service();
     let (deaf, caller) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     let pairs: Vec<_> = (0..1000).map(|_| connection()).collect();
@@ -134,7 +134,7 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
 }
 
 #[test]
-fn who_breaks_the_rules_is_dropped_and_nobody_else() {
+fn only_a_program_that_breaks_the_rules_is_dropped() {
     let (_directory, path) = service();
     let honest = ProtocolClient::new(&path);
     for packet in [Packet::new(Kind::Go, 0), Packet { first: 1, ..Packet::new(Kind::Hello, 0) }] {
@@ -423,7 +423,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
 }
 
 #[test]
-fn who_keeps_memory_of_ended_connections_is_paired_no_more_with_whom_it_belongs_to() {
+fn a_user_that_keeps_memory_of_ended_connections_is_no_longer_paired_with_its_owner() {
     let Some((_directory, path)) = machine() else { return };
     let [alice, bob, carol] = [54_321, 54_322, 54_323].map(|user| of_user(&path, user));
     // As no program keeps memory, any number can follow one another.

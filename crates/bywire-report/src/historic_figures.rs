@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tcp_is_set_beside_tcp_alone_and_udp_beside_udp() {
+    fn historic_tcp_is_compared_with_tcp_and_udp_with_udp() {
         let both = [stream("eth", Some("udp"), 9e9), stream("eth", Some("tcp"), 1e9)];
         let tcp = beside("trapeze/bandwidth/732-tcp", &both).unwrap();
         assert!(tcp.contains("TCP") && tcp.ends_with(", 32 KiB"), "{tcp}");

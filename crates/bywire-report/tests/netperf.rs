@@ -80,7 +80,7 @@ fn a_response_may_be_longer_than_its_request() {
 }
 
 #[test]
-fn what_netperf_has_no_text_for_is_said() {
+fn cells_without_a_netperf_form_are_refused() {
     let latency = generated_cell("msg", "latency", 200.0);
     assert_eq!(
         Netperf::from_cell(&latency),

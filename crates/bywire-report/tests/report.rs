@@ -127,7 +127,7 @@ fn several_machines_are_never_one() {
 }
 
 #[test]
-fn what_an_unmodified_program_gains_is_told_of_the_same_question_alone() {
+fn gains_of_unmodified_programs_compare_the_same_question() {
     let of = |level: &'static str, value: f64, spin: serde_json::Value| {
         let link = if level == "sock" { "shm" } else { "loopback" };
         let mut found =
@@ -171,7 +171,7 @@ fn the_page_stays_small() {
 }
 
 #[test]
-fn where_the_time_goes_is_told_part_by_part_with_how_it_was_found() {
+fn a_breakdown_shows_each_part_and_its_method() {
     let page = report::render(&generated_session());
     for told in [
         "Where a half-RTT goes, by differences",
@@ -569,7 +569,7 @@ fn every_cell_is_listed_with_its_command() {
 }
 
 #[test]
-fn what_is_absent_unstable_or_out_of_line_is_said() {
+fn absent_unstable_and_outlying_results_are_reported() {
     let mut session = generated_session();
     let hole = session
         .cells
@@ -639,7 +639,7 @@ fn a_disturbed_session_says_so_claims_nothing_and_says_what_to_do() {
 }
 
 #[test]
-fn what_was_disturbed_is_grey_and_nothing_is_compared_with_it() {
+fn disturbed_cells_are_grey_and_compared_with_nothing() {
     let mut session = generated_session();
     session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
     let is_short = |cell: &Cell| cell.test == "latency" && cell.size_bytes == Some(8);
@@ -846,7 +846,7 @@ fn cells_that_are_being_measured_are_read_and_none_is_read_twice() {
 }
 
 #[test]
-fn what_controls_a_terminal_is_not_read() {
+fn control_characters_are_removed_from_stored_text() {
     let directory = tempfile::tempdir().unwrap();
     let hostile = "a\u{1b}[2J\nb\u{7}\u{9b}\u{202e}c";
     let mut session = generated_session();
@@ -865,7 +865,7 @@ fn what_controls_a_terminal_is_not_read() {
 }
 
 #[test]
-fn what_is_no_session_is_refused_in_one_line() {
+fn a_directory_without_a_session_is_refused_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let error = store::read(directory.path()).unwrap_err().to_string();
     assert!(error.ends_with("holds no session: name a directory that `bywire bench` wrote"), "{error}");

@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_shell_would_change_is_quoted() {
+    fn words_that_a_shell_would_change_are_quoted() {
         let cases = [
             ("10.0.0.2:9000", "10.0.0.2:9000"),
             ("a b", "'a b'"),

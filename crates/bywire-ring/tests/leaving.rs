@@ -139,7 +139,7 @@ impl Closing {
 
 /// One waits since before the close, and another one comes at the same time, which looks at the descriptor's meaning for itself.
 #[test]
-fn what_is_kept_for_waiters_is_closed_once_and_not_under_them() {
+fn files_kept_for_waiters_are_closed_once_and_not_while_they_wait() {
     explore(|| {
         let closing = Arc::new(Closing::default());
         waiters::begin(&closing.waiters);

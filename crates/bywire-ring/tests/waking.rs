@@ -143,7 +143,7 @@ fn two_threads_that_ring_do_not_rely_on_each_others_ring_wrongly() {
 
 /// A sleeper that lies down while the peer publishes either finds the news or is woken.
 #[test]
-fn who_lies_down_finds_the_news_or_is_woken() {
+fn a_sleeper_finds_the_news_or_is_woken() {
     explore(|| {
         let program = Program::new();
         let peer = Peer { program: program.clone(), rung: Arc::new(AtomicU64::new(0)) };
@@ -205,7 +205,7 @@ impl Quiet {
 
 /// Whoever lies down while a connection is carried is known to peers, or has found it, however many there are.
 #[test]
-fn who_sleeps_where_nothing_is_carried_is_announced_when_something_is() {
+fn a_sleeper_without_carried_connections_is_announced_once_there_is_one() {
     explore(|| {
         let quiet = Quiet::new();
         let (early, late) = (quiet.lie_down(), quiet.clone());
@@ -226,7 +226,7 @@ fn who_sleeps_where_nothing_is_carried_is_announced_when_something_is() {
 
 /// A sleeper that rises, by a time-out, while a connection is carried leaves nothing behind, and takes nothing of others.
 #[test]
-fn who_rises_while_something_is_carried_is_counted_out_once() {
+fn a_sleeper_that_wakes_while_a_connection_is_carried_is_counted_out_once() {
     explore(|| {
         let quiet = Quiet::new();
         let (stays, rises) = (quiet.lie_down(), quiet.lie_down());
@@ -316,7 +316,7 @@ impl Segment for Mortal<'_, std::sync::atomic::AtomicU64> {
 /// Whoever announces others may be killed at each of its steps: then too many are announced, perhaps, and never too few, whom
 /// nobody would wake.
 #[test]
-fn who_is_killed_while_it_announces_others_leaves_none_of_them_unannounced() {
+fn a_process_killed_while_it_announces_sleepers_leaves_none_unannounced() {
     const SLEEPERS: u64 = 2;
     for steps in 0.. {
         let life = Life(Cell::new(u32::MAX));

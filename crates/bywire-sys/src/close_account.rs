@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lingers_is_closed_elsewhere_and_leaves_its_users_account() {
+    fn a_lingering_file_is_closed_by_another_thread_and_leaves_its_users_account() {
         let account = Account::of(ONE);
         let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
             .map(|_| {
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_on_no_account_any_more() {
+    fn a_file_that_was_taken_is_on_no_account() {
         let account = Account::of(OTHER);
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         let foreign = Foreign::new(reader, &account);
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_over_a_stream_beside_words_holds_up_nobody() {
+    fn descriptors_that_arrive_beside_bytes_of_a_stream_hold_up_nobody() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
         use std::os::unix::net::UnixStream;
         let began = Instant::now();
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
+    fn files_that_wait_without_a_thread_get_one_as_soon_as_possible() {
         let account = alone(ONE);
         // As after a thread that could not be started.
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn users_whose_files_hang_in_every_thread_stop_nobodys_packets_without_descriptors() {
+    fn users_who_block_every_thread_stop_no_packets_without_descriptors() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         ours.set_account(crowded(OTHER));
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_small_table_no_user_takes_all_places() {
+    fn no_user_takes_all_places_of_a_small_table() {
         for descriptors in [256, 1024, 4096, 1 << 14, 1 << 19] {
             let registry: &'static Registry = Box::leak(Box::new(Registry::new(descriptors)));
             for kind in [Kind::Files, Kind::Sockets] {
@@ -747,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_given_back_is_kept_until_its_file_is_closed() {
+    fn a_ticket_is_kept_until_its_file_is_closed() {
         let (account, ticket) = (alone(ONE), Arc::new(()));
         // As if its close never ended.
         lock(&account.lane.waiting).is_attended = true;
@@ -760,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn places_stay_whole_whoever_asks_for_an_account() {
+    fn places_stay_correct_for_every_user() {
         if !rustix::process::geteuid().is_root() {
             println!("not run: only root can be other users; run this test as root");
             return;
@@ -807,7 +807,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_with_user_numbers_by_the_thousand_leaves_threads_and_places_to_others() {
+    fn an_owner_of_thousands_of_user_numbers_leaves_threads_and_places_to_others() {
         let one = alone(ONE);
         let of = |user| Account::in_registry(one.registry, Kind::Files(user));
         let subordinate: Vec<_> = (0..1000).map(|number| of(200_000 + number)).collect();
@@ -834,8 +834,8 @@ mod tests {
     }
 
     #[test]
-    fn what_two_users_had_in_common_is_held_up_by_these_two_alone() {
-        const NAME: &str = "close_account::tests::what_two_users_had_in_common_is_held_up_by_these_two_alone";
+    fn files_of_two_users_are_held_up_by_these_two_alone() {
+        const NAME: &str = "close_account::tests::files_of_two_users_are_held_up_by_these_two_alone";
         if !is_alone(NAME) {
             return;
         }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_a_shared_directory_itself_holds_up_nobody() {
+    fn a_lock_on_a_shared_directory_holds_up_nobody() {
         let directory = directory(0o1777);
         let held = std::fs::File::open(directory.path()).expect("anybody can");
         rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("and lock it");

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_is_refused() {
+    fn a_file_that_is_not_a_namespace_is_refused() {
         let none = Namespace::open(&NamespaceName::Named("there-is-none-of-this-name".to_owned()));
         assert_eq!(none.err(), Some(Errno::NOENT));
         let wrong = Namespace::open(&NamespaceName::Path("/dev/null".into())).expect("a file");

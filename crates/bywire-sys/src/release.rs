@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_there_can_be_asked_for_and_stays_watched() {
+    fn existing_memory_can_be_listed_and_stays_watched() {
         let releases = Releases::new().expect("inotify");
         let mut files = Vec::new();
         // Enough for numbers of more than one digit, in decimal and in hexadecimal.

@@ -467,7 +467,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_said_before_an_end_is_heard_whenever_that_comes() {
+    fn packets_sent_before_an_end_are_received() {
         let (a, b) = Socket::pair().expect("socketpair");
         a.send(b"unread", &[]).expect("send");
         b.send(b"last words", &[]).expect("send");
@@ -480,7 +480,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_hears_no_more_has_heard_nothing_or_says_so() {
+    fn a_receiver_that_stops_has_received_nothing_or_reports_it() {
         let (a, b) = Socket::pair().expect("socketpair");
         assert!(a.hear_no_more());
         assert_eq!(b.send(b"late", &[]), Err(Errno::PIPE));

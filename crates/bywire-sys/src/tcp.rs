@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tcp_socket_is_refused() {
+    fn other_files_than_tcp_sockets_are_refused() {
         let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("pair");
         assert_eq!(identify(&unix).err(), Some(Errno::PROTOTYPE));
     }

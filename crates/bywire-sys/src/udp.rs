@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error_with_its_length_and_not_a_part() {
+    fn a_packet_that_does_not_fit_is_an_error_with_its_length() {
         for ip in LOOPBACKS {
             let [a, b] = pair(ip);
             let from = a.local_address().expect("its address");
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_the_path_is_not_cut_but_refused() {
+    fn a_packet_too_long_for_the_path_is_refused_and_not_fragmented() {
         for ip in LOOPBACKS {
             let [a, _b] = pair(ip);
             let whole = vec![0; usize::from(a.payload_bytes().expect("it is connected"))];
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_a_queue_is_counted_and_what_waits_is_seen_from_a_copy() {
+    fn packets_that_overflow_a_queue_are_counted_and_waiting_ones_are_seen_through_a_duplicate() {
         let [a, b] = pair(LOOPBACKS[0]);
         let buffers = b.request_buffers(8192).expect("set");
         assert_eq!((buffers.wanted_bytes, buffers.receive_bytes), (8192, 8192));
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_udp_socket_is_told_apart() {
+    fn other_files_than_udp_sockets_are_recognised() {
         let six = UdpSocket::bind(SocketAddr::new(LOOPBACKS[1], 0)).expect("bound");
         assert_eq!(has_v6(&six), Ok(true));
         let (unix, _other) = std::os::unix::net::UnixDatagram::pair().expect("pair");

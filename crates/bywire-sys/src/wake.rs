@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_kernels_own_files_only_counters_are_eventfds() {
+    fn only_counters_are_taken_for_eventfds() {
         use rustix::event::epoll;
         use rustix::fs::inotify;
         assert!(is_eventfd(&Alarm::new().expect("eventfd")));

@@ -171,7 +171,7 @@ fn a_peer_that_was_let_in_holds_up_nobody() {
 }
 
 #[test]
-fn what_lingers_in_place_of_memory_or_bell_holds_up_nobody() {
+fn lingering_files_in_place_of_memory_or_doorbell_hold_up_nobody() {
     let mut scene = Scene::new();
     for place in 0..3 {
         let hello = Packet::Hello(scene.rogue.introduction()).to_bytes();
@@ -196,7 +196,7 @@ fn what_lingers_in_place_of_memory_or_bell_holds_up_nobody() {
 }
 
 #[test]
-fn what_lies_unread_in_sockets_that_are_turned_away_or_ended_holds_up_nobody() {
+fn unread_descriptors_in_refused_or_ended_sockets_hold_up_nobody() {
     let mut scene = Scene::new();
     // An introduction of another version, which is refused; one to a name that no port has; and a packet of one byte.
     let mut version = Packet::Hello(scene.rogue.introduction()).to_bytes();
@@ -297,7 +297,7 @@ fn copies(file: &OwnedFd) -> usize {
 
 /// No signal ends such a close. Only the account bounds how many descriptors one user can make a port hold.
 #[test]
-fn what_never_closes_is_held_a_bounded_number_of_times_at_its_users_cost() {
+fn files_that_never_close_are_bounded_and_charged_to_their_user() {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
         return;

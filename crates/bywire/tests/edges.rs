@@ -647,7 +647,7 @@ fn shared() -> Option<PortDirectory> {
 }
 
 #[test]
-fn what_another_user_has_planted_under_a_name_is_refused_and_never_followed() {
+fn an_entry_planted_by_another_user_is_refused_and_never_followed() {
     let Some(place) = shared() else { return };
     let precious = place.path().join("precious");
     as_user(HONEST, || std::fs::write(&precious, "precious").expect("written"));
@@ -684,7 +684,7 @@ fn what_another_user_has_planted_under_a_name_is_refused_and_never_followed() {
 }
 
 #[test]
-fn what_another_user_has_planted_in_place_of_a_lock_locks_nothing_of_ours() {
+fn a_lock_planted_by_another_user_locks_nothing_of_ours() {
     let Some(place) = shared() else { return };
     let precious = place.path().join("precious");
     as_user(HONEST, || {

@@ -22,7 +22,7 @@ const OTHER: u32 = 54_352;
 
 /// Messages of ended peers are kept for the program. If there are too many already, the next peer's end waits.
 #[test]
-fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
+fn messages_of_ended_peers_are_bounded_until_the_program_takes_them() {
     const PEERS: usize = 20;
     const MESSAGE_BYTES: usize = 7 << 20;
     let place = PortDirectory::new();
@@ -109,7 +109,7 @@ fn is_taken(
 }
 
 #[test]
-fn what_a_foreign_user_may_share_to_lend_from_is_bounded_however_many_peers_it_has() {
+fn the_heaps_of_a_foreign_user_are_bounded_over_all_its_peers() {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
         return;

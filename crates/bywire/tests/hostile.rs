@@ -56,7 +56,7 @@ fn mover(stage: &mut Stage) {
 }
 
 #[test]
-fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
+fn the_last_packet_of_a_peer_is_read_after_any_number_of_others() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut mover = Actor::start("mover", place.path(), &[]);
@@ -218,7 +218,7 @@ fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
 
 /// Keys are random, and guesses are counted. A key that was valid once is no guess.
 #[test]
-fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
+fn a_peer_that_guesses_keys_is_disconnected_and_one_with_old_keys_is_not() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let revoked = victim.register(vec![0; 64], Rights { read: true, write: true }).expect("region");

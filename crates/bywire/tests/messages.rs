@@ -16,7 +16,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 
 /// A program that takes its events late still learns the sender of each message.
 #[test]
-fn who_sent_a_message_is_known_until_the_end_of_its_sender_is_taken() {
+fn the_sender_of_a_message_is_known_until_its_end_is_taken() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
     let name = a.name().clone();

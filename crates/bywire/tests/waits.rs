@@ -249,7 +249,7 @@ fn watchers(port: &Port) -> Vec<(OwnedFd, OwnedFd)> {
 }
 
 #[test]
-fn whoever_watches_the_descriptor_misses_no_message_and_does_not_spin() {
+fn a_program_that_watches_the_descriptor_misses_no_message_and_does_not_spin() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&sleepy(&place));
     for (poller, _keep) in watchers(&b) {
@@ -275,7 +275,7 @@ fn whoever_watches_the_descriptor_misses_no_message_and_does_not_spin() {
 }
 
 #[test]
-fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
+fn a_program_that_watches_the_descriptor_hears_of_new_and_ended_peers() {
     let place = PortDirectory::new();
     let name: bywire::PortName = "sleeper".parse().expect("a name");
     let mut sleeper = place.open(PortOptions { name: Some(name.clone()), ..sleepy(&place) });

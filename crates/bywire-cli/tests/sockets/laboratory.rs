@@ -11,7 +11,7 @@ fn measure(fabric: &Fabric, words: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn what_is_measured_was_carried_and_has_the_fields_of_tcp() {
+fn measured_connections_were_carried_and_have_the_fields_of_tcp() {
     let fabric = Fabric::new();
     let tests: [&[&str]; 7] = [
         &["rr", "--size", "1"],
@@ -43,7 +43,7 @@ fn what_is_measured_was_carried_and_has_the_fields_of_tcp() {
 }
 
 #[test]
-fn what_is_not_carried_is_no_measurement() {
+fn connections_that_are_not_carried_fail_the_measurement() {
     let fabric = Fabric::new();
     let words = ["sock", "rr", "--time", "0.1", "--json"];
     let absent = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_LIBRARY", "/nowhere"));

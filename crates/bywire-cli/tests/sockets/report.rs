@@ -13,7 +13,7 @@ use crate::{Fabric, UNHURRIED, await_listener, ended, eventually, groups, port, 
 const FILE_BYTES: usize = 300_000;
 
 #[test]
-fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
+fn the_fate_of_connections_is_printed_on_standard_error_only() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
     }
@@ -58,7 +58,7 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
 }
 
 #[test]
-fn what_cannot_be_run_ends_as_shells_end_it_and_what_cannot_be_loaded_is_refused() {
+fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_preloaded_is_refused() {
     let fabric = Fabric::new();
     let runs = |words: &[&str]| {
         let output = ended(&mut fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run"], words].concat()));
@@ -244,7 +244,7 @@ fn a_program_that_starts_when_all_is_told_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_run_leaves_goes_with_the_next_and_what_a_living_one_has_stays() {
+fn files_of_killed_runs_are_removed_by_the_next_and_those_of_living_ones_stay() {
     let fabric = Fabric::new();
     let explained = |words: &[&str]| {
         fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"], words].concat())
@@ -276,7 +276,7 @@ fn what_a_killed_run_leaves_goes_with_the_next_and_what_a_living_one_has_stays()
 }
 
 #[test]
-fn what_is_set_wrongly_is_refused_before_the_program_starts() {
+fn wrong_settings_are_refused_before_the_program_starts() {
     let fabric = Fabric::new();
     let started = fabric.place("started");
     let run = |variable: &str, value: &str| {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mpi_has_not_is_refused_in_one_line_that_says_what_it_has() {
+    fn options_that_mpi_lacks_are_refused_in_one_line_with_the_valid_ones() {
         let refusals = [
             (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
             (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth"),

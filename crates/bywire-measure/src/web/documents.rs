@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_checked() {
+    fn written_documents_pass_the_check() {
         let mut request = Request::new("web", "web-file");
         request.size_bytes = Some(150_000);
         let documents = Documents::of(&Plan::of(&request).unwrap());

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_refused() {
+    fn responses_that_were_not_requested_are_refused() {
         let long = [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'a'; HEAD_BYTES_MAX]].concat();
         let refusals: [(&[u8], &str); 8] = [
             (b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n", "answered 404 Not Found"),

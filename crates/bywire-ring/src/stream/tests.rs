@@ -89,7 +89,7 @@ fn impossible_positions_are_corrupt() {
 }
 
 #[test]
-fn nobody_changes_over_before_the_reader_has_prepared_or_while_two_sleep() {
+fn no_writer_cuts_over_before_the_reader_is_ready_or_while_two_sleep() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     assert!(!SMALL.begin(&writer, &reader));
@@ -181,7 +181,7 @@ fn a_wake_that_comes_while_a_sleeper_announces_itself_keeps_it_awake() {
 }
 
 #[test]
-fn who_asks_for_the_kernel_is_not_taken_out_of_it() {
+fn a_reader_that_asks_for_the_kernel_stays_in_it() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     SMALL.prepare(&reader);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_the_runtime_directory_is_no_name() {
+    fn names_that_could_leave_the_runtime_directory_are_refused() {
         for text in
             ["", "a/", "/7", "a/..", "../7", "a/.x", "a/b/c", "a/-1", "a/4294967296", "a/x y", "a/\u{e9}"]
         {

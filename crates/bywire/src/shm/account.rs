@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_counts_and_what_is_in_use_does_not() {
+    fn kept_memory_counts_and_memory_in_use_does_not() {
         let mut account = Account::default();
         let create = |account: &mut Account, user| account.create(Kind::Heap, LENGTH, user);
         let in_use: Vec<_> = (0..20).map(|_| create(&mut account, Some(7)).expect("in use")).collect();
