@@ -3,6 +3,10 @@
 //! No code here waits, so the lock around it is held only for a moment. Packets are sent only if there is room. No
 //! file that a program has sent is closed here: [`change`] closes it without the lock.
 
+mod foreign_bells;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +24,9 @@ use crate::reason::Reason;
 use crate::space::{Space, Spaces};
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
+use foreign_bells::{CommonFile, ForeignBells};
 
-/// Other users with which one program may have connections at once. For each of them it has another doorbell.
-pub const FOREIGN_MAX: usize = 16;
+pub use foreign_bells::FOREIGN_MAX;
 
 /// See [`Registry`].
 pub type Shared = Mutex<Registry>;
@@ -63,34 +67,13 @@ struct Program {
     bell: Option<[OwnedFd; 2]>,
     /// Its place, which it keeps until all its descriptors are closed.
     place: Ticket,
-    /// Its doorbells for programs of other users, by user. So no user can disturb the connections of another one.
-    foreign: HashMap<u32, ForeignBell>,
-    /// Withdrawn doorbells by name. The service keeps its copy until the program has closed its own, so that the
-    /// program's close is not the last one.
-    withdrawn: HashMap<u64, CommonFile>,
+    /// Its doorbells for programs of other users.
+    foreign: ForeignBells,
     /// Its offers that it has not ended.
     offers: HashMap<u64, Standing>,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
     /// these ends have moved bytes.
     leaving: Option<[u64; 2]>,
-}
-
-/// A doorbell that the programs of one other user ring. It is withdrawn after the last connection with them.
-#[derive(Debug)]
-struct ForeignBell {
-    /// The token by which the program knows it.
-    name: u64,
-    file: Held,
-    /// Connections with programs of that user.
-    uses: usize,
-}
-
-/// A file that programs of two users have. Either user can delay its last close.
-#[derive(Debug)]
-struct CommonFile {
-    file: Held,
-    /// The user whose program hears it, and the user whose programs ring it.
-    users: [u32; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -200,8 +183,7 @@ impl Registry {
             user,
             bell: None,
             place,
-            foreign: HashMap::new(),
-            withdrawn: HashMap::new(),
+            foreign: ForeignBells::of(user),
             offers: HashMap::new(),
             leaving: None,
         };
@@ -239,7 +221,8 @@ impl Registry {
             }
             Kind::Withdrawn => {
                 let program = self.programs.get_mut(&tag);
-                self.bells_left.extend(program.and_then(|program| program.withdrawn.remove(&packet.token)));
+                self.bells_left
+                    .extend(program.and_then(|program| program.foreign.take_withdrawn(packet.token)));
                 true
             }
             Kind::Note => {
@@ -434,9 +417,9 @@ impl Registry {
         };
         let Some([bell, page]) = &peer.bell else { return false };
         let foreign = (ours.user != theirs.user)
-            .then(|| program.foreign.get(&theirs.user).zip(peer.foreign.get(&ours.user)))
+            .then(|| program.foreign.name(theirs.user).zip(peer.foreign.bell(ours.user)))
             .flatten();
-        let (first, bell) = foreign.map_or((0, bell.as_fd()), |(own, other)| (own.name, other.file.as_fd()));
+        let (first, bell) = foreign.unwrap_or((0, bell.as_fd()));
         let answer = Packet {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
@@ -449,16 +432,14 @@ impl Registry {
 
     /// Makes sure that a program has a doorbell that only programs of `user` may ring, for one more connection.
     fn found_bell(&mut self, tag: u64, user: u32) -> bool {
-        // Earlier withdrawals of which the program could not be told.
-        self.withdraw_unused(tag);
         let Some(program) = self.programs.get_mut(&tag) else { return false };
-        if let Some(bell) = program.foreign.get_mut(&user) {
-            bell.uses += 1;
+        // Earlier withdrawals of which the program could not be told.
+        program.foreign.withdraw_unused(&program.socket);
+        if program.foreign.use_again(user) {
             return true;
         }
         let users = [program.user, user];
-        let is_full = program.foreign.len() + program.withdrawn.len() >= FOREIGN_MAX;
-        if is_full || !deferred::may_have_common(users) {
+        if program.foreign.is_full() || !deferred::may_have_common(users) {
             return false;
         }
         let Some(place) = self.users.bells.take(program.user) else { return false };
@@ -470,34 +451,15 @@ impl Registry {
             self.bells_left.push(CommonFile { file, users });
             return false;
         }
-        program.foreign.insert(user, ForeignBell { name, file, uses: 1 });
+        program.foreign.add(user, name, file);
         true
     }
 
     /// A connection with a program of `user` is over, or has not begun after all.
     fn mute_bell(&mut self, tag: u64, user: u32) {
-        let bell = self.programs.get_mut(&tag).and_then(|program| program.foreign.get_mut(&user));
-        if let Some(bell) = bell {
-            bell.uses = bell.uses.saturating_sub(1);
-        }
-        self.withdraw_unused(tag);
-    }
-
-    /// Withdraws the doorbells that no connection needs any more. If the program has no room for the packet, the
-    /// doorbell is kept until it has.
-    fn withdraw_unused(&mut self, tag: u64) {
-        let Some(program) = self.programs.get_mut(&tag) else { return };
-        let (socket, own_user) = (&program.socket, program.user);
-        let is_unused = |_: &u32, bell: &mut ForeignBell| bell.uses == 0;
-        let unused: Vec<(u32, ForeignBell)> = program.foreign.extract_if(is_unused).collect();
-        for (user, bell) in unused {
-            let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
-            if is_told {
-                let file = CommonFile { file: bell.file, users: [own_user, user] };
-                program.withdrawn.insert(bell.name, file);
-            } else {
-                program.foreign.insert(user, bell);
-            }
+        if let Some(program) = self.programs.get_mut(&tag) {
+            program.foreign.release(user);
+            program.foreign.withdraw_unused(&program.socket);
         }
     }
 
@@ -565,10 +527,7 @@ impl Registry {
         self.users.dismiss(program.user, program.offers.len());
         let place = Some(program.place);
         self.left.extend(program.bell.into_iter().flatten().map(|file| Held::new(file, place.clone())));
-        let own_user = program.user;
-        let foreign = program.foreign.into_iter();
-        let foreign = foreign.map(|(user, bell)| CommonFile { file: bell.file, users: [own_user, user] });
-        self.bells_left.extend(foreign.chain(program.withdrawn.into_values()));
+        self.bells_left.extend(program.foreign.into_files());
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
@@ -578,232 +537,5 @@ impl Registry {
     fn tell(&self, tag: u64, packet: Packet, descriptors: &[BorrowedFd<'_>]) -> bool {
         let program = self.programs.get(&tag);
         program.is_some_and(|program| program.socket.send(&packet.encode(), descriptors).is_ok())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use rustix::event::{PollFd, PollFlags, Timespec};
-
-    use super::*;
-
-    /// Has the writing end of this pipe been closed?
-    fn is_closed(reader: &OwnedFd) -> bool {
-        let mut asked = [PollFd::new(reader, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut asked, Some(&at_once)).expect("poll");
-        asked[0].revents().contains(PollFlags::HUP)
-    }
-
-    /// Pipes in place of the files that a program sends, and their other ends.
-    fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
-        let pipes = [(); 2].map(|()| rustix::pipe::pipe().expect("pipe"));
-        let [(first, bell), (second, page)] = pipes;
-        ([bell, page], [first, second])
-    }
-
-    #[test]
-    fn no_file_of_a_program_is_closed_under_the_lock() {
-        const USER: u32 = 7;
-        const TAG: u64 = 1;
-        const SPACE: Space = Space::Own(0);
-        let mut registry = Registry::new(Scope::Machine, TAG);
-        let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
-        registry.attendants.insert(USER, attendant);
-        let (socket, _program) = Socket::pair().expect("socketpair");
-        let place = registry.admit(USER).expect("a place");
-        registry.enter(USER, &Arc::new(socket), place);
-        let (first, first_readers) = pair();
-        let (again, again_readers) = pair();
-        assert!(registry.answer(TAG, CheckedPacket::Hello(first), SPACE));
-        assert!(!registry.answer(TAG, CheckedPacket::Hello(again), SPACE), "it has said hello already");
-        assert!(!again_readers.iter().any(is_closed), "what is refused");
-        let identity = Err(Errno::BADF);
-        let (segment, segment_readers) = pair();
-        let [segment, other] = segment.map(Some);
-        assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment, identity }, SPACE));
-        assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment: other, identity }, SPACE));
-        assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
-        registry.dismiss(TAG);
-        assert!(!first_readers.iter().any(is_closed), "what a program leaves");
-        let shared = Mutex::new(registry);
-        change(&shared, |_| ());
-        let readers = [first_readers, again_readers, segment_readers];
-        assert!(readers.iter().flatten().all(is_closed), "without the lock it is all closed");
-    }
-
-    #[test]
-    fn a_programs_files_keep_their_places_until_they_are_closed() {
-        const USER: u32 = 100_000;
-        let mut registry = Registry::new(Scope::Machine, 1);
-        registry.users = Users::new(Scope::Machine, process::user(), Limits::new(Scope::Machine, 1024));
-        let free = |registry: &mut Registry| {
-            let programs: Vec<_> =
-                std::iter::repeat_with(|| registry.admit(USER)).map_while(|place| place).collect();
-            programs.iter().for_each(|_| registry.turn_back(USER));
-            let bells = std::iter::repeat_with(|| registry.users.bells.take(USER)).map_while(|place| place);
-            (programs.len(), bells.collect::<Vec<_>>().len())
-        };
-        let all = free(&mut registry);
-        assert!(registry.attend(USER, Poller::new().expect("epoll")));
-        let place = registry.admit(USER).expect("a place");
-        let (socket, _program) = Socket::pair().expect("socketpair");
-        let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
-        let (pair, _readers) = pair();
-        assert!(
-            registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7)
-        );
-        let others = free(&mut registry);
-        assert!(others.0 < all.0 && others.1 < all.1);
-        registry.dismiss(tag);
-        assert_eq!(free(&mut registry), others, "nothing of it has been closed");
-        registry.left.clear();
-        registry.bells_left.clear();
-        assert_eq!(free(&mut registry), all);
-    }
-
-    #[test]
-    fn a_slow_look_for_namespaces_holds_up_no_other_user() {
-        use bywire_sys::namespace::NamespaceName;
-        let directory = tempfile::tempdir().expect("a directory");
-        // Opening a fifo for reading waits until another process opens it for writing.
-        let place = directory.path().join("namespace");
-        let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
-        let mut registry = Registry::new(Scope::Machine, 1);
-        registry.spaces =
-            Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
-        let shared = Mutex::new(registry);
-        let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
-        let identity = Identity {
-            namespace: 7,
-            cookie: 1,
-            local,
-            remote,
-            is_established: true,
-            is_bound_to_device: false,
-        };
-        std::thread::scope(|scope| {
-            let looking = scope.spawn(|| {
-                hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) })
-            });
-            // The thread waits in the open by now.
-            std::thread::sleep(Duration::from_millis(100));
-            let is_free = (0..200).any(|_| {
-                std::thread::sleep(Duration::from_millis(5));
-                shared.try_lock().is_ok()
-            });
-            // Opens the fifo for writing, without waiting, once the thread waits to read.
-            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
-            let began = Instant::now();
-            let writer = loop {
-                match rustix::fs::open(&place, flags, rustix::fs::Mode::empty()) {
-                    Ok(writer) => break writer,
-                    Err(_) => assert!(began.elapsed() < Duration::from_secs(60), "nobody looks"),
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            };
-            assert!(!looking.join().expect("no panic"), "there is no such program");
-            assert!(is_free, "the lock of all users is held during a look");
-            drop(writer);
-        });
-    }
-
-    #[test]
-    fn an_end_whose_other_end_waits_is_paired_however_many_wait() {
-        const USER: u32 = 7;
-        const TAG: u64 = 1;
-        const SPACE: Space = Space::Own(0);
-        let mut registry = Registry::new(Scope::Machine, TAG);
-        registry.users = Users::new(Scope::Machine, 999, Limits::new(Scope::Machine, 1024));
-        assert!(registry.attend(USER, Poller::new().expect("epoll")));
-        let place = registry.admit(USER).expect("a place");
-        let (socket, _program) = Socket::pair().expect("socketpair");
-        registry.enter(USER, &Arc::new(socket), place);
-        let (files, _readers) = pair();
-        assert!(registry.answer(TAG, CheckedPacket::Hello(files), SPACE));
-        let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
-            let [local, remote] = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
-            let identity = Identity {
-                namespace: 1,
-                cookie: token,
-                local,
-                remote,
-                is_established: true,
-                is_bound_to_device: false,
-            };
-            let ([segment, _], _) = pair();
-            registry.answer(
-                TAG,
-                CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) },
-                SPACE,
-            )
-        };
-        let mut count = 0;
-        while registry.users.place_to_wait(USER).is_some() {
-            count += 1;
-            assert!(offer(&mut registry, count, count as u16, 1000));
-        }
-        assert!(offer(&mut registry, count + 1, 1000, 1));
-        registry.left.clear();
-        assert!(registry.users.place_to_wait(USER).is_some(), "one of {count} waits no more");
-    }
-
-    /// A socket whose last close waits for long, and its other end.
-    fn lingering() -> [OwnedFd; 2] {
-        use std::io::Write;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
-        let address = listener.local_addr().expect("an address");
-        let sender = std::net::TcpStream::connect(address).expect("connect");
-        let (receiver, _) = listener.accept().expect("accept");
-        rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
-        sender.set_nonblocking(true).expect("it does not wait");
-        while (&sender).write(&[0; 65_536]).is_ok() {}
-        rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(40))).expect("lingers");
-        [sender.into(), receiver.into()]
-    }
-
-    #[test]
-    fn a_bell_between_users_is_closed_by_the_thread_of_neither() {
-        let mut registry = Registry::new(Scope::Machine, 1);
-        let mut readers = Vec::new();
-        let mut enter = |registry: &mut Registry, user| {
-            assert!(registry.attend(user, Poller::new().expect("epoll")));
-            let place = registry.admit(user).expect("a place");
-            let (socket, program) = Socket::pair().expect("socketpair");
-            readers.push(program);
-            registry.enter(user, &Arc::new(socket), place).expect("heard")
-        };
-        let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
-        // In place of each doorbell there is a file whose last close is delayed.
-        let mut ends = Vec::new();
-        for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
-            assert!(registry.found_bell(tag, user));
-            let [sender, receiver] = lingering();
-            ends.push(receiver);
-            let bell = registry.programs.get_mut(&tag).and_then(|program| program.foreign.get_mut(&user));
-            bell.expect("it was found").file = sender.into();
-        }
-        let shared = Mutex::new(registry);
-        let began = Instant::now();
-        // The first doorbell is withdrawn and acknowledged, the second only withdrawn, and the third goes with its
-        // program.
-        let name = change(&shared, |registry| {
-            registry.mute_bell(one, 8);
-            registry.mute_bell(one, 9);
-            let withdrawn = &registry.programs[&one].withdrawn;
-            *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
-        });
-        assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
-        assert_eq!(
-            lock(&shared).programs[&one].withdrawn.len(),
-            1,
-            "the program is not the last to close it"
-        );
-        change(&shared, |registry| [one, other].map(|tag| registry.dismiss(tag)));
-        assert!(began.elapsed() < Duration::from_secs(30), "a user's thread is held up");
-        assert!(lock(&shared).bells_left.is_empty());
     }
 }

@@ -1,0 +1,111 @@
+//! The doorbells of one program that programs of other users ring. Each other user has one of its own, so no user can
+//! disturb the connections of another one.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bywire_sys::deferred::Held;
+use bywire_sys::socket::Socket;
+
+use crate::protocol::{Kind, Packet};
+
+/// Other users with which one program may have connections at once. For each of them it has another doorbell.
+pub const FOREIGN_MAX: usize = 16;
+
+/// The doorbells of one program for other users.
+#[derive(Debug)]
+pub struct ForeignBells {
+    /// The program's user.
+    owner: u32,
+    pub(super) bells: HashMap<u32, ForeignBell>,
+    /// Withdrawn doorbells by name. The service keeps its copy until the program has closed its own, so that the
+    /// program's close is not the last one.
+    pub(super) withdrawn: HashMap<u64, CommonFile>,
+}
+
+/// A doorbell that the programs of one other user ring. It is withdrawn after the last connection with them.
+#[derive(Debug)]
+pub(super) struct ForeignBell {
+    /// The token by which the program knows it.
+    pub name: u64,
+    pub file: Held,
+    /// Connections with programs of that user.
+    pub uses: usize,
+}
+
+/// A file that programs of two users have. Either user can delay its last close.
+#[derive(Debug)]
+pub struct CommonFile {
+    pub file: Held,
+    /// The user whose program hears it, and the user whose programs ring it.
+    pub users: [u32; 2],
+}
+
+impl ForeignBells {
+    /// No doorbells yet, of a program of this user.
+    pub fn of(owner: u32) -> Self {
+        Self { owner, bells: HashMap::new(), withdrawn: HashMap::new() }
+    }
+
+    /// Has the program as many as it may have, withdrawn ones included?
+    pub fn is_full(&self) -> bool {
+        self.bells.len() + self.withdrawn.len() >= FOREIGN_MAX
+    }
+
+    /// The name of the doorbell for a user.
+    pub fn name(&self, user: u32) -> Option<u64> {
+        self.bells.get(&user).map(|bell| bell.name)
+    }
+
+    /// The doorbell that programs of a user ring.
+    pub fn bell(&self, user: u32) -> Option<BorrowedFd<'_>> {
+        self.bells.get(&user).map(|bell| bell.file.as_fd())
+    }
+
+    /// Counts one more connection with programs of a user. `false`: there is no doorbell for them yet.
+    pub fn use_again(&mut self, user: u32) -> bool {
+        let bell = self.bells.get_mut(&user);
+        bell.map(|bell| bell.uses += 1).is_some()
+    }
+
+    /// Adds the doorbell for a first connection with programs of a user.
+    pub fn add(&mut self, user: u32, name: u64, file: Held) {
+        self.bells.insert(user, ForeignBell { name, file, uses: 1 });
+    }
+
+    /// Counts one connection less.
+    pub fn release(&mut self, user: u32) {
+        if let Some(bell) = self.bells.get_mut(&user) {
+            bell.uses = bell.uses.saturating_sub(1);
+        }
+    }
+
+    /// Withdraws the doorbells that no connection needs any more. If the program, at the other end of `socket`, has no
+    /// room for the packet, the doorbell is kept until it has.
+    pub fn withdraw_unused(&mut self, socket: &Socket) {
+        let is_unused = |_: &u32, bell: &mut ForeignBell| bell.uses == 0;
+        let unused: Vec<(u32, ForeignBell)> = self.bells.extract_if(is_unused).collect();
+        for (user, bell) in unused {
+            let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
+            if is_told {
+                let file = CommonFile { file: bell.file, users: [self.owner, user] };
+                self.withdrawn.insert(bell.name, file);
+            } else {
+                self.bells.insert(user, bell);
+            }
+        }
+    }
+
+    /// The withdrawn doorbell of this name, after the program has closed its own copy.
+    pub fn take_withdrawn(&mut self, name: u64) -> Option<CommonFile> {
+        self.withdrawn.remove(&name)
+    }
+
+    /// All of them, withdrawn ones included.
+    pub fn into_files(self) -> impl Iterator<Item = CommonFile> {
+        let owner = self.owner;
+        let bells = self.bells.into_iter();
+        let bells = bells.map(move |(user, bell)| CommonFile { file: bell.file, users: [owner, user] });
+        bells.chain(self.withdrawn.into_values())
+    }
+}

@@ -1,0 +1,214 @@
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::*;
+
+/// Has the writing end of this pipe been closed?
+fn is_closed(reader: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(reader, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut asked, Some(&at_once)).expect("poll");
+    asked[0].revents().contains(PollFlags::HUP)
+}
+
+/// Pipes in place of the files that a program sends, and their other ends.
+fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
+    let pipes = [(); 2].map(|()| rustix::pipe::pipe().expect("pipe"));
+    let [(first, bell), (second, page)] = pipes;
+    ([bell, page], [first, second])
+}
+
+#[test]
+fn no_file_of_a_program_is_closed_under_the_lock() {
+    const USER: u32 = 7;
+    const TAG: u64 = 1;
+    const SPACE: Space = Space::Own(0);
+    let mut registry = Registry::new(Scope::Machine, TAG);
+    let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
+    registry.attendants.insert(USER, attendant);
+    let (socket, _program) = Socket::pair().expect("socketpair");
+    let place = registry.admit(USER).expect("a place");
+    registry.enter(USER, &Arc::new(socket), place);
+    let (first, first_readers) = pair();
+    let (again, again_readers) = pair();
+    assert!(registry.answer(TAG, CheckedPacket::Hello(first), SPACE));
+    assert!(!registry.answer(TAG, CheckedPacket::Hello(again), SPACE), "it has said hello already");
+    assert!(!again_readers.iter().any(is_closed), "what is refused");
+    let identity = Err(Errno::BADF);
+    let (segment, segment_readers) = pair();
+    let [segment, other] = segment.map(Some);
+    assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment, identity }, SPACE));
+    assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment: other, identity }, SPACE));
+    assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
+    registry.dismiss(TAG);
+    assert!(!first_readers.iter().any(is_closed), "what a program leaves");
+    let shared = Mutex::new(registry);
+    change(&shared, |_| ());
+    let readers = [first_readers, again_readers, segment_readers];
+    assert!(readers.iter().flatten().all(is_closed), "without the lock it is all closed");
+}
+
+#[test]
+fn a_programs_files_keep_their_places_until_they_are_closed() {
+    const USER: u32 = 100_000;
+    let mut registry = Registry::new(Scope::Machine, 1);
+    registry.users = Users::new(Scope::Machine, process::user(), Limits::new(Scope::Machine, 1024));
+    let free = |registry: &mut Registry| {
+        let programs: Vec<_> =
+            std::iter::repeat_with(|| registry.admit(USER)).map_while(|place| place).collect();
+        programs.iter().for_each(|_| registry.turn_back(USER));
+        let bells = std::iter::repeat_with(|| registry.users.bells.take(USER)).map_while(|place| place);
+        (programs.len(), bells.collect::<Vec<_>>().len())
+    };
+    let all = free(&mut registry);
+    assert!(registry.attend(USER, Poller::new().expect("epoll")));
+    let place = registry.admit(USER).expect("a place");
+    let (socket, _program) = Socket::pair().expect("socketpair");
+    let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
+    let (pair, _readers) = pair();
+    assert!(registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
+    let others = free(&mut registry);
+    assert!(others.0 < all.0 && others.1 < all.1);
+    registry.dismiss(tag);
+    assert_eq!(free(&mut registry), others, "nothing of it has been closed");
+    registry.left.clear();
+    registry.bells_left.clear();
+    assert_eq!(free(&mut registry), all);
+}
+
+#[test]
+fn a_slow_look_for_namespaces_holds_up_no_other_user() {
+    use bywire_sys::namespace::NamespaceName;
+    let directory = tempfile::tempdir().expect("a directory");
+    // Opening a fifo for reading waits until another process opens it for writing.
+    let place = directory.path().join("namespace");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
+    let mut registry = Registry::new(Scope::Machine, 1);
+    registry.spaces = Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
+    let shared = Mutex::new(registry);
+    let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
+    let identity =
+        Identity { namespace: 7, cookie: 1, local, remote, is_established: true, is_bound_to_device: false };
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) })
+        });
+        // The thread waits in the open by now.
+        std::thread::sleep(Duration::from_millis(100));
+        let is_free = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            shared.try_lock().is_ok()
+        });
+        // Opens the fifo for writing, without waiting, once the thread waits to read.
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        let began = Instant::now();
+        let writer = loop {
+            match rustix::fs::open(&place, flags, rustix::fs::Mode::empty()) {
+                Ok(writer) => break writer,
+                Err(_) => assert!(began.elapsed() < Duration::from_secs(60), "nobody looks"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(!looking.join().expect("no panic"), "there is no such program");
+        assert!(is_free, "the lock of all users is held during a look");
+        drop(writer);
+    });
+}
+
+#[test]
+fn an_end_whose_other_end_waits_is_paired_however_many_wait() {
+    const USER: u32 = 7;
+    const TAG: u64 = 1;
+    const SPACE: Space = Space::Own(0);
+    let mut registry = Registry::new(Scope::Machine, TAG);
+    registry.users = Users::new(Scope::Machine, 999, Limits::new(Scope::Machine, 1024));
+    assert!(registry.attend(USER, Poller::new().expect("epoll")));
+    let place = registry.admit(USER).expect("a place");
+    let (socket, _program) = Socket::pair().expect("socketpair");
+    registry.enter(USER, &Arc::new(socket), place);
+    let (files, _readers) = pair();
+    assert!(registry.answer(TAG, CheckedPacket::Hello(files), SPACE));
+    let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
+        let [local, remote] = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
+        let identity = Identity {
+            namespace: 1,
+            cookie: token,
+            local,
+            remote,
+            is_established: true,
+            is_bound_to_device: false,
+        };
+        let ([segment, _], _) = pair();
+        registry.answer(
+            TAG,
+            CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) },
+            SPACE,
+        )
+    };
+    let mut count = 0;
+    while registry.users.place_to_wait(USER).is_some() {
+        count += 1;
+        assert!(offer(&mut registry, count, count as u16, 1000));
+    }
+    assert!(offer(&mut registry, count + 1, 1000, 1));
+    registry.left.clear();
+    assert!(registry.users.place_to_wait(USER).is_some(), "one of {count} waits no more");
+}
+
+/// A socket whose last close waits for long, and its other end.
+fn lingering() -> [OwnedFd; 2] {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let sender = std::net::TcpStream::connect(address).expect("connect");
+    let (receiver, _) = listener.accept().expect("accept");
+    rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
+    sender.set_nonblocking(true).expect("it does not wait");
+    while (&sender).write(&[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(40))).expect("lingers");
+    [sender.into(), receiver.into()]
+}
+
+#[test]
+fn a_bell_between_users_is_closed_by_the_thread_of_neither() {
+    let mut registry = Registry::new(Scope::Machine, 1);
+    let mut readers = Vec::new();
+    let mut enter = |registry: &mut Registry, user| {
+        assert!(registry.attend(user, Poller::new().expect("epoll")));
+        let place = registry.admit(user).expect("a place");
+        let (socket, program) = Socket::pair().expect("socketpair");
+        readers.push(program);
+        registry.enter(user, &Arc::new(socket), place).expect("heard")
+    };
+    let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
+    // In place of each doorbell there is a file whose last close is delayed.
+    let mut ends = Vec::new();
+    for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
+        assert!(registry.found_bell(tag, user));
+        let [sender, receiver] = lingering();
+        ends.push(receiver);
+        let bell = registry.programs.get_mut(&tag).and_then(|program| program.foreign.bells.get_mut(&user));
+        bell.expect("it was found").file = sender.into();
+    }
+    let shared = Mutex::new(registry);
+    let began = Instant::now();
+    // The first doorbell is withdrawn and acknowledged, the second only withdrawn, and the third goes with its
+    // program.
+    let name = change(&shared, |registry| {
+        registry.mute_bell(one, 8);
+        registry.mute_bell(one, 9);
+        let withdrawn = &registry.programs[&one].foreign.withdrawn;
+        *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
+    });
+    assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
+    assert_eq!(
+        lock(&shared).programs[&one].foreign.withdrawn.len(),
+        1,
+        "the program is not the last to close it"
+    );
+    change(&shared, |registry| [one, other].map(|tag| registry.dismiss(tag)));
+    assert!(began.elapsed() < Duration::from_secs(30), "a user's thread is held up");
+    assert!(lock(&shared).bells_left.is_empty());
+}
