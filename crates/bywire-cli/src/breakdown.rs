@@ -1,16 +1,16 @@
-//! Where the time of a message goes, as text.
+//! The parts of a message's time, as text.
 
 use bywire_results::breakdown::{Account, CoreAccount, FAILED, Share};
 use bywire_results::quantity;
 
-/// No line is longer, in characters.
+/// The longest line, in characters.
 const WIDTH: usize = 100;
 
-/// Said below where a part may be nothing at all.
+/// The note below a part that may be zero.
 const SPANS: &str =
     "?: its interval includes 0, so that it may be nothing, or the reverse; a longer --time narrows it.";
 
-/// Both accounts below each other, each part with its share of the half-RTT, its interval, and how it was found.
+/// Both accounts, one below the other. Each part has its share of the half-RTT, its interval, and its method.
 pub fn text(account: &Account, half_rtt_ns: f64) -> String {
     let mut text = "\nParts of the half-RTT, by differences between variants\n".to_owned();
     let differences = if account.adds_up() { [&account.parts[..], &account.beside] } else { [&[][..]; 2] };
@@ -55,7 +55,7 @@ fn table(parts: &[Share], whole_ns: f64) -> String {
     parts.iter().map(row).collect()
 }
 
-/// How each part was found, every way once.
+/// How each part was measured, each method once.
 fn explained<'a>(parts: impl Iterator<Item = &'a Share>) -> String {
     let mut ways: Vec<(&str, Vec<&str>)> = Vec::new();
     for part in parts {
@@ -72,7 +72,7 @@ fn spans_zero(part: &Share) -> bool {
     part.ci95_ns.is_some_and(|[low, high]| low < 0.0 && high > 0.0)
 }
 
-/// In lines of at most [`WIDTH`], those after the first indented.
+/// Text in lines of at most [`WIDTH`], indented after the first.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! `bywire run --explain`: runs a program to its end, and tells what became of its connections.
+//! `bywire run --explain`: runs a program to its end, and reports what happened to its connections.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,9 +21,9 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::{count, unloaded};
 
-/// What the program gets as well.
+/// The signals that are passed on to the program.
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
-/// What a terminal sends to both.
+/// The signals that a terminal sends to both processes.
 const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// The most connections that get a line each.
@@ -39,22 +39,22 @@ const SWEPT_MAX: usize = 4096;
 /// Attempts to remove one. A program that writes there meanwhile does so once.
 const REMOVALS_MAX: usize = 100;
 
-/// The file that the library adds lines to.
+/// The file that the library appends lines to.
 pub struct Account {
     path: PathBuf,
-    /// Where this run's lines begin.
+    /// The offset at which this run's lines begin.
     start: u64,
     directory: LogDirectory,
 }
 
-/// A directory for what the library makes. Programs that live on after it is gone find nowhere to make anything.
+/// A directory for the library's files. A program that outlives this process can no longer make any.
 struct LogDirectory {
     path: PathBuf,
-    /// Held as long as this process lives, which no number of a process tells as surely.
+    /// Held as long as this process lives. A process number would not tell that as reliably.
     _lock: OwnedFd,
 }
 
-/// One line of it.
+/// One line of the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended<'a> {
     process: &'a str,
@@ -76,12 +76,12 @@ impl Account {
         Ok(Self { path, start, directory: log_directory })
     }
 
-    /// Where the lines go.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs the program, tells, and ends this process as the program ended.
+    /// Runs the program, prints the report, and ends this process with the program's status.
     pub fn explain(self, program: &str, command: &mut Command) -> Result<()> {
         let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
         let loaded = self.directory.path.join("loaded");
@@ -90,15 +90,15 @@ impl Account {
         let told = self
             .read()
             .map(|text| if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) });
-        // Nothing of this process is dropped where it ends as the program ended.
+        // Dropped here, because a process that ends in this way drops nothing.
         drop(self);
         eprint!("{}", told?);
         if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
-            // The program has left a core, if any: this one would tell nothing.
+            // The program has left a core dump, if any. One of this process would tell nothing.
             let none = Rlimit { current: Some(0), maximum: Some(0) };
             let _refused = setrlimit(Resource::Core, none);
             let _refused = emulate_default_handler(signal.as_raw());
-            // It has no handler that could be put back.
+            // This process has no handler for it.
             let _refused = kill_process(getpid(), signal);
         }
         std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
@@ -120,7 +120,7 @@ impl Account {
 }
 
 impl LogDirectory {
-    /// In `directory`, which is this user's.
+    /// Makes one in `directory`, which belongs to this user.
     fn make(directory: &Path) -> Result<Self> {
         loop {
             let mut random = [0; 4];
@@ -132,7 +132,7 @@ impl LogDirectory {
             }
             match directory::try_lock(&path) {
                 Ok(lock) if path.exists() => return Ok(Self { path, _lock: lock }),
-                // Another run has swept it, or is about to, before it was locked.
+                // Another run removes it, because it was not locked yet.
                 Ok(_) | Err(Errno::AGAIN | Errno::NOENT) => {}
                 Err(error) => {
                     let _absent = std::fs::remove_dir(&path);
@@ -142,7 +142,7 @@ impl LogDirectory {
         }
     }
 
-    /// Removes those of runs that were killed.
+    /// Removes the directories of killed runs.
     fn sweep(directory: &Path) {
         let names = directory::names(directory, SWEPT_MAX).unwrap_or_default();
         for path in names.iter().filter(|name| name.starts_with(PREFIX)).map(|name| directory.join(name)) {
@@ -164,20 +164,21 @@ impl Drop for LogDirectory {
     }
 }
 
-/// Is a terminal's foreground this process's group, so that its keys reach the program as well?
+/// Is this process group in the foreground of its terminal, so that signals from the keyboard reach the program too?
 fn is_in_foreground() -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return false };
-    // The name in parentheses may hold anything; state, parent, group, session, terminal and its foreground follow.
+    // The name in parentheses may contain any character. State, parent, group, session, terminal and the terminal's
+    // foreground group follow.
     let Some((_, rest)) = text.rsplit_once(')') else { return false };
     let words: Vec<&str> = rest.split_whitespace().collect();
     matches!((words.get(2), words.get(5)), (Some(group), Some(foreground)) if group == foreground)
 }
 
-/// Waits for the program, which gets whatever signal this process gets; those of a terminal's keys go to both anyway.
+/// Waits for the program, and passes on every signal that this process gets. Signals from the keyboard reach both.
 fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
     let pid = Pid::from_raw(child.id() as i32).context("a process without a number")?;
     loop {
-        // Before it is slept: it may have ended before its signal was looked for.
+        // Checked before the wait, because the program may have ended before its signal was watched.
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
@@ -193,7 +194,7 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
     }
 }
 
-/// What the lines of a log say, for people.
+/// The report on the lines of a log, for readers.
 fn tell(text: &str) -> String {
     let (programs, ended): (Vec<_>, Vec<_>) =
         text.lines().filter_map(Ended::read).partition(Ended::is_of_program);
@@ -240,12 +241,12 @@ impl<'a> Ended<'a> {
         })
     }
 
-    /// It tells of all that its program has from then on, and of no connection by itself.
+    /// True if the line is about the whole program and not about a connection.
     fn is_of_program(&self) -> bool {
         self.ends == ["-", "-"]
     }
 
-    /// One that was ready to leave the kernel, and over before anything did, is told with those that stayed.
+    /// True if bytes crossed memory. A connection that was ready but ended earlier counts as not carried.
     fn is_carried(&self) -> bool {
         self.fate == "carried" && (self.sent_in_memory_bytes > 0 || self.received_in_memory_bytes > 0)
     }
@@ -270,7 +271,7 @@ impl<'a> Ended<'a> {
     }
 }
 
-/// In a few words, by a reason's name.
+/// A reason in a few words.
 fn reason(name: &str) -> &str {
     if name == "carried" {
         return UNUSED;

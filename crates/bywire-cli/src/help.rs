@@ -1,4 +1,4 @@
-//! The help of `bywire measure`: examples first, then levels; of one level its tests, links and options.
+//! The help of `bywire measure`: examples first, then levels. The help of one level has its tests, links and options.
 
 use anyhow::Result;
 use bywire_measure::options::{OPTIONS, means_something};
@@ -7,7 +7,7 @@ use clap::Command;
 
 use crate::output;
 
-/// One command for each thing that people come for.
+/// One command for each usual purpose.
 pub const EXAMPLES: &str = "\
 Examples:
   bywire measure tcp latency --size 1
@@ -24,10 +24,10 @@ Examples:
   bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
   bywire measure memory memcpy --size 1MiB";
 
-/// Options that mean something nearly everywhere: help without a level names no others.
+/// Options that apply nearly everywhere. Help without a level shows only these.
 const GENERAL: [&str; 8] = ["size", "time", "link", "between", "cores", "json", "style", "help"];
 
-/// Prints the help of `command`, which is the whole program's, or of one level.
+/// Prints the help of `command`, which is that of the whole program, or the help of one level.
 pub fn print(command: Command, level: Option<&str>) -> Result<()> {
     let text = match level {
         None => general(command),
@@ -65,7 +65,7 @@ fn of_level(command: Command, level: &registry::Row) -> String {
     rendered(command, &after, |option| meant.contains(&option))
 }
 
-/// The help with `before` above the options, of which only those are shown that `shows` takes.
+/// The help with `before` above the options, and with only the options for which `shows` returns true.
 fn rendered(mut command: Command, before: &str, shows: impl Fn(&str) -> bool) -> String {
     command.build();
     let measure = command.find_subcommand("measure").cloned().unwrap_or(command);

@@ -53,16 +53,16 @@ enum Action {
     Bench(bench::BenchArgs),
     /// Take one measurement
     Measure(Box<measure::MeasureArgs>),
-    /// Be the far end of measurements from other machines
+    /// Serve targets of measurements that other machines start
     Serve(serve::ServeArgs),
     /// Make the report of a stored session again
     #[command(
         before_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv\n  bywire report sessions/one sessions/two --output both.html --svg plots --tables tables"
     )]
     Report(report::ReportArgs),
-    /// Set two sessions against each other: what became better or worse, and how sure that is
+    /// Compare two sessions: what became better or worse, and with what certainty
     Compare(compare::CompareArgs),
-    /// Show the machines of the source documents as models: what was fitted, what they predict, how far off that is
+    /// Show models of the source documents' machines: fitted values, predictions, and their deviations
     #[command(
         before_help = "Examples:\n  bywire historic\n  bywire historic --json",
         after_help = "Nothing is measured: each model is made of the figures that its document prints, of Myrinet and of the first \
@@ -70,7 +70,7 @@ enum Action {
                       good a model is. The graphs are in the report of a session."
     )]
     Historic(historic::HistoricArgs),
-    /// Show what this machine offers to each level, and what to do about the rest
+    /// Show which levels work on this machine, and how to enable the others
     #[command(before_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
@@ -81,15 +81,15 @@ enum Action {
         before_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
-    /// Run a program whose TCP connections to others run this way are carried in memory
+    /// Run a program so that its TCP connections to other such programs are carried in memory
     Run(run::RunArgs),
-    /// Pair the connections of `bywire run` of all users, in place of a service of each
+    /// Pair the connections of `bywire run` for all users, in place of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
     Init(node::InitArgs),
     /// Serve this machine's ports: connections to other machines, until Ctrl-C
     Up(node::UpArgs),
-    /// Show this machine's node, and what the programs of `bywire run` have carried, and what not and why
+    /// Show this machine's node, and which connections of `bywire run` are carried, which are not, and why
     Status(status::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
@@ -135,7 +135,7 @@ fn command() -> clap::Command {
     Bywire::command().mut_subcommands(|subcommand| subcommand.help_template(template))
 }
 
-/// What the parser says over several paragraphs, on one line: what is wrong, what may have been meant, where to look.
+/// The parser's message of several paragraphs on one line: what is wrong, what may have been meant, and where to look.
 fn usage_error(said: &str, command: &str) -> String {
     let paragraphs: Vec<&str> = said.split("\n\n").map(str::trim).collect();
     let wrong = paragraphs[0].trim_start_matches("error: ").trim_end_matches('.');
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Parses an example up to where the shell takes over, as the shell would pass it.
+    /// Parses an example as the shell would pass it, up to where the shell interprets more.
     fn accept(example: &str) {
         let ours = example.split(&['|', '>', '(', '#', '&', ';'][..]).next().unwrap();
         let words: Vec<&str> = ours.split_whitespace().collect();
@@ -209,7 +209,7 @@ mod tests {
             let prefix = format!("bywire {}", subcommand.get_name());
             assert!(examples(&help).any(|example| example.starts_with(&prefix)), "{prefix} has no example");
             examples(&help).for_each(accept);
-            // Nowhere else, so that they stand above the options.
+            // Only here, so that they are above the options.
             let after = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert_eq!(examples(&after).next(), None, "{prefix} has an example below its options");
         }

@@ -69,7 +69,7 @@ pub struct UpArgs {
     port: u16,
 }
 
-/// The directory that was named, or the default one.
+/// The given directory, or the default one.
 fn directory(named: Option<&Path>) -> Result<PathBuf> {
     let none = || Misuse("this user has no home: name the directory of the configuration by --config".into());
     Ok(place::directory(named).ok_or_else(none)?)
@@ -101,7 +101,7 @@ impl InitArgs {
         crate::output::print(&format!("# {made}\n# {all}\n{}", fabric::stanza(&node)))
     }
 
-    /// What the arguments say. The key is none yet.
+    /// The node that the arguments describe. Its key is not known yet.
     fn node_without_key(&self) -> Result<Node> {
         let allowed = "letters, digits, `-`, `_` and `.`, 48 at most, and not `localhost`";
         for name in [&self.name, &self.fabric] {
@@ -148,13 +148,13 @@ impl UpArgs {
             service.udp_port()
         );
         crate::output::print(&ready)?;
-        // Without a service manager there is nobody to tell.
+        // Without a service manager there is no socket to notify.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(service.run(&stop, &reload)?)
     }
 }
 
-/// What the reader has to change is misuse.
+/// An error that the reader has to correct is misuse.
 fn refused(error: ServiceError) -> anyhow::Error {
     match error {
         ServiceError::Key(key::KeyError::Random(_)) => error.into(),
@@ -164,20 +164,20 @@ fn refused(error: ServiceError) -> anyhow::Error {
     }
 }
 
-/// What this machine's service says. `None`: none runs.
+/// The state of this machine's service. `None`: none is running.
 ///
 /// # Errors
-/// One that runs does not answer.
+/// A running service does not answer.
 pub fn ask() -> Result<Option<Vec<Entry>>> {
     match ask::status(None) {
         Ok(entries) => Ok(Some(entries)),
-        // Another user's, or no directory where one could be.
+        // The service of another user, or there is no directory for one.
         Err(ask::AskError::Absent | ask::AskError::Foreign(_) | ask::AskError::Runtime(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// For people.
+/// For readers.
 pub fn text(entries: &[Entry]) -> String {
     entries.iter().map(line).collect()
 }
@@ -272,7 +272,7 @@ fn key_text(bytes: &[u8; 32]) -> String {
     key::to_text(&bywire_wire::handshake::PublicKey(*bytes))
 }
 
-/// For programs: `null` where no service runs.
+/// For programs. `null` if no service is running.
 pub fn object(entries: Option<&[Entry]>) -> Value {
     let Some(entries) = entries else { return Value::Null };
     let mut object = json!({});

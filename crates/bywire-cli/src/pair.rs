@@ -18,14 +18,14 @@ use serde::Deserialize;
 
 use crate::run::{IDLE, MACHINE_SOCKET};
 
-/// What is read where nothing is named, if it is there.
+/// The configuration file that is read by default, if it exists.
 const DEFAULT_CONFIG: &str = "/etc/bywire.toml";
-/// A configuration is short.
+/// The longest configuration file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// One that systemd keeps the socket of ends when it is not needed; else it stays.
+/// A service whose socket systemd keeps ends after this time without programs. Other services stay.
 const EVER: Duration = Duration::from_secs(u64::MAX / 4);
 
-/// Where it listens, and which namespaces are joined.
+/// The arguments: where to listen, and which namespaces are joined.
 #[derive(Args, Debug)]
 #[command(before_help = "\
 Examples:
@@ -49,7 +49,7 @@ pub struct PairArgs {
     config: Option<PathBuf>,
 }
 
-/// A configuration file as a whole: other parts of Bywire have tables of their own in it.
+/// A whole configuration file. Other parts of Bywire have tables of their own in it.
 #[derive(Debug, Default, Deserialize)]
 struct File {
     #[serde(default)]
@@ -59,7 +59,7 @@ struct File {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Settings {
-    /// Each list: network namespaces in which an address means one host.
+    /// Lists of network namespaces in which an address names the same host.
     one_address_space: Vec<Vec<String>>,
 }
 
@@ -106,7 +106,7 @@ impl PairArgs {
     }
 }
 
-/// Who names what is there already has named the wrong thing.
+/// An existing file that is not a socket was named by mistake.
 fn refused(error: StartError) -> anyhow::Error {
     match error {
         StartError::Occupied(_) => Misuse::of(error),
@@ -114,7 +114,7 @@ fn refused(error: StartError) -> anyhow::Error {
     }
 }
 
-/// Where to listen. Nobody but its user must be able to put another socket there.
+/// The socket to listen on. Only its user may be able to replace it.
 fn place(named: Option<PathBuf>, is_root: bool) -> Result<PathBuf> {
     let Some(path) = named else {
         if !is_root {
@@ -132,7 +132,7 @@ fn place(named: Option<PathBuf>, is_root: bool) -> Result<PathBuf> {
     };
     let path = std::path::absolute(path)?;
     let directory = path.parent().unwrap_or(Path::new("/"));
-    // Not for all to put their own things in, as the directory where programs meet is.
+    // Unlike the directory in which programs meet, this one must not be writable for every user.
     if fs::create_dir(directory).is_ok() {
         directory::set_access(directory, if is_root { 0o755 } else { 0o700 }, None)?;
     }

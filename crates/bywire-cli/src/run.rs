@@ -23,16 +23,16 @@ use rustix::fs::{Access, access};
 
 use crate::explain::Account;
 
-/// A service that nobody has needed for so long ends.
+/// A service without programs ends after this time.
 pub const IDLE: Duration = Duration::from_secs(30);
-/// Where a service for the whole machine listens: root alone can make something there.
+/// The socket of a service for the whole machine. Only root can make files there.
 pub const MACHINE_SOCKET: &str = "/run/bywire-pairing/socket";
-/// Names another place, or none; whoever sets it trusts who listens there.
+/// The environment variable that names another socket, or none. The user who sets it trusts the service there.
 pub const MACHINE_VARIABLE: &str = "BYWIRE_PAIRING";
-/// In a directory of a user's own: that user's service.
+/// The socket of a user's own service, in the user's directory.
 pub const OWN_SOCKET: &str = "pairing";
 
-/// The program, and how it is run.
+/// The program, and the options of its run.
 #[derive(Args, Debug)]
 #[command(
     before_help = "\
@@ -78,7 +78,7 @@ pub struct RunArgs {
     explain: bool,
 }
 
-/// Where the service listens.
+/// The socket of the service.
 #[derive(Args, Debug)]
 pub struct ServiceArgs {
     /// The socket
@@ -89,7 +89,7 @@ pub struct ServiceArgs {
 }
 
 impl RunArgs {
-    /// Becomes the program; returns only if that fails.
+    /// Becomes the program. Returns only if that fails.
     pub fn run(self) -> Result<()> {
         let spin = (self.spin || self.no_spin).then_some(self.spin);
         let library = match self.library {
@@ -120,7 +120,7 @@ impl RunArgs {
     }
 }
 
-/// The library would say nothing of a word that it does not know.
+/// Checked here, because the library does not report an unknown word.
 fn check_switch(variable: &str, meaning: &str) -> Result<()> {
     match std::env::var_os(variable) {
         Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => {
@@ -130,7 +130,7 @@ fn check_switch(variable: &str, meaning: &str) -> Result<()> {
     }
 }
 
-/// Nor of a number that it cannot read.
+/// Checked here, because the library does not report an invalid number.
 fn check_calls() -> Result<()> {
     match std::env::var_os(CALLS_VARIABLE) {
         Some(word) if !word.is_empty() && word.to_str().is_none_or(|word| word.parse::<u32>().is_err()) => {
@@ -143,10 +143,10 @@ fn check_calls() -> Result<()> {
     }
 }
 
-/// The file that a log is asked for in, if the library can write there: it would say nothing.
+/// Checks that the library can write the log, because it would not report that.
 fn log() -> Result<Option<PathBuf>> {
     let Some(named) = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty()) else { return Ok(None) };
-    // The program may change its directory before it writes there.
+    // An absolute path, because the program may change its directory.
     let path = std::path::absolute(&named)?;
     let wanted = format!(
         "name a file that you may write, or a new one in a directory where you may make it, by at most {LOG_PATH_BYTES_MAX} \
@@ -174,17 +174,17 @@ fn check_log(path: &Path) -> Result<()> {
     }
 }
 
-/// Ends as `env` and `nohup` do, so that it can be told from an end of the program's own.
+/// The exit status of `env` and `nohup`, which differs from the program's own.
 fn not_run(program: &str, failed: &io::Error) -> ! {
     complain("bywire", format!("cannot run `{program}`: {failed}"));
     std::process::exit(if failed.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 impl ServiceArgs {
-    /// Serves until nobody needs it.
+    /// Serves until no program needs it.
     pub fn run(self) -> Result<()> {
         if self.detach {
-            // The parent of what is started now ends; what it says goes to whoever reads our output.
+            // The parent of this process ends now. Output goes to the reader of the parent's output.
             let this = std::env::current_exe().context("cannot tell where this command is")?;
             let mut command = Command::new(this);
             command.arg(launch::SERVICE).arg(&self.path).process_group(0);
@@ -201,14 +201,14 @@ impl ServiceArgs {
     }
 }
 
-/// With the machine's service where there is one, else with this user's own, which is started. Without any, everything
-/// stays TCP; the program runs in any case.
+/// Uses the machine's service if there is one, and otherwise this user's own, which is started. Without any service,
+/// everything stays TCP, and the program still runs.
 fn served(launch: Launch) -> Result<Launch> {
     let complain = |said: String| complain("bywire", said + ": everything stays TCP");
     if let Some(socket) = machine_socket()? {
         match status::ask(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),
-            // Whoever names it wants no other.
+            // A user who names a service wants no other.
             Err(cause) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
                 complain(Unheard { socket: socket.clone(), cause }.to_string());
                 return Ok(launch.served_at(socket));
@@ -223,7 +223,7 @@ fn served(launch: Launch) -> Result<Launch> {
     Ok(launch)
 }
 
-/// The service that [`MACHINE_VARIABLE`] names is not there.
+/// The service that [`MACHINE_VARIABLE`] names does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{MACHINE_VARIABLE}={}: {}; name the socket of a running `bywire pair`, or leave it empty for a service of your own",
@@ -231,16 +231,16 @@ fn served(launch: Launch) -> Result<Launch> {
     match cause { AskError::Absent => "no pairing service listens there".to_owned(), other => other.to_string() }
 )]
 pub struct Unheard {
-    /// What was named.
+    /// The given name.
     pub socket: PathBuf,
-    /// What came of it.
+    /// The error.
     pub cause: AskError,
 }
 
-/// Where a service of the whole machine may listen. In a runtime directory of one's own nobody else is met.
+/// The possible socket of a service for the whole machine. A user's own runtime directory has none.
 pub fn machine_socket() -> Result<Option<PathBuf>> {
     if let Some(named) = std::env::var_os(MACHINE_VARIABLE) {
-        // The program may change its directory before it looks there.
+        // An absolute path, because the program may change its directory.
         return Ok(if named.is_empty() { None } else { Some(std::path::absolute(named)?) });
     }
     let socket = PathBuf::from(MACHINE_SOCKET);
@@ -249,12 +249,12 @@ pub fn machine_socket() -> Result<Option<PathBuf>> {
     Ok((std::env::var_os("BYWIRE_RUNTIME_DIR").is_none() && is_roots).then_some(socket))
 }
 
-/// This user's own directory, which nobody else can write: what is loaded into programs lies there, also into those that
-/// become another user.
+/// This user's own directory, which other users cannot write to. Programs load files from it, even programs that become
+/// another user.
 pub fn own_directory() -> Result<PathBuf> {
     let user = bywire_sys::process::user();
     let wanted = "set BYWIRE_RUNTIME_DIR to a directory that you may write";
-    // Programs change their directories, and are told of this one.
+    // An absolute path, because programs change their directories.
     let path =
         std::path::absolute(bywire_eth::control::runtime_directory()?)?.join(format!("sockets-{user}"));
     match fs::DirBuilder::new().mode(0o711).create(&path) {

@@ -1,4 +1,4 @@
-//! A cell as people read it: whole, or as one line of a table that grows.
+//! A cell in the form for readers: complete, or as one line of a growing table.
 
 use bywire_measure::measure::PAIRS;
 use bywire_results::breakdown::Account;
@@ -10,7 +10,7 @@ use bywire_results::web;
 
 use crate::breakdown;
 
-/// A heading, a line for each figure with the result first, and what its words mean.
+/// A heading, a line for each figure with the result first, and explanations of the terms.
 pub fn of_cell(cell: &Cell) -> String {
     let mut rows = vec![
         (result_name(cell).to_owned(), show(cell.value, cell.unit)),
@@ -33,12 +33,12 @@ pub fn of_cell(cell: &Cell) -> String {
     std::iter::once(heading(cell) + "\n").chain(rows).chain(account).chain(notes).collect()
 }
 
-/// What stands above the lines of [`line`].
+/// The heading above the lines of [`line`].
 pub fn line_heading() -> String {
     format!("{:<7} {:<10} {:<28} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
 }
 
-/// A cell in one line; what was cut short says how many pairs it has.
+/// A cell in one line. A cell that was cut short states the number of its pairs.
 pub fn line(cell: &Cell) -> String {
     let cut_short = (cell.pairs() < PAIRS as usize).then(|| format!(": {}", cell.pairs()));
     format!(
@@ -72,10 +72,10 @@ fn machine(cacheline: Cacheline) -> String {
     spans.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// A cache line whose half-RTT differs by this factor between two looks tells of two states of the machine.
+/// If the half-RTT of a cache line differs by this factor between two measurements, the machine has changed its state.
 const STATES_APART: f64 = 1.5;
 
-/// What the cell's value is, as a median over pairs.
+/// The name of the cell's value, which is a median over pairs.
 fn result_name(cell: &Cell) -> &'static str {
     match (cell.test.as_str(), cell.unit) {
         ("latency" | "breakdown" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
@@ -143,7 +143,7 @@ const DETAILS: [(&str, &str); 26] = [
     ("summed_transactions_per_second", "transactions of all"),
 ];
 
-/// The results among the details, then all others, what was granted and how long it took.
+/// The results among the details, then all others, such as granted buffers and the elapsed time.
 fn details(cell: &Cell) -> Vec<(String, String)> {
     let value = |name: &str| cell.details.number(name);
     let results =
@@ -154,14 +154,14 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     results.chain(open_loops(cell)).chain(others).chain(group(cell)).collect()
 }
 
-/// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
+/// One line for each open loop: the requested and the answered rate, and the latency from when each request was due.
 fn open_loops(cell: &Cell) -> Vec<(String, String)> {
     let row = |open: &web::OpenLoop| {
         let share = 100.0 * open.share;
         let of = |name: &str| cell.details.number(&format!("open_{share:.0}_{name}"));
         let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
         let spread = || Some(format!(", {} to {} by pair", time("p99_least_ns")?, time("p99_most_ns")?));
-        // A quantile that too few requests lie beyond is not there.
+        // A quantile with too few requests beyond it is absent.
         let latency = [
             time("p50_ns").map(|p50| format!("p50 {p50}")),
             time("p99_ns").zip(time("from_send_p99_ns")).map(|(p99, sent)| {
@@ -186,10 +186,10 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
     cell.details.open_loops().iter().filter_map(row).collect()
 }
 
-/// Connections that are shown one by one; all stand in the JSON.
+/// The most connections that are listed one by one. The JSON has all.
 const CONNECTIONS_SHOWN: usize = 12;
 
-/// What each of several connections did, and what limited all of them.
+/// The result of each of several connections, and what limited all of them.
 fn group(cell: &Cell) -> Vec<(String, String)> {
     let lists =
         [("connections_ns", Unit::Nanoseconds), ("connections_bytes_per_second", Unit::BytesPerSecond)];
@@ -214,7 +214,7 @@ fn group(cell: &Cell) -> Vec<(String, String)> {
     rows
 }
 
-/// A detail's own words, and its value in the unit that its name ends with.
+/// The label of a detail, and its value in the unit that its name ends with.
 fn detail(name: &str, value: f64) -> (String, String) {
     let units = [
         ("_bytes_per_second", Some(Unit::BytesPerSecond)),
@@ -239,12 +239,12 @@ fn detail(name: &str, value: f64) -> (String, String) {
     (label, shown)
 }
 
-/// A count as it is, anything else to three decimals.
+/// A whole number as it is, any other with three decimals.
 fn rounded(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value}") } else { format!("{value:.3}") }
 }
 
-/// What the kernel granted, by end and direction.
+/// The values that the kernel granted, by end and direction.
 fn socket_buffer(name: &str) -> String {
     let (end, direction) = match name.split_once('_') {
         Some((end, direction)) => (end, direction),
@@ -266,7 +266,7 @@ fn cpu(end: &CpuEnd) -> String {
     if known.is_empty() { "not measured by this test".to_owned() } else { known.join(", ") }
 }
 
-/// Service demand of both ends and of those who carry between them.
+/// Service demand of both ends and of the carrying processes.
 fn all_demand(cell: &Cell) -> Option<String> {
     let lossy = cell.details.lost_share().is_some();
     let kb = if lossy { "KB that arrived" } else { "KB" };
@@ -281,7 +281,7 @@ fn blocks(cell: &Cell) -> String {
     format!("{} in {pairs}; {} disturbed, {outliers}", cell.blocks.len(), cell.disturbed_blocks())
 }
 
-/// What the words above mean, of those that were used.
+/// Explanations of the terms that were used.
 fn notes(cell: &Cell) -> Vec<&'static str> {
     let transactions = cell.cpu.source.service_demand_us_per_transaction.is_some();
     let per_kb = cell.cpu.source.service_demand_us_per_kb.is_some();
@@ -296,19 +296,20 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         ),
         (
             cell.details.contains_key(web::LOADS),
-            "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
-             a slow one counts; where they are not sustained the queue grows for as long as one asks. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
+            "At a share of the peak, requests are due at random times that are drawn beforehand. Each is timed from when it was due, so \
+             waiting behind a slow one counts. If a rate is not sustained, the queue grows as long as the loop runs. \"From the send \
+             itself\" is what a client sees that waits for each answer before its next request (coordinated omission).",
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
         (
             per_kb && cell.details.lost_share().is_some(),
-            "Of what may get lost the source's µs/KB is by what it sent, and that of all ends by what arrived.",
+            "Where messages may be lost, the source's µs/KB is per KB sent, and that of all ends is per KB received.",
         ),
         (
             cell.cacheline.is_some(),
-            "Cache line: its half-RTT between the same cores just before and after. A virtual machine may change it three-fold by \
-             the second, and results with it: compare runs of one state.",
+            "Cache line: its half-RTT between the same cores just before and after. On a virtual machine it may change three-fold \
+             within a second, and results with it: compare runs in the same state.",
         ),
         (
             cell.cacheline.is_some_and(apart),
@@ -319,7 +320,7 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
     notes.into_iter().filter(|(used, _)| *used).map(|(_, note)| note).collect()
 }
 
-/// What tells cells of one level, test and size apart.
+/// The parameters that distinguish cells of one level, test and size.
 fn way(cell: &Cell) -> String {
     let link = cell.link.clone().filter(|link| *link != cell.level);
     let chosen = &cell.parameters;
@@ -333,7 +334,7 @@ fn way(cell: &Cell) -> String {
         chosen.get("alpha").map(|alpha| format!("α {alpha}")),
         chosen.number("connections").map(|connections| count_of(connections, "connection")),
         chosen.is_on("epoll").then(|| "epoll".to_owned()),
-        // Other sockets always sleep, where they do not poll.
+        // Other sockets always sleep unless they poll.
         (["msg", "sock"].contains(&&*cell.level) && chosen.spin() == Some(Spin::Never))
             .then(|| "sleeping".to_owned()),
         (chosen.spin() == Some(Spin::Always)).then(|| "polling".to_owned()),
