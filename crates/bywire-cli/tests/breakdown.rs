@@ -1,12 +1,12 @@
 //! `bywire measure … breakdown` from outside: parts that add up, each with how it was found, and nothing clipped.
 
-mod scene;
+mod processes;
 
 use std::fs;
 
 use bywire_results::breakdown::{Account, REST};
 use bywire_results::cell::Cell;
-use scene::{bywire, eventually, processes_of};
+use processes::{bywire, eventually, processes_of};
 
 /// The cell and its account.
 fn broken_down(arguments: &[&str]) -> (Cell, Account) {

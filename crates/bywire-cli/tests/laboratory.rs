@@ -1,6 +1,6 @@
 //! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
 
-mod scene;
+mod processes;
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use std::process::{Child, Output};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{bywire, eventually, processes_of};
+use processes::{bywire, eventually, processes_of};
 use serde_json::{Value, json};
 
 /// A directory to measure in, or nothing where this machine cannot.

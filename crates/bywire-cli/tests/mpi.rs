@@ -1,6 +1,6 @@
 //! `bywire measure mpi` from outside: both implementations over every link, and what an end at any moment leaves.
 
-mod scene;
+mod processes;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{bywire, eventually, processes_of, processes_with};
+use processes::{bywire, eventually, processes_of, processes_with};
 use serde_json::{Value, json};
 
 /// What every process of a command carries, launchers' daemons on the other side of a cable too.

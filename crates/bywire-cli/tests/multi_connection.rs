@@ -1,13 +1,13 @@
 //! Several connections at once, from outside: what a cell says of each, nodes around a switch, and what is left behind.
 
-mod scene;
+mod processes;
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{bywire, eventually, processes_of};
+use processes::{bywire, eventually, processes_of};
 use serde_json::Value;
 
 fn measure(directory: &Path, arguments: &[&str]) -> Output {

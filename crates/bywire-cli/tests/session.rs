@@ -1,7 +1,7 @@
 //! A session that cannot go on: interrupted at any moment, or without room or place for what it measures. What was
 //! measured before is kept and can be read; nothing else is left.
 
-mod scene;
+mod processes;
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bywire_results::store;
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{bywire, eventually, processes_of};
+use processes::{bywire, eventually, processes_of};
 
 /// Sessions that are interrupted, and at most how late; a session of these cells takes a few seconds.
 const INTERRUPTS: u64 = 20;

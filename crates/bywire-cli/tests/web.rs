@@ -1,6 +1,6 @@
 //! `bywire measure web` from outside: what a cell says, real servers over every link, and what an end at any moment leaves.
 
-mod scene;
+mod processes;
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use scene::{bywire, eventually, processes_of};
+use processes::{bywire, eventually, processes_of};
 use serde_json::{Value, json};
 
 /// What a machine may lack.

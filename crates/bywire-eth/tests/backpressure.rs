@@ -1,7 +1,7 @@
 //! A full ring slows the senders to that process, and no other sender.
 
 mod hostile_peer;
-mod rooms;
+mod hosts;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use bywire_eth::order::{self, Answer, CarrierSettings, Confinement, NewInterface
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use hostile_peer::{HostilePeer, join};
-use rooms::{Link, Room, SETTINGS, join as join_rooms, persist, rooms, tcp};
+use hosts::{Link, Host, SETTINGS, join as join_hosts, persist, hosts, tcp};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any test, so that a held-back queue stays held back.
@@ -295,9 +295,9 @@ impl Figures {
     }
 }
 
-/// TCP counters of a room: segments sent, and segments retransmitted.
-fn tcp_counts(room: &Room) -> [u64; 2] {
-    let text = room.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("it is there");
+/// TCP counters of a host: segments sent, and segments retransmitted.
+fn tcp_counts(host: &Host) -> [u64; 2] {
+    let text = host.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("it is there");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, numbers) = (lines.next().expect("names"), lines.next().expect("numbers"));
     ["OutSegs", "RetransSegs"].map(|wanted| {
@@ -306,11 +306,11 @@ fn tcp_counts(room: &Room) -> [u64; 2] {
     })
 }
 
-/// Runs `count` connections from the first room to the second, for `time`.
-fn flows(rooms: &[Room], count: usize, time: Duration) -> Figures {
+/// Runs `count` connections from the first host to the second, for `time`.
+fn flows(hosts: &[Host], count: usize, time: Duration) -> Figures {
     let ends: Vec<(TcpStream, TcpStream)> =
-        (0..count).map(|number| tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000 + number as u16))).collect();
-    let before = tcp_counts(&rooms[0]);
+        (0..count).map(|number| tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000 + number as u16))).collect();
+    let before = tcp_counts(&hosts[0]);
     let began = Instant::now();
     let received_bytes = std::thread::scope(|scope| {
         let receivers: Vec<_> = ends
@@ -338,26 +338,26 @@ fn flows(rooms: &[Room], count: usize, time: Duration) -> Figures {
         receivers.into_iter().map(|receiver| receiver.join().expect("it ends")).sum()
     });
     let seconds = began.elapsed().as_secs_f64();
-    let after = tcp_counts(&rooms[0]);
+    let after = tcp_counts(&hosts[0]);
     Figures { received_bytes, seconds, segments: after[0] - before[0], retransmitted: after[1] - before[1] }
 }
 
-/// Two rooms, connected by a `veth` pair.
-fn cable() -> Option<Vec<Room>> {
-    let rooms = rooms(2)?;
-    let place = format!("/proc/{}/fd/{}", std::process::id(), rooms[1].namespace.as_fd().as_raw_fd());
-    rooms[0].ip(&format!("link add by0 mtu 9000 type veth peer name by0 mtu 9000 netns {place}"));
-    for room in &rooms {
-        room.ip(&format!("address add 10.77.0.{}/24 dev by0", room.number));
-        room.ip("link set by0 up");
+/// Two hosts, connected by a `veth` pair.
+fn cable() -> Option<Vec<Host>> {
+    let hosts = hosts(2)?;
+    let place = format!("/proc/{}/fd/{}", std::process::id(), hosts[1].namespace.as_fd().as_raw_fd());
+    hosts[0].ip(&format!("link add by0 mtu 9000 type veth peer name by0 mtu 9000 netns {place}"));
+    for host in &hosts {
+        host.ip(&format!("address add 10.77.0.{}/24 dev by0", host.number));
+        host.ip("link set by0 up");
     }
-    Some(rooms)
+    Some(hosts)
 }
 
 #[test]
 fn four_streams_between_two_processes_repeat_hardly_more_than_over_a_cable() {
-    let (Some(cable), Some(carried)) = (cable(), rooms(2)) else { return };
-    let mut joined = join_rooms(&carried, Link::Between, 9000);
+    let (Some(cable), Some(carried)) = (cable(), hosts(2)) else { return };
+    let mut joined = join_hosts(&carried, Link::Between, 9000);
     // On this machine, a thread may wait for a processor longer than the default hold-back.
     for network in &mut joined.networks {
         network.configure(CarrierSettings { hold_back_ms: 10_000, ..SETTINGS }).expect("told");

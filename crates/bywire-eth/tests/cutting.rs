@@ -2,7 +2,7 @@
 //! leaves it by another that accepts no superframes, so the kernel has to cut it. The kernel's segments must equal
 //! ours in every byte.
 
-mod rooms;
+mod hosts;
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use bywire_eth::offload::{self, VnetHeader};
 use bywire_eth::segment::Segmenter;
 use bywire_sys::Errno;
 use bywire_sys::tap::{Offloads, Queue, Tap};
-use rooms::{Room, TIMEOUT, persist, rooms};
+use hosts::{Host, TIMEOUT, persist, hosts};
 
 const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 
@@ -18,22 +18,22 @@ const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_seg
 struct Bench {
     whole: Tap,
     plain: Tap,
-    _room: Room,
+    _room: Host,
 }
 
 fn bench() -> Option<Bench> {
-    let room = rooms(1)?.remove(0);
-    let (whole, plain) = room.inside(|| {
+    let host = hosts(1)?.remove(0);
+    let (whole, plain) = host.inside(|| {
         let whole = Tap::create("whole", 1, ALL).expect("a TAP");
         (whole, Tap::create("plain", 1, Offloads::default()).expect("a TAP"))
     });
-    room.ip("link add br0 type bridge mcast_snooping 0");
+    host.ip("link add br0 type bridge mcast_snooping 0");
     for name in ["whole", "plain"] {
         // The kernel must not send frames of its own.
-        room.ip(&format!("link set {name} addrgenmode none mtu 9000 master br0"));
-        room.ip(&format!("link set {name} up"));
+        host.ip(&format!("link set {name} addrgenmode none mtu 9000 master br0"));
+        host.ip(&format!("link set {name} up"));
     }
-    room.ip("link set br0 addrgenmode none up");
+    host.ip("link set br0 addrgenmode none up");
     // A bridge port learns for a moment before it forwards. Ordinary frames show when it forwards.
     let ordinary =
         |number: u64| [[0xFF; 6].as_slice(), &[2, 0, 0, 0, 0, 2], &[0; 40], &number.to_be_bytes()].concat();
@@ -47,7 +47,7 @@ fn bench() -> Option<Bench> {
     // Late copies of the first frame arrive before this frame.
     write(1).expect("the kernel takes it");
     while read(&plain.queues[0], TIMEOUT).expect("it forwards") != ordinary(1) {}
-    Some(Bench { whole, plain, _room: room })
+    Some(Bench { whole, plain, _room: host })
 }
 
 /// The next frame, if one comes within `timeout`.
@@ -120,7 +120,7 @@ fn superframe(recipe: Recipe) -> Superframe {
         frame.extend([0, 0, 1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
     let payload_offset = frame.len();
-    frame.extend((0..recipe.payload_bytes).map(|index| rooms::byte_at(9, index)));
+    frame.extend((0..recipe.payload_bytes).map(|index| hosts::byte_at(9, index)));
     let gso_type = match (recipe.udp, recipe.ipv6) {
         (true, _) => offload::GSO_UDP_L4,
         (false, false) => offload::GSO_TCPV4,

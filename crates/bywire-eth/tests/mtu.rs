@@ -1,11 +1,11 @@
 //! The MTUs that break things, each by its name. Streams arrive complete, and so do datagrams of every length around
 //! the packet size, within one process and between two.
 
-mod rooms;
+mod hosts;
 
 use std::net::{SocketAddr, UdpSocket};
 
-use rooms::{Joined, Link, Room, byte_at, exchange, join, rooms, tcp, udp};
+use hosts::{Joined, Link, Host, byte_at, exchange, join, hosts, tcp, udp};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 4 << 20;
@@ -70,41 +70,41 @@ fn mtu_65521_is_the_greatest() {
 #[test]
 fn packets_longer_than_the_targets_mtu_arrive() {
     for link in [Link::Within, Link::Between] {
-        let Some(rooms) = rooms(2) else { return };
-        let _joined = join(&rooms, link, 9000);
-        rooms[1].ip("link set by0 mtu 1500");
-        let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+        let Some(hosts) = hosts(2) else { return };
+        let _joined = join(&hosts, link, 9000);
+        hosts[1].ip("link set by0 mtu 1500");
+        let (near, far) = (udp(&hosts[0], hosts[0].ipv4(7001)), udp(&hosts[1], hosts[1].ipv4(7001)));
         for length in [1472, 1473, 8972] {
-            echo(&near, &far, rooms[1].ipv4(7001), length);
+            echo(&near, &far, hosts[1].ipv4(7001), length);
         }
-        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+        let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
         exchange(&near, &far, STREAM_BYTES);
     }
 }
 
 fn crosses(mtu_bytes: u32) {
     for link in [Link::Within, Link::Between] {
-        let Some(rooms) = rooms(2) else { return };
-        let mut joined = join(&rooms, link, mtu_bytes);
-        streams_cross(&rooms, mtu_bytes, &mut joined);
-        datagrams_cross(&rooms, mtu_bytes);
+        let Some(hosts) = hosts(2) else { return };
+        let mut joined = join(&hosts, link, mtu_bytes);
+        streams_cross(&hosts, mtu_bytes, &mut joined);
+        datagrams_cross(&hosts, mtu_bytes);
     }
 }
 
-fn streams_cross(rooms: &[Room], mtu_bytes: u32, joined: &mut Joined) {
+fn streams_cross(hosts: &[Host], mtu_bytes: u32, joined: &mut Joined) {
     let is_tiny = mtu_bytes < 128;
     if is_tiny {
         // The kernel's TCP makes no segments shorter than 48 bytes. At this MTU its packets are fragmented, which
         // must be allowed.
-        for room in rooms {
-            room.inside(|| std::fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1")).expect("allowed");
+        for host in hosts {
+            host.inside(|| std::fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1")).expect("allowed");
         }
     }
     let length = if is_tiny { SLOW_STREAM_BYTES } else { STREAM_BYTES };
-    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
     exchange(&near, &far, length);
     if mtu_bytes >= IPV6_MTU_BYTES {
-        let (near, far) = tcp(&rooms[1], &rooms[0], rooms[0].ipv6(7000));
+        let (near, far) = tcp(&hosts[1], &hosts[0], hosts[0].ipv6(7000));
         exchange(&near, &far, length);
     }
     let counts = joined.networks[0].counts(0).expect("counts");
@@ -112,15 +112,15 @@ fn streams_cross(rooms: &[Room], mtu_bytes: u32, joined: &mut Joined) {
     assert!(is_tiny || mtu_bytes > 9000 || counts.sent.superframes > 0, "superframes travel whole");
 }
 
-fn datagrams_cross(rooms: &[Room], mtu_bytes: u32) {
-    let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+fn datagrams_cross(hosts: &[Host], mtu_bytes: u32) {
+    let (near, far) = (udp(&hosts[0], hosts[0].ipv4(7001)), udp(&hosts[1], hosts[1].ipv4(7001)));
     for length in lengths(mtu_bytes as usize - IPV4_AND_UDP_BYTES) {
-        echo(&near, &far, rooms[1].ipv4(7001), length);
+        echo(&near, &far, hosts[1].ipv4(7001), length);
     }
     if mtu_bytes >= IPV6_MTU_BYTES {
-        let (near, far) = (udp(&rooms[0], rooms[0].ipv6(7002)), udp(&rooms[1], rooms[1].ipv6(7002)));
+        let (near, far) = (udp(&hosts[0], hosts[0].ipv6(7002)), udp(&hosts[1], hosts[1].ipv6(7002)));
         for length in lengths(mtu_bytes as usize - IPV6_AND_UDP_BYTES) {
-            echo(&near, &far, rooms[1].ipv6(7002), length);
+            echo(&near, &far, hosts[1].ipv6(7002), length);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Interfaces of different processes reach each other through the message layer.
 
-mod rooms;
+mod hosts;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -10,23 +10,23 @@ use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{self, Answer, Confinement, Join, NewInterface, Order};
 use bywire_sys::socket::Socket;
-use rooms::{INTERFACE, SETTINGS, TIMEOUT, exchange, met, node, persist, rooms, tcp, udp};
+use hosts::{INTERFACE, SETTINGS, TIMEOUT, exchange, met, node, persist, hosts, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
 
 #[test]
 fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
     for mtu_bytes in [576, 1500, 9000, 30_000] {
-        let Some(rooms) = rooms(2) else { return };
+        let Some(hosts) = hosts(2) else { return };
         let directory = tempfile::tempdir().expect("a directory");
-        let mut one = node(&rooms[0], mtu_bytes, directory.path(), 1);
-        let mut other = node(&rooms[1], mtu_bytes, directory.path(), 1);
+        let mut one = node(&hosts[0], mtu_bytes, directory.path(), 1);
+        let mut other = node(&hosts[1], mtu_bytes, directory.path(), 1);
         assert_eq!(met(&mut other, 1)[0].node, "node1");
         assert_eq!(met(&mut one, 1)[0].interfaces[0].mtu_bytes, mtu_bytes);
-        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+        let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
         exchange(&near, &far, STREAM_BYTES);
         if mtu_bytes >= 1280 {
-            let (near, far) = tcp(&rooms[1], &rooms[0], rooms[0].ipv6(7000));
+            let (near, far) = tcp(&hosts[1], &hosts[0], hosts[0].ipv6(7000));
             exchange(&near, &far, STREAM_BYTES);
         }
         let peers = one.peers().expect("an answer");
@@ -42,31 +42,31 @@ fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
 
 #[test]
 fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
-    let Some(rooms) = rooms(3) else { return };
+    let Some(hosts) = hosts(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let mut networks: Vec<Network> = rooms.iter().map(|room| node(room, 1500, directory.path(), 2)).collect();
+    let mut networks: Vec<Network> = hosts.iter().map(|host| node(host, 1500, directory.path(), 2)).collect();
     for network in &mut networks {
         met(network, 2);
     }
     let streams: Vec<_> = [(0, 1), (1, 2), (2, 0), (0, 2)]
         .into_iter()
         .zip(7000..)
-        .map(|((from, to), port)| tcp(&rooms[from], &rooms[to], rooms[to].ipv4(port)))
+        .map(|((from, to), port)| tcp(&hosts[from], &hosts[to], hosts[to].ipv4(port)))
         .collect();
     std::thread::scope(|scope| {
         for (near, far) in &streams {
             scope.spawn(move || exchange(near, far, 1 << 20));
         }
     });
-    let sender = udp(&rooms[0], rooms[0].ipv4(7100));
+    let sender = udp(&hosts[0], hosts[0].ipv4(7100));
     sender.set_broadcast(true).expect("allowed");
     let listeners: Vec<_> =
-        rooms[1..].iter().map(|room| udp(room, SocketAddr::from(([0, 0, 0, 0], 7100)))).collect();
+        hosts[1..].iter().map(|host| udp(host, SocketAddr::from(([0, 0, 0, 0], 7100)))).collect();
     let group = Ipv4Addr::new(239, 1, 2, 3);
-    for (room, listener) in rooms[1..].iter().zip(&listeners) {
-        listener.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, room.number)).expect("joined");
+    for (host, listener) in hosts[1..].iter().zip(&listeners) {
+        listener.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, host.number)).expect("joined");
     }
-    rooms[0].ip(&format!("route add 224.0.0.0/4 dev {INTERFACE}"));
+    hosts[0].ip(&format!("route add 224.0.0.0/4 dev {INTERFACE}"));
     for everybody in [Ipv4Addr::new(10, 77, 0, 255), group] {
         sender.send_to(b"everybody", (everybody, 7100)).expect("sent");
         for listener in &listeners {
@@ -80,17 +80,17 @@ fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
 
 #[test]
 fn a_connection_survives_the_far_process_s_end_and_return() {
-    let Some(rooms) = rooms(2) else { return };
+    let Some(hosts) = hosts(2) else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let mut one = node(&rooms[0], 1500, directory.path(), 1);
-    let other = node(&rooms[1], 1500, directory.path(), 1);
-    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    let mut one = node(&hosts[0], 1500, directory.path(), 1);
+    let other = node(&hosts[1], 1500, directory.path(), 1);
+    let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
     exchange(&near, &far, 1 << 20);
     drop(other);
     std::thread::scope(|scope| {
         let stream = scope.spawn(|| exchange(&near, &far, 1 << 20));
         std::thread::sleep(Duration::from_millis(300));
-        let _other = node(&rooms[1], 1500, directory.path(), 1);
+        let _other = node(&hosts[1], 1500, directory.path(), 1);
         stream.join().expect("the stream goes on");
     });
     assert_eq!(met(&mut one, 0).len(), 0, "whoever has ended is forgotten");
@@ -98,23 +98,23 @@ fn a_connection_survives_the_far_process_s_end_and_return() {
 
 #[test]
 fn a_process_that_claims_anothers_address_neither_receives_nor_sends_by_it() {
-    let Some(rooms) = rooms(3) else { return };
+    let Some(hosts) = hosts(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let mut one = node(&rooms[0], 1500, directory.path(), 1);
-    let _other = node(&rooms[1], 1500, directory.path(), 1);
+    let mut one = node(&hosts[0], 1500, directory.path(), 1);
+    let _other = node(&hosts[1], 1500, directory.path(), 1);
     met(&mut one, 1);
     let mut thief = Network::start(&Launch::Thread, 1, SETTINGS).expect("a network");
-    let mut plan = rooms[2].plan(1500);
-    plan.mac = rooms[1].plan(1500).mac;
+    let mut plan = hosts[2].plan(1500);
+    plan.mac = hosts[1].plan(1500).mac;
     thief.add(plan).expect("it cannot know");
     thief.join("test", "thief", directory.path()).expect("joined");
     let peers = met(&mut one, 2);
     let its = peers.iter().find(|peer| peer.node == "thief").expect("it was met");
     assert_eq!(its.conflicts.len(), 1, "{its:?}");
-    let sender = udp(&rooms[2], rooms[2].ipv4(7001));
-    let listener = udp(&rooms[0], rooms[0].ipv4(7001));
+    let sender = udp(&hosts[2], hosts[2].ipv4(7001));
+    let listener = udp(&hosts[0], hosts[0].ipv4(7001));
     listener.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
-    sender.send_to(b"as somebody else", rooms[0].ipv4(7001)).expect("sent");
+    sender.send_to(b"as somebody else", hosts[0].ipv4(7001)).expect("sent");
     persist(|| {
         let peers = one.peers().expect("an answer");
         let its = peers.iter().find(|peer| peer.node == "thief").expect("it was met");
@@ -122,24 +122,24 @@ fn a_process_that_claims_anothers_address_neither_receives_nor_sends_by_it() {
         if dropped > 0 { Ok(()) } else { Err(std::io::Error::other(format!("{its:?}"))) }
     });
     assert!(listener.recv_from(&mut [0; 64]).is_err(), "it arrived");
-    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
     exchange(&near, &far, 1 << 20);
 }
 
 #[test]
 fn a_changed_mtu_is_told_to_the_others() {
-    let Some(rooms) = rooms(2) else { return };
+    let Some(hosts) = hosts(2) else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let mut one = node(&rooms[0], 1500, directory.path(), 1);
-    let mut other = node(&rooms[1], 1500, directory.path(), 1);
+    let mut one = node(&hosts[0], 1500, directory.path(), 1);
+    let mut other = node(&hosts[1], 1500, directory.path(), 1);
     met(&mut one, 1);
-    other.adapt(0, rooms[1].plan(9000)).expect("adapted");
+    other.adapt(0, hosts[1].plan(9000)).expect("adapted");
     persist(|| match met(&mut one, 1)[0].interfaces[0].mtu_bytes {
         9000 => Ok(()),
         _ => Err(std::io::ErrorKind::WouldBlock.into()),
     });
-    assert_eq!(met(&mut one, 1)[0].interfaces[0].label, rooms[1].plan(9000).label());
-    assert!(rooms[1].try_ip(&format!("link show {INTERFACE}")).is_ok());
+    assert_eq!(met(&mut one, 1)[0].interfaces[0].label, hosts[1].plan(9000).label());
+    assert!(hosts[1].try_ip(&format!("link show {INTERFACE}")).is_ok());
 }
 
 /// A queue of a device that carries no frames.
@@ -242,9 +242,9 @@ fn two_processes_that_have_nothing_to_carry_use_no_processor() {
 
 #[test]
 fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
-    let Some(rooms) = rooms(1) else { return };
-    let mut network = rooms::connect(&rooms, 1500, SETTINGS);
-    rooms[0].ip(&format!("link delete {INTERFACE}"));
+    let Some(hosts) = hosts(1) else { return };
+    let mut network = hosts::connect(&hosts, 1500, SETTINGS);
+    hosts[0].ip(&format!("link delete {INTERFACE}"));
     // The loop reports the end of the device before it answers.
     persist(|| match network.counts(0) {
         Err(_) => Ok(()),
@@ -254,6 +254,6 @@ fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
     assert_eq!(network.vanished().expect("an answer").len(), 1);
     assert!(!network.has_vanished());
     // The next interface in the same place must not be taken for the vanished one.
-    network.add(rooms[0].plan(1500)).expect("made anew");
+    network.add(hosts[0].plan(1500)).expect("made anew");
     assert_eq!(network.vanished().expect("an answer").len(), 0);
 }

@@ -1,7 +1,7 @@
 //! VLAN tags pass unchanged. Packet sockets show this. The kernel's own VLAN devices are tested too, but not every
 //! kernel has them.
 
-mod rooms;
+mod hosts;
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bywire_eth::address::MacAddress;
 use bywire_eth::drops::Cause;
 use bywire_eth::rtnetlink::Links;
-use rooms::{INTERFACE, Link, Room, SETTINGS, TIMEOUT, connect, exchange, join, rooms, tcp, udp};
+use hosts::{INTERFACE, Link, Host, SETTINGS, TIMEOUT, connect, exchange, join, hosts, tcp, udp};
 
 const LINKS: [Link; 2] = [Link::Within, Link::Between];
 const MTU_BYTES: u32 = 1500;
@@ -33,9 +33,9 @@ fn checked(status: libc::ssize_t) -> io::Result<usize> {
 }
 
 impl PacketSocket {
-    /// Opens a socket that receives everything on the room's interface.
-    fn open(room: &Room) -> io::Result<Self> {
-        room.inside(|| {
+    /// Opens a socket that receives everything on the host's interface.
+    fn open(host: &Host) -> io::Result<Self> {
+        host.inside(|| {
             let index = Links::open()?.find(INTERFACE)?.index;
             let everything = (libc::ETH_P_ALL as u16).to_be();
             // SAFETY: no pointers are passed.
@@ -118,9 +118,9 @@ impl PacketSocket {
     }
 }
 
-/// The hardware address of a room.
-fn mac(room: &Room) -> [u8; 6] {
-    room.plan(MTU_BYTES).mac.0
+/// The hardware address of a host.
+fn mac(host: &Host) -> [u8; 6] {
+    host.plan(MTU_BYTES).mac.0
 }
 
 /// A frame with these tags before its type. Each tag is a protocol and its control word.
@@ -131,28 +131,28 @@ fn frame(target: [u8; 6], source: [u8; 6], tags: &[(u16, u16)], kind: u16, paylo
 }
 
 fn payload(length: u32) -> Vec<u8> {
-    (0..length as usize).map(|index| rooms::byte_at(5, index)).collect()
+    (0..length as usize).map(|index| hosts::byte_at(5, index)).collect()
 }
 
 #[test]
 fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
     for link in LINKS {
-        let Some(rooms) = rooms(2) else { return };
-        let _joined = join(&rooms, link, MTU_BYTES);
-        let sockets: Vec<_> = rooms.iter().map(|room| PacketSocket::open(room).expect("a socket")).collect();
+        let Some(hosts) = hosts(2) else { return };
+        let _joined = join(&hosts, link, MTU_BYTES);
+        let sockets: Vec<_> = hosts.iter().map(|host| PacketSocket::open(host).expect("a socket")).collect();
         // VLAN 7, VLAN 7 with the highest priority and the drop-eligible bit, and the last VLAN.
         for control in [7, 7 | 0xF000, 4094] {
             for length in [46, 1499, MTU_BYTES] {
                 for (from, to) in [(0, 1), (1, 0)] {
                     let tags = [(VLAN, control)];
-                    let sent = frame(mac(&rooms[to]), mac(&rooms[from]), &tags, EXPERIMENT, &payload(length));
+                    let sent = frame(mac(&hosts[to]), mac(&hosts[from]), &tags, EXPERIMENT, &payload(length));
                     sockets[from].send(&sent).expect("sent");
                     assert!(sockets[to].hears(&sent), "{link:?}: {length} bytes, tag {control:#06x}");
                 }
             }
         }
         // Without a tag, the frame is too long. The sender's kernel reports that.
-        let long = frame(mac(&rooms[1]), mac(&rooms[0]), &[], EXPERIMENT, &payload(MTU_BYTES + 4));
+        let long = frame(mac(&hosts[1]), mac(&hosts[0]), &[], EXPERIMENT, &payload(MTU_BYTES + 4));
         assert_eq!(sockets[0].send(&long).map_err(|error| error.raw_os_error()), Err(Some(libc::EMSGSIZE)));
     }
 }
@@ -160,14 +160,14 @@ fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
 #[test]
 fn two_tags_and_tagged_broadcasts_pass() {
     for link in LINKS {
-        let Some(rooms) = rooms(3) else { return };
-        let _joined = join(&rooms, link, MTU_BYTES);
-        let sockets: Vec<_> = rooms.iter().map(|room| PacketSocket::open(room).expect("a socket")).collect();
+        let Some(hosts) = hosts(3) else { return };
+        let _joined = join(&hosts, link, MTU_BYTES);
+        let sockets: Vec<_> = hosts.iter().map(|host| PacketSocket::open(host).expect("a socket")).collect();
         let two = [(SERVICE_VLAN, 100), (VLAN, 7)];
-        let sent = frame(mac(&rooms[1]), mac(&rooms[0]), &two, EXPERIMENT, &payload(1400));
+        let sent = frame(mac(&hosts[1]), mac(&hosts[0]), &two, EXPERIMENT, &payload(1400));
         sockets[0].send(&sent).expect("sent");
         assert!(sockets[1].hears(&sent), "{link:?}");
-        let sent = frame([0xFF; 6], mac(&rooms[0]), &[(VLAN, 7)], EXPERIMENT, &payload(100));
+        let sent = frame([0xFF; 6], mac(&hosts[0]), &[(VLAN, 7)], EXPERIMENT, &payload(100));
         sockets[0].send(&sent).expect("sent");
         assert!(sockets[1].hears(&sent) && sockets[2].hears(&sent), "{link:?}");
     }
@@ -175,14 +175,14 @@ fn two_tags_and_tagged_broadcasts_pass() {
 
 #[test]
 fn a_tag_hides_no_foreign_source() {
-    let Some(rooms) = rooms(2) else { return };
-    let mut joined = join(&rooms, Link::Within, MTU_BYTES);
-    let (one, other) = (PacketSocket::open(&rooms[0]), PacketSocket::open(&rooms[1]));
+    let Some(hosts) = hosts(2) else { return };
+    let mut joined = join(&hosts, Link::Within, MTU_BYTES);
+    let (one, other) = (PacketSocket::open(&hosts[0]), PacketSocket::open(&hosts[1]));
     let (one, other) = (one.expect("a socket"), other.expect("a socket"));
     let stranger = MacAddress::of_node("nobody").0;
-    let sent = frame(mac(&rooms[1]), stranger, &[(VLAN, 7)], EXPERIMENT, &payload(100));
+    let sent = frame(mac(&hosts[1]), stranger, &[(VLAN, 7)], EXPERIMENT, &payload(100));
     one.send(&sent).expect("sent");
-    let dropped = rooms::persist(|| {
+    let dropped = hosts::persist(|| {
         match joined.networks[0].counts(0).expect("counts").drops.of(Cause::ForeignSource) {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             dropped => Ok(dropped),
@@ -195,13 +195,13 @@ fn a_tag_hides_no_foreign_source() {
 #[test]
 fn frames_with_a_priority_tag_alone_are_for_everybody() {
     for link in LINKS {
-        let Some(rooms) = rooms(2) else { return };
-        let _joined = join(&rooms, link, MTU_BYTES);
-        let socket = PacketSocket::open(&rooms[0]).expect("a socket");
-        let listener = udp(&rooms[1], rooms[1].ipv4(7001));
+        let Some(hosts) = hosts(2) else { return };
+        let _joined = join(&hosts, link, MTU_BYTES);
+        let socket = PacketSocket::open(&hosts[0]).expect("a socket");
+        let listener = udp(&hosts[1], hosts[1].ipv4(7001));
         listener.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
-        let datagram = datagram(rooms[0].number, rooms[1].number, 7001, b"urgent");
-        let sent = frame(mac(&rooms[1]), mac(&rooms[0]), &[(VLAN, 5 << 13)], 0x0800, &datagram);
+        let datagram = datagram(hosts[0].number, hosts[1].number, 7001, b"urgent");
+        let sent = frame(mac(&hosts[1]), mac(&hosts[0]), &[(VLAN, 5 << 13)], 0x0800, &datagram);
         socket.send(&sent).expect("sent");
         let mut buffer = [0; 64];
         let (length, _) = listener.recv_from(&mut buffer).expect("received");
@@ -224,16 +224,16 @@ fn datagram(source: u8, target: u8, port: u16, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn vlan_devices_of_the_kernel_speak_through_it() {
-    let Some(rooms) = rooms(2) else { return };
-    let _network = connect(&rooms, MTU_BYTES, SETTINGS);
-    for room in &rooms {
-        if let Err(said) = room.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
+    let Some(hosts) = hosts(2) else { return };
+    let _network = connect(&hosts, MTU_BYTES, SETTINGS);
+    for host in &hosts {
+        if let Err(said) = host.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
             println!("not run: this kernel has no VLAN devices ({}): `modprobe 8021q`", said.trim());
             return;
         }
-        room.ip(&format!("address add 10.78.0.{}/24 dev tagged", room.number));
-        room.ip("link set tagged up");
+        host.ip(&format!("address add 10.78.0.{}/24 dev tagged", host.number));
+        host.ip("link set tagged up");
     }
-    let (near, far) = tcp(&rooms[0], &rooms[1], ([10, 78, 0, 2], 7000).into());
+    let (near, far) = tcp(&hosts[0], &hosts[1], ([10, 78, 0, 2], 7000).into());
     exchange(&near, &far, 4 << 20);
 }

@@ -1,4 +1,4 @@
-//! Rooms: unnamed network namespaces, each with one interface of the fabric. They disappear when the test ends.
+//! Hosts: unnamed network namespaces, each with one interface of the fabric. They disappear when the test ends.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -23,23 +23,23 @@ pub const SETTINGS: CarrierSettings =
     CarrierSettings { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000, hold_back_ms: 50 };
 
 /// A network namespace.
-pub struct Room {
+pub struct Host {
     /// The namespace, kept open.
     pub namespace: Namespace,
-    /// Its number among the rooms, from 1.
+    /// Its number among the hosts, from 1.
     pub number: u8,
 }
 
-/// Makes `count` rooms. Returns `None`, with the reason printed, if this machine cannot.
-pub fn rooms(count: u8) -> Option<Vec<Room>> {
+/// Makes `count` hosts. Returns `None`, with the reason printed, if this machine cannot.
+pub fn hosts(count: u8) -> Option<Vec<Host>> {
     if let Err(error) = std::fs::metadata("/dev/net/tun") {
         println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
         return None;
     }
-    let rooms: Result<Vec<Room>, _> =
-        (1..=count).map(|number| Namespace::fresh().map(|namespace| Room { namespace, number })).collect();
-    match rooms {
-        Ok(rooms) => Some(rooms),
+    let hosts: Result<Vec<Host>, _> =
+        (1..=count).map(|number| Namespace::fresh().map(|namespace| Host { namespace, number })).collect();
+    match hosts {
+        Ok(hosts) => Some(hosts),
         Err(error) => {
             println!("not run: no network namespace can be made here ({error}): run as root");
             None
@@ -47,20 +47,20 @@ pub fn rooms(count: u8) -> Option<Vec<Room>> {
     }
 }
 
-/// Makes interfaces in all rooms, in one process.
-pub fn connect(rooms: &[Room], mtu_bytes: u32, settings: CarrierSettings) -> Network {
+/// Makes interfaces in all hosts, in one process.
+pub fn connect(hosts: &[Host], mtu_bytes: u32, settings: CarrierSettings) -> Network {
     let mut network = Network::start(&Launch::Thread, 1, settings).expect("a network");
-    for room in rooms {
-        network.add(room.plan(mtu_bytes)).expect("an interface");
+    for host in hosts {
+        network.add(host.plan(mtu_bytes)).expect("an interface");
     }
     network
 }
 
 /// A network with one interface that connects to the other networks of the same test.
-pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
+pub fn node(host: &Host, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
     let mut network = Network::start(&Launch::Thread, loops_count, SETTINGS).expect("a network");
-    network.add(room.plan(mtu_bytes)).expect("an interface");
-    network.join("test", &format!("node{}", room.number), directory).expect("joined");
+    network.add(host.plan(mtu_bytes)).expect("an interface");
+    network.join("test", &format!("node{}", host.number), directory).expect("joined");
     network
 }
 
@@ -75,38 +75,38 @@ pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
     })
 }
 
-/// The processes that carry frames between rooms.
+/// The processes that carry frames between hosts.
 #[derive(Clone, Copy, Debug)]
 pub enum Link {
     /// One process.
     Within,
-    /// A process for each room.
+    /// A process for each host.
     Between,
 }
 
-/// Interfaces in all rooms. They exist as long as this value.
+/// Interfaces in all hosts. They exist as long as this value.
 pub struct Joined {
-    /// One network, or one for each room.
+    /// One network, or one for each host.
     pub networks: Vec<Network>,
     _directory: tempfile::TempDir,
 }
 
-/// Connects all rooms.
-pub fn join(rooms: &[Room], link: Link, mtu_bytes: u32) -> Joined {
+/// Connects all hosts.
+pub fn join(hosts: &[Host], link: Link, mtu_bytes: u32) -> Joined {
     let directory = tempfile::tempdir().expect("a directory");
     let mut networks = match link {
-        Link::Within => vec![connect(rooms, mtu_bytes, SETTINGS)],
-        Link::Between => rooms.iter().map(|room| node(room, mtu_bytes, directory.path(), 1)).collect(),
+        Link::Within => vec![connect(hosts, mtu_bytes, SETTINGS)],
+        Link::Between => hosts.iter().map(|host| node(host, mtu_bytes, directory.path(), 1)).collect(),
     };
     if let Link::Between = link {
         for network in &mut networks {
-            met(network, rooms.len() - 1);
+            met(network, hosts.len() - 1);
         }
     }
     Joined { networks, _directory: directory }
 }
 
-impl Room {
+impl Host {
     /// The plan of its interface, with an IPv4 address, and an IPv6 address if the MTU allows.
     pub fn plan(&self, mtu_bytes: u32) -> Plan {
         let addresses = [format!("10.77.0.{}/24", self.number), format!("fd77::{}/64", self.number)];
@@ -116,7 +116,7 @@ impl Room {
                 format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into(),
             ),
             name: INTERFACE.to_owned(),
-            mac: MacAddress::of_node(&format!("room {}", self.number)),
+            mac: MacAddress::of_node(&format!("host {}", self.number)),
             addresses: usable.iter().map(|text| text.parse().expect("a cidr")).collect(),
             mtu_bytes,
             bridge: None,
@@ -134,19 +134,19 @@ impl Room {
         SocketAddr::from(([0xfd77, 0, 0, 0, 0, 0, 0, self.number.into()], port))
     }
 
-    /// Runs a function in the room.
+    /// Runs a function in the host.
     pub fn inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(action).expect("a thread inside")
     }
 
-    /// Runs `ip` in the room.
+    /// Runs `ip` in the host.
     pub fn ip(&self, arguments: &str) {
         if let Err(said) = self.try_ip(arguments) {
             panic!("ip {arguments}: {said}");
         }
     }
 
-    /// Like [`Room::ip`], but returns what `ip` prints when it fails.
+    /// Like [`Host::ip`], but returns what `ip` prints when it fails.
     pub fn try_ip(&self, arguments: &str) -> Result<(), String> {
         let output = self.inside(|| Command::new("ip").args(arguments.split(' ')).output());
         let output = output.expect("`ip` of iproute2");
@@ -154,8 +154,8 @@ impl Room {
     }
 }
 
-/// A TCP connection between two rooms: its ends in `from` and in `to`.
-pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream) {
+/// A TCP connection between two hosts: its ends in `from` and in `to`.
+pub fn tcp(from: &Host, to: &Host, address: SocketAddr) -> (TcpStream, TcpStream) {
     let listener = to.inside(|| {
         // An IPv6 address is tentative for a second or two.
         persist(|| TcpListener::bind(address))
@@ -173,9 +173,9 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
     (near, far)
 }
 
-/// A UDP socket in a room.
-pub fn udp(room: &Room, address: SocketAddr) -> UdpSocket {
-    let socket = room.inside(|| persist(|| UdpSocket::bind(address)));
+/// A UDP socket in a host.
+pub fn udp(host: &Host, address: SocketAddr) -> UdpSocket {
+    let socket = host.inside(|| persist(|| UdpSocket::bind(address)));
     socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     socket
 }
