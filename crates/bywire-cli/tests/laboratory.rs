@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Output};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use processes::{bywire, eventually, processes_of};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// A directory to measure in, or nothing where this machine cannot.

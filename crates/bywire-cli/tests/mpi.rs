@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use processes::{bywire, eventually, processes_of, processes_with};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// What every process of a command carries, launchers' daemons on the other side of a cable too.

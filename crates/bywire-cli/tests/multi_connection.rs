@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use rustix::process::{Pid, Signal, kill_process};
 use processes::{bywire, eventually, processes_of};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn measure(directory: &Path, arguments: &[&str]) -> Output {

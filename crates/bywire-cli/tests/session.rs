@@ -11,8 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bywire_results::store;
-use rustix::process::{Pid, Signal, kill_process};
 use processes::{bywire, eventually, processes_of};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Sessions that are interrupted, and at most how late; a session of these cells takes a few seconds.
 const INTERRUPTS: u64 = 20;

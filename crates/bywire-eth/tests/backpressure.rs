@@ -16,7 +16,7 @@ use bywire_eth::order::{self, Answer, CarrierSettings, Confinement, NewInterface
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use hostile_peer::{HostilePeer, join};
-use hosts::{Link, Host, SETTINGS, join as join_hosts, persist, hosts, tcp};
+use hosts::{Host, Link, SETTINGS, hosts, join as join_hosts, persist, tcp};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any test, so that a held-back queue stays held back.

@@ -10,7 +10,7 @@ use bywire_eth::offload::{self, VnetHeader};
 use bywire_eth::segment::Segmenter;
 use bywire_sys::Errno;
 use bywire_sys::tap::{Offloads, Queue, Tap};
-use hosts::{Host, TIMEOUT, persist, hosts};
+use hosts::{Host, TIMEOUT, hosts, persist};
 
 const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 

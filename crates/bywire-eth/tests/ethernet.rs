@@ -8,7 +8,7 @@ use std::time::Duration;
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::CarrierSettings;
-use hosts::{INTERFACE, Host, SETTINGS, connect, exchange, persist, hosts, tcp, udp};
+use hosts::{Host, INTERFACE, SETTINGS, connect, exchange, hosts, persist, tcp, udp};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 8 << 20;

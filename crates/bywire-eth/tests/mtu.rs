@@ -5,7 +5,7 @@ mod hosts;
 
 use std::net::{SocketAddr, UdpSocket};
 
-use hosts::{Joined, Link, Host, byte_at, exchange, join, hosts, tcp, udp};
+use hosts::{Host, Joined, Link, byte_at, exchange, hosts, join, tcp, udp};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 4 << 20;

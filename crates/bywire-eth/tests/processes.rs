@@ -10,7 +10,7 @@ use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{self, Answer, Confinement, Join, NewInterface, Order};
 use bywire_sys::socket::Socket;
-use hosts::{INTERFACE, SETTINGS, TIMEOUT, exchange, met, node, persist, hosts, tcp, udp};
+use hosts::{INTERFACE, SETTINGS, TIMEOUT, exchange, hosts, met, node, persist, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bywire_eth::address::MacAddress;
 use bywire_eth::drops::Cause;
 use bywire_eth::rtnetlink::Links;
-use hosts::{INTERFACE, Link, Host, SETTINGS, TIMEOUT, connect, exchange, join, hosts, tcp, udp};
+use hosts::{Host, INTERFACE, Link, SETTINGS, TIMEOUT, connect, exchange, hosts, join, tcp, udp};
 
 const LINKS: [Link; 2] = [Link::Within, Link::Between];
 const MTU_BYTES: u32 = 1500;

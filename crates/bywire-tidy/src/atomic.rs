@@ -13,7 +13,7 @@ const NAMED: [&str; 9] = [
     "crates/bywire-sockets/",
     "crates/bywire-measure/",
     "benches/src/bare_copy.rs",
-    "benches/src/bin/bare_ring.rs",
+    "benches/src/bare_ring.rs",
     "crates/bywire-capi/src/inside.rs",
     "fuzz/",
 ];

@@ -21,7 +21,7 @@ const NAMED: [&str; 20] = [
     "crates/bywire-measure/src/transport/msg.rs",
     // Bytes that two threads hand to each other, and two mappings of one ring, one of them read-only.
     "benches/src/bare_copy.rs",
-    "benches/src/bin/bare_ring.rs",
+    "benches/src/bare_ring.rs",
     // A counting allocator.
     "crates/bywire-eth/tests/carrier.rs",
     // Packet sockets, which report a frame's tag beside the frame.
