@@ -137,9 +137,9 @@ fn a_program_without_the_library_is_an_ordinary_peer() {
     assert_eq!(pairing.status().carried_ever, 0);
 }
 
-/// The client of the two tests below: it talks until the kernel has counted no bytes of either way, says nothing more for
-/// some time, and then something.
-const SLOW_CLIENT: &str = "import socket, sys, time\n\
+/// A client that talks until the kernel counts no more bytes in either direction, then sends something and pauses. What it
+/// does next follows.
+const SLOW_CLIENT: &str = "import os, signal, socket, sys, time\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
     told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
     kernels = lambda: (told()[200:208], told()[128:136])\n\
@@ -150,9 +150,7 @@ const SLOW_CLIENT: &str = "import socket, sys, time\n\
     \x20   if i > 50 and kernels() == before: break\n\
     c.sendall(b'stop')\n\
     c.sendall(b'early')\n\
-    time.sleep(2.5)\n\
-    c.sendall(b'late')\n\
-    print(c.recv(100).decode(), c.recv(100).decode() or 'end')";
+    time.sleep(2.5)\n";
 
 /// Talks to the client until both ends are carried, with what is sent afterwards unread.
 const SERVER: &str = "import socket, subprocess, sys, time\n\
@@ -171,7 +169,9 @@ fn inherits(script: &str) {
     let script = format!("{SERVER}{script}");
     let mut server = Running(python(&pairing, &script, &[]).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
-    let output = python(&pairing, SLOW_CLIENT, &[&port]).output().expect("a client");
+    let client =
+        format!("{SLOW_CLIENT}c.sendall(b'late')\nprint(c.recv(100).decode(), c.recv(100).decode() or 'end')");
+    let output = python(&pairing, &client, &[&port]).output().expect("a client");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "earlylate end");
     assert_eq!(pairing.status().carried_ever, 1);
 }
@@ -195,21 +195,6 @@ fn a_program_without_the_library_is_passed_a_carried_connection_while_its_peer_i
     );
 }
 
-/// Sends what nobody reads for now, and is killed before it comes to give it back.
-const KILLED_CLIENT: &str = "import os, signal, socket, sys, time\n\
-    c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
-    told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
-    kernels = lambda: (told()[200:208], told()[128:136])\n\
-    for i in range(200000):\n\
-    \x20   before = kernels()\n\
-    \x20   c.sendall(b'ping')\n\
-    \x20   assert c.recv(100) == b'ping'\n\
-    \x20   if i > 50 and kernels() == before: break\n\
-    c.sendall(b'stop')\n\
-    c.sendall(b'early')\n\
-    time.sleep(2.5)\n\
-    os.kill(os.getpid(), signal.SIGKILL)";
-
 #[test]
 fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
     if !has("python3") {
@@ -229,7 +214,9 @@ fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
     let mut line = String::new();
     said.read_line(&mut line).expect("a port");
     let port = line.trim().to_owned();
-    let status = python(&pairing, KILLED_CLIENT, &[&port]).status().expect("a client");
+    // It is killed before it can give back what nobody has read.
+    let client = format!("{SLOW_CLIENT}os.kill(os.getpid(), signal.SIGKILL)");
+    let status = python(&pairing, &client, &[&port]).status().expect("a client");
     assert!(!status.success());
     line.clear();
     said.read_line(&mut line).expect("what the heir saw");

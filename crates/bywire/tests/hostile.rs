@@ -477,20 +477,24 @@ fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
     }
 }
 
+/// Lets the rogue in, with a heap of one block to lend from.
+fn enter_with_heap(rogue: &Rogue, victim: &mut Port) -> Inside {
+    let mut inside = None;
+    live(victim, || inside = rogue.enter("victim").ok());
+    let inside: Inside = inside.expect("let in");
+    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
+    let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 1 };
+    inside.socket.send(&heap.to_bytes(), &[file.as_fd()]).expect("send");
+    inside
+}
+
 /// A block may be lent again only after its return has gone out. Otherwise answers would pile up without a bound.
 #[test]
 fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
-    let mut inside = None;
-    live(&mut victim, || inside = rogue.enter("victim").ok());
-    let mut inside = inside.expect("let in");
-    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
-    inside
-        .socket
-        .send(&Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(), &[file.as_fd()])
-        .expect("send");
+    let mut inside = enter_with_heap(&rogue, &mut victim);
     let (mut lent, mut over) = (0u32, false);
     // More returns than fit in the reply lane, one block at a time.
     while lent < 1000 && !over {
@@ -519,14 +523,7 @@ fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
-    let mut inside = None;
-    live(&mut victim, || inside = rogue.enter("victim").ok());
-    let mut inside = inside.expect("let in");
-    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
-    inside
-        .socket
-        .send(&Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(), &[file.as_fd()])
-        .expect("send");
+    let mut inside = enter_with_heap(&rogue, &mut victim);
     rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
     let mut lent = None;
     until(|| {
