@@ -169,8 +169,9 @@ fn inherits(script: &str) {
     let script = format!("{SERVER}{script}");
     let mut server = Running(python(&pairing, &script, &[]).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
-    let client =
-        format!("{SLOW_CLIENT}c.sendall(b'late')\nprint(c.recv(100).decode(), c.recv(100).decode() or 'end')");
+    let client = format!(
+        "{SLOW_CLIENT}c.sendall(b'late')\nprint(c.recv(100).decode(), c.recv(100).decode() or 'end')"
+    );
     let output = python(&pairing, &client, &[&port]).output().expect("a client");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "earlylate end");
     assert_eq!(pairing.status().carried_ever, 1);
