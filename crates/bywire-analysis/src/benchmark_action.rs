@@ -1,11 +1,11 @@
-//! What came after, in the form that github-action-benchmark takes as a custom benchmark: it draws the history.
+//! The results of the side after, as a custom benchmark for github-action-benchmark, which draws their history.
 
 use serde_json::{Value, json};
 
 use crate::comparison::{Comparison, Row, less_is_better};
 
-/// Two arrays, as that action wants them apart: what is better when smaller (`customSmallerIsBetter`), and what is
-/// better when bigger (`customBiggerIsBetter`).
+/// Two arrays, which that action needs separately: values that are better when smaller (`customSmallerIsBetter`), and
+/// values that are better when bigger (`customBiggerIsBetter`).
 pub fn entries(comparison: &Comparison) -> [Value; 2] {
     let (smaller, bigger): (Vec<&Row>, Vec<&Row>) =
         comparison.rows.iter().partition(|row| less_is_better(row.before.unit));

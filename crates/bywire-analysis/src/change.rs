@@ -1,28 +1,28 @@
-//! What is different in the environment of two sessions.
+//! The differences between the environments of two sessions.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Facts that differ in any two sessions and tell nothing.
+/// Facts that differ between any two sessions and mean nothing.
 const ALWAYS_DIFFERENT: [&str; 4] = ["/command", "/idle_before", "/idle_after", "/steal_seen"];
 
-/// Changes that are listed, at most.
+/// The most changes that are listed.
 const CHANGES_MAX: usize = 40;
 
 /// One fact that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Where it stands in the environment, as `kernel.release`.
+    /// Its path in the environment, such as `kernel.release`.
     pub fact: String,
-    /// Absent where it was not known.
+    /// Its value before. `None` if it was not known.
     pub before: Option<Value>,
-    /// Absent where it is not known.
+    /// Its value after. `None` if it is not known.
     pub after: Option<Value>,
 }
 
-/// The facts that differ, in the order of their names.
+/// The facts that differ, sorted by name.
 pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     let (before, after) = (facts(before), facts(after));
     let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
@@ -35,7 +35,7 @@ pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     differing.map(change).take(CHANGES_MAX).collect()
 }
 
-/// Every value that is no object, by its pointer.
+/// Every value that is not an object, by its path.
 fn facts(environment: &Value) -> BTreeMap<String, Value> {
     fn gather(at: &str, value: &Value, facts: &mut BTreeMap<String, Value>) {
         match value {

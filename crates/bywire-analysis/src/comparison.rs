@@ -1,10 +1,11 @@
-//! Two sessions, or two sets of sessions taken in turn, set against each other: what became better or worse, by how
-//! much, how sure that is, and what changed around it.
+//! Compares two sessions, or two sets of sessions taken in turn: what became better or worse, by how much, with what
+//! certainty, and what changed around it.
 //!
-//! A difference counts where it is beyond a threshold *and* its interval excludes none. The intervals are exact (see
-//! [`crate::shift`]), hold for all cells together (Bonferroni: each misses with the allowed probability divided by the number
-//! of cells), compare pairs only within one round and one state of the machine (see [`crate::conditions`]), and are widened by
-//! how far the machine itself drifted between the sides. A cell that is [`crate::missing`] after fails the comparison too.
+//! A difference counts if it exceeds a threshold *and* its interval excludes zero. The intervals are exact (see
+//! [`crate::shift`]) and hold for all cells together (Bonferroni: each may miss with the allowed probability divided by
+//! the number of cells). They compare pairs only within one round and one state of the machine (see
+//! [`crate::conditions`]), and are widened by the drift of the machine between the sides. A cell that is
+//! [`crate::missing`] afterwards fails the comparison too.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +20,20 @@ use crate::naming::{Cells, chosen, name};
 use crate::shift::{Shift, Stratum, Tables};
 use crate::side::Side;
 
-/// The exit code of a comparison that found something worse, or missing.
+/// The exit code of a comparison in which something is worse or missing.
 pub const WORSE_EXIT_CODE: i32 = 3;
 
 /// The schema of a comparison's JSON.
 pub const COMPARISON_SCHEMA: &str = "bywire-comparison/1";
 
-/// What counts as a difference.
+/// The criteria of a difference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Smaller changes than this share are no difference, however sure.
+    /// Changes below this share are no difference, whatever their certainty.
     pub threshold_share: f64,
-    /// How often a comparison of equals may claim a difference anywhere.
+    /// The probability with which a comparison of equals may claim a difference anywhere.
     pub error_share: f64,
-    /// Cells that are missing after are told, and no failure.
+    /// Missing cells are reported, but are not a failure.
     pub allow_missing: bool,
 }
 
@@ -42,24 +43,24 @@ impl Default for Rule {
     }
 }
 
-/// What came of one cell.
+/// The verdict on one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Worse by more than the threshold, and surely.
+    /// Worse by more than the threshold, with certainty.
     Worse,
-    /// Better by more than the threshold, and surely.
+    /// Better by more than the threshold, with certainty.
     Better,
     /// The whole interval lies within the threshold.
     Same,
     /// No difference is claimed, and none is excluded.
     NoDifference,
-    /// Too few pairs, or none under like conditions.
+    /// Too few pairs, or none under the same conditions.
     TooFewPairs,
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Its printed form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Worse => "worse",
@@ -74,44 +75,44 @@ impl Verdict {
 /// One cell on both sides.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// It as taken before; of several sessions the first.
+    /// The cell before. With several sessions it is the first.
     pub before: &'a Cell,
-    /// The same, taken after; of several sessions the last.
+    /// The cell afterwards. With several sessions it is the last.
     pub after: &'a Cell,
     /// The median over sessions, before and after.
     pub values: [f64; 2],
-    /// After over before: the estimate, and its interval where there are pairs enough.
+    /// The ratio of after to before: the estimate, and its interval if there are enough pairs.
     pub ratio: Option<(f64, Option<[f64; 2]>)>,
-    /// Pairs on either side that stand behind it.
+    /// The number of compared pairs on either side.
     pub pairs: [usize; 2],
-    /// Pairs that had nothing to be compared with under like conditions.
+    /// Pairs without a counterpart under the same conditions.
     pub pairs_alone: usize,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 /// A comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison<'a> {
-    /// What was before.
+    /// The side before.
     pub before: &'a Side,
-    /// What came after.
+    /// The side after.
     pub after: &'a Side,
-    /// What counted as a difference.
+    /// The criteria of a difference.
     pub rule: Rule,
     /// The sessions were taken in turn.
     pub in_rounds: bool,
-    /// How the machine itself differed, and by how much that widened every interval, in natural logarithms.
+    /// The difference of the machine itself, and the resulting widening of every interval, in natural logarithms.
     pub drift: Drift,
-    /// Shares of pairs that were taken with the two cores far apart, before and after.
+    /// The shares of pairs with the two cores far apart, before and after.
     pub far_shares: [f64; 2],
-    /// Cells that both sides have, in the order taken.
+    /// Cells of both sides, in the order taken.
     pub rows: Vec<Row<'a>>,
-    /// Cells that were measured before, and not or not to their end after.
+    /// Cells that were measured before, but not afterwards or not completely.
     pub missing: Vec<Missing<'a>>,
-    /// Cells that were measured after alone.
+    /// Cells that were measured only afterwards.
     pub added: Vec<&'a Cell>,
-    /// What differs in the environment.
+    /// Differences of the environment.
     pub changes: Vec<Change>,
 }
 
@@ -161,17 +162,17 @@ impl<'a> Comparison<'a> {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
-    /// True where something became worse.
+    /// True if something became worse.
     pub fn is_worse(&self) -> bool {
         self.count(Verdict::Worse) > 0
     }
 
-    /// True where something became worse, or is missing and must not be.
+    /// True if something became worse, or is missing and must not be.
     pub fn fails(&self) -> bool {
         self.is_worse() || !(self.rule.allow_missing || self.missing.is_empty())
     }
 
-    /// As one JSON object, units in the names.
+    /// The comparison as one JSON object, with units in the names.
     pub fn json(&self) -> Value {
         let side = |side: &Side| {
             json!({
@@ -213,7 +214,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl Row<'_> {
-    /// What it is: `tcp latency over loopback, 1 B`.
+    /// Its name: `tcp latency over loopback, 1 B`.
     pub fn name(&self) -> String {
         name(self.before)
     }
@@ -239,7 +240,7 @@ impl Row<'_> {
     }
 }
 
-/// Is less better, of what is counted in `unit`?
+/// True if a smaller value in `unit` is better.
 pub fn less_is_better(unit: Unit) -> bool {
     match unit {
         Unit::Nanoseconds | Unit::Bytes => true,
@@ -248,7 +249,7 @@ pub fn less_is_better(unit: Unit) -> bool {
 }
 
 type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
-/// Ceilings are the machine's, which the gauges tell; they are left out.
+/// Ceilings are left out, because they belong to the machine, which its probe describes.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
     let mut cells = BTreeMap::<Key, Cells>::new();
     for (session, cell) in side.cells().filter(|(_, cell)| cell.level != bywire_results::level::MEMORY) {
@@ -303,9 +304,10 @@ fn row<'a>(
     }
 }
 
-/// Of a shift in natural logarithms.
+/// The change of a shift in natural logarithms.
 fn verdict(estimate: f64, [low, high]: [f64; 2], unit: Unit, rule: Rule) -> Verdict {
-    // By the share by which what is better when less grew: a rate that falls to 0.9 takes 1.11 times as long.
+    // Expressed as the growth of the quantity that is better when smaller: a rate that falls to 0.9 takes 1.11 times as
+    // long.
     let threshold = (1.0 + rule.threshold_share).ln();
     let (cost, [low, high]) =
         if less_is_better(unit) { (estimate, [low, high]) } else { (-estimate, [-high, -low]) };

@@ -1,7 +1,7 @@
-//! Under which conditions each pair was taken: its round, and the state of the machine.
+//! The conditions under which each pair was taken: its round, and the state of the machine.
 //!
-//! Two virtual cores stand near each other or far apart, and which it is changes for seconds or minutes: a cache line
-//! then takes four times as long. Pairs are compared within one round and one state only.
+//! Two virtual cores are near each other or far apart. That changes every few seconds or minutes, and a cache line then
+//! takes four times as long. Only pairs of the same round and state are compared.
 
 use std::collections::BTreeMap;
 
@@ -12,53 +12,53 @@ use crate::shift::{Stratum, Tables};
 use crate::side::Side;
 use crate::statistics::median;
 
-/// Cores whose lines take longer than this many times the shortest are far apart.
+/// Cores are far apart if a cache line takes longer than the shortest time multiplied by this.
 const FAR_FACTOR: f64 = 1.8;
 
-/// Where the state changed within more than this share of a side's pairs, …
+/// The quantile of all readings that counts as the shortest time, so that a single odd reading does not decide.
 const FAR_QUANTILE: f64 = 0.1;
 
-/// A median of fewer readings says more of chance than of the machine.
+/// The fewest readings for a median. With fewer, it reflects chance more than the machine.
 const READINGS_MIN: usize = 6;
 
-/// What the two cores were to each other while a pair was taken.
+/// The distance between the two cores while a pair was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// As near as they come, or this machine has no other state, or nobody ever reads it.
+    /// As near as possible. Also used if this machine has no other state, or if the state is never read.
     Near,
-    /// A line takes much longer.
+    /// A cache line takes much longer.
     Far,
-    /// It changed in between, or was too busy to be read.
+    /// The state changed during the pair, or the machine was too busy to be read.
     Between,
 }
 
-/// What tells near from far on this machine.
+/// The threshold between near and far on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// A line that takes longer belongs to cores far apart, in ns; absent where it was never read.
+    /// The time of a cache line above which cores are far apart, in ns. Absent if it was never read.
     far_ns: Option<f64>,
     /// Both sides have the same number of sessions, taken in turn.
     pub in_rounds: bool,
 }
 
-/// How the machine itself differed between the sides.
+/// The difference of the machine itself between the sides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drift {
-    /// By quantity of the gauge, after over before, in natural logarithms.
+    /// By quantity of the machine probe: the ratio of after to before, in natural logarithms.
     pub shifts: Vec<(&'static str, f64)>,
 }
 
 type Reading = fn(&MachineSpeed) -> Option<f64>;
 
-/// What a gauge reads, in the words of the output.
+/// The quantities of the machine probe, as the output names them.
 const READINGS: [(&str, Reading); 3] = [
-    ("cache line", |gauge| gauge.line_ns),
-    ("arithmetic", |gauge| gauge.step_ns),
-    ("wake-up", |gauge| gauge.wake_ns),
+    ("cache line", |speed| speed.line_ns),
+    ("arithmetic", |speed| speed.step_ns),
+    ("wake-up", |speed| speed.wake_ns),
 ];
 
 impl Conditions {
-    /// As found over all pairs of both sides.
+    /// The threshold found over all pairs of both sides.
     pub fn of(before: &Side, after: &Side) -> Self {
         let mut lines: Vec<f64> = [before, after]
             .into_iter()
@@ -76,19 +76,20 @@ impl Conditions {
         let Some((moment, far_ns)) = moment.zip(self.far_ns) else {
             return State::Near;
         };
-        let is_far = |gauge: &MachineSpeed| gauge.line_ns.map(|line_ns| line_ns > far_ns);
+        let is_far = |speed: &MachineSpeed| speed.line_ns.map(|line_ns| line_ns > far_ns);
         match (is_far(&moment.before), is_far(&moment.after)) {
             (Some(true), Some(true)) => State::Far,
             (Some(false), Some(false)) => State::Near,
-            // Its cores are none that a gauge can stand between.
+            // The machine probe cannot run between these cores.
             (None, None) if [moment.before, moment.after] == [MachineSpeed::default(); 2] => State::Near,
-            // A gauge that is held up tells of load, which its pair had too: with a quiet one it has nothing in common.
+            // A slow machine probe shows load, which its pair had too. Such a pair has nothing in common with a quiet
+            // one.
             _ => State::Between,
         }
     }
 
-    /// What is compared with what, of two cells that were taken on either side; and how many pairs found nothing to
-    /// be compared with.
+    /// The pairs of two cells, one from each side, that are compared with each other, and the number of pairs without a
+    /// counterpart.
     pub fn strata(&self, before: &[(usize, &Cell)], after: &[(usize, &Cell)]) -> (Vec<Stratum>, usize) {
         let mut strata = BTreeMap::<(usize, State), Stratum>::new();
         let mut alone = 0;
@@ -113,7 +114,7 @@ impl Conditions {
             if stratum.has_both() {
                 matched.push(stratum);
             } else {
-                // The state changed within the round: the pair is set against those of other rounds in its state.
+                // The state changed within the round, so the pair is compared with pairs of other rounds in its state.
                 left_over.entry(state).or_default().extend(stratum);
             }
         }
@@ -127,7 +128,7 @@ impl Conditions {
         (matched, alone)
     }
 
-    /// How the machine's own speed differed between the sides, within rounds and states.
+    /// The difference of the machine's own speed between the sides, within rounds and states.
     pub fn drift(&self, before: &Side, after: &Side, tables: &mut Tables) -> Drift {
         let shifts = READINGS.iter().filter_map(|&(name, reading)| {
             let mut strata = BTreeMap::<(usize, State), Stratum>::new();
@@ -140,7 +141,7 @@ impl Conditions {
                             .filter(|moment| self.state(Some(moment)) == state)
                             .filter_map(|moment| reading(&moment.before))
                             .collect();
-                        // One median for each session and state: its readings are of one stretch of time.
+                        // One median for each session and state, because its readings come from one stretch of time.
                         if values.len() < READINGS_MIN {
                             continue;
                         }
@@ -158,14 +159,14 @@ impl Conditions {
 }
 
 impl Drift {
-    /// By how much every interval is widened: the machine itself moved so far between the sides, in natural
-    /// logarithms, and nobody knows in which direction that moves a result.
+    /// The amount by which every interval is widened, in natural logarithms. The machine itself changed by this much
+    /// between the sides, and it is unknown in which direction that changes a result.
     pub fn slack(&self) -> f64 {
         self.shifts.iter().map(|(_, shift)| shift.abs()).fold(0.0, f64::max)
     }
 }
 
-/// The median of each pair's blocks, with its moment where there is one.
+/// The median of each pair's blocks, with its moment if there is one.
 fn pairs(cell: &Cell) -> impl Iterator<Item = (f64, Option<&Moment>)> {
     let mut values = BTreeMap::<u32, Vec<f64>>::new();
     for block in &cell.blocks {
@@ -181,13 +182,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_whose_gauge_was_held_up_is_compared_with_no_quiet_one() {
+    fn a_pair_whose_machine_probe_was_delayed_is_not_compared_with_a_quiet_one() {
         let conditions = Conditions { far_ns: Some(100.0), in_rounds: false };
-        let gauge = |line_ns| MachineSpeed { line_ns, step_ns: Some(1.0), wake_ns: None };
+        let speed = |line_ns| MachineSpeed { line_ns, step_ns: Some(1.0), wake_ns: None };
         let state = |before, after| {
             conditions.state(Some(&Moment { pair: 0, began_unix_seconds: 0.0, before, after }))
         };
-        let (near, far, held_up) = (gauge(Some(40.0)), gauge(Some(170.0)), gauge(None));
+        let (near, far, held_up) = (speed(Some(40.0)), speed(Some(170.0)), speed(None));
         assert_eq!(state(near, near), State::Near);
         assert_eq!(state(far, far), State::Far);
         for [before, after] in [[near, far], [near, held_up], [held_up, far], [held_up, held_up]] {

@@ -1,12 +1,12 @@
-//! A comparison as JUnit's XML: one test case for each cell, so that any CI shows it.
+//! A comparison as JUnit XML: one test case for each cell, so that any CI system shows it.
 
 use bywire_results::cell::Cell;
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 use crate::comparison::{Comparison, Row, Verdict};
 
-/// The whole document. What is worse has failed, what is missing is an error; what has too few pairs is skipped, and so
-/// is what may be missing.
+/// The whole document. Worse cells are failures, and missing ones are errors. Cells with too few pairs, and cells that
+/// may be missing, are skipped.
 ///
 /// # Errors
 /// The library cannot write it.

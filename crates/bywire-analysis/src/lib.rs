@@ -1,4 +1,4 @@
-//! What can be said of cells: medians and intervals, and what became better or worse between two sessions.
+//! Statistics of cells: medians and intervals, and what became better or worse between two sessions.
 
 pub mod benchmark_action;
 pub mod change;

@@ -1,4 +1,4 @@
-//! Cells that were measured before and were not, or not to their end, after: what broke them must not pass for it.
+//! Cells that were measured before, but not afterwards or not completely. The failure that broke them must not pass.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use bywire_results::cell::{Absence, Cell};
 use crate::naming::{Cells, name};
 use crate::side::Side;
 
-/// A cell that has nothing after that it could be compared with.
+/// A cell without a comparable one afterwards.
 #[derive(Clone, Debug)]
 pub struct Missing<'a> {
-    /// It as taken before; of several sessions the first.
+    /// The cell before. With several sessions it is the first.
     pub before: &'a Cell,
-    /// One line: why it is missing, as far as the sessions tell.
+    /// One line with the reason, as far as the sessions tell.
     pub reason: String,
 }
 
 impl<'a> Missing<'a> {
-    /// A cell that the other side does not have.
+    /// A cell that the other side lacks.
     pub(crate) fn of(cell: &'a Cell, [before, after]: [&Side; 2]) -> Self {
-        // What was said before as well has not kept it from being measured.
+        // A reason that was also given before has not prevented the measurement.
         let known: BTreeSet<_> = concerning(cell, before).collect();
         let new: BTreeSet<_> = concerning(cell, after).filter(|reason| !known.contains(reason)).collect();
         let interrupted = after.sessions.iter().any(|session| !session.complete);
@@ -33,19 +33,19 @@ impl<'a> Missing<'a> {
         Self { before: cell, reason }
     }
 
-    /// A cell that failed in the middle, as it did not before.
+    /// A cell that failed midway, but did not before.
     pub(crate) fn failed([before, after]: [&Cells<'a>; 2]) -> Option<Self> {
         let reason = failure(after).filter(|_| failure(before).is_none())?;
         Some(Self { before: before[0].1, reason: reason.to_owned() })
     }
 
-    /// What it is: `tcp latency over loopback, 1 B`.
+    /// Its name: `tcp latency over loopback, 1 B`.
     pub fn name(&self) -> String {
         name(self.before)
     }
 }
 
-/// What a side says about a cell's level, or test, that could not be measured.
+/// A side's reason why a level or a test could not be measured.
 fn concerning<'s>(cell: &Cell, side: &'s Side) -> impl Iterator<Item = &'s str> {
     let all = side.sessions.iter().flat_map(|session| &session.absent);
     let concerns = |absence: &&Absence| {

@@ -1,14 +1,14 @@
-//! What a cell is called, and which cells are the same one.
+//! The name of a cell, and which cells of several sessions are the same one.
 
 use bywire_results::cell::Cell;
 use bywire_results::parameter::{HOW_LONG, parameter};
 use bywire_results::quantity;
 use serde_json::Value;
 
-/// One cell in each of several sessions, with the place of the session.
+/// The same cell in several sessions, with the index of each session.
 pub type Cells<'a> = Vec<(usize, &'a Cell)>;
 
-/// What was chosen for a cell, but for how long it was measured.
+/// The parameters of a cell, without those of the measuring time.
 pub fn chosen(cell: &Cell) -> Vec<(String, Value)> {
     let chosen = cell.parameters.iter().filter(|(name, _)| !HOW_LONG.contains(&name.as_str()));
     chosen.map(|(name, value)| (name.clone(), value.clone())).collect()

@@ -1,18 +1,18 @@
-//! By how much one side differs from the other: an estimate with an exact interval that assumes no distribution.
+//! The difference between two sides: an estimate with an exact interval that assumes no distribution.
 //!
-//! Pairs are set against each other only within a *stratum*, whose pairs saw like conditions. With D all differences
-//! of an after and a before of one stratum, the estimate is the median of D (Hodges and Lehmann, Annals of Mathematical
-//! Statistics 34, 1963), and the interval lies between two of D's order statistics, by the exact distribution of the
-//! number of positive ones: the sum over strata of Mann and Whitney's statistic (the stratified test of van Elteren,
-//! Bulletin of the International Statistical Institute 37, 1960; Lehmann, Nonparametrics, 1975, chapters 2 and 3). It
-//! holds for five pairs as for fifty, and one stray pair moves it little.
+//! Pairs are compared only within a *stratum*, whose pairs had the same conditions. Let D be all differences of an
+//! after and a before of the same stratum. The estimate is the median of D (Hodges and Lehmann, Annals of Mathematical
+//! Statistics 34, 1963). The interval lies between two of D's order statistics, by the exact distribution of the number
+//! of positive ones: the sum over strata of Mann and Whitney's statistic (the stratified test of van Elteren, Bulletin
+//! of the International Statistical Institute 37, 1960; Lehmann, Nonparametrics, 1975, chapters 2 and 3). It is valid
+//! for five pairs as for fifty, and a single outlying pair changes it little.
 
 use std::collections::HashMap;
 
-/// Larger strata are taken by the normal approximation, which is close by then.
+/// Larger strata use the normal approximation, which is close there.
 const EXACT_PRODUCT_MAX: usize = 1600;
 
-/// What was measured under like conditions on either side, as natural logarithms.
+/// The measurements of both sides under the same conditions, as natural logarithms.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stratum {
     /// One for each pair.
@@ -22,24 +22,24 @@ pub struct Stratum {
 }
 
 impl Stratum {
-    /// Only then is there anything to compare.
+    /// True if both sides have pairs.
     pub fn has_both(&self) -> bool {
         !self.before.is_empty() && !self.after.is_empty()
     }
 
-    /// Takes in what was found under the same conditions.
+    /// Adds measurements under the same conditions.
     pub fn extend(&mut self, other: Self) {
         self.before.extend(other.before);
         self.after.extend(other.after);
     }
 }
 
-/// How far `after` lies from `before`, in natural logarithms.
+/// The distance of `after` from `before`, in natural logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shift {
     /// The median difference.
     pub estimate: f64,
-    /// Its interval; absent where there are too few pairs for one at the confidence that was asked for.
+    /// Its interval. Absent if there are too few pairs for the requested confidence.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -49,7 +49,7 @@ pub struct Tables(HashMap<(usize, usize), Vec<f64>>);
 
 impl Tables {
     /// The shift over all `strata`, with an interval that misses the truth with a probability of at most `error`.
-    /// `None` where no stratum has both sides.
+    /// `None` if no stratum has both sides.
     pub fn shift(&mut self, strata: &[Stratum], error: f64) -> Option<Shift> {
         let mut differences: Vec<f64> = strata
             .iter()
@@ -69,8 +69,8 @@ impl Tables {
         Some(Shift { estimate, interval })
     }
 
-    /// How many of the ordered differences lie below the interval, and as many above: the largest number whose
-    /// probability, were there no shift, is at most `tail` that so few of them or fewer are positive.
+    /// The number of ordered differences below the interval, and the same number above. It is the largest number for
+    /// which, without a shift, the probability of at most that many positive differences is at most `tail`.
     fn outside(&mut self, strata: &[Stratum], tail: f64) -> Option<usize> {
         let sizes = || strata.iter().map(|stratum| (stratum.before.len(), stratum.after.len()));
         if sizes().any(|(before, after)| before * after > EXACT_PRODUCT_MAX) {
@@ -90,7 +90,7 @@ impl Tables {
     }
 }
 
-/// By the normal distribution of the sum, half a step being on the safe side.
+/// By the normal distribution of the sum. Half a step is added for safety.
 fn approximate(sizes: impl Iterator<Item = (usize, usize)>, tail: f64) -> Option<usize> {
     let (mut mean, mut variance) = (0.0, 0.0);
     for (before, after) in sizes {
@@ -102,7 +102,8 @@ fn approximate(sizes: impl Iterator<Item = (usize, usize)>, tail: f64) -> Option
     (place >= 0.0).then_some(place as usize)
 }
 
-/// How many standard deviations from the mean leave `tail` beyond them (Abramowitz and Stegun, 26.2.23: right to 4.5e-4).
+/// The number of standard deviations from the mean that leave `tail` beyond them (Abramowitz and Stegun, 26.2.23:
+/// accurate to 4.5e-4).
 fn normal_quantile(tail: f64) -> f64 {
     let t = f64::sqrt(-2.0 * tail.clamp(1e-300, 0.5).ln());
     let above = 2.515517 + t * (0.802853 + t * 0.010328);
@@ -110,10 +111,10 @@ fn normal_quantile(tail: f64) -> f64 {
     t - above / below
 }
 
-/// Probabilities of Mann and Whitney's statistic for samples of `before` and `after`, from 0 to their product.
+/// The probabilities of Mann and Whitney's statistic for samples of `before` and `after`, from 0 to their product.
 ///
-/// The largest of all values is an `after` with probability after / (before + after), and then stands above all
-/// `before`; what remains is the same question for one value less.
+/// The largest of all values is an `after` with probability after / (before + after). It is then above all `before`.
+/// The rest is the same problem with one value less.
 fn mann_whitney(before: usize, after: usize) -> Vec<f64> {
     // rows[m] is the distribution for m values after, with as many before as the outer loop has reached.
     let mut rows: Vec<Vec<f64>> = vec![vec![1.0]; after + 1];
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn small_distributions_are_those_of_the_tables() {
-        // All 20 orders of three and three: 1, 1, 2, 3, 3, 3, 3, 2, 1, 1 of them for 0 to 9.
+        // The 20 orders of three and three: 1, 1, 2, 3, 3, 3, 3, 2, 1, 1 of them for 0 to 9.
         let orders: Vec<f64> = mann_whitney(3, 3).iter().map(|probability| probability * 20.0).collect();
         let expected = [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 1.0, 1.0];
         assert!(
@@ -171,7 +172,7 @@ mod tests {
         // Five and five at 95 %: the table's critical value is 2, so two differences lie below.
         let strata = [stratum(&[0.0; 5], &[0.0; 5])];
         assert_eq!(Tables::default().outside(&strata, 0.025), Some(2));
-        // Ten rounds of one and one are a sign test: one of ten at 95 % (2.1 %), two would be 10.9 %.
+        // Ten rounds of one and one form a sign test: one of ten at 95 % (2.1 %), while two would be 10.9 %.
         let rounds = vec![stratum(&[0.0], &[0.0]); 10];
         assert_eq!(Tables::default().outside(&rounds, 0.025), Some(1));
         assert_eq!(Tables::default().outside(&rounds[..5], 0.025), None);

@@ -6,41 +6,41 @@ use bywire_results::cell::{Cell, Session};
 use bywire_results::moment::Moment;
 use bywire_results::store::{self, StoreError};
 
-/// One or several sessions, in the order in which they were taken.
+/// One or several sessions, in the order taken.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// As it was named.
+    /// Its name.
     pub name: String,
-    /// At least one.
+    /// At least one session.
     pub sessions: Vec<Session>,
 }
 
 impl Side {
-    /// Reads a session's directory, or one that holds sessions.
+    /// Reads the directory of a session, or one that contains sessions.
     ///
     /// # Errors
-    /// There is none, or one cannot be read.
+    /// It has none, or one cannot be read.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         Ok(Self { name: path.display().to_string(), sessions: store::read_all(path)? })
     }
 
-    /// Every pair's moment.
+    /// The moments of all pairs.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
         self.sessions.iter().flat_map(|session| &session.cells).flat_map(|cell| &cell.moments)
     }
 
-    /// Every pair's moment, by session.
+    /// The moments of all pairs, by session.
     pub fn moments_by_session(&self) -> impl Iterator<Item = Vec<&Moment>> {
         self.sessions.iter().map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
     }
 
-    /// Every cell with the place of its session.
+    /// Every cell, with the index of its session.
     pub fn cells(&self) -> impl Iterator<Item = (usize, &Cell)> {
         let sessions = self.sessions.iter().enumerate();
         sessions.flat_map(|(place, session)| session.cells.iter().map(move |cell| (place, cell)))
     }
 
-    /// Were several sessions of both taken in turn, so that the first of one belongs to the first of the other?
+    /// Were several sessions of both sides taken in turn, so that they correspond one to one?
     pub fn alternates_with(&self, other: &Self) -> bool {
         let count = self.sessions.len();
         let began = |session: &Session| {

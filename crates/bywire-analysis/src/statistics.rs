@@ -1,16 +1,16 @@
-//! What condenses blocks into a cell: medians, bootstrap intervals, fences, N½.
+//! The statistics that reduce blocks to a cell: medians, bootstrap intervals, fences, N½.
 //!
-//! Everything here is a pure function of its arguments; randomness comes from a seed that is passed in.
+//! All functions depend on their arguments only. Randomness comes from a seed that is passed in.
 
 use bywire_results::cell::{INTERVAL_PAIRS_MIN, Percentiles};
 use hdrhistogram::Histogram;
 
-/// How many times [`bootstrap`] draws.
+/// The number of samples that [`bootstrap`] draws.
 const RESAMPLES: usize = 2000;
 
-/// The median of `values`, in their unit; the mean of the middle two when their number is even.
+/// The median of `values`, in their unit. With an even number of values it is the mean of the middle two.
 ///
-/// NaN for no values, so that a cell without blocks cannot pass for a measured one.
+/// NaN without values, so that a cell without blocks cannot pass for a measured one.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -19,22 +19,22 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The median over fresh process pairs: each pair is represented by the median of its own blocks.
 ///
-/// `blocks` are (pair, value). A pair with many blocks weighs no more than a pair with few.
+/// `blocks` are (pair, value). A pair with many blocks has the same weight as a pair with few.
 pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
     median(&pair_medians(blocks))
 }
 
 /// The 95 % percentile-bootstrap interval of [`median_over_pairs`], as `[low, high]` in the unit of the values.
 ///
-/// Pairs are resampled, not blocks: one program differs from itself between fresh mappings by more than its
-/// blocks differ among themselves. The same `seed` gives the same interval. `None` below [`INTERVAL_PAIRS_MIN`].
+/// Pairs are resampled, not blocks, because a program differs more between fresh mappings than its blocks differ among
+/// themselves. The same `seed` gives the same interval. `None` below [`INTERVAL_PAIRS_MIN`].
 pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> Option<[f64; 2]> {
     let pairs = pair_medians(blocks);
     bootstrap(pairs.len(), seed, |drawn| median(&drawn.iter().map(|&pair| pairs[pair]).collect::<Vec<_>>()))
 }
 
-/// The 95 % percentile-bootstrap interval of whatever `of` makes of a number of `pairs` drawn anew, each by its place;
-/// `None` below [`INTERVAL_PAIRS_MIN`].
+/// The 95 % percentile-bootstrap interval of the statistic `of`, which gets the indices of resampled `pairs`. `None`
+/// below [`INTERVAL_PAIRS_MIN`].
 pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> Option<[f64; 2]> {
     if pairs < INTERVAL_PAIRS_MIN {
         return None;
@@ -46,9 +46,9 @@ pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> Optio
     Some([quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)])
 }
 
-/// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
+/// Tells which of `values` are outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
 ///
-/// Fewer than four values have no fences: none is an outlier.
+/// Fewer than four values have no fences, so none is an outlier.
 pub fn tukey_outliers(values: &[f64]) -> Vec<bool> {
     if values.len() < 4 {
         return vec![false; values.len()];
@@ -63,8 +63,8 @@ pub fn tukey_outliers(values: &[f64]) -> Vec<bool> {
 
 /// N½: the message length in bytes at which the rate first reaches half of `reference`.
 ///
-/// `points` are (length in bytes, rate), in any order; the crossing is interpolated in the logarithm of the
-/// length. `None` when no point lies below half (the curve starts above it) or none above.
+/// `points` are (length in bytes, rate), in any order. The crossing is interpolated in the logarithm of the length.
+/// `None` if no point is below half of `reference`, or none is above it.
 pub fn n_half(points: &[(u64, f64)], reference: f64) -> Option<f64> {
     let half = reference / 2.0;
     let mut points: Vec<(u64, f64)> = points.to_vec();
@@ -79,7 +79,7 @@ pub fn n_half(points: &[(u64, f64)], reference: f64) -> Option<f64> {
     })
 }
 
-/// Percentiles of single samples; each recorded count times `scale` is in the cell's unit.
+/// Percentiles of single samples. Each recorded count multiplied by `scale` is in the cell's unit.
 ///
 /// A histogram of round trips in nanoseconds gives half-RTT with a scale of 0.5.
 pub fn percentiles(histogram: &Histogram<u64>, scale: f64) -> Percentiles {
@@ -96,7 +96,7 @@ fn pair_medians(blocks: &[(u32, f64)]) -> Vec<f64> {
     by_pair.values().map(|values| median(values)).collect()
 }
 
-/// The quantile of ascending values, interpolated between neighbours; NaN for none.
+/// The quantile of ascending values, interpolated between neighbours. NaN without values.
 fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return f64::NAN;
@@ -107,11 +107,11 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
 }
 
-/// Steele, Lea and Flood's generator: small, fast, and fixed for ever, so an old interval can be recomputed.
+/// Steele, Lea and Flood's generator: small, fast, and never changed, so that an old interval can be recomputed.
 pub struct SplitMix(u64);
 
 impl SplitMix {
-    /// A sequence of its own for each seed.
+    /// A separate sequence for each seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -130,7 +130,7 @@ impl SplitMix {
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
-    /// Uniform from 0 up to, but never, 1.
+    /// Uniform from 0 up to but excluding 1.
     pub fn share(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn bootstrap_resamples_pairs_rather_than_blocks() {
-        // Within a pair the blocks scatter widely, but the pairs agree: no width is left.
+        // Within a pair the blocks scatter widely, but the pairs agree, so the interval has no width.
         let blocks: Vec<(u32, f64)> =
             (0..5).flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)]).collect();
         assert_eq!(bootstrap_median_over_pairs(&blocks, 1), Some([5.0, 5.0]));
@@ -177,13 +177,13 @@ mod tests {
         for pairs in 0..5 {
             assert_eq!(bootstrap_median_over_pairs(&blocks[..pairs], 1), None, "{pairs} pairs");
         }
-        // The median lies outside where all five fall on one side of it: in 2 of 32 cells.
+        // The median is outside if all five values are on one side of it, which happens in 2 of 32 cells.
         assert_eq!(bootstrap_median_over_pairs(&blocks, 1), Some([0.0, 16.0]));
     }
 
     #[test]
     fn bootstrap_covers_the_true_median_about_as_often_as_it_says() {
-        // Few pairs make the percentile interval a little narrow; it must not be grossly so.
+        // With few pairs the percentile interval is a little too narrow. It must not be much too narrow.
         let mut random = SplitMix(11);
         let mut uniform = || random.bits() as f64 / u64::MAX as f64;
         let covered = (0..200u64)

@@ -1,15 +1,15 @@
-//! A comparison as people read it.
+//! A comparison as text for readers.
 
 use bywire_results::quantity;
 
 use crate::comparison::{Comparison, Row, Verdict};
 use crate::naming::name;
 
-/// Changes of the environment that are shown; all stand in the JSON.
+/// The most changes of the environment that are shown. The JSON has all.
 const CHANGES_SHOWN: usize = 12;
 
 impl Comparison<'_> {
-    /// As people read it: cells first that became worse, then better, then all others in the order taken.
+    /// The text: first cells that became worse, then those that became better, then all others in the order taken.
     pub fn text(&self) -> String {
         of(self)
     }

@@ -49,7 +49,7 @@ impl Machine {
         self.drift = self.drift * kept + 0.01 * f64::sqrt(1.0 - kept * kept) * self.normal();
     }
 
-    fn gauge(&mut self) -> MachineSpeed {
+    fn speed(&mut self) -> MachineSpeed {
         let line_ns = if self.is_far { 167.0 } else { 38.0 } * (0.06 * self.normal()).exp();
         let wake_ns = 14_700.0 * (self.drift + 0.05 * self.normal()).exp();
         MachineSpeed { line_ns: Some(line_ns), step_ns: Some(1.09), wake_ns: Some(wake_ns) }
@@ -69,12 +69,12 @@ impl Machine {
         let mut cells: Vec<Cell> = (0..CELLS).map(cell).collect();
         for pair in 0..rounds {
             for (index, cell) in cells.iter_mut().enumerate() {
-                let before = self.gauge();
+                let before = self.speed();
                 let factor = if index == SLOWED { 1.0 + slow_down } else { 1.0 };
                 let value = self.value(index) * factor;
                 let began_unix_seconds = self.seconds;
                 self.pass(PAIR_SECONDS);
-                cell.moments.push(Moment { pair, began_unix_seconds, before, after: self.gauge() });
+                cell.moments.push(Moment { pair, began_unix_seconds, before, after: self.speed() });
                 cell.blocks.push(Block {
                     pair,
                     value,
@@ -207,7 +207,7 @@ fn sessions_in_turn_are_recognised_and_others_are_not() {
 
 #[test]
 fn without_the_machine_read_beside_it_a_comparison_would_be_misled() {
-    // The proof that states matter: what the gauges read is thrown away, and the simulation's far state decides.
+    // The proof that states matter: what the machine probe read is thrown away, and the simulation's far state decides.
     let (none, _) = outcomes(COMPARISONS, |seed| {
         one_after_the_other(seed, 0.0).map(|mut side| {
             let cells = side.sessions.iter_mut().flat_map(|session| &mut session.cells);
@@ -220,7 +220,7 @@ fn without_the_machine_read_beside_it_a_comparison_would_be_misled() {
 }
 
 #[test]
-fn load_that_held_up_the_gauges_is_no_slow_down() {
+fn load_that_delayed_the_machine_probe_is_no_slow_down() {
     let [before, mut after] = one_after_the_other(11, 0.0);
     for cell in &mut after.sessions[0].cells {
         for moment in &mut cell.moments {

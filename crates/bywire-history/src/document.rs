@@ -13,15 +13,15 @@ use serde::Deserialize;
 pub struct Document {
     /// Short name, also the first part of its figures' rows: `gm-ethernet`, `trapeze`, `gm`, `bip`, `toe`.
     pub document: String,
-    /// A few words for a legend, with the year of the hardware or of the page.
+    /// A short text for a legend, with the year of the hardware or of the page.
     pub short: String,
     /// Its title.
     pub title: String,
-    /// Its date, as far as printed.
+    /// Its date, as far as it is printed.
     pub date: String,
-    /// One line: what was measured on what.
+    /// One line: the quantities and the machines.
     pub summary: String,
-    /// Its figures, in the order printed.
+    /// Its figures, in the order of the document.
     pub figures: Vec<Figure>,
 }
 
@@ -33,13 +33,13 @@ pub struct Figure {
     pub row: String,
     /// The machines and cards.
     pub hardware: String,
-    /// The levels that it may be set beside, the closest first.
+    /// The levels that it may be compared with, the closest first.
     pub levels: Vec<String>,
     /// The test that it corresponds to.
     pub test: String,
-    /// Message length; absent where the document gives none ("large messages").
+    /// Message length. Absent if the document gives none ("large messages").
     pub size_bytes: Option<u64>,
-    /// What it counts: `rate`, `half-RTT`, `sender CPU`, …
+    /// The quantity: `rate`, `half-RTT`, `sender CPU`, …
     pub what: String,
     /// The figure as printed.
     pub printed: String,
@@ -47,7 +47,7 @@ pub struct Figure {
     pub unit: String,
     /// The same in today's units.
     pub normalised: Normalised,
-    /// What must be known to read it, contradictions among others.
+    /// A remark that is necessary to read it, for instance on a contradiction.
     pub note: Option<String>,
 }
 
@@ -55,10 +55,10 @@ pub struct Figure {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalised {
-    /// In `unit`.
+    /// Its value, in `unit`.
     pub value: f64,
-    /// As of cells (`ns`, `bytes`, `bytes_per_second`, `transactions_per_second`), and `share`,
-    /// `us_per_kb`, `us_per_transaction`, `seconds`, `count`, `ratio`, `switch` for what is no cell's value.
+    /// The units of cells (`ns`, `bytes`, `bytes_per_second`, `transactions_per_second`), and `share`, `us_per_kb`,
+    /// `us_per_transaction`, `seconds`, `count`, `ratio` and `switch` for figures that are not values of cells.
     pub unit: String,
 }
 
@@ -127,7 +127,7 @@ mod tests {
         assert!(checked > 120, "{checked}");
     }
 
-    /// `about 8.6`, `less than 0.5`, `42.4%`: the number in it.
+    /// The number in a text such as `about 8.6`, `less than 0.5` or `42.4%`.
     fn leading_number(printed: &str) -> Option<f64> {
         printed.split(' ').find_map(|word| word.trim_end_matches('%').parse().ok())
     }

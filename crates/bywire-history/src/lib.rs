@@ -1,8 +1,8 @@
-//! What the five source documents printed, and their machines as models. Nothing here is measured.
+//! The figures that the five source documents printed, and models of their machines. Nothing here is measured.
 //!
-//! A model is a small pipeline that redraws the graphs which a document had and its text lost. What it is made of comes
-//! from the document's own printed figures. A figure that went into it is *fitted*; one that did not is *predicted*, and
-//! how far off the prediction is stands beside it.
+//! A model is a small pipeline that redraws the graphs of a document whose text has lost them. Its constants come from
+//! the document's own printed figures. A figure that was used for them is *fitted*. Any other is *predicted*, and its
+//! deviation is shown beside it.
 
 mod document;
 mod machine;

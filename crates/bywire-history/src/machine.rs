@@ -1,30 +1,30 @@
-//! The machines: what each document prints about its own, and what follows from it.
+//! The machines: the figures that each document prints about its own, and what follows from them.
 
 use crate::document::{Figure, figures};
 use crate::pipeline::{Pipeline, Stage};
 
-/// Fragments of GM, in bytes, as both of its texts say.
+/// The fragment length of GM in bytes, as both of its texts state.
 const GM_FRAGMENT_BYTES: f64 = 4096.0;
 
-/// The clocks of GM's cards in MHz, which their tables name beside the card.
+/// The clock rates of GM's cards in MHz, which their tables print beside the card.
 const PCIXD_MHZ: f64 = 225.0;
 const PCIXF_MHZ: f64 = 333.0;
 
-/// "Short" has no length in GM's text.
+/// "Short" messages have no length in GM's text.
 const SHORT_BYTES: f64 = 8.0;
 
-/// What a TCP segment carries at an MTU: less 40 bytes of headers and 12 of time stamps.
+/// The payload of a TCP segment for an MTU, which is 40 bytes of headers and 12 of time stamps less.
 const SEGMENT_OVERHEAD_BYTES: f64 = 52.0;
 
-/// What an Ethernet frame takes on the link besides its MTU: header, check sequence, preamble and gap.
+/// The bytes of an Ethernet frame on the link besides its MTU: header, check sequence, preamble and gap.
 const FRAME_OVERHEAD_BYTES: f64 = 38.0;
 
-/// Where a figure comes from.
+/// The origin of a model's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The model was made to meet it.
+    /// The model was fitted to it.
     Fitted,
-    /// The model says it out of other figures.
+    /// The model derives it from other figures.
     Predicted,
 }
 
@@ -38,27 +38,27 @@ impl Kind {
     }
 }
 
-/// A published point beside what the model says.
+/// A published point and the model's value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     /// As printed.
     pub figure: &'static Figure,
-    /// Where the model has it from.
+    /// The origin of the model's value.
     pub kind: Kind,
-    /// What the model says, in the unit of `figure.normalised`.
+    /// The model's value, in the unit of `figure.normalised`.
     pub modelled: f64,
-    /// What it follows from.
+    /// The equation or the constants that it follows from.
     pub from: &'static str,
 }
 
 impl Check {
-    /// How far the model is off, as a share of what was printed; positive where the model says more.
+    /// The model's deviation as a share of the printed value, positive if the model's value is larger.
     pub fn error(&self) -> f64 {
         self.modelled / self.figure.normalised.value - 1.0
     }
 }
 
-/// One machine, or one way through it.
+/// One machine, or one path through it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The document's short name.
@@ -71,7 +71,7 @@ pub struct Machine {
     pub checks: Vec<Check>,
 }
 
-/// Every machine of which the documents print enough.
+/// Every machine whose document prints enough.
 pub fn machines() -> Vec<Machine> {
     let mut machines = gm();
     machines.extend(bip());
@@ -80,13 +80,13 @@ pub fn machines() -> Vec<Machine> {
     machines
 }
 
-/// The only figure of that row that counts `what`, of messages of that size where one is given.
+/// The only figure of that row with the quantity `what`, and with this size if one is given.
 fn figure(row: &str, what: &str, size_bytes: Option<u64>) -> &'static Figure {
     let of_row = figures().map(|(_, figure)| figure).filter(|figure| figure.row == row);
     let mut found = of_row.filter(|figure| {
         figure.what.starts_with(what) && (size_bytes.is_none() || figure.size_bytes == size_bytes)
     });
-    // The figures are part of the program; a test asks for all of these.
+    // The figures are part of the program, and a test requires all of these.
     found.next().unwrap_or_else(|| panic!("no figure {what} of {row}"))
 }
 
@@ -107,7 +107,7 @@ impl Card {
         let value =
             |row: &str, what: &str| figure(&format!("gm/{version}/{row}"), what, None).normalised.value;
         let (read, write) = (value("bus/read", "bus read"), value("bus/write", "bus write"));
-        // Where the document does not print both at once: each byte crosses as a read or as a write.
+        // If the document does not print both at once, each byte crosses as a read or as a write.
         let shared = Some(shared.unwrap_or(2.0 / (1.0 / read + 1.0 / write)));
         let link = if version == "2.1" {
             "unidirectional rate of dual links"
@@ -128,12 +128,12 @@ impl Card {
         }
     }
 
-    /// Of each packet what is no payload of it, in bytes on the link: what is missing of the link's rate.
+    /// The bytes of each packet that are not payload, on the link: what is missing of the link's rate.
     fn header_bytes(&self) -> f64 {
         GM_FRAGMENT_BYTES * (self.link / self.one_way.normalised.value - 1.0)
     }
 
-    /// What each message costs the card, by N½.
+    /// The card's cost of each message, from N½.
     fn message_seconds(&self) -> f64 {
         let (bytes, rate) = (self.half_length.normalised.value, self.one_way.normalised.value);
         2.0 * bytes / rate - (bytes + self.header_bytes()) / self.link
@@ -177,7 +177,8 @@ impl Card {
     }
 }
 
-/// GM's three cards. The two of GM 2.0 differ by their clocks alone, which says what part of the cost goes by the clock.
+/// GM's three cards. The two of GM 2.0 differ only by their clocks, which shows the part of the cost that depends on
+/// the clock.
 fn gm() -> Vec<Machine> {
     let readwrite = figure("gm/2.1/bus/readwrite", "bus read+write", None).normalised.value;
     let slow = Card::of("GM 2.0, PCIXD", "2.0", "pcixd", None);
@@ -202,13 +203,13 @@ fn gm() -> Vec<Machine> {
             sibling(&dual).half_length(),
             "the PCIXD's cost of a message, by the clock",
         ),
-        // The same clock, the same way: what differs is the link.
+        // The same clock and the same path. Only the link differs.
         predicted(dual.half_rtt, fast.half_rtt.normalised.value, "the PCIXF's, whose clock is the same"),
     ];
     vec![slow.machine(Vec::new()), fast.machine(of_fast), dual.machine(of_dual)]
 }
 
-/// BIP's ping-pong: two streams give the cost of a call and of a byte, request/response gives the rest.
+/// BIP's ping-pong: two streams give the cost of a call and of a byte, and request/response gives the rest.
 fn bip() -> Vec<Machine> {
     let short = figure("bip/stream/tcp-stream-7872-ppro", "rate", None);
     let long = figure("bip/stream/tcp-stream-16384-ppro", "rate", None);
@@ -222,13 +223,13 @@ fn bip() -> Vec<Machine> {
         let stage = Stage { message_seconds, ..Stage::moving("stack, card and link", bytes_per_second) };
         let half_rtt = 0.5 / rr.normalised.value;
         let latency_seconds = half_rtt - 1.0 / bytes_per_second;
-        // Its packets are unknown: neither MTU is printed.
+        // Its packets are unknown, because neither MTU is printed.
         Pipeline { latency_seconds, packet_bytes: 1e12, stages: vec![stage] }
     };
     let transactions = |pipeline: &Pipeline| 0.5 / pipeline.half_rtt(1.0);
     let check = |figure, kind, modelled, from| Check { figure, kind, modelled, from };
     let stream = pipeline(tcp, message_seconds);
-    // A call of UDP's costs as much less as its round trip does.
+    // The cost of a UDP call is less by as much as its round trip is.
     let datagram = pipeline(udp, message_seconds * tcp.normalised.value / udp.normalised.value);
     let calls = "the cost of a call and of a byte";
     let of_stream = vec![
@@ -251,7 +252,7 @@ fn bip() -> Vec<Machine> {
     ]
 }
 
-/// Host TCP/IP at two MTUs gives the cost of a packet and of a byte; offload pays for frames on the link alone.
+/// Host TCP/IP at two MTUs gives the cost of a packet and of a byte. Offload pays only for frames on the link.
 fn toe() -> Vec<Machine> {
     let host_jumbo = figure("toe/mtu-9000/rate-host", "rate", None);
     let host_standard = figure("toe/mtu-1500/rate-host", "rate", None);
@@ -263,7 +264,7 @@ fn toe() -> Vec<Machine> {
     let took = |bytes: f64, figure: &Figure| bytes / figure.normalised.value;
     let bytes_per_second = (jumbo - standard) / (took(jumbo, host_jumbo) - took(standard, host_standard));
     let packet_seconds = took(standard, host_standard) - standard / bytes_per_second;
-    // Of what a frame takes on the link, how much is payload.
+    // The share of payload in a frame on the link.
     let share = |payload: f64| payload / (payload + SEGMENT_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES);
     let offload_standard = offload_jumbo.normalised.value * share(standard) / share(jumbo);
     let pipeline = |half_rtt: &Figure, stage: Stage, packet_bytes| {
@@ -298,7 +299,8 @@ fn toe() -> Vec<Machine> {
     ]
 }
 
-/// Duke's table of half-RTT: 1 KB and 8 KB give the fixed part and the cost of a byte, and say the lengths between.
+/// Duke's table of half-RTT: 1 KB and 8 KB give the fixed part and the cost of a byte, which predict the lengths
+/// between.
 fn trapeze() -> Vec<Machine> {
     let machine = |protocol: &str, name| {
         let at = |bytes| figure(&format!("trapeze/latency/{protocol}"), "latency", Some(bytes));
@@ -343,7 +345,7 @@ mod tests {
 
     #[test]
     fn predictions_are_off_by_what_the_page_says() {
-        // In percent. A change of any of these is a change of the model, which the page and its readers must learn of.
+        // In percent. A change of any of these is a change of the model, which the page's readers must learn of.
         let expected = [
             ("GM 2.0, PCIXD", "gm/2.0/pcixd/two-way", 1.4),
             ("GM 2.0, PCIXF", "gm/2.0/pcixf/two-way", 1.4),

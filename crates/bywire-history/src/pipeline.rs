@@ -1,22 +1,22 @@
-//! A message on its way through stages that work at the same time, each on another packet.
+//! A message on its way through stages that work at the same time, each on a different packet.
 
 /// One stage: a bus, a link, a protocol stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// What each message costs it, in seconds.
+    /// The cost of each message, in seconds.
     pub message_seconds: f64,
-    /// What each packet costs it, in seconds.
+    /// The cost of each packet, in seconds.
     pub packet_seconds: f64,
-    /// How fast it moves payload.
+    /// The rate at which it moves payload.
     pub bytes_per_second: f64,
-    /// Both directions together, where they share it.
+    /// The rate of both directions together, if they share it.
     pub shared_bytes_per_second: Option<f64>,
 }
 
 impl Stage {
-    /// One that only moves bytes, in each direction by itself.
+    /// A stage that only moves bytes, with a separate rate for each direction.
     pub fn moving(name: &'static str, bytes_per_second: f64) -> Self {
         Self {
             name,
@@ -27,12 +27,12 @@ impl Stage {
         }
     }
 
-    /// How long a message of so many bytes in so many packets keeps it busy.
+    /// How long a message of this many bytes in this many packets occupies it.
     fn busy_seconds(&self, bytes: f64, packets: f64) -> f64 {
         self.message_seconds + packets * self.packet_seconds + bytes / self.bytes_per_second
     }
 
-    /// The same of one message each way.
+    /// The same for one message in each direction.
     fn busy_both_ways_seconds(&self, bytes: f64, packets: f64) -> f64 {
         let one = self.busy_seconds(bytes, packets);
         self.shared_bytes_per_second.map_or(one, |shared| one.max(2.0 * bytes / shared))
@@ -42,11 +42,11 @@ impl Stage {
 /// The stages between two processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
-    /// Half of a round trip's time that does not depend on the length.
+    /// The part of the half-RTT that does not depend on the length.
     pub latency_seconds: f64,
     /// The most payload of a packet.
     pub packet_bytes: f64,
-    /// In the order of the way.
+    /// The stages in the order of the path.
     pub stages: Vec<Stage>,
 }
 
@@ -55,20 +55,20 @@ impl Pipeline {
         (bytes / self.packet_bytes).ceil().max(1.0)
     }
 
-    /// Messages in a row: the slowest stage is always busy. In bytes per second.
+    /// The rate of messages in a row, in bytes per second. The slowest stage is always busy.
     pub fn one_way(&self, bytes: f64) -> f64 {
         let packets = self.packets(bytes);
         bytes / self.slowest(|stage| stage.busy_seconds(bytes, packets))
     }
 
-    /// The same in both directions at once, added up.
+    /// The rate of both directions at once, added up.
     pub fn two_way(&self, bytes: f64) -> f64 {
         let packets = self.packets(bytes);
         2.0 * bytes / self.slowest(|stage| stage.busy_both_ways_seconds(bytes, packets))
     }
 
-    /// One message alone: its first packet goes through every stage, the rest follows at the pace of the slowest. In
-    /// seconds.
+    /// The time of a single message, in seconds. Its first packet passes every stage, and the rest follows at the pace
+    /// of the slowest.
     pub fn half_rtt(&self, bytes: f64) -> f64 {
         let first = bytes.min(self.packet_bytes);
         let through: f64 = self.stages.iter().map(|stage| first / stage.bytes_per_second).sum();
@@ -78,11 +78,11 @@ impl Pipeline {
         self.latency_seconds + through + behind
     }
 
-    /// The length at half of the rate that whole packets reach in the end, in bytes.
+    /// The length at half of the final rate of whole packets, in bytes.
     pub fn half_length(&self) -> f64 {
         let half = self.one_way(self.packet_bytes * 1e6) / 2.0;
         let (mut below, mut above) = (1.0, self.packet_bytes * 1e6);
-        // The first crossing: within a packet the rate only grows.
+        // The first crossing, because within a packet the rate only grows.
         while above - below > 0.01 {
             let middle = (below + above) / 2.0;
             if self.one_way(middle) < half { below = middle } else { above = middle }
@@ -138,7 +138,7 @@ mod tests {
             let grows = |less, more| one_way(less) <= one_way(more) * (1.0 + 1e-9);
             prop_assert!(grows(packet * part, packet));
             prop_assert!(grows(packet * f64::from(whole), packet * f64::from(whole + 1)));
-            // What begins another packet costs that packet: the teeth of the graphs.
+            // The first byte of another packet costs that packet. This causes the teeth of the graphs.
             let edge = packet * f64::from(whole);
             prop_assert!(one_way(edge + 1.0) <= one_way(edge) * (1.0 + 1.0 / edge));
         }

@@ -1,4 +1,4 @@
-//! Where the half-RTT of one message went, as a cell of the test `breakdown` holds it.
+//! The parts of the half-RTT of one message, as a cell of the test `breakdown` stores them.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +21,14 @@ pub const FAILED: &str = "the breakdown failed: its differences do not add up to
 /// One part of a half-RTT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// How long it takes, in ns; a difference may be negative.
+    /// Its time in ns. A difference may be negative.
     pub ns: f64,
     /// The 95 % bootstrap interval over pairs, in ns. Absent if there are too few pairs.
     #[serde(default)]
     pub ci95_ns: Option<[f64; 2]>,
-    /// How it was found.
+    /// How it was measured.
     pub how: String,
 }
 
@@ -42,12 +42,12 @@ impl Share {
     }
 }
 
-/// What one end's core did during a half-RTT.
+/// The work of one end's core during a half-RTT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreAccount {
     /// `source` or `target`.
     pub end: String,
-    /// Which core that is.
+    /// The core.
     pub core: u32,
     /// The number of samples.
     pub samples: u64,
@@ -60,9 +60,9 @@ pub struct CoreAccount {
 pub struct Account {
     /// The parts, which add up to the cell's value. The last is the [unexplained rest](REST).
     pub parts: Vec<Share>,
-    /// Measured in the same pairs, but no part of the sum.
+    /// Other parts measured in the same pairs, which are not part of the sum.
     pub beside: Vec<Share>,
-    /// What both cores did, by samples. Empty if they cannot be sampled.
+    /// The work of both cores, by samples. Empty if they cannot be sampled.
     pub cores: Vec<CoreAccount>,
     /// What the account cannot separate, and why.
     pub notes: Vec<String>,
@@ -100,7 +100,7 @@ pub const KINDS: [&str; 12] = [
 ];
 /// Kernel functions whose names show no purpose.
 pub const OTHERWISE: &str = "the kernel otherwise";
-/// Time of which there is no sample.
+/// Time without a sample.
 pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
 /// The measured program itself.
 pub const PROGRAM: &str = "the program and its library";

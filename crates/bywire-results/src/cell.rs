@@ -14,9 +14,9 @@ use crate::parameter::Parameters;
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
 
-/// With fewer pairs a cell has no interval: the range of three values holds the true median in 75 of 100 cells, of two
-/// in 50. The range of five holds it in 94, and is what the bootstrap gives. With more pairs the bootstrap interval
-/// holds it in 89 to 95.
+/// The fewest pairs for an interval. The range of three values contains the true median in 75 of 100 cells, that of two
+/// in 50. The range of five contains it in 94, and is the bootstrap's result. With more pairs the bootstrap interval
+/// contains it in 89 to 95.
 pub const INTERVAL_PAIRS_MIN: usize = 5;
 
 /// The definition of a disturbed block, for readers of a count of them.
@@ -32,24 +32,24 @@ pub struct Cell {
     pub level: String,
     /// The test, such as `latency` or `stream`.
     pub test: String,
-    /// What carried the messages, such as `shm`, `loopback` or `veth`. Absent for `memory`.
+    /// The link that carried the messages, such as `shm`, `loopback` or `veth`. Absent for `memory`.
     pub link: Option<String>,
-    /// `processes`, `threads`, `namespaces`, or a host's name; empty where one end measures alone (`memory`).
+    /// `processes`, `threads`, `namespaces`, or a host's name. Empty if one end measures alone (`memory`).
     pub between: String,
-    /// Message length; absent where the test has none (`nhalf`).
+    /// Message length. Absent if the test has none (`nhalf`).
     pub size_bytes: Option<u64>,
     /// All other options, by their names on the command line (`mtu`, `protocol`, `integrity`, `spin`, `lent`).
     #[serde(default)]
     pub parameters: Parameters,
     /// The median over pairs, in `unit`.
     pub value: f64,
-    /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.
+    /// The unit of `value`, `ci95`, `mean`, `percentiles` and the blocks.
     pub unit: Unit,
     /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
     /// [`INTERVAL_PAIRS_MIN`] pairs.
     #[serde(default)]
     pub ci95: Option<[f64; 2]>,
-    /// The mean over all samples, where it differs in kind from the median (latency).
+    /// The mean over all samples, if it differs in kind from the median (latency).
     pub mean: Option<f64>,
     /// Percentiles of single samples (latency tests).
     pub percentiles: Option<Percentiles>,
@@ -121,7 +121,7 @@ impl Cell {
 pub struct Cacheline {
     /// Before the first pair.
     pub before_ns: f64,
-    /// After the last pair; absent where the cell was cut short.
+    /// After the last pair. Absent if the cell was cut short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ns: Option<f64>,
 }
@@ -146,7 +146,7 @@ pub enum Unit {
     TransactionsPerSecond,
 }
 
-/// Percentiles of single samples, in the cell's unit, every pair weighing the same.
+/// Percentiles of single samples, in the cell's unit. Every pair has the same weight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// 5th.
@@ -163,21 +163,21 @@ pub struct Percentiles {
     pub p999: f64,
 }
 
-/// One short stretch of measuring inside one fresh pair of processes.
+/// One short part of a measurement within one fresh pair of processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// Which pair of processes, from 0.
+    /// The index of the pair of processes, from 0.
     pub pair: u32,
     /// The block's own value in the cell's unit.
     pub value: f64,
-    /// Its duration. On a level that may lose messages it includes the time until those that arrived were read.
+    /// Its duration. On a level that may lose messages it includes the time until the messages that arrived were read.
     pub seconds: f64,
     /// Operations (messages or round trips) in it.
     pub operations: u64,
-    /// Why the block counts as disturbed (`steal`, `waited-for-core`), empty when clean; see [`DISTURBED`].
+    /// Why the block counts as disturbed (`steal`, `waited-for-core`). Empty when clean. See [`DISTURBED`].
     #[serde(default)]
     pub disturbed: Vec<String>,
-    /// Outside Tukey's fences of its cell: marked, never dropped.
+    /// True if it is outside Tukey's fences of its cell. Such a block is marked, but never dropped.
     #[serde(default)]
     pub outlier: bool,
 }
@@ -185,9 +185,9 @@ pub struct Block {
 /// CPU cost of a cell at both ends. When both ends share a machine, each end has its own core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuBothEnds {
-    /// The sending (requesting) end.
+    /// The sending or requesting end.
     pub source: CpuEnd,
-    /// The receiving (answering) end.
+    /// The receiving or responding end.
     pub target: CpuEnd,
     /// The processes that carry the messages between the two ends, if it is not the kernel alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
-//! Cells as comma-separated values (RFC 4180): one line a cell, units in the column names.
+//! Cells as comma-separated values (RFC 4180): one line for each cell, with units in the column names.
 
 use crate::cell::{Cell, CpuEnd};
 
-/// All of `cells` with a heading line; absent values are empty fields.
+/// All `cells` with a heading line. Absent values are empty fields.
 pub fn from_cells(cells: &[Cell]) -> String {
     let heading = [COLUMNS, &end_columns("source"), &end_columns("target")].concat();
     std::iter::once(heading).chain(cells.iter().map(line)).map(|line| line + "\r\n").collect()
@@ -93,7 +93,7 @@ fn number(value: Option<impl ToString>) -> String {
 }
 
 fn quote(field: &str) -> String {
-    // A spreadsheet would take it for a formula and run it.
+    // A spreadsheet would run such a text as a formula.
     let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']) && field.parse::<f64>().is_err();
     let field = if is_formula { format!("'{field}") } else { field.to_owned() };
     match field.contains([',', '"', '\r', '\n']) {

@@ -1,4 +1,4 @@
-//! Words of the level `eth`: the kernel's TCP and UDP over whatever carries Ethernet frames.
+//! Words of the level `eth`: the kernel's TCP and UDP over Ethernet between two namespaces.
 
 use crate::names;
 

@@ -1,9 +1,9 @@
 //! The level of the ceilings, and bounds of messages.
 
-/// The level of the ceilings: what memory and the kernel of a machine allow.
+/// The level of the ceilings: the limits that memory and kernel set on a machine.
 pub const MEMORY: &str = "memory";
 
-/// Messages longer than this are refused: both ends keep a few whole ones in memory.
+/// The longest message. Both ends keep a few whole ones in memory.
 pub const SIZE_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less the headers.

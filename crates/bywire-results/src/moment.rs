@@ -16,7 +16,7 @@ pub struct MachineSpeed {
 /// When a pair was taken, and the machine's own speed before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Which pair of its cell, from 0.
+    /// The index of the pair in its cell, from 0.
     pub pair: u32,
     /// When it began, in seconds since 1970.
     pub began_unix_seconds: f64,

@@ -4,7 +4,7 @@ use crate::ethernet;
 use crate::names;
 
 names! {
-    /// Whose MPI.
+    /// An MPI implementation.
     Implementation, "MPI implementation" {
         /// Open MPI as the distribution has it.
         OpenMpi = "open-mpi",
@@ -14,7 +14,7 @@ names! {
 }
 
 names! {
-    /// What carries the messages between the two ranks.
+    /// The link between the two ranks.
     Link, "link of level mpi" {
         Shm = "shm": "the implementation's own shared memory",
         Tcp = "tcp": "the implementation's TCP over loopback",

@@ -6,18 +6,19 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Parameters that say how long was measured, and not what. `burden` is an older name of `slowdown`.
+/// Parameters that state how long a cell was measured. `burden` is an older name of `slowdown`.
 pub const HOW_LONG: [&str; 8] =
     ["block_us", "blocks", "burden", "cores", "pairs", "seed", "slowdown", "time"];
 
-/// The session that a cell is from, where there are several.
+/// The session that a cell is from, if there are several.
 pub const MACHINE: &str = "machine";
 
-/// The parameter `spin` of an end that polls a bounded time, then sleeps: it is `true` where it polls, `false` where it
+/// The parameter `spin` of an end that polls for a bounded time and then sleeps. It is `true` for an end that polls,
+/// and `false` for one that sleeps at once.
 /// sleeps at once.
 pub const ADAPTIVE: &str = "adaptive";
 
-/// Whose MPI it was.
+/// The MPI implementation.
 pub const MPI: &str = "mpi";
 
 /// The options chosen for a cell, by the names of the command line. Stored sessions may have names and forms of older
@@ -38,7 +39,7 @@ pub enum Spin {
 }
 
 impl Parameters {
-    /// A word.
+    /// A text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_str()
     }

@@ -51,7 +51,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", digits(share * 100.0))
 }
 
-/// Three significant digits without an exponent; whole numbers from 100 on.
+/// Three significant digits without an exponent. From 100 on, whole numbers.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "–".into(),
@@ -63,7 +63,7 @@ pub fn digits(value: f64) -> String {
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // 999.6 ns is printed as 1.00 µs: the unit depends on the rounded figure.
+    // 999.6 ns is printed as 1.00 µs, because the unit depends on the rounded figure.
     let unit = units.iter().find(|(factor, _)| value.abs() >= factor * 0.9995);
     let (factor, name) = unit.or(units.last()).copied().unwrap_or((1.0, ""));
     format!("{} {name}", digits(value / factor))

@@ -23,12 +23,12 @@ const RUNNING: &str = "running";
 /// Why a session could not be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot {action} {path}: {reason}")]
     File {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
         /// The error of the system. It is not a `source`, or the message would contain it twice.
         reason: io::Error,
@@ -39,14 +39,14 @@ pub enum StoreError {
     /// There is no session to read.
     #[error("{0} holds no session: name a directory that `bywire bench` wrote")]
     Absent(PathBuf),
-    /// A file does not hold what it should.
+    /// The content of a file is not valid.
     #[error("{path}, line {line}: {reason}; it is not a session of this version")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
     /// The file holds only an incomplete line.
@@ -120,11 +120,11 @@ impl Store {
         Ok(())
     }
 
-    /// Stores the present state of the cell at `place` among those that are being measured, in place of its previous
+    /// Stores the present state of the cell number `place` of those that are being measured, in place of its previous
     /// state. A cell without a value is not stored.
     ///
     /// # Errors
-    /// When it cannot be written; the older version then stays.
+    /// It cannot be written. The older version then stays.
     pub fn keep_running(&self, place: usize, cell: &Cell) -> Result<(), StoreError> {
         if !has_value(cell) {
             return Ok(());
@@ -155,12 +155,12 @@ impl Store {
     /// Replaces the session's own facts atomically: seconds so far, absences, whether it is complete.
     ///
     /// # Errors
-    /// When it cannot be written; the older version then stays.
+    /// It cannot be written. The older version then stays.
     pub fn save(&self, session: &Session) -> Result<(), StoreError> {
         replace(&self.directory.join(SESSION_FILE), &json(session))
     }
 
-    /// Where it is stored.
+    /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -12,7 +12,7 @@ pub const LEVEL: &str = "web";
 pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
 
 names! {
-    /// What is asked for.
+    /// The requested documents.
     Test, "test of level web" {
         File = "web-file": "requests per second for one file, then latency at 50, 70 and 90 % of that",
         Zipf = "web-zipf": "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α",
@@ -30,7 +30,7 @@ names! {
 }
 
 names! {
-    /// What carries requests and responses.
+    /// The link of requests and responses.
     Link, "link of level web" {
         Tcp = "tcp": "the kernel's TCP over loopback",
         Unix = "unix": "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
@@ -41,7 +41,7 @@ names! {
 }
 
 names! {
-    /// Which documents of a Zipf trace are asked for most.
+    /// Which documents of a Zipf trace are popular.
     Rank, "rank" {
         /// The smallest.
         SmallFirst = "small-first",
