@@ -65,6 +65,11 @@ impl Outgoing {
         true
     }
 
+    /// Is there room for one more of this priority?
+    pub fn has_room(&self, lane: Lane) -> bool {
+        place_of(lane).is_some_and(|place| self.queues[place].waiting.len() < WAITING_MAX)
+    }
+
     /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(|queue| queue.waiting.is_empty())

@@ -305,6 +305,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         is_taken
     }
 
+    /// Is there room for one more datagram?
+    pub fn has_datagram_room(&self, lane: Lane) -> bool {
+        self.datagrams_out.has_room(lane)
+    }
+
     /// Asks the peer for a sign of life.
     pub fn ping(&mut self) {
         self.is_ping_due = true;

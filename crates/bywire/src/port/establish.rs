@@ -128,8 +128,11 @@ impl Port {
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
         let connecting = self.reach_out(address, announce)?;
         let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
-        self.watch_connecting(peer)?;
-        Ok(peer)
+        let watched = self.watch_connecting(peer);
+        if watched.is_err() {
+            self.slots.remove(peer, DisconnectReason::Here);
+        }
+        watched.map(|()| peer)
     }
 
     /// Finds a port of this machine, and says hello.
@@ -179,11 +182,7 @@ impl Port {
             Some(Slot::Connecting(connecting)) => self.poller.add(&connecting.socket, tag_of(peer)),
             _ => Ok(()),
         };
-        if let Err(error) = watched {
-            self.slots.remove(peer, DisconnectReason::Here);
-            return Err(ConnectError::System(error));
-        }
-        Ok(())
+        watched.map_err(ConnectError::System)
     }
 
     /// Says hello, with our segment in `file`.

@@ -2,12 +2,19 @@
 
 use std::net::SocketAddr;
 
-use bywire_wire::service::{Identity, Kept};
+use bywire_wire::connection::Options;
+use bywire_wire::keys::Secret;
+use bywire_wire::service::{Identity, Kept, Terms};
 
 use crate::message::address::Address;
 use crate::message::error::DisconnectReason;
+use crate::message::options::PortOptions;
+use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::ForeignUser;
-use crate::wire::connection::Connection;
+use crate::wire::connection::{Connection, Meeting, windows};
+
+/// Names of users are no longer than this.
+const USER_BYTES_MAX: usize = 256;
 
 /// One peer on another machine.
 pub(crate) struct Far {
@@ -25,6 +32,13 @@ pub(crate) struct Far {
     pub is_window_refused: bool,
     /// Something of our own could not go on.
     pub failed: Option<DisconnectReason>,
+    /// When it is asked for a sign of life, because something is awaited of it and nothing is in flight.
+    pub ask_at_ns: Option<u64>,
+    /// When its last packet came.
+    pub active_ns: u64,
+    /// The longest packet that the route has ever been said to carry, and when the kernel was asked.
+    pub route_bytes: u16,
+    pub route_asked_ns: u64,
     /// When its own node last vouched that it lives, although nothing comes from it.
     pub vouched_ns: u64,
     /// When its node was last asked.
@@ -36,6 +50,7 @@ pub(crate) struct Call {
     pub address: Address,
     pub number: u32,
     pub stage: Stage,
+    pub since_ns: u64,
     /// The peer's user, if this end was called and that is a foreign one.
     pub foreign_user: Option<ForeignUser>,
     /// Is the outcome reported as an event, because no call waits for it?
@@ -62,9 +77,105 @@ pub(crate) struct Leaving {
 }
 
 impl Far {
+    /// A peer as the node tells of it, in the slot of `peer`, whose packets to us bear `number`.
+    pub fn new(
+        peer: Peer,
+        number: u32,
+        foreign_user: Option<ForeignUser>,
+        (terms, secret): (Terms, Secret),
+        port: &PortOptions,
+    ) -> Self {
+        let introduction = terms.introduction;
+        let info = PeerInfo {
+            address: address_of(&terms.peer).unwrap_or_else(|| Address::local(0)),
+            owner: Owner::Far { user: terms.peer.user.clone() },
+            incarnation: terms.peer.incarnation,
+            message_bytes_max: introduction.message_bytes_max,
+            // Every packet is checked, from copy to copy.
+            integrity: true,
+        };
+        let options = Options {
+            side: terms.side,
+            security: terms.security,
+            secret,
+            connection: number,
+            peer_connection: introduction.connection,
+            windows: windows(&port.geometry),
+            peer_windows: introduction.windows,
+            route_bytes: terms.route_bytes,
+        };
+        let meeting = Meeting {
+            info,
+            foreign_user,
+            options,
+            message_bytes_max: port.message_bytes_max,
+            fragment_bytes: port.geometry.fragment_bytes,
+        };
+        Self {
+            wire: Connection::new(peer, meeting),
+            to: terms.address,
+            number,
+            peer_number: introduction.connection,
+            identity: terms.peer,
+            is_ready: false,
+            is_touched: false,
+            is_recent: false,
+            is_window_refused: false,
+            failed: None,
+            ask_at_ns: None,
+            active_ns: 0,
+            route_bytes: terms.route_bytes,
+            route_asked_ns: 0,
+            vouched_ns: 0,
+            inquired_ns: 0,
+        }
+    }
+
     /// What the node is told of it after a restart of its own.
     pub fn kept(&self) -> Kept {
         let (connection, peer_connection) = (self.number, self.peer_number);
         Kept { connection, peer_connection, peer: self.identity.clone() }
+    }
+}
+
+/// The address of a port of another machine. `None`: the names are none.
+pub(crate) fn address_of(identity: &Identity) -> Option<Address> {
+    let Identity { node, port, user, .. } = identity;
+    let is_user = (1..=USER_BYTES_MAX).contains(&user.len()) && !user.contains(char::is_control);
+    let address: Address = format!("{node}/{port}").parse().ok()?;
+    // Exactly these names: a number is written in one way only.
+    let is_same = address.node == *node && address.port.to_string() == *port;
+    (is_user && is_same).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::address::PortName;
+
+    #[test]
+    fn only_names_that_could_be_written_as_an_address_are_taken() {
+        let identity = |node: &str, port: &str, user: &str| Identity {
+            node: node.to_owned(),
+            port: port.to_owned(),
+            user: user.to_owned(),
+            groups: Vec::new(),
+            incarnation: 1,
+        };
+        let good = address_of(&identity("b", "7", "ann")).expect("an address");
+        assert_eq!((good.node.as_str(), good.port), ("b", PortName::Number(7)));
+        for (node, port, user) in [
+            ("", "7", "ann"),
+            ("b/c", "7", "ann"),
+            ("b", "07", "ann"),
+            ("b", "", "ann"),
+            ("b", "x y", "ann"),
+            ("..", "7", "ann"),
+            ("b", "7", ""),
+            ("b", "7", "a\nb"),
+            ("b", "7", &"x".repeat(USER_BYTES_MAX + 1)),
+        ] {
+            assert!(address_of(&identity(node, port, user)).is_none(), "{node:?} {port:?} {user:?}");
+        }
     }
 }

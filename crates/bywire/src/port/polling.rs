@@ -119,7 +119,7 @@ impl Port {
     }
 
     /// The next event that waits. A peer's information is forgotten with its end.
-    fn next_event(&mut self) -> Option<Event> {
+    pub(super) fn next_event(&mut self) -> Option<Event> {
         let event = self.resources.next_event()?;
         if let Event::Disconnected { peer, .. } = event {
             self.slots.forget(peer);

@@ -245,10 +245,11 @@ impl Slots {
         self.entries.get_mut(index as usize).map(|entry| &mut entry.state)
     }
 
-    /// Peers on other machines with whom a connection stands, even if they have not proved themselves.
+    /// Peers on other machines with whom a connection stands, even if they have not proved themselves, or are left already.
     pub fn far(&self) -> impl Iterator<Item = &Far> {
         self.entries.iter().filter_map(|entry| match &entry.state {
             Slot::Wire(far) => Some(&**far),
+            Slot::Leaving(leaving) => Some(&*leaving.far),
             Slot::Calling(call) => match &call.stage {
                 Stage::Proving { far, .. } => Some(&**far),
                 _ => None,

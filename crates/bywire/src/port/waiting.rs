@@ -104,11 +104,15 @@ impl Port {
     ///
     /// After waking, poll until `None`, then arm again.
     pub fn arm(&mut self) -> bool {
-        let is_armed = self.arm_without_timer();
-        if is_armed {
-            self.arm_far();
+        if !self.arm_without_timer() {
+            return false;
         }
-        is_armed
+        if self.has_far_packets() {
+            self.disarm();
+            return false;
+        }
+        self.arm_far();
+        true
     }
 
     /// The same, without a timer for what is due with other machines.

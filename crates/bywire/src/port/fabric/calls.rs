@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
-use bywire_wire::connection::Options;
 use bywire_wire::keys::Secret;
 use bywire_wire::service::{self, Answers, Identity, Introduction, NotConnected, Notice, Request, Terms};
 
@@ -12,18 +11,18 @@ use super::{ANSWER_MAX, Fabric, now_ns};
 use crate::message::address::Address;
 use crate::message::error::{ConnectError, DisconnectReason, NoFabric, OpenError, Refusal};
 use crate::message::options::{Admit, Reach};
-use crate::message::peer::{Owner, Peer, PeerInfo};
+use crate::message::peer::Peer;
 use crate::message::share::ForeignUser;
 use crate::port::Port;
-use crate::port::far::{Call, Far, Stage};
+use crate::port::far::{Call, Far, Stage, address_of};
 use crate::port::slots::Slot;
 use crate::port::strangers::Tag;
-use crate::wire::connection::{Connection, Meeting, windows};
+use crate::wire::connection::windows;
 
 /// Packets of the node that are dealt with at a time.
 const NOTICES_AT_ONCE: usize = 16;
-/// Names of users are no longer than this.
-const USER_BYTES_MAX: usize = 256;
+/// How long a node may take for an answer. It answers within 5 s unless it is stopped.
+const CALL_NS: u64 = 10_000_000_000;
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
 /// After so long without one, a connect that is given up says that the network lets nothing pass.
@@ -37,7 +36,7 @@ impl Port {
     }
 
     /// What the port has for other machines, made when it is first needed.
-    fn fabric(&mut self) -> Result<&mut Fabric, Errno> {
+    pub(super) fn fabric(&mut self) -> Result<&mut Fabric, Errno> {
         if self.fabric.is_none() {
             let group = match self.options.admit {
                 Admit::Group(group) => Some(group),
@@ -78,7 +77,7 @@ impl Port {
     }
 
     /// Connects to the node and registers, with the connections that outlived its last one.
-    fn join_node(&mut self) -> Result<(), NoFabric> {
+    pub(super) fn join_node(&mut self) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
@@ -96,6 +95,9 @@ impl Port {
     /// Tries the node again if its time has come.
     pub(super) fn try_node_again(&mut self, now_ns: u64) {
         let again_at_ns = self.fabric.as_deref().and_then(|fabric| fabric.service.again_at_ns());
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.service.pay();
+        }
         if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node().is_err() {
             self.lose_node(NoFabric::NotRunning);
         }
@@ -137,6 +139,7 @@ impl Port {
             address: address.clone(),
             number: 0,
             stage: Stage::Held,
+            since_ns: now_ns(),
             foreign_user: None,
             announce,
             is_caller: true,
@@ -150,6 +153,7 @@ impl Port {
         let peer = self.slots.insert(|_| Slot::Free { last: None });
         if let Some(fabric) = self.fabric.as_deref_mut() {
             call.number = fabric.take_number(peer.index);
+            fabric.wake_at(peer.index, call.since_ns.saturating_add(CALL_NS));
         }
         self.slots.replace(peer, Slot::Calling(Box::new(call)));
         peer
@@ -236,7 +240,11 @@ impl Port {
             }
             Notice::Refused(refused) => return Err(reason_of(refused)),
             Notice::Offer { offer, peer, introduction } => self.consider(offer, &peer, introduction),
-            Notice::Established(terms) => self.meet(*terms),
+            Notice::Established(mut terms) => {
+                // Whatever becomes of it, no copy stays in memory.
+                let secret = Secret::take(&mut terms.secret);
+                self.meet(*terms, secret);
+            }
             Notice::NotConnected { request, reason } => {
                 let Some(index) = fabric.slot_of(request) else { return Ok(()) };
                 if matches!(self.slots.state_at(index), Some(Slot::Calling(call)) if call.is_caller) {
@@ -272,7 +280,8 @@ impl Port {
         let request = match self.admit_far(identity, theirs) {
             Ok((address, foreign_user)) => {
                 let (announce, is_caller, stage) = (true, false, Stage::Accepted(offer));
-                let call = Call { address, number: 0, stage, foreign_user, announce, is_caller };
+                let since_ns = now_ns();
+                let call = Call { address, number: 0, stage, since_ns, foreign_user, announce, is_caller };
                 let peer = self.insert_call(call);
                 let number = match self.slots.state_at(peer.index) {
                     Some(Slot::Calling(call)) => call.number,
@@ -320,7 +329,7 @@ impl Port {
     }
 
     /// Both nodes agree. The first packet leaves at once, so that firewalls open.
-    fn meet(&mut self, terms: Terms) {
+    fn meet(&mut self, terms: Terms, secret: Secret) {
         let index = match terms.answers {
             Answers::Request(number) => self.fabric.as_deref().and_then(|fabric| fabric.slot_of(number)),
             Answers::Offer(offer) => self.offer_at(offer),
@@ -343,7 +352,8 @@ impl Port {
         }
         let now_ns = now_ns();
         let number = call.number;
-        let far = self.far_of(peer, number, terms);
+        let foreign_user = self.fabric.as_deref().and_then(|fabric| fabric.foreign_user(&terms.peer));
+        let far = Far::new(peer, number, foreign_user, (terms, secret), &self.options);
         let since_ns = now_ns;
         if let Some(Slot::Calling(call)) = self.slots.state_at(index) {
             call.stage = Stage::Proving { far: Box::new(far), since_ns };
@@ -354,56 +364,19 @@ impl Port {
         }
     }
 
-    fn far_of(&self, peer: Peer, number: u32, mut terms: Terms) -> Far {
-        let foreign_user = self.fabric.as_deref().and_then(|fabric| fabric.foreign_user(&terms.peer));
-        let introduction = terms.introduction;
-        let info = PeerInfo {
-            address: address_of(&terms.peer).unwrap_or_else(|| Address::local(0)),
-            owner: Owner::Far { user: terms.peer.user.clone() },
-            incarnation: terms.peer.incarnation,
-            message_bytes_max: introduction.message_bytes_max,
-            // Every packet is checked, from copy to copy.
-            integrity: true,
-        };
-        let options = Options {
-            side: terms.side,
-            security: terms.security,
-            secret: Secret::take(&mut terms.secret),
-            connection: number,
-            peer_connection: introduction.connection,
-            windows: windows(&self.options.geometry),
-            peer_windows: introduction.windows,
-            route_bytes: terms.route_bytes,
-        };
-        let meeting = Meeting {
-            info,
-            foreign_user,
-            options,
-            message_bytes_max: self.options.message_bytes_max,
-            fragment_bytes: self.options.geometry.fragment_bytes,
-        };
-        Far {
-            wire: Connection::new(peer, meeting),
-            to: terms.address,
-            number,
-            peer_number: introduction.connection,
-            identity: terms.peer,
-            is_ready: false,
-            is_touched: false,
-            is_recent: false,
-            is_window_refused: false,
-            failed: None,
-            vouched_ns: 0,
-            inquired_ns: 0,
-        }
-    }
-
     /// What has become of a connection whose peer has not sent a packet yet.
     pub(super) fn look_at_call(&mut self, now_ns: u64, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
-        let Stage::Proving { far, since_ns } = &call.stage else { return };
+        let Stage::Proving { far, since_ns } = &call.stage else {
+            let until_ns = call.since_ns.saturating_add(CALL_NS);
+            if now_ns < until_ns {
+                return fabric.wake_at(index, until_ns);
+            }
+            let silent = ConnectError::NoFabric(NoFabric::Silent);
+            return self.end(index, DisconnectReason::NotConnected(silent));
+        };
         if far.wire.ended().is_some() {
             return self.end(index, DisconnectReason::Refused(Refusal::Closed));
         }
@@ -420,6 +393,10 @@ impl Port {
         let Stage::Proving { mut far, .. } = call.stage else { return };
         // What came with its first packets waits to be taken.
         fabric.ready_if_input(index, &mut far, &self.resources);
+        // Its first packet is acknowledged at once: the program may not look again for long, and the peer waits for a packet
+        // of ours.
+        far.wire.before_sleep();
+        fabric.send_out(now_ns, index, &mut far);
         self.slots.replace(peer, Slot::Wire(far));
         if announce {
             self.resources.events.push_back(crate::message::event::Event::Connected(peer));
@@ -446,16 +423,6 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
     }
 }
 
-/// The address of a port of another machine. `None`: the names are none.
-fn address_of(identity: &Identity) -> Option<Address> {
-    let Identity { node, port, user, .. } = identity;
-    let is_user = (1..=USER_BYTES_MAX).contains(&user.len()) && !user.contains(char::is_control);
-    let address: Address = format!("{node}/{port}").parse().ok()?;
-    // Exactly these names: a number is written in one way only.
-    let is_same = address.node == *node && address.port.to_string() == *port;
-    (is_user && is_same).then_some(address)
-}
-
 fn blocked(fabric: &Fabric, far: &Far) -> ConnectError {
     let here = fabric.udp.local_address().map_or(0, |address| address.port());
     ConnectError::Blocked { here, there: far.to.port() }
@@ -471,39 +438,5 @@ fn error_of(reason: NotConnected) -> ConnectError {
         NotConnected::Refused(service::Refusal::NoResources) => ConnectError::Refused(Refusal::NoResources),
         NotConnected::Version => ConnectError::Refused(Refusal::Version),
         NotConnected::NoResources => ConnectError::NoFabric(NoFabric::NoResources),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::is_name;
-    use super::*;
-    use crate::message::address::PortName;
-
-    #[test]
-    fn only_names_that_could_be_written_as_an_address_are_taken() {
-        let identity = |node: &str, port: &str, user: &str| Identity {
-            node: node.to_owned(),
-            port: port.to_owned(),
-            user: user.to_owned(),
-            groups: Vec::new(),
-            incarnation: 1,
-        };
-        let good = address_of(&identity("b", "7", "ann")).expect("an address");
-        assert_eq!((good.node.as_str(), good.port), ("b", PortName::Number(7)));
-        for (node, port, user) in [
-            ("", "7", "ann"),
-            ("b/c", "7", "ann"),
-            ("b", "07", "ann"),
-            ("b", "", "ann"),
-            ("b", "x y", "ann"),
-            ("..", "7", "ann"),
-            ("b", "7", ""),
-            ("b", "7", "a\nb"),
-            ("b", "7", &"x".repeat(USER_BYTES_MAX + 1)),
-        ] {
-            assert!(address_of(&identity(node, port, user)).is_none(), "{node:?} {port:?} {user:?}");
-        }
-        assert!(is_name("ann") && !is_name("1000"));
     }
 }

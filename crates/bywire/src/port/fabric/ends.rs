@@ -1,11 +1,14 @@
 //! How connections to other machines end: by the peer, by its process or its node, by silence, and by this end.
 
 use bywire_sys::poller::Poller;
+use bywire_sys::udp;
 use bywire_wire::service::{End, Request};
 
+use super::packets::IDLE_NS;
 use super::{Fabric, now_ns};
 use crate::message::error::{DisconnectReason, Refusal};
 use crate::message::event::Event;
+use crate::message::options::Reach;
 use crate::message::peer::Peer;
 use crate::port::Port;
 use crate::port::far::{Call, Far, Leaving};
@@ -15,6 +18,8 @@ use crate::port::slots::Slot;
 const FULL_PAUSE_NS: u64 = 1_000_000;
 /// How often a peer's node is asked whether it lives while nothing comes from it.
 const INQUIRY_NS: u64 = 1_000_000_000;
+/// How often the kernel is asked what a route carries.
+const ROUTE_NS: u64 = 60_000_000_000;
 /// Receives of what is left in the socket when a peer has ended.
 const LAST_LOOKS: usize = 256;
 
@@ -44,10 +49,42 @@ impl Port {
     fn look_at_far(&mut self, now_ns: u64, index: u32) {
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         match far.failed.or(far.wire.ended()) {
+            Some(reason @ (DisconnectReason::Broken | DisconnectReason::Here)) => self.end(index, reason),
             // What it sent before is delivered, once there is room.
-            Some(DisconnectReason::Closed) => self.drain_far(now_ns, index, DisconnectReason::Closed),
-            Some(reason) => self.end(index, reason),
-            None => self.look_for_silence(now_ns, index),
+            Some(reason) => self.drain_far(now_ns, index, reason),
+            None => {
+                if far.wire.has_room_to_tell() {
+                    far.advance(&mut self.resources);
+                }
+                self.look_for_idleness(now_ns, index);
+                self.look_for_silence(now_ns, index);
+            }
+        }
+    }
+
+    /// Gives memory back that the traffic of an idle peer has taken, and asks anew how long the packets are that its route
+    /// carries.
+    fn look_for_idleness(&mut self, now_ns: u64, index: u32) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        if far.wire.memory_bytes() > 0 {
+            let idle_ns = far.active_ns.saturating_add(IDLE_NS);
+            if idle_ns <= now_ns {
+                far.wire.trim();
+            } else {
+                fabric.wake_at(index, idle_ns);
+            }
+        }
+        if now_ns.saturating_sub(far.route_asked_ns) < ROUTE_NS {
+            return;
+        }
+        far.route_asked_ns = now_ns;
+        // A shorter one may be a stranger's forgery. Where long packets do vanish, the connection finds out itself.
+        if let Ok(route) = udp::route(far.to)
+            && route.payload_bytes > far.route_bytes
+        {
+            far.route_bytes = route.payload_bytes;
+            far.wire.set_route_bytes(route.payload_bytes);
         }
     }
 
@@ -136,7 +173,15 @@ impl Port {
     /// The last step of a connection to another machine.
     pub(in crate::port) fn end_far(&mut self, peer: Peer, mut far: Box<Far>, reason: DisconnectReason) {
         far.wire.give_up(reason, &mut self.resources);
-        self.large_windows_left += u32::from(far.wire.has_large_window());
+        if far.wire.has_large_window() {
+            self.large_windows_left += 1;
+            // There may be one for those who were refused.
+            for index in self.slots.indices() {
+                if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
+                    far.is_window_refused = false;
+                }
+            }
+        }
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.send_out(now_ns(), peer.index, &mut far);
             fabric.release(far.number, peer.index);
@@ -172,16 +217,29 @@ impl Port {
                 _ => {}
             }
         }
+        // Nobody is let in any more.
+        self.options.reach = Reach::Machine;
         let mut poller = self.fabric.as_deref().and_then(|fabric| {
             let poller = Poller::new().ok()?;
+            if let Some(node) = fabric.service.socket() {
+                poller.add(node, 0).ok()?;
+            }
             poller.add(&fabric.udp, 0).ok().map(|()| poller)
         });
         while let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) {
             let now_ns = now_ns();
-            while fabric.receive(now_ns, &mut self.slots, &mut self.resources) {}
+            // Strangers may fill the socket faster than it is emptied.
+            for _ in 0..LAST_LOOKS {
+                if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
+                    break;
+                }
+            }
             fabric.answer(now_ns, &mut self.slots);
             fabric.keep_time(now_ns, &mut self.slots);
             self.take_news(now_ns);
+            // It may know that a peer is dead, or have to be found again.
+            self.hear_node();
+            self.try_node_again(now_ns);
             let Some(fabric) = self.fabric.as_deref_mut() else { return };
             // Every connection that is leaving has a deadline.
             let rest = fabric.rest(now_ns);
@@ -197,7 +255,7 @@ impl Fabric {
     fn release(&mut self, number: u32, index: u32) {
         self.forget(number, index);
         // A node that is not there learns nothing, and one that comes is not told of it.
-        self.service.ask(&Request::Release { connection: number });
+        self.service.tell(&Request::Release { connection: number });
     }
 
     /// The time until something is due. `None`: nothing is.

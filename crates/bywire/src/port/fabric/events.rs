@@ -18,7 +18,7 @@ use crate::port::slots::{Link, Slot, Slots};
 const STEPS: usize = 4;
 /// Receives of a port without peers for each time that its socket wakes it.
 const STRANGE_AT_ONCE: usize = 16;
-/// While messages wait, acknowledgements and credit leave with every so many polls.
+/// While messages wait, acknowledgements and credit leave with every so many polls, and the socket is looked at.
 const ANSWER_EVERY: u32 = 16;
 
 /// What one peer has brought.
@@ -34,14 +34,21 @@ impl Port {
     #[inline(never)]
     pub(in crate::port) fn poll_far(&mut self) -> Option<Event> {
         let is_ring_hot = self.hot.len() > 0;
-        if self.fabric.as_deref()?.service.again_at_ns().is_some() {
+        if self.fabric.as_deref()?.service.due_at_ns().is_some() {
             self.try_node_again(now_ns());
         }
         let fabric = self.fabric.as_deref_mut()?;
         if fabric.is_quiet() {
             return None;
         }
-        if fabric.has_gathered() || self.polls.is_multiple_of(ANSWER_EVERY) {
+        let is_time = self.polls.is_multiple_of(ANSWER_EVERY);
+        if is_time && !fabric.ready.is_empty() {
+            // However much one peer has sent, the others are in the socket.
+            self.look_far();
+            if let Some(event) = self.next_event() {
+                return Some(event);
+            }
+        } else if is_time || fabric.has_gathered() {
             fabric.answer(now_ns(), &mut self.slots);
             fabric.keep_time(now_ns(), &mut self.slots);
         }
@@ -57,9 +64,9 @@ impl Port {
         if self.resources.events.is_empty() { self.take_far() } else { None }
     }
 
-    /// Looks at the socket and at the time.
-    pub(in crate::port) fn look_far(&mut self) {
-        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+    /// Looks at the socket and at the time. `true`: something was there.
+    pub(in crate::port) fn look_far(&mut self) -> bool {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         let now_ns = now_ns();
         // What came before is dealt with: a batch is over.
         fabric.answer(now_ns, &mut self.slots);
@@ -69,6 +76,7 @@ impl Port {
         fabric.keep_time(now_ns, &mut self.slots);
         self.take_news(now_ns);
         self.try_node_again(now_ns);
+        found
     }
 
     /// Has what came at the socket dropped while there are no peers: polls do not look then, and whoever sleeps would be
@@ -102,7 +110,7 @@ impl Port {
                 // Credit and answers are owed.
                 fabric.touched.push(index);
             }
-            if far.wire.transfers.owes_replies() && far.wire.advance(&mut self.resources).is_err() {
+            if far.wire.transfers.owes_replies() && far.advance(&mut self.resources) {
                 fabric.news.push(index);
             }
             fabric.ready.rotate_left(1);
@@ -218,12 +226,11 @@ impl Port {
     /// Moves on what a call has queued for a peer on another machine.
     pub(in crate::port) fn advance_far(&mut self, peer: Peer) {
         let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
-        if let Err(reason) = far.wire.advance(&mut self.resources) {
+        if far.advance(&mut self.resources)
+            && let Some(fabric) = self.fabric.as_deref_mut()
+        {
             // The next poll finds it, and reports it.
-            far.failed = Some(reason);
-            if let Some(fabric) = self.fabric.as_deref_mut() {
-                fabric.news.push(peer.index);
-            }
+            fabric.news.push(peer.index);
         }
         self.send_far(peer);
         if !self.resources.events.is_empty() {
@@ -236,6 +243,12 @@ impl Port {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         fabric.reconsider(&mut self.slots, &self.resources);
         !fabric.ready.is_empty() || !fabric.news.is_empty()
+    }
+
+    /// Has something come at the socket by now? An edge-triggered set has told of it, and tells nothing more.
+    pub(in crate::port) fn has_far_packets(&mut self) -> bool {
+        let has_peers = self.fabric.as_deref().is_some_and(|fabric| !fabric.is_quiet());
+        has_peers && (self.look_far() || self.has_far_input() || !self.resources.events.is_empty())
     }
 
     /// The port goes to sleep. Nothing waits for company any more.
@@ -272,6 +285,13 @@ impl Port {
 }
 
 impl Far {
+    /// Moves its transfers on. `true`: this cannot go on, and is among the news.
+    pub(super) fn advance(&mut self, resources: &mut Resources) -> bool {
+        let outcome = self.wire.advance(resources);
+        self.failed = self.failed.or(outcome.err());
+        outcome.is_err()
+    }
+
     /// Does a long message wait for a posted buffer?
     fn is_held_up(&self, resources: &Resources) -> bool {
         let transfers = &self.wire.transfers;
@@ -360,70 +380,22 @@ impl Fabric {
 #[cfg(test)]
 mod tests {
     use bywire_wire::batch::Batch;
-    use bywire_wire::connection::Options;
     use bywire_wire::frame::Lane;
-    use bywire_wire::keys::{Security, Side};
     use bywire_wire::record::Head;
-    use bywire_wire::service::Identity;
 
+    use super::super::scene::{other_end, terms};
     use super::*;
     use crate::message::options::PortOptions;
-    use crate::message::peer::{Owner, PeerInfo};
-    use crate::wire::connection::{Connection, Meeting, windows};
-
-    fn options(side: Side, port: &PortOptions) -> Options {
-        let number = 1 + u32::from(side == Side::Responder);
-        Options {
-            side,
-            security: Security::Aes256Gcm,
-            secret: [7; 32].into(),
-            connection: number,
-            peer_connection: 3 - number,
-            windows: windows(&port.geometry),
-            peer_windows: windows(&port.geometry),
-            route_bytes: 1452,
-        }
-    }
-
-    fn far(port: &PortOptions) -> Far {
-        let info = PeerInfo {
-            address: "b/7".parse().expect("an address"),
-            owner: Owner::Far { user: "ann".to_owned() },
-            incarnation: 1,
-            message_bytes_max: port.message_bytes_max,
-            integrity: true,
-        };
-        let meeting = Meeting {
-            info,
-            foreign_user: None,
-            options: options(Side::Initiator, port),
-            message_bytes_max: port.message_bytes_max,
-            fragment_bytes: port.geometry.fragment_bytes,
-        };
-        let [node, name, user] = ["b", "7", "ann"].map(str::to_owned);
-        Far {
-            wire: Connection::new(Peer { index: 0, generation: 1 }, meeting),
-            to: ([127, 0, 0, 1], 1).into(),
-            number: 1,
-            peer_number: 2,
-            identity: Identity { node, port: name, user, groups: Vec::new(), incarnation: 1 },
-            is_ready: false,
-            is_touched: false,
-            is_recent: false,
-            is_window_refused: false,
-            failed: None,
-            vouched_ns: 0,
-            inquired_ns: 0,
-        }
-    }
 
     /// Whatever counts as input is taken, or the port could never sleep again.
     #[test]
     fn an_answer_that_nothing_asked_for_ends_the_connection_and_a_part_of_one_keeps_nobody_awake() {
         let port = PortOptions::default();
         let mut resources = Resources::new(&port);
-        let mut far = far(&port);
-        let mut peer = bywire_wire::connection::Connection::<Vec<u8>>::new(options(Side::Responder, &port));
+        let terms = terms(([127, 0, 0, 1], 1).into(), 2, &port);
+        let peer = Peer { index: 0, generation: 1 };
+        let mut far = Far::new(peer, 1, None, (terms, [7; 32].into()), &port);
+        let mut peer = other_end(2, 1, &port);
         let mut answer = Vec::new();
         Head::Status { transfer: 1, code: 0 }.write(&mut answer);
         let mut send = |far: &mut Far, bytes: &[u8], resources: &mut Resources| {

@@ -8,7 +8,11 @@ mod ends;
 mod events;
 mod look;
 mod packets;
+#[cfg(test)]
+mod scene;
 mod service;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::collections::HashMap;
@@ -153,23 +157,4 @@ fn is_name(text: &str) -> bool {
 /// The time by the clock that connections are given.
 fn now_ns() -> u64 {
     clock::nanoseconds()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_admit_and_numbers_do_not() {
-        let names = Names { user: Some("ann".to_owned()), group: Some("render".to_owned()) };
-        assert!(names.is_family("ann") && names.is_family("root"));
-        assert!(!names.is_family("bob") && !names.is_family("") && !names.is_family("0"));
-        let of =
-            |groups: &[&str]| names.is_in_group(&groups.iter().map(|&name| name.into()).collect::<Vec<_>>());
-        assert!(of(&["users", "render"]) && !of(&["users"]) && !of(&[]));
-        // A user whose number has a name on neither machine is nobody's user elsewhere.
-        let nameless = Names { user: Some("1000".to_owned()), group: Some("100".to_owned()) };
-        assert!(!nameless.is_family("1000") && !nameless.is_in_group(&["100".to_owned()]));
-        assert!(!Names::default().is_family("ann") && Names::default().is_family("root"));
-    }
 }

@@ -17,6 +17,11 @@ use crate::port::slots::{Slot, Slots};
 const BATCHES_AT_ONCE: usize = 4;
 /// Connections that a poll asks what has to leave because their time has come.
 const DUE_AT_ONCE: usize = 64;
+/// How often a peer is asked for a sign of life of which something is awaited.
+const ASK_NS: u64 = 1_000_000_000;
+/// After so long without a packet from a peer, memory that its traffic has taken is given back.
+pub(super) const IDLE_NS: u64 = 5_000_000_000;
+
 /// The connection in a slot, in whatever state it is.
 fn far_at(slots: &mut Slots, index: u32) -> Option<&mut Far> {
     match slots.state_at(index)? {
@@ -48,12 +53,14 @@ impl Fabric {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut last = None;
         for (header, packet) in packet::split(&mut buffer[..length]) {
-            // Joined packets come from one peer.
+            // Joined packets come from one socket, mostly for one connection.
             let index = match last {
                 Some((number, index)) if number == header.connection => index,
                 _ => {
                     let Some(index) = self.slot_of(header.connection) else { continue };
-                    last = Some((header.connection, index));
+                    if let Some((_, before)) = last.replace((header.connection, index)) {
+                        self.after_packets(now_ns, before, slots, resources);
+                    }
                     index
                 }
             };
@@ -61,7 +68,7 @@ impl Fabric {
         }
         self.buffer = buffer;
         if let Some((_, index)) = last {
-            self.after_packets(index, slots, resources);
+            self.after_packets(now_ns, index, slots, resources);
         }
         true
     }
@@ -84,7 +91,7 @@ impl Fabric {
     }
 
     /// Deals with what packets of one peer have changed.
-    fn after_packets(&mut self, index: u32, slots: &mut Slots, resources: &mut Resources) {
+    fn after_packets(&mut self, now_ns: u64, index: u32, slots: &mut Slots, resources: &mut Resources) {
         let is_waiting = match slots.state_at(index) {
             Some(Slot::Ring(_) | Slot::Wire(_)) => false,
             Some(Slot::Calling(_) | Slot::Leaving(_)) => true,
@@ -94,9 +101,11 @@ impl Fabric {
         if far.is_touched && (is_waiting || far.wire.ended().is_some()) {
             self.news.push(index);
         }
-        if far.wire.has_work() && far.wire.advance(resources).is_err() {
+        if far.wire.has_work() && far.advance(resources) {
             self.news.push(index);
         }
+        far.active_ns = now_ns;
+        self.timers.set(index, now_ns.saturating_add(IDLE_NS));
         // Nothing is taken from one that is not a peer yet, or is none any more.
         if let Some(Slot::Wire(far)) = slots.state_at(index) {
             self.ready_if_input(index, far, resources);
@@ -157,7 +166,7 @@ impl Fabric {
 
     /// When something is due whatever comes.
     pub fn first_deadline_ns(&mut self) -> Option<u64> {
-        [self.timers.first_ns(), self.service.again_at_ns()].into_iter().flatten().min()
+        [self.timers.first_ns(), self.service.due_at_ns()].into_iter().flatten().min()
     }
 
     /// Sends what has to leave for one connection now.
@@ -169,6 +178,9 @@ impl Fabric {
 
     /// The same, for one that is in no slot any more.
     pub fn send_out(&mut self, now_ns: u64, index: u32, far: &mut Far) {
+        if far.ask_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
+            far.wire.ping();
+        }
         for _ in 0..BATCHES_AT_ONCE {
             if !self.resume_stalled() {
                 break;
@@ -187,6 +199,16 @@ impl Fabric {
         // Whatever waits for room in the socket is tried again then.
         if let Some(at_ns) = next_ns.map(|at_ns| at_ns.max(stalled_ns.unwrap_or(0))).or(stalled_ns) {
             self.timers.set(index, at_ns);
+        }
+        far.ask_at_ns = match far.wire.awaits_peer() {
+            true => far.ask_at_ns.or(Some(now_ns.saturating_add(ASK_NS))),
+            false => None,
+        };
+        if let Some(at_ns) = far.ask_at_ns {
+            self.timers.set(index, at_ns);
+        }
+        if far.wire.has_room_to_tell() {
+            self.news.push(index);
         }
     }
 

@@ -1,16 +1,19 @@
 //! The client of this machine's node: its socket, and when to try it again.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
+use bywire_sys::{Errno, clock};
 use bywire_wire::service::{
-    KEPT_MAX, Kept, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, Unregistered, VERSION, from_bytes,
-    to_bytes,
+    KEPT_MAX, Kept, Malformed, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, Unregistered, VERSION,
+    from_bytes, to_bytes,
 };
+
+use zeroize::Zeroize;
 
 use crate::message::address::PortName;
 use crate::message::error::NoFabric;
@@ -20,6 +23,9 @@ use crate::shm::runtime::RuntimeDirectory;
 /// The first pause before a node that has gone is tried again, and the longest one.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
+
+/// How soon packets are tried again for which the node's socket had no room.
+const PAY_PAUSE_NS: u64 = 10_000_000;
 
 /// What a port says of itself when it registers.
 pub(super) struct Registration<'port> {
@@ -37,12 +43,23 @@ pub(super) struct Service {
     is_known: bool,
     pause: Duration,
     again_at_ns: Option<u64>,
+    /// Packets that the node has to have, for which its socket had no room, and when they are tried again.
+    owed: VecDeque<Vec<u8>>,
+    pay_at_ns: Option<u64>,
 }
 
 impl Service {
     pub fn new(directory: &RuntimeDirectory) -> Self {
         let path = directory.path().join(SOCKET_NAME);
-        Self { path, socket: None, is_known: false, pause: PAUSE_FIRST, again_at_ns: None }
+        Self {
+            path,
+            socket: None,
+            is_known: false,
+            pause: PAUSE_FIRST,
+            again_at_ns: None,
+            owed: VecDeque::new(),
+            pay_at_ns: None,
+        }
     }
 
     pub fn socket(&self) -> Option<&Socket> {
@@ -59,6 +76,11 @@ impl Service {
         self.again_at_ns
     }
 
+    /// When something is to be tried again.
+    pub fn due_at_ns(&self) -> Option<u64> {
+        self.again_at_ns.or(self.pay_at_ns)
+    }
+
     /// Connects and registers, or leaves it at the time when the node is to be tried again. [`Notice::Registered`] or
     /// [`Notice::Refused`] follows.
     pub fn register(&mut self, registration: Registration<'_>) -> Result<(), NoFabric> {
@@ -71,25 +93,44 @@ impl Service {
         if !socket.credentials().is_ok_and(|node| is_family(node.uid)) {
             return Err(NoFabric::OtherUser);
         }
-        let Registration { port, incarnation, is_reachable, mut kept, udp } = registration;
+        let Registration { port, incarnation, is_reachable, kept, udp } = registration;
         let udp_port = udp.local_address().map_err(|_| NoFabric::Silent)?.port();
-        let port = port.to_string();
-        let mut is_first = true;
-        while is_first || !kept.is_empty() {
-            let rest = kept.split_off(kept.len().min(KEPT_MAX));
-            let some = std::mem::replace(&mut kept, rest);
-            let port = port.clone();
-            let version = VERSION;
-            let request =
-                Request::Register { version, port, incarnation, is_reachable, udp_port, kept: some };
-            let bytes = to_bytes(&request).map_err(|_| NoFabric::Malformed)?;
-            let file = [udp.as_fd()];
-            let files = if is_first { &file[..] } else { &[] };
-            socket.send(&bytes, files).map_err(|_| NoFabric::Silent)?;
-            is_first = false;
-        }
+        let (version, port) = (VERSION, port.to_string());
+        let packet = |kept: &[Kept]| {
+            let (port, kept) = (port.clone(), kept.to_vec());
+            to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept })
+        };
+        let packets = packets(&kept, packet).map_err(|_| NoFabric::Malformed)?;
+        let mut packets = VecDeque::from(packets);
+        let first = packets.pop_front().unwrap_or_default();
+        socket.send(&first, &[udp.as_fd()]).map_err(|_| NoFabric::Silent)?;
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
+        self.owed = packets;
+        self.pay();
         Ok(())
+    }
+
+    /// Tells the node what it has to know, as soon as its socket has room. A node that is not there learns it never, and one
+    /// that comes need not.
+    pub fn tell(&mut self, request: &Request) {
+        if self.socket.is_some()
+            && let Ok(bytes) = to_bytes(request)
+        {
+            self.owed.push_back(bytes);
+            self.pay();
+        }
+    }
+
+    /// Sends what is owed to the node, as far as there is room.
+    pub fn pay(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        while let Some(bytes) = self.owed.front() {
+            if socket.send(bytes, &[]).is_err() {
+                break;
+            }
+            self.owed.pop_front();
+        }
+        self.pay_at_ns = (!self.owed.is_empty()).then(|| clock::nanoseconds().saturating_add(PAY_PAUSE_NS));
     }
 
     /// Sends a request. `false`: the node is not there, or does not read.
@@ -103,6 +144,7 @@ impl Service {
     /// # Errors
     /// It has gone, or has sent what is no packet of the protocol.
     pub fn hear(&mut self) -> Result<Option<Notice>, NoFabric> {
+        self.pay();
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; PACKET_BYTES_MAX];
         let length = match socket.receive(&mut bytes) {
@@ -111,7 +153,7 @@ impl Service {
             Ok(Received::Closed) => return Err(NoFabric::NotRunning),
             Err(_) => return Err(NoFabric::Malformed),
         };
-        let notice = from_bytes(&bytes[..length]).map_err(|_| NoFabric::Malformed)?;
+        let notice = take_notice(&mut bytes[..length]).map_err(|_| NoFabric::Malformed)?;
         if matches!(notice, Notice::Registered { .. }) {
             (self.is_known, self.pause) = (true, PAUSE_FIRST);
         }
@@ -121,10 +163,39 @@ impl Service {
     /// Gives the connection up, and returns its socket. The node is tried again after a pause, which doubles.
     pub fn lose(&mut self, now_ns: u64) -> Option<Socket> {
         self.is_known = false;
+        (self.owed, self.pay_at_ns) = (VecDeque::new(), None);
         self.again_at_ns = Some(now_ns.saturating_add(self.pause.as_nanos() as u64));
         self.pause = PAUSE_MAX.min(2 * self.pause);
         self.socket.take()
     }
+}
+
+/// The notice in a packet, which is erased: there may be a secret in it.
+fn take_notice(bytes: &mut [u8]) -> Result<Notice, Malformed> {
+    let notice = from_bytes(bytes);
+    bytes.zeroize();
+    notice
+}
+
+/// The packets of a registration, each with as many connections as fit. There is one at least.
+fn packets(
+    kept: &[Kept],
+    packet: impl Fn(&[Kept]) -> Result<Vec<u8>, Malformed>,
+) -> Result<Vec<Vec<u8>>, Malformed> {
+    // Their count takes a byte more if they are many.
+    let room = PACKET_BYTES_MAX - packet(&[])?.len() - 1;
+    let mut packets = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (place, one) in kept.iter().enumerate() {
+        let more = to_bytes(one)?.len();
+        if bytes + more > room || place - start >= KEPT_MAX {
+            packets.push(packet(&kept[start..place])?);
+            (start, bytes) = (place, 0);
+        }
+        bytes += more;
+    }
+    packets.push(packet(&kept[start..])?);
+    Ok(packets)
 }
 
 /// What a refused registration means.
@@ -135,5 +206,85 @@ pub(super) fn reason_of(refused: Unregistered) -> NoFabric {
         Unregistered::OtherNetwork => NoFabric::OtherNetwork,
         Unregistered::NoResources => NoFabric::NoResources,
         Unregistered::Malformed => NoFabric::Malformed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_sys::listener::Listener;
+    use bywire_wire::service::Identity;
+
+    use super::*;
+
+    fn kept(number: u32) -> Kept {
+        let peer = Identity {
+            node: "n".repeat(64),
+            port: "p".repeat(64),
+            user: "ann".to_owned(),
+            groups: vec!["group".to_owned(); 20],
+            incarnation: u64::MAX,
+        };
+        Kept { connection: number, peer_connection: number, peer }
+    }
+
+    fn registered(kept: Vec<Kept>) -> (Service, Socket, tempfile::TempDir) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = Listener::bind(&directory.path().join(SOCKET_NAME)).expect("bound");
+        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
+        let mut service = Service::new(&runtime);
+        let udp = UdpSocket::bind_everywhere(0).expect("bound");
+        let port = PortName::Number(7);
+        let registration = Registration { port: &port, incarnation: 1, is_reachable: true, kept, udp: &udp };
+        service.register(registration).expect("the node is there");
+        (service, listener.accept().expect("accept").expect("somebody"), directory)
+    }
+
+    fn requests(node: &Socket) -> Vec<Request> {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let packets = std::iter::from_fn(|| match node.receive(&mut bytes) {
+            Ok(Received::Packet(length, _)) => Some(from_bytes(&bytes[..length]).expect("a request")),
+            _ => None,
+        });
+        packets.collect()
+    }
+
+    #[test]
+    fn connections_that_do_not_fit_into_one_packet_come_in_several() {
+        let (mut service, node, _directory) = registered((0..3000).map(kept).collect());
+        let mut numbers = Vec::new();
+        for _ in 0..100 {
+            for request in requests(&node) {
+                let Request::Register { kept, .. } = request else { panic!("{request:?}") };
+                numbers.extend(kept.iter().map(|kept| kept.connection));
+            }
+            service.hear().expect("it is there");
+        }
+        assert_eq!(numbers, (0..3000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_full_socket_swallows_nothing_that_the_node_has_to_know() {
+        let (mut service, node, _directory) = registered(Vec::new());
+        for connection in 0..10_000 {
+            service.tell(&Request::Release { connection });
+        }
+        let mut numbers = Vec::new();
+        for _ in 0..100 {
+            for request in requests(&node) {
+                if let Request::Release { connection } = request {
+                    numbers.push(connection);
+                }
+            }
+            service.hear().expect("it is there");
+        }
+        assert_eq!(numbers, (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_packet_of_the_node_is_erased_once_it_is_read() {
+        let notice = Notice::Registered { node: "secret".to_owned() };
+        let mut bytes = to_bytes(&notice).expect("short");
+        assert_eq!(take_notice(&mut bytes), Ok(notice));
+        assert!(bytes.iter().all(|byte| *byte == 0), "{bytes:?}");
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 /// Nothing is due.
 const NEVER: u64 = u64::MAX;
+/// Entries of the heap that may be of no use any more, besides as many as there are slots.
+const STALE_MAX: usize = 64;
 
 /// Deadlines by slot. One that moves back is left where it was: its connection is then asked too early, and answers anew.
 #[derive(Debug, Default)]
@@ -24,6 +26,11 @@ impl Timers {
         if at_ns < self.set[place] {
             self.set[place] = at_ns;
             self.heap.push(Reverse((at_ns, index)));
+        }
+        // Deadlines that were forgotten, or moved, would stay until their time.
+        if self.heap.len() > 2 * self.set.len() + STALE_MAX {
+            let deadlines = (0..).zip(&self.set).filter(|(_, at_ns)| **at_ns != NEVER);
+            self.heap = deadlines.map(|(index, at_ns)| Reverse((*at_ns, index))).collect();
         }
     }
 
@@ -87,5 +94,15 @@ mod tests {
             timers.pop(now);
         }
         assert!(timers.heap.len() <= 2, "{}", timers.heap.len());
+    }
+    #[test]
+    fn a_late_deadline_behind_many_early_ones_is_remembered_once() {
+        let mut timers = Timers::default();
+        for now in 0..100_000 {
+            timers.set(1, now + 1_000_000_000);
+            timers.set(1, now);
+            timers.pop(now);
+        }
+        assert!(timers.heap.len() <= 1000, "{}", timers.heap.len());
     }
 }

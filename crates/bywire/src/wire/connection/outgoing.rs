@@ -109,6 +109,17 @@ impl Connection {
         }
     }
 
+    /// Does something wait for the peer (for credit, an answer, or a confirmation) while nothing is in flight? Its silence would
+    /// pass unnoticed.
+    pub fn awaits_peer(&self) -> bool {
+        let is_undelivered = |priority| self.transfers.first_undelivered(priority).is_some();
+        self.stage == Stage::Open
+            && self.packets.flight().0 == 0
+            && (self.transfers.awaits_answers()
+                || LANES.into_iter().any(|lane| self.packets.has_unsent(lane))
+                || [Priority::High, Priority::Low].into_iter().any(is_undelivered))
+    }
+
     /// Bytes of a lane that wait for the peer's acknowledgement, and what they cost.
     fn waiting_bytes(&self, lane: Lane) -> u64 {
         let outbound = &self.outbound[lane as usize];
@@ -186,17 +197,16 @@ impl Connection {
     pub fn can_advance(&self) -> bool {
         let can_reply = self.transfers.owes_replies() && self.has_room(Lane::Reply, GOT_BYTES_MAX as usize);
         can_reply
+            || self.has_room_to_tell()
             || [Priority::High, Priority::Low].into_iter().any(|priority| {
                 let lane = lane_of(priority);
                 let can_send =
                     self.transfers.first(priority).is_some_and(|entry| self.can_begin(lane, entry));
-                let can_tell =
-                    self.transfers.is_starved(priority) && self.has_room(lane, self.fragment_bytes);
                 let can_confirm = self
                     .transfers
                     .first_undelivered(priority)
                     .is_some_and(|position| position <= self.packets.taken(lane));
-                can_send || can_tell || can_confirm
+                can_send || can_confirm
             })
     }
 
@@ -209,10 +219,21 @@ impl Connection {
         entry.rest() > self.fragment_bytes
     }
 
-    fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> bool {
-        let is_over = self.transfers.is_starved(priority)
+    /// Does the program wait for room that there is now?
+    pub fn has_room_to_tell(&self) -> bool {
+        [Priority::High, Priority::Low].into_iter().any(|priority| self.is_room_awaited(priority))
+    }
+
+    fn is_room_awaited(&self, priority: Priority) -> bool {
+        let lane = lane_of(priority);
+        self.transfers.is_starved(priority)
             && self.transfers.is_idle(priority)
-            && self.has_room(lane_of(priority), self.fragment_bytes);
+            && self.has_room(lane, self.fragment_bytes)
+            && self.packets.has_datagram_room(lane)
+    }
+
+    fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> bool {
+        let is_over = self.is_room_awaited(priority);
         if is_over {
             self.transfers.tell_of_room(priority, resources);
         }
