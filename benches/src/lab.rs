@@ -15,9 +15,22 @@ pub const SHORT_BYTES: u64 = 64;
 /// # Errors
 /// A request that makes no sense here.
 pub fn contestant(name: &str, request: Request, pair_seconds: f64) -> Result<Contestant> {
+    contestant_in(&mut Topology::default(), name, request, pair_seconds)
+}
+
+/// The same in namespaces that several contestants share.
+///
+/// # Errors
+/// As [`contestant`].
+pub fn contestant_in(
+    topology: &mut Topology,
+    name: &str,
+    request: Request,
+    pair_seconds: f64,
+) -> Result<Contestant> {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
     let command = request.command();
-    let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
+    let mut measurement = Measurement::prepare(request, topology)?;
     let series = name.to_owned();
     Ok(Contestant { name: name.to_owned(), command, take: Box::new(move || take(&mut measurement, &series)) })
 }

@@ -1,10 +1,11 @@
-//! What `benches/musts`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses` share: a [`contest`]
+//! What `benches/musts`, `benches/links`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses` share: a [`contest`]
 //! takes fresh pairs of everything in turn, so that
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
 pub mod application;
 pub mod bare_copy;
 pub mod bare_ring;
+pub mod bare_udp;
 pub mod carried;
 pub mod contest;
 pub mod death;
