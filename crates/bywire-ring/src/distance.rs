@@ -31,9 +31,9 @@ pub(crate) struct Distance {
     opinion: u32,
 }
 
-/// The way in which a payload is stored.
+/// How a payload is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum StoreKind {
     /// Through the caches.
     Cached,
     /// Around the caches.
@@ -45,10 +45,10 @@ impl Distance {
         Self { far_cycles: clock::cycles_in(FAR), opinion: 0 }
     }
 
-    /// The way for a payload of `length` bytes.
+    /// The kind of store for a payload of `length` bytes.
     #[inline(always)]
-    pub fn way(&self, length: usize) -> Way {
-        way(self.opinion, length)
+    pub fn store_kind(&self, length: usize) -> StoreKind {
+        store_kind(self.opinion, length)
     }
 
     /// Notes the cycles that loading a line of the consumer took.
@@ -57,11 +57,11 @@ impl Distance {
     }
 }
 
-/// The way for a payload of `length` bytes under an opinion. The first opinion is 0.
+/// The kind of store for a payload of `length` bytes under an opinion. The first opinion is 0.
 #[inline(always)]
 #[must_use]
-pub fn way(opinion: u32, length: usize) -> Way {
-    if opinion & IS_FAR != 0 && length >= BYTES_MIN { Way::Nontemporal } else { Way::Cached }
+pub fn store_kind(opinion: u32, length: usize) -> StoreKind {
+    if opinion & IS_FAR != 0 && length >= BYTES_MIN { StoreKind::Nontemporal } else { StoreKind::Cached }
 }
 
 /// The opinion after a load. `seems_far`: the load took longer than [`FAR`].
@@ -82,10 +82,10 @@ mod tests {
         let (near, far) = (distance.far_cycles, distance.far_cycles + 1);
         let ways = [far, near, far, far, near, far, near, near].map(|cycles| {
             distance.learn(cycles);
-            assert_eq!(distance.way(BYTES_MIN - 1), Way::Cached);
-            distance.way(BYTES_MIN)
+            assert_eq!(distance.store_kind(BYTES_MIN - 1), StoreKind::Cached);
+            distance.store_kind(BYTES_MIN)
         });
-        let (cached, around) = (Way::Cached, Way::Nontemporal);
+        let (cached, around) = (StoreKind::Cached, StoreKind::Nontemporal);
         assert_eq!(ways, [cached, cached, cached, around, around, around, around, cached]);
     }
 }

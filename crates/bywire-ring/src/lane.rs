@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use bywire_sys::clock;
 
-use crate::distance::{Distance, Way};
+use crate::distance::{Distance, StoreKind};
 use crate::geometry::{INLINE_BYTES, LINE_BYTES, LaneLayout};
 use crate::header::{BULK, Header, PROMPT, lap};
 use crate::memory::{Memory, SLOT_WORDS};
@@ -70,7 +70,7 @@ pub struct Producer {
     /// Payload bytes of the next record that are already in the bulk area.
     staged: usize,
     /// How these bytes are stored.
-    way: Way,
+    store_kind: StoreKind,
     distance: Distance,
     /// One less than the number of lines claimed at once, which is a power of two.
     claim_mask: u64,
@@ -143,7 +143,7 @@ impl Producer {
             bulk_tail: 0,
             bulk_freed: 0,
             staged: 0,
-            way: Way::Cached,
+            store_kind: StoreKind::Cached,
             distance: Distance::new(),
             claim_mask: CLAIM_BATCH.min(layout.slots() / 2) - 1,
             bulk_ends,
@@ -255,7 +255,7 @@ impl Producer {
         payload: &[u8],
     ) -> Result<(), PushError> {
         let (start, end) = self.claim_bulk(remote, payload.len())?;
-        self.way = self.distance.way(payload.len());
+        self.store_kind = self.distance.store_kind(payload.len());
         self.write(own, self.layout.bulk_address(start), payload);
         self.finish_payload(own);
         self.publish_bulk(own, header, words, payload.len(), end);
@@ -279,9 +279,9 @@ impl Producer {
 
     #[inline(always)]
     fn write<M: Memory>(&self, own: &M, offset: usize, bytes: &[u8]) {
-        match self.way {
-            Way::Cached => own.write(offset, bytes),
-            Way::Nontemporal => own.write_nontemporal(offset, bytes),
+        match self.store_kind {
+            StoreKind::Cached => own.write(offset, bytes),
+            StoreKind::Nontemporal => own.write_nontemporal(offset, bytes),
         }
     }
 
@@ -289,7 +289,7 @@ impl Producer {
     /// publication: another thread may publish, and its fence would not order the stores of this one.
     #[inline(always)]
     fn finish_payload<M: Memory>(&self, own: &M) {
-        if self.way == Way::Nontemporal {
+        if self.store_kind == StoreKind::Nontemporal {
             own.settle();
         }
     }
@@ -322,7 +322,7 @@ impl Producer {
     ) -> Result<bool, PushError> {
         let (start, _) = self.claim_bulk(remote, payload.len())?;
         if self.staged == 0 {
-            self.way = self.distance.way(payload.len());
+            self.store_kind = self.distance.store_kind(payload.len());
         }
         loop {
             let until = payload.len().min(self.staged + step_bytes);
@@ -656,7 +656,7 @@ mod tests {
     fn a_payload_around_the_caches_is_there_when_its_record_is() {
         let (own, remote, mut producer, mut consumer) = far();
         push(&own, &remote, &mut producer, &[7; PAYLOAD_BYTES]);
-        assert_eq!(producer.way, Way::Nontemporal);
+        assert_eq!(producer.store_kind, StoreKind::Nontemporal);
         assert_eq!(take(&own, &remote, &mut consumer), [7; PAYLOAD_BYTES]);
     }
 
@@ -666,7 +666,7 @@ mod tests {
         let payload = [9; PAYLOAD_BYTES];
         let mut steps = 0;
         while !producer.stage(&own, &remote, &payload, 1024, || false).expect("room") {
-            assert_eq!(producer.way, Way::Nontemporal);
+            assert_eq!(producer.store_kind, StoreKind::Nontemporal);
             assert!(own.is_settled(), "a fence of the next thread would order nothing of this one's");
             steps += 1;
         }

@@ -5,7 +5,7 @@
 //! its calls sleep in the kernel, where only a byte in the kernel would wake them:
 //!
 //! ```text
-//! writer: PENDING → fence → look at the reader's word          reader: word + 1 → fence → look at the course
+//! writer: PENDING → fence → look at the reader's word          reader: word + 1 → fence → look at the route
 //!         at most one sleeps there: give the kernel one more           KERNEL: sleep in the kernel
 //!         piece, which wakes it; that piece's end is the cut           else: word − 1, and not into the kernel
 //! ```
@@ -30,7 +30,7 @@ const TAIL: usize = 64;
 const SHIFT: usize = 72;
 const ASLEEP: usize = 80;
 const EVENT: usize = 88;
-const COURSE: usize = 128;
+const ROUTE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
 /// In the line of [`HEAD`], which a thread that takes bytes writes anyway.
@@ -40,7 +40,7 @@ const FLAGS: usize = 320;
 
 /// Every word of a header that the two ends use, for models.
 pub const WORDS: [usize; 11] =
-    [MAGIC_OFFSET, TAIL, SHIFT, COURSE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS];
+    [MAGIC_OFFSET, TAIL, SHIFT, ROUTE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS];
 
 /// Version of this layout, in the first word.
 const MAGIC: u64 = 0x4279_7769_7265_0003;
@@ -194,7 +194,7 @@ impl Segment for Window {
 
 /// How the bytes of a direction travel now, as published by its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum Route {
     /// Through the kernel.
     Kernel,
     /// The writer is about to change over. This lasts only for a moment, in which the writer does not sleep.
@@ -231,8 +231,8 @@ pub enum News {
     Bytes,
     /// Room, for writers.
     Room,
-    /// A course or a flag, for both.
-    Course,
+    /// A route or a flag, for both.
+    Route,
 }
 
 /// What a sleeper on the event word waits for.
@@ -367,12 +367,12 @@ impl Stream {
         own.load(TAIL, Ordering::Relaxed)
     }
 
-    /// Begins to change over. `false`: the reader does not allow it now, and the course is [`Course::Kernel`] again.
+    /// Begins to change over. `false`: the reader does not allow it now, and the route is [`Route::Kernel`] again.
     ///
     /// On `true`, the caller gives the kernel one more piece without sleeping, then calls [`Self::cut`], or
     /// [`Self::abandon`] if the kernel took nothing.
     pub fn begin<S: Segment>(&self, own: &S, remote: &S) -> bool {
-        own.store(COURSE, PENDING, Ordering::Relaxed);
+        own.store(ROUTE, PENDING, Ordering::Relaxed);
         // Pairs with the fence in `enter`.
         own.fence();
         let readers = remote.load(READERS, Ordering::Relaxed);
@@ -388,23 +388,23 @@ impl Stream {
 
     /// Stays in the kernel after all.
     pub fn abandon<S: Segment>(&self, own: &S) {
-        // Release: pairs with the acquire load in `course`.
-        own.store(COURSE, KERNEL, Ordering::Release);
+        // Release: pairs with the acquire load in `route`.
+        own.store(ROUTE, KERNEL, Ordering::Release);
     }
 
     /// Everything up to `offset` of the stream has been given to the kernel; what follows is in the ring.
     pub fn cut<S: Segment>(&self, own: &S, offset: u64) {
         own.store(CUT, offset, Ordering::Relaxed);
-        // Release: pairs with the acquire load in `course`.
-        own.store(COURSE, RING, Ordering::Release);
+        // Release: pairs with the acquire load in `route`.
+        own.store(ROUTE, RING, Ordering::Release);
     }
 
     /// Begins to end the ring: from here on no reader begins to take anything out of it. [`Self::back`] follows, at
     /// the position of [`Self::untaken`] if there is one, otherwise at the tail.
     pub fn begin_end<S: Segment>(&self, own: &S) {
-        // Release: pairs with the acquire load in `course`.
-        own.store(COURSE, ENDING, Ordering::Release);
-        // Pairs with the fence in `begin_taking`: either the reader sees the new course, or we see that it takes.
+        // Release: pairs with the acquire load in `route`.
+        own.store(ROUTE, ENDING, Ordering::Release);
+        // Pairs with the fence in `begin_taking`: either the reader sees the new route, or we see that it takes.
         own.fence();
     }
 
@@ -424,8 +424,8 @@ impl Stream {
 
     /// The ring ends at its byte `until`; what follows is given to the kernel.
     pub fn back<S: Segment>(&self, own: &S, until: u64) {
-        // Release: pairs with the acquire load in `course`.
-        own.store(COURSE, BACK | until << 3, Ordering::Release);
+        // Release: pairs with the acquire load in `route`.
+        own.store(ROUTE, BACK | until << 3, Ordering::Release);
     }
 
     // The reader's side.
@@ -446,15 +446,15 @@ impl Stream {
     /// # Errors
     /// [`Corrupt`] when the writer's word is impossible.
     #[inline(always)]
-    pub fn course<S: Segment>(&self, writer: &S) -> Result<Course, Corrupt> {
+    pub fn route<S: Segment>(&self, writer: &S) -> Result<Route, Corrupt> {
         // Acquire: pairs with the release stores in `cut`, `abandon`, `begin_end` and `back`.
-        let word = writer.load(COURSE, Ordering::Acquire);
+        let word = writer.load(ROUTE, Ordering::Acquire);
         match (word & 7, word >> 3) {
-            (KERNEL, 0) => Ok(Course::Kernel),
-            (PENDING, 0) => Ok(Course::Pending),
-            (RING, 0) => Ok(Course::Ring),
-            (ENDING, 0) => Ok(Course::Ending),
-            (BACK, until) => Ok(Course::Back(until)),
+            (KERNEL, 0) => Ok(Route::Kernel),
+            (PENDING, 0) => Ok(Route::Pending),
+            (RING, 0) => Ok(Route::Ring),
+            (ENDING, 0) => Ok(Route::Ending),
+            (BACK, until) => Ok(Route::Back(until)),
             _ => Err(Corrupt),
         }
     }
@@ -464,16 +464,16 @@ impl Stream {
         writer.load(CUT, Ordering::Relaxed)
     }
 
-    /// Announces a call that may sleep in the kernel, and returns the course. The call may sleep only on
-    /// [`Course::Kernel`]. [`Self::leave`] follows in any case.
+    /// Announces a call that may sleep in the kernel, and returns the route. The call may sleep only on
+    /// [`Route::Kernel`]. [`Self::leave`] follows in any case.
     ///
     /// # Errors
-    /// [`Corrupt`], as from [`Self::course`].
-    pub fn enter<S: Segment>(&self, own: &S, remote: &S) -> Result<Course, Corrupt> {
+    /// [`Corrupt`], as from [`Self::route`].
+    pub fn enter<S: Segment>(&self, own: &S, remote: &S) -> Result<Route, Corrupt> {
         own.add(READERS, 1, Ordering::Relaxed);
         // Pairs with the fence in `begin`.
         own.fence();
-        self.course(remote)
+        self.route(remote)
     }
 
     /// Ends the call that [`Self::enter`] announced.
@@ -499,16 +499,16 @@ impl Stream {
         self.distance(own.load(HEAD, Ordering::Relaxed), tail)
     }
 
-    /// Announces that bytes are about to be taken out of the ring, by one thread at a time, and returns the course.
-    /// Bytes may be taken only on [`Course::Ring`] or [`Course::Back`]. [`Self::end_taking`] follows in any case.
+    /// Announces that bytes are about to be taken out of the ring, by one thread at a time, and returns the route.
+    /// Bytes may be taken only on [`Route::Ring`] or [`Route::Back`]. [`Self::end_taking`] follows in any case.
     ///
     /// # Errors
-    /// [`Corrupt`], as from [`Self::course`].
-    pub fn begin_taking<S: Segment>(&self, own: &S, remote: &S) -> Result<Course, Corrupt> {
+    /// [`Corrupt`], as from [`Self::route`].
+    pub fn begin_taking<S: Segment>(&self, own: &S, remote: &S) -> Result<Route, Corrupt> {
         own.store(TAKING, 1, Ordering::Relaxed);
         // Pairs with the fence in `begin_end`.
         own.fence();
-        self.course(remote)
+        self.route(remote)
     }
 
     /// Ends what [`Self::begin_taking`] began.
@@ -599,7 +599,7 @@ impl Stream {
         let (futex, bell) = match news {
             News::Bytes => (asleep & (FOR_ROOM - 1) != 0, true),
             News::Room => (asleep & (WANTS_ROOM - 1) >= FOR_ROOM, asleep & WANTS_ROOM != 0),
-            News::Course => (asleep & (WANTS_ROOM - 1) != 0, true),
+            News::Route => (asleep & (WANTS_ROOM - 1) != 0, true),
         };
         let futex = futex && round != woken;
         if futex {
@@ -630,7 +630,7 @@ impl Stream {
         let present = own.load(FLAGS, Ordering::Relaxed);
         // Release: the state that the flag describes comes before; pairs with the acquire load in `flags`.
         own.store(FLAGS, present | flags, Ordering::Release);
-        // Pairs with the fence in `begin`, for a caller that looks at the peer's course next.
+        // Pairs with the fence in `begin`, for a caller that looks at the peer's route next.
         own.fence();
     }
 
@@ -646,8 +646,8 @@ impl Stream {
         // Acquire: these loads pair with the release stores in `publish`, `cut`, `back` and `raise`, for a caller
         // that goes on from here.
         remote.load(TAIL, Ordering::Acquire) == own.load(HEAD, Ordering::Relaxed)
-            && remote.load(COURSE, Ordering::Acquire) == RING
-            && own.load(COURSE, Ordering::Acquire) == RING
+            && remote.load(ROUTE, Ordering::Acquire) == RING
+            && own.load(ROUTE, Ordering::Acquire) == RING
             && remote.load(FLAGS, Ordering::Acquire) | own.load(FLAGS, Ordering::Relaxed) == 0
     }
 

@@ -6,7 +6,7 @@ mod model;
 use std::collections::VecDeque;
 
 use bywire_ring::stream::Segment as _;
-use bywire_ring::stream::{ASKS_BACK, Course, HEADER_BYTES, Stream, WORDS};
+use bywire_ring::stream::{ASKS_BACK, Route, HEADER_BYTES, Stream, WORDS};
 use loom::sync::{Arc, Condvar, Mutex};
 use model::Modelled;
 
@@ -53,7 +53,7 @@ fn world() -> World {
 impl World {
     /// Sends as a hook does; `given` counts what the kernel has got.
     fn send(&self, value: u64, given: &mut u64) {
-        if STREAM.course(&self.writer) == Ok(Course::Kernel) {
+        if STREAM.route(&self.writer) == Ok(Route::Kernel) {
             let leaves = STREAM.begin(&self.writer, &self.reader);
             self.kernel.push(value);
             *given += 1;
@@ -71,26 +71,26 @@ impl World {
     /// Receives as a hook does; `taken` counts what came out of the kernel.
     fn receive(&self, taken: &mut u64) -> u64 {
         loop {
-            match STREAM.course(&self.writer).expect("no corruption") {
-                Course::Kernel => {
-                    let course = STREAM.enter(&self.reader, &self.writer);
-                    let value = (course == Ok(Course::Kernel)).then(|| self.kernel.pop());
+            match STREAM.route(&self.writer).expect("no corruption") {
+                Route::Kernel => {
+                    let route = STREAM.enter(&self.reader, &self.writer);
+                    let value = (route == Ok(Route::Kernel)).then(|| self.kernel.pop());
                     STREAM.leave(&self.reader);
                     if let Some(value) = value {
                         *taken += 1;
                         return value;
                     }
                 }
-                Course::Pending | Course::Ending => {}
-                Course::Back(until) if until == STREAM.head(&self.reader) => {
+                Route::Pending | Route::Ending => {}
+                Route::Back(until) if until == STREAM.head(&self.reader) => {
                     *taken += 1;
                     return self.kernel.pop();
                 }
-                Course::Ring if *taken < STREAM.cut_offset(&self.writer) => {
+                Route::Ring if *taken < STREAM.cut_offset(&self.writer) => {
                     *taken += 1;
                     return self.kernel.pop();
                 }
-                Course::Ring | Course::Back(_) => {
+                Route::Ring | Route::Back(_) => {
                     if let Some(value) = self.take() {
                         return value;
                     }
@@ -104,8 +104,8 @@ impl World {
 impl World {
     /// Takes a value out of the ring, if there is one and its writer does not take it back.
     fn take(&self) -> Option<u64> {
-        let course = STREAM.begin_taking(&self.reader, &self.writer).expect("no corruption");
-        let is_there = matches!(course, Course::Ring | Course::Back(_))
+        let route = STREAM.begin_taking(&self.reader, &self.writer).expect("no corruption");
+        let is_there = matches!(route, Route::Ring | Route::Back(_))
             && STREAM.available(&self.reader, &self.writer).expect("no corruption") >= 8;
         let mut bytes = [0; 8];
         if is_there {
@@ -168,10 +168,10 @@ fn a_reader_that_asks_for_the_kernel_sees_the_cut_over_or_prevents_it() {
             leaves
         });
         STREAM.raise(&reader, ASKS_BACK);
-        let course = STREAM.course(&writer).expect("no corruption");
+        let route = STREAM.route(&writer).expect("no corruption");
         let leaves = thread.join().expect("writer");
         // A reader that finds the kernel after it has asked may rely on it.
-        assert!(!(leaves && course == Course::Kernel));
+        assert!(!(leaves && route == Route::Kernel));
     });
 }
 

@@ -83,8 +83,8 @@ fn impossible_positions_are_corrupt() {
     reader.store(HEAD, 4, Ordering::Relaxed);
     assert_eq!(SMALL.room(&writer, &reader), Err(Corrupt));
     for word in [5, 8, PENDING | 8, RING | 8, ENDING | 8, u64::MAX] {
-        writer.store(COURSE, word, Ordering::Relaxed);
-        assert_eq!(SMALL.course(&writer), Err(Corrupt), "{word:#x}");
+        writer.store(ROUTE, word, Ordering::Relaxed);
+        assert_eq!(SMALL.route(&writer), Err(Corrupt), "{word:#x}");
     }
 }
 
@@ -95,18 +95,18 @@ fn no_writer_cuts_over_before_the_reader_is_ready_or_while_two_sleep() {
     assert!(!SMALL.begin(&writer, &reader));
     SMALL.prepare(&reader);
     for expected in [true, false] {
-        assert_eq!(SMALL.enter(&reader, &writer), Ok(Course::Kernel));
+        assert_eq!(SMALL.enter(&reader, &writer), Ok(Route::Kernel));
         assert_eq!(SMALL.begin(&writer, &reader), expected);
         SMALL.abandon(&writer);
     }
     SMALL.leave(&reader);
     assert!(SMALL.begin(&writer, &reader));
-    assert_eq!(SMALL.enter(&reader, &writer), Ok(Course::Pending));
+    assert_eq!(SMALL.enter(&reader, &writer), Ok(Route::Pending));
     SMALL.leave(&reader);
     SMALL.cut(&writer, 1234);
-    assert_eq!((SMALL.course(&writer), SMALL.cut_offset(&writer)), (Ok(Course::Ring), 1234));
+    assert_eq!((SMALL.route(&writer), SMALL.cut_offset(&writer)), (Ok(Route::Ring), 1234));
     SMALL.back(&writer, 7);
-    assert_eq!(SMALL.course(&writer), Ok(Course::Back(7)));
+    assert_eq!(SMALL.route(&writer), Ok(Route::Back(7)));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 0).futex);
     assert!(
         SMALL.wake(&writer, &reader, News::Room, 0).futex
-            && SMALL.wake(&writer, &reader, News::Course, 0).futex
+            && SMALL.wake(&writer, &reader, News::Route, 0).futex
     );
     SMALL.disarm(&reader, Sleep::Room);
     (0..2).for_each(|_| SMALL.want_room(&reader));
@@ -187,7 +187,7 @@ fn a_reader_that_asks_for_the_kernel_stays_in_it() {
     SMALL.prepare(&reader);
     SMALL.raise(&reader, ASKS_BACK);
     assert!(!SMALL.begin(&writer, &reader));
-    assert_eq!(SMALL.course(&writer), Ok(Course::Kernel));
+    assert_eq!(SMALL.route(&writer), Ok(Route::Kernel));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, Course, LEAVING};
+use bywire_ring::stream::{ASKS_BACK, Route, LEAVING};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::memory::arena::SHUT_SENDING;
@@ -82,7 +82,7 @@ impl Connection {
     /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as
     /// far as there is room. The next holder of that end, which may not know this library, has it all.
     pub fn end_before_the_kernels(&self, is_last: bool) {
-        let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
+        let is_in_ring = || matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending));
         if !is_in_ring() {
             return;
         }

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
+use bywire_ring::stream::{ASKS_BACK, Route, HALF, News, Sleep};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::source::Source;
@@ -95,11 +95,11 @@ impl Connection {
             let _receiving = self.shared.receiving.hold();
             let _sending = self.shared.sending.hold();
             STREAM.raise(&self.own, ASKS_BACK);
-            if matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending)) {
+            if matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending)) {
                 self.end_ring();
             }
         }
-        self.tell(News::Course);
+        self.tell(News::Route);
     }
 
     /// Waits for what [`Self::begin_back`] has asked for.
@@ -126,17 +126,17 @@ impl Connection {
 
     /// Has everything come back? `Some(false)`: not everything, and it never will.
     fn is_back(&self) -> Option<bool> {
-        let Ok(course) = STREAM.course(&self.remote) else { return Some(true) };
-        let unread = match course {
+        let Ok(route) = STREAM.route(&self.remote) else { return Some(true) };
+        let unread = match route {
             // It asks for nothing before it has seen our flag.
-            Course::Kernel => 0,
-            Course::Pending | Course::Ending => 1,
-            Course::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
-            Course::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
+            Route::Kernel => 0,
+            Route::Pending | Route::Ending => 1,
+            Route::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
+            Route::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
         };
-        match course {
-            Course::Back(_) if unread > 0 => return Some(false),
-            Course::Ring => {
+        match route {
+            Route::Back(_) if unread > 0 => return Some(false),
+            Route::Ring => {
                 self.ask_kernel();
                 // The last bytes of a stream that has ended cannot be given to the kernel any more.
                 let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
@@ -154,7 +154,7 @@ impl Connection {
     pub fn is_kernels(&self) -> bool {
         self.shared.never.load(Ordering::Relaxed) != 0
             && !self.owes()
-            && matches!(STREAM.course(&self.own), Ok(Course::Kernel | Course::Back(_)))
+            && matches!(STREAM.route(&self.own), Ok(Route::Kernel | Route::Back(_)))
             && matches!(self.source(), Ok(Source::Kernel | Source::Held))
     }
 }

@@ -64,7 +64,7 @@ impl Connection {
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
         errno::keep(|| unsafe { real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32) });
-        self.tell(News::Course);
+        self.tell(News::Route);
     }
 
     /// Was it broken off?

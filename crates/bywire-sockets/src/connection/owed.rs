@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
-use bywire_ring::stream::{ASKS_BACK, Course, News};
+use bywire_ring::stream::{ASKS_BACK, Route, News};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
@@ -77,7 +77,7 @@ impl Connection {
     pub fn serve_now(&self) {
         let Some(_own) = own_call::begin() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
-        let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
+        let is_in_ring = || matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending));
         if !(self.owes() || is_asked && is_in_ring()) {
             return;
         }
@@ -155,7 +155,7 @@ impl Connection {
         // Relaxed, both: ordered by the sending lock, as all that has to do with payments.
         self.shared.paying.store(0, Ordering::Relaxed);
         self.shared.paid_at.store(self.shared.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
-        // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the course that is
+        // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the route that is
         // stored next, finds what is owed.
         self.shared.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
@@ -167,7 +167,7 @@ impl Connection {
         } else {
             self.unguard();
         }
-        self.tell(News::Course);
+        self.tell(News::Route);
     }
 
     /// Does the kernel not have all of our bytes yet that belong there, or not the end behind them?

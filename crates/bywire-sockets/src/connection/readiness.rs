@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::stream::{Course, HALF, LEAVING};
+use bywire_ring::stream::{Route, HALF, LEAVING};
 
 use crate::connection::ring::WRITABLE_BYTES;
 use crate::connection::sockets::{Connection, STREAM};
@@ -67,8 +67,8 @@ impl Connection {
             // The next call finds out what to do about it.
             Err(_) => ready.bits |= IN | OUT,
         }
-        match STREAM.course(&self.own) {
-            Ok(Course::Ring | Course::Ending) => {
+        match STREAM.route(&self.own) {
+            Ok(Route::Ring | Route::Ending) => {
                 if wanted & OUT != 0 && (self.peer_is_gone() || self.is_writable()) {
                     ready.bits |= OUT;
                 }

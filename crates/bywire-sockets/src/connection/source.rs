@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING};
+use bywire_ring::stream::{ASKS_BACK, Route, HALF, LEAVING};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT};
@@ -31,23 +31,23 @@ pub enum Source {
 impl Connection {
     /// Where the next byte to be received is. Called with the receiving lock held, or for a hint.
     pub fn source(&self) -> Result<Source, Corrupt> {
-        let course = STREAM.course(&self.remote)?;
-        match course {
-            Course::Kernel => return Ok(Source::Kernel),
+        let route = STREAM.route(&self.remote)?;
+        match route {
+            Route::Kernel => return Ok(Source::Kernel),
             // A writer that was killed on its way leaves it so; nothing comes behind the kernel's end.
-            Course::Pending
+            Route::Pending
                 if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) != 0 =>
             {
                 return Ok(Source::KernelUntil(u64::MAX));
             }
             // Nobody ends the ring of a writer that was killed while it did: what is there is there.
-            Course::Ending
+            Route::Ending
                 if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0 =>
             {
                 return Ok(Source::Moment);
             }
-            Course::Pending => return Ok(Source::Moment),
-            Course::Ring | Course::Ending | Course::Back(_) => {}
+            Route::Pending => return Ok(Source::Moment),
+            Route::Ring | Route::Ending | Route::Back(_) => {}
         }
         if self.shared.drained.load(Ordering::Relaxed) == 0 {
             // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
@@ -63,10 +63,10 @@ impl Connection {
                 None => return Err(Corrupt),
             }
         }
-        match course {
+        match route {
             // Bytes behind the end of the ring come through the kernel.
-            Course::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
-            Course::Ring if self.has_asked_back() => Ok(Source::Held),
+            Route::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
+            Route::Ring if self.has_asked_back() => Ok(Source::Held),
             _ => self.in_ring().map(Source::Ring),
         }
     }
@@ -94,12 +94,12 @@ impl Connection {
         self.source()
     }
 
-    /// Goes to sleep in the kernel, if it may: the course, as by `STREAM.enter`. [`Self::leave_kernel`] follows.
-    pub fn enter_kernel(&self) -> Result<Course, Corrupt> {
-        let course = STREAM.enter(&self.own, &self.remote);
+    /// Goes to sleep in the kernel, if it may: the route, as by `STREAM.enter`. [`Self::leave_kernel`] follows.
+    pub fn enter_kernel(&self) -> Result<Route, Corrupt> {
+        let route = STREAM.enter(&self.own, &self.remote);
         // One more than there are places for is not known if it is killed.
         self.change_sleeper(0, thread::number());
-        course
+        route
     }
 
     /// One sleeper in the kernel less: this thread, or one that was killed.
@@ -107,7 +107,7 @@ impl Connection {
         if self.change_sleeper(thread, 0) || thread == thread::number() {
             STREAM.leave(&self.own);
             // A thread that has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
-            if STREAM.course(&self.remote) != Ok(Course::Kernel) {
+            if STREAM.route(&self.remote) != Ok(Route::Kernel) {
                 self.wake_own();
                 doorbell::ring_own();
             }
@@ -143,7 +143,7 @@ impl Connection {
 
     /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
     pub fn is_early(&self) -> bool {
-        STREAM.course(&self.remote) == Ok(Course::Pending) && self.kernel_readers() == 0
+        STREAM.route(&self.remote) == Ok(Route::Pending) && self.kernel_readers() == 0
     }
 
     /// Was the other end asked to give the kernel what is in its ring? One that has shut down, or is no more, will not.
@@ -172,10 +172,10 @@ impl Connection {
     /// Bytes that are to be read from the ring, before or after what the kernel has.
     pub fn in_ring(&self) -> Result<usize, Corrupt> {
         let available = STREAM.available(&self.own, &self.remote)?;
-        Ok(match STREAM.course(&self.remote)? {
-            Course::Kernel | Course::Pending => 0,
-            Course::Ring | Course::Ending => available,
-            Course::Back(until) => {
+        Ok(match STREAM.route(&self.remote)? {
+            Route::Kernel | Route::Pending => 0,
+            Route::Ring | Route::Ending => available,
+            Route::Back(until) => {
                 available.min(until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)? as usize)
             }
         })

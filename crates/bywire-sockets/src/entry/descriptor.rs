@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::Course;
+use bywire_ring::stream::Route;
 use libc::{sockaddr, socklen_t};
 
 use super::data::waiting_bytes;
@@ -265,11 +265,11 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         libc::TIOCOUTQ if socket.is_carried() && !argument.is_null() => {
             let status = real();
             let Ok(connection) = socket.carried() else { return status };
-            let unread = match sockets::STREAM.course(&connection.own) {
-                Ok(Course::Back(_)) if connection.owes() => {
+            let unread = match sockets::STREAM.route(&connection.own) {
+                Ok(Route::Back(_)) if connection.owes() => {
                     connection.shared.owed.load(Ordering::Relaxed) as usize
                 }
-                Ok(Course::Ring) => {
+                Ok(Route::Ring) => {
                     sockets::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0)
                 }
                 _ => 0,

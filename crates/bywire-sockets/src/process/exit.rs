@@ -26,7 +26,7 @@ pub fn end() {
                 // Those that count may be none: a child that has become another program counts as long as that runs.
                 false => connection.leave_to_others(true),
             }
-            connection.tell(News::Course);
+            connection.tell(News::Route);
         }
         if is_last {
             log::ending(socket);

@@ -119,7 +119,7 @@ pub fn after_close(leaving: Option<Leaving>) {
         && !leaving.local.remote.load(Ordering::Acquire).is_null()
         && let Some(Ok(connection)) = sockets::by_index(-1, leaving.index).map(Socket::mapped)
     {
-        connection.tell(News::Course);
+        connection.tell(News::Route);
     }
     closing::free(leaving);
 }
@@ -256,7 +256,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     };
     errno::keep(|| {
         connection.ask_kernel();
-        connection.tell(News::Course);
+        connection.tell(News::Route);
         connection.wake_own();
     });
     status

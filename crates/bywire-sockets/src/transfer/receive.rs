@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{Course, HALF, News, Sleep};
+use bywire_ring::stream::{Route, HALF, News, Sleep};
 
 use crate::connection::owed;
 use crate::connection::sleep::{self, Woken};
@@ -301,7 +301,7 @@ fn is_short(since: &mut Option<u64>) -> bool {
 fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
-        Ok(Source::Kernel) if STREAM.course(&connection.remote) != Ok(Course::Kernel) => {
+        Ok(Source::Kernel) if STREAM.route(&connection.remote) != Ok(Route::Kernel) => {
             kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
         }
         _ => false,
@@ -313,7 +313,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
     if connection.is_broken() {
         return Ok(Step::Failed(libc::ECONNRESET));
     }
-    if STREAM.course(&connection.remote)? == Course::Kernel {
+    if STREAM.route(&connection.remote)? == Route::Kernel {
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.shared.receiving.hold();
@@ -325,7 +325,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             Ok(take_from_kernel(connection, parts, done, flags, u64::MAX))
         }
-        Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
+        Source::Kernel if STREAM.route(&connection.remote)? == Route::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
         Source::KernelUntil(_) if connection.is_shared() && !connection.is_counted() => Ok(Step::Again),
         Source::KernelUntil(left) => {
@@ -366,9 +366,9 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
         Source::Ring(0) => Ok(Step::Empty),
         Source::Ring(_) => {
             let taking = Taking { connection };
-            let course = STREAM.begin_taking(&connection.own, &connection.remote)?;
+            let route = STREAM.begin_taking(&connection.own, &connection.remote)?;
             // Its writer may be about to end it.
-            if course == Course::Ending && !matches!(connection.source()?, Source::Ring(_)) {
+            if route == Route::Ending && !matches!(connection.source()?, Source::Ring(_)) {
                 return Ok(Step::Again);
             }
             let available = connection.in_ring()?;
@@ -376,7 +376,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             take_from_ring(connection, parts, done, flags, length);
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
-            let is_last = matches!(STREAM.course(&connection.remote)?, Course::Back(_));
+            let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
             if !is_taken && is_last && length == available {
                 // What follows is in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
@@ -424,15 +424,15 @@ fn sleep_in_kernel(
     flags: i32,
 ) -> Result<Step, Corrupt> {
     let use_of_place = connection.shared.generation.load(Ordering::Relaxed);
-    let mut course = Err(Corrupt);
+    let mut route = Err(Corrupt);
     // Counted as a sleeper in the kernel until this is dropped: the thread may be cancelled there.
     let argument = connection.index as usize;
     let sleeping = jumps::taking(GiveBack { ends: has_left_kernel, left: was_left_there, argument }, || {
-        course = connection.enter_kernel();
+        route = connection.enter_kernel();
     });
-    let step = match course {
-        Ok(Course::Kernel) if done > 0 => receive_rest(connection, parts, done, flags),
-        Ok(Course::Kernel) => {
+    let step = match route {
+        Ok(Route::Kernel) if done > 0 => receive_rest(connection, parts, done, flags),
+        Ok(Route::Kernel) => {
             let received = paying(connection.fd, flags, || {
                 receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX)
             });
@@ -448,7 +448,7 @@ fn sleep_in_kernel(
             _ => Step::Failed(libc::EINTR),
         });
     }
-    course?;
+    route?;
     Ok(match step {
         // It has slept as long as the program allows.
         Step::Empty => Step::Failed(libc::EAGAIN),
@@ -542,7 +542,7 @@ fn take_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 /// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
 /// read once more, to where they are already.
 fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: usize, flags: i32) -> usize {
-    if !matches!(STREAM.course(&connection.remote), Ok(Course::Back(_))) {
+    if !matches!(STREAM.route(&connection.remote), Ok(Route::Back(_))) {
         return 0;
     }
     let (before, first) = parts.window(0, seen);

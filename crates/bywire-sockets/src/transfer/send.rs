@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::distance::{self, Way};
-use bywire_ring::stream::{Course, LEAVING, News, Sleep};
+use bywire_ring::distance::{self, StoreKind};
+use bywire_ring::stream::{Route, LEAVING, News, Sleep};
 use libc::iovec;
 
 use crate::connection::sleep::{self, Woken};
@@ -130,11 +130,11 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
         if connection.is_broken() {
             return broken_pipe(done, flags);
         }
-        let step = match STREAM.course(&connection.own) {
-            Ok(Course::Kernel) => change_over(connection, parts, done, flags),
-            Ok(Course::Ring) if total > 0 => send_in_ring(connection, parts, done),
+        let step = match STREAM.route(&connection.own) {
+            Ok(Route::Kernel) => change_over(connection, parts, done, flags),
+            Ok(Route::Ring) if total > 0 => send_in_ring(connection, parts, done),
             // Behind what the kernel has no room for yet.
-            Ok(Course::Back(_)) if connection.owes() => {
+            Ok(Route::Back(_)) if connection.owes() => {
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 match wait_to_pay(connection, flags, &mut deadline) {
                     None => Step::Sent(0),
@@ -144,16 +144,16 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 }
             }
             // What is only half done here goes on in the kernel.
-            Ok(Course::Back(_)) if done > 0 => {
+            Ok(Route::Back(_)) if done > 0 => {
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 through_kernel(connection, parts, done, flags)
             }
-            Ok(Course::Back(_) | Course::Ring) => {
+            Ok(Route::Back(_) | Route::Ring) => {
                 let sent = connection.away(|| real(connection));
                 count(connection.shared, sent);
                 return sent;
             }
-            Ok(Course::Pending | Course::Ending) | Err(_) => {
+            Ok(Route::Pending | Route::Ending) | Err(_) => {
                 wait_for_course(connection);
                 Step::Sent(0)
             }
@@ -189,7 +189,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
                     // Another thread may be sending: the ring's beginning is its own to move.
                     !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
-                        || STREAM.course(&connection.own) != Ok(Course::Ring)
+                        || STREAM.route(&connection.own) != Ok(Route::Ring)
                 });
                 fruitless += 1;
                 match woken {
@@ -224,25 +224,25 @@ enum Step {
     Refused,
 }
 
-/// Counts a call in the kernel of a connection whose course may change, until dropped; `None`: it has changed.
+/// Counts a call in the kernel of a connection whose route may change, until dropped; `None`: it has changed.
 fn enter(connection: &Connection) -> Option<Noted> {
     let writing = counted(&connection.shared.kernel_writers);
     // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, behind which the count is looked at: either this call is
-    // counted there, or it sees the new course here.
+    // counted there, or it sees the new route here.
     core::sync::atomic::fence(Ordering::SeqCst);
-    (STREAM.course(&connection.own) == Ok(Course::Kernel)).then_some(writing)
+    (STREAM.route(&connection.own) == Ok(Route::Kernel)).then_some(writing)
 }
 
 /// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
 fn wait_for_course(connection: &Connection) {
     let held = connection.shared.sending.hold();
-    match STREAM.course(&connection.own) {
-        Ok(Course::Pending) => STREAM.abandon(&connection.own),
-        Ok(Course::Ending) => connection.end_ring(),
+    match STREAM.route(&connection.own) {
+        Ok(Route::Pending) => STREAM.abandon(&connection.own),
+        Ok(Route::Ending) => connection.end_ring(),
         _ => return,
     }
     drop(held);
-    connection.tell(News::Course);
+    connection.tell(News::Route);
 }
 
 /// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
@@ -273,22 +273,22 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
         return Step::Kernel;
     }
     let _held = connection.shared.sending.hold();
-    if STREAM.course(&connection.own) != Ok(Course::Kernel)
+    if STREAM.route(&connection.own) != Ok(Route::Kernel)
         || connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
     {
-        return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
+        return if STREAM.route(&connection.own) == Ok(Route::Kernel) {
             Step::Kernel
         } else {
             Step::Sent(0)
         };
     }
     let step = give_the_last(connection, parts, done, flags);
-    connection.tell(News::Course);
+    connection.tell(News::Route);
     step
 }
 
-/// The last piece for the kernel, while the course is pending.
+/// The last piece for the kernel, while the route is pending.
 fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let shared = connection.shared;
     // SeqCst: pairs with the additions of calls that have left; whether all have is looked at next, and the kernel
@@ -328,7 +328,7 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
     let mut message = crate::os::iovec::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the parts are the program's own, as it handed them to us. By number, as no thread is cancelled in this call: the
-    // course may be pending.
+    // route may be pending.
     unsafe {
         let message = (&raw mut message) as usize;
         real::syscall(libc::SYS_sendmsg, fd as usize, message, flags as usize, 0, 0, 0) as isize
@@ -371,7 +371,7 @@ fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, fla
 
 fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     let held = connection.shared.sending.hold();
-    if STREAM.course(&connection.own) != Ok(Course::Ring) {
+    if STREAM.route(&connection.own) != Ok(Route::Ring) {
         return Step::Sent(0);
     }
     // A killed peer tells nobody.
@@ -405,7 +405,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
         connection.stay(Reason::Memory);
         connection.end_ring();
         drop(held);
-        connection.tell(News::Course);
+        connection.tell(News::Route);
         return Step::Sent(0);
     }
     connection.guard();
@@ -430,7 +430,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
 /// Copies a piece into the ring: around the caches where the reader shares none with us.
 fn stage(connection: &Connection, parts: &Buffers, skip: usize, length: usize) {
     let opinion = connection.shared.distance.load(Ordering::Relaxed);
-    let is_far = distance::way(opinion, length) == Way::Nontemporal;
+    let is_far = distance::store_kind(opinion, length) == StoreKind::Nontemporal;
     let mut at = 0;
     parts.each(skip, length, |base, length| {
         sanitizer::reads(base, length);
