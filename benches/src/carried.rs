@@ -14,7 +14,7 @@ use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::offspring::Offspring;
+use crate::child_guard::ChildGuard;
 
 /// A program that has not ended by then is given up.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ impl Stage {
     /// It does not.
     pub fn serve(&self, mut command: Command, port: u16) -> Result<Server> {
         let child = command.process_group(0).spawn().with_context(|| format!("cannot start {command:?}"))?;
-        let mut server = Server(Offspring(child));
+        let mut server = Server(ChildGuard(child));
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(server.0.0.try_wait()?.is_none(), "{command:?} ended before it listened");
@@ -117,7 +117,7 @@ impl Stage {
         let start = |mut command: Command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-            Ok(Offspring(child))
+            Ok(ChildGuard(child))
         };
         let running = commands.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         let printed = running.into_iter().map(|running| running.printed("a client", TIMEOUT));
@@ -140,7 +140,7 @@ impl Stage {
 }
 
 /// A server that listens. Dropping it ends its whole process group: workers outlive whoever has started them.
-pub struct Server(Offspring);
+pub struct Server(ChildGuard);
 
 impl Drop for Server {
     fn drop(&mut self) {

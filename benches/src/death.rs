@@ -8,8 +8,8 @@ use bywire::{Address, Event, Port, PortOptions};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
-use crate::offspring::Offspring;
 
 /// The first argument of the process that is to be killed.
 pub const VICTIM: &str = "__victim";
@@ -67,7 +67,7 @@ fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
 }
 
 fn notice(witness: &mut Port, directory: &Path, way: Way) -> Result<Duration> {
-    let mut victim = Offspring::start(VICTIM, directory)?;
+    let mut victim = ChildGuard::start(VICTIM, directory)?;
     await_event(witness, Way::Waiting, |event| matches!(event, Event::Connected(_)))?;
     let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;

@@ -16,8 +16,8 @@ use bywire_measure::segments::Segments;
 use bywire_results::cell::Block;
 use serde_json::Value;
 
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
-use crate::offspring::Offspring;
 
 /// A program that has not ended by then is given up.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -273,11 +273,11 @@ impl<'a> Ends<'a> {
         loop {
             let mut command = self.command(|namespaces| &namespaces.target, target_core, server)?;
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let _server = Offspring(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
+            let _server = ChildGuard(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
             std::thread::sleep(LISTENING);
             let mut command = self.command(|namespaces| &namespaces.source, source_core, client)?;
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
+            let asking = ChildGuard(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
             match asking.printed(client[0], TIMEOUT) {
                 Ok(printed) => return Ok(printed),
                 Err(error) if started.elapsed() > CROSSING => return Err(error),

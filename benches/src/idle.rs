@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bywire::{Address, Event, Port, PortOptions};
 
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
-use crate::offspring::Offspring;
 
 /// The first argument of the process that idles.
 pub const IDLER: &str = "__idle";
@@ -62,7 +62,7 @@ pub fn idler(directory: &Path) -> Result<()> {
 
 fn watch() -> Result<f64> {
     let directory = tempfile::tempdir()?;
-    let mut idler = Offspring::start(IDLER, directory.path())?;
+    let mut idler = ChildGuard::start(IDLER, directory.path())?;
     let output = idler.0.stdout.take().context("a process without output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_account_grows_with_work() {
         let busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let busy = Offspring(busy);
+        let busy = ChildGuard(busy);
         // The account is brought up to date at ticks.
         while cpu_ns(busy.0.id()).unwrap() == 0 {
             std::thread::yield_now();

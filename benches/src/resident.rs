@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carried::{End, Stage, Way};
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
-use crate::offspring::Offspring;
 
 /// The first arguments of the two ends.
 pub const SERVER: &str = "__resident-server";
@@ -96,7 +96,7 @@ fn resident_bytes(way: Way) -> Result<f64> {
     let this = std::env::current_exe()?.display().to_string();
     let begin = |end: End, words: &[&str]| -> Result<_> {
         let mut command = stage.command(end, true, words);
-        let mut running = Offspring(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
+        let mut running = ChildGuard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
         let output = running.0.stdout.take().context("a process without output")?;
         Ok((running, BufReader::new(output).lines()))
     };

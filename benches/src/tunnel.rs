@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bywire_measure::namespaces::{Joint, Namespaces, PREFIX_LENGTH, Side};
 
+use crate::child_guard::ChildGuard;
 use crate::ethernet::{Join, inside};
-use crate::offspring::Offspring;
 
 /// The interface that programs see.
 const INTERFACE: &str = "by0";
@@ -31,7 +31,7 @@ pub struct Rival {
     pub mtu_bytes: u32,
     /// What it needs, and the Debian package with it.
     program: Option<(&'static str, &'static str)>,
-    start: fn(&[Side; 2], &Path) -> Result<Vec<Offspring>>,
+    start: fn(&[Side; 2], &Path) -> Result<Vec<ChildGuard>>,
 }
 
 /// All of them.
@@ -98,14 +98,14 @@ fn underlay(sides: &[Side; 2]) -> Result<()> {
     Ok(())
 }
 
-fn daemon(side: &Side, words: &[&str]) -> Result<Offspring> {
+fn daemon(side: &Side, words: &[&str]) -> Result<ChildGuard> {
     let mut command = inside(side.namespace, None, words)?;
     // An open standard input: some end when it does.
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(Offspring(command.spawn().with_context(|| format!("cannot start {}", words[0]))?))
+    Ok(ChildGuard(command.spawn().with_context(|| format!("cannot start {}", words[0]))?))
 }
 
-fn vxlan(sides: &[Side; 2], _: &Path) -> Result<Vec<Offspring>> {
+fn vxlan(sides: &[Side; 2], _: &Path) -> Result<Vec<ChildGuard>> {
     for (own, side) in sides.iter().enumerate() {
         let (here, there) = (UNDERLAY[own], UNDERLAY[1 - own]);
         side.namespace
@@ -117,7 +117,7 @@ fn vxlan(sides: &[Side; 2], _: &Path) -> Result<Vec<Offspring>> {
     Ok(Vec::new())
 }
 
-fn openvpn(sides: &[Side; 2], _: &Path) -> Result<Vec<Offspring>> {
+fn openvpn(sides: &[Side; 2], _: &Path) -> Result<Vec<ChildGuard>> {
     let start = |own: usize| {
         let (here, there) = (UNDERLAY[own].to_string(), UNDERLAY[1 - own].to_string());
         let plain = ["--cipher", "none", "--auth", "none", "--tun-mtu", "9000", "--mssfix", "0"];
@@ -127,7 +127,7 @@ fn openvpn(sides: &[Side; 2], _: &Path) -> Result<Vec<Offspring>> {
     Ok(vec![start(0)?, start(1)?])
 }
 
-fn vde(sides: &[Side; 2], directory: &Path) -> Result<Vec<Offspring>> {
+fn vde(sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
     let switch = directory.join("switch");
     let switch = switch.to_str().context("a directory without a name")?;
     let mut all = vec![daemon(&sides[0], &["vde_switch", "-s", switch])?];
@@ -143,7 +143,7 @@ fn vde(sides: &[Side; 2], directory: &Path) -> Result<Vec<Offspring>> {
 }
 
 /// Two nodes that know each other's keys, with neither cipher nor digest on what they carry.
-fn tinc(sides: &[Side; 2], directory: &Path) -> Result<Vec<Offspring>> {
+fn tinc(sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
     let names = ["source", "target"];
     let home = |name: &str| directory.join(name);
     for (name, address) in names.iter().zip(UNDERLAY) {

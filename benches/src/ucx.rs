@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bywire_measure::pin;
 
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;
-use crate::offspring::Offspring;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -77,7 +77,7 @@ fn run(test: &str, size_bytes: u64, iterations: u64, source: u32, target: u32) -
         command.arg("-c").arg(core.to_string()).arg("ucx_perftest").args(arguments);
         command.args(["-p", &port.to_string()]).env("UCX_TLS", "posix,cma").env("UCX_LOG_LEVEL", "error");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map(Offspring).context("cannot start ucx_perftest by taskset (util-linux)")
+        command.spawn().map(ChildGuard).context("cannot start ucx_perftest by taskset (util-linux)")
     };
     let mut server = start(target, &[])?;
     await_listener(port, &mut server)?;
@@ -87,7 +87,7 @@ fn run(test: &str, size_bytes: u64, iterations: u64, source: u32, target: u32) -
 }
 
 /// Until the server listens: an attempt to connect would be its only client.
-fn await_listener(port: u16, server: &mut Offspring) -> Result<()> {
+fn await_listener(port: u16, server: &mut ChildGuard) -> Result<()> {
     let started = Instant::now();
     let is_listening = |table: &str| {
         // "sl local_address rem_address st …", the address as hexadecimal IP:PORT; 0A is LISTEN.

@@ -14,8 +14,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::suggested_values::SuggestedValues;
 use crate::table;
-use crate::words::Words;
 
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
@@ -26,7 +26,7 @@ Examples:
   bywire bench gm-ethernet --time 10 --output sessions/ethernet", after_help = after_help())]
 pub struct BenchArgs {
     /// Which cells are taken
-    #[arg(default_value = "quick", value_parser = Words::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
+    #[arg(default_value = "quick", value_parser = SuggestedValues::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
     preset: String,
     /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
@@ -48,8 +48,8 @@ pub struct BenchArgs {
     json: bool,
 }
 
-fn levels() -> Words {
-    Words::of(registry::names())
+fn levels() -> SuggestedValues {
+    SuggestedValues::of(registry::names())
 }
 
 fn after_help() -> String {

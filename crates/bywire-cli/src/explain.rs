@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SI
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::{count, unloaded};
+use crate::{count, preload_diagnosis};
 
 /// The signals that are passed on to the program.
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
@@ -87,9 +87,9 @@ impl Account {
         let loaded = self.directory.path.join("loaded");
         let status = wait(command.env(LOADED_VARIABLE, &loaded).spawn()?, &mut signals)?;
         let is_loaded = loaded.exists();
-        let told = self
-            .read()
-            .map(|text| if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) });
+        let told = self.read().map(|text| {
+            if is_loaded || !text.is_empty() { tell(&text) } else { preload_diagnosis::tell(program) }
+        });
         // Dropped here, because a process that ends in this way drops nothing.
         drop(self);
         eprint!("{}", told?);

@@ -17,14 +17,14 @@ mod measure;
 mod node;
 mod output;
 mod pair;
+mod preload_diagnosis;
 mod progress;
 mod report;
 mod run;
 mod serve;
 mod status;
+mod suggested_values;
 mod table;
-mod unloaded;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

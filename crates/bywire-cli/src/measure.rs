@@ -14,7 +14,7 @@ use clap::builder::{PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use crate::progress::Progress;
-use crate::words::Words;
+use crate::suggested_values::SuggestedValues;
 use crate::{help, key, table};
 
 /// What to measure, and how.
@@ -22,7 +22,7 @@ use crate::{help, key, table};
 #[command(before_help = help::EXAMPLES, disable_help_flag = true)]
 pub struct MeasureArgs {
     /// What is under test: memory, msg, unix, tcp, sock, udp, eth, mpi, web
-    #[arg(value_parser = Words::of(registry::names()), hide_possible_values = true, required_unless_present = "help")]
+    #[arg(value_parser = SuggestedValues::of(registry::names()), hide_possible_values = true, required_unless_present = "help")]
     level: Option<String>,
     /// What is measured of it; `bywire measure LEVEL --help` lists its tests
     #[arg(value_parser = tests(), hide_possible_values = true, required_unless_present = "help")]
@@ -43,8 +43,8 @@ pub struct MeasureArgs {
     help: bool,
 }
 
-fn tests() -> Words {
-    Words::of(registry::all_tests().into_iter().map(|(name, _)| name))
+fn tests() -> SuggestedValues {
+    SuggestedValues::of(registry::all_tests().into_iter().map(|(name, _)| name))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -107,14 +107,14 @@ fn argument(row: &'static OptionRow<Request>) -> Arg {
         .allow_negative_numbers(true)
 }
 
-/// Reads what the table reads. Words are completed by the shell; which of them make sense together says the laboratory.
+/// Parses values as the table does. A shell completes them, and the laboratory checks which of them go together.
 fn value_parser(row: &'static OptionRow<Request>) -> ValueParser {
     let words = (row.words)();
     if row.is_switch() {
         return PossibleValuesParser::new(words).into();
     }
     if !words.is_empty() {
-        return Words::of(words).into();
+        return SuggestedValues::of(words).into();
     }
     let read = move |text: &str| row.check(text).map(|()| text.to_owned());
     read.into()

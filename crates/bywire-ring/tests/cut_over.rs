@@ -6,7 +6,7 @@ mod model;
 use std::collections::VecDeque;
 
 use bywire_ring::stream::Segment as _;
-use bywire_ring::stream::{ASKS_BACK, Route, HEADER_BYTES, Stream, WORDS};
+use bywire_ring::stream::{ASKS_BACK, HEADER_BYTES, Route, Stream, WORDS};
 use loom::sync::{Arc, Condvar, Mutex};
 use model::Modelled;
 

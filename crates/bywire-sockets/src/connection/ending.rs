@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, Route, LEAVING};
+use bywire_ring::stream::{ASKS_BACK, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::memory::arena::SHUT_SENDING;

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, Route, HALF, News, Sleep};
+use bywire_ring::stream::{ASKS_BACK, HALF, News, Route, Sleep};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::source::Source;

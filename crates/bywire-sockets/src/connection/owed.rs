@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
-use bywire_ring::stream::{ASKS_BACK, Route, News};
+use bywire_ring::stream::{ASKS_BACK, News, Route};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};

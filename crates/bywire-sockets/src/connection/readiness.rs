@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::stream::{Route, HALF, LEAVING};
+use bywire_ring::stream::{HALF, LEAVING, Route};
 
 use crate::connection::ring::WRITABLE_BYTES;
 use crate::connection::sockets::{Connection, STREAM};

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, Route, HALF, LEAVING};
+use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT};

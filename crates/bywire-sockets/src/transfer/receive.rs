@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{Route, HALF, News, Sleep};
+use bywire_ring::stream::{HALF, News, Route, Sleep};
 
 use crate::connection::owed;
 use crate::connection::sleep::{self, Woken};

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::distance::{self, StoreKind};
-use bywire_ring::stream::{Route, LEAVING, News, Sleep};
+use bywire_ring::stream::{LEAVING, News, Route, Sleep};
 use libc::iovec;
 
 use crate::connection::sleep::{self, Woken};
@@ -154,7 +154,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 return sent;
             }
             Ok(Route::Pending | Route::Ending) | Err(_) => {
-                wait_for_course(connection);
+                wait_for_route(connection);
                 Step::Sent(0)
             }
         };
@@ -234,7 +234,7 @@ fn enter(connection: &Connection) -> Option<Noted> {
 }
 
 /// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
-fn wait_for_course(connection: &Connection) {
+fn wait_for_route(connection: &Connection) {
     let held = connection.shared.sending.hold();
     match STREAM.route(&connection.own) {
         Ok(Route::Pending) => STREAM.abandon(&connection.own),
@@ -277,11 +277,7 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
         || connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
     {
-        return if STREAM.route(&connection.own) == Ok(Route::Kernel) {
-            Step::Kernel
-        } else {
-            Step::Sent(0)
-        };
+        return if STREAM.route(&connection.own) == Ok(Route::Kernel) { Step::Kernel } else { Step::Sent(0) };
     }
     let step = give_the_last(connection, parts, done, flags);
     connection.tell(News::Route);

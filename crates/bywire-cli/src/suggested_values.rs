@@ -1,22 +1,22 @@
-//! Words that a shell may complete; which of them make sense together says the laboratory, in its own line.
+//! Values that a shell may complete. The laboratory checks which of them go together, and reports errors in one line.
 
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 
-/// Takes any word, and knows those that there are.
+/// Accepts any value, and suggests those that exist.
 #[derive(Clone, Debug)]
-pub struct Words(Vec<&'static str>);
+pub struct SuggestedValues(Vec<&'static str>);
 
-impl Words {
+impl SuggestedValues {
     /// Of these words.
     pub fn of(words: impl IntoIterator<Item = &'static str>) -> Self {
         Self(words.into_iter().collect())
     }
 }
 
-impl TypedValueParser for Words {
+impl TypedValueParser for SuggestedValues {
     type Value = String;
 
     fn parse_ref(

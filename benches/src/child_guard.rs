@@ -1,4 +1,4 @@
-//! Processes that play a part in a measurement, this program once more among them.
+//! The processes of a measurement, some of which run this program too.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 /// A running process. Dropping it ends and reaps it, whatever happens.
-pub struct Offspring(pub Child);
+pub struct ChildGuard(pub Child);
 
-impl Offspring {
+impl ChildGuard {
     /// Starts this program with the arguments `part` and `directory`; its standard output is piped to this process.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl Offspring {
     }
 }
 
-impl Offspring {
+impl ChildGuard {
     /// What it has printed by the time it ends; both its outputs are piped and neither is long.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Offspring {
     }
 }
 
-impl Drop for Offspring {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _dead_already = self.0.kill();
         let _gone = self.0.wait();
