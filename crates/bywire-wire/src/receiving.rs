@@ -69,13 +69,37 @@ impl Receiving {
     /// # Errors
     /// [`BeyondCredit`]: nothing was stored.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), BeyondCredit> {
+        self.receive_with(offset, bytes, |_| 0)
+    }
+
+    /// The same, but bytes that the program could consume at once are shown to `consume` first. They are not stored if it
+    /// returns that it has consumed them, and how many of them.
+    ///
+    /// # Errors
+    /// [`BeyondCredit`]: nothing was stored or consumed.
+    pub fn receive_with(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        consume: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<(), BeyondCredit> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(BeyondCredit)?;
         if end > self.credit.limit() {
             return Err(BeyondCredit);
         }
-        let start = offset.max(self.arrived);
+        let mut start = offset.max(self.arrived);
         if start >= end {
             return Ok(());
+        }
+        if start == self.credit.taken() && self.waiting.is_empty() {
+            let next = &bytes[(start - offset) as usize..];
+            let consumed = consume(next).min(next.len()) as u64;
+            start += consumed;
+            self.arrived = start;
+            self.credit.take(consumed);
+            if start == end {
+                return Ok(());
+            }
         }
         self.hold(end);
         if start == self.arrived && self.waiting.is_empty() {

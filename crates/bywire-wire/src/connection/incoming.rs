@@ -19,6 +19,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Processes one packet, as [`crate::packet::split`] yields them. It is decrypted in place. A packet is accepted
     /// either completely or not at all.
     pub fn receive(&mut self, now_ns: u64, packet: &mut [u8]) -> Receipt {
+        self.receive_with(now_ns, packet, |_, _| 0)
+    }
+
+    /// The same, but bytes of a lane that the program could consume at once are shown to `consume` first, which returns how
+    /// many of them it has consumed. So they need not be copied into the memory of the lane, and out of it again.
+    pub fn receive_with(
+        &mut self,
+        now_ns: u64,
+        packet: &mut [u8],
+        mut consume: impl FnMut(Lane, &[u8]) -> usize,
+    ) -> Receipt {
         let header = Header::parse(packet).filter(|header| {
             header.kind == PacketKind::Data
                 && header.connection == self.numbers[0]
@@ -56,7 +67,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.send_unheard_again(now_ns);
         }
         for frame in frames(payload).flatten() {
-            if let Err(violation) = self.take_frame(now_ns, frame) {
+            if let Err(violation) = self.take_frame(now_ns, frame, &mut consume) {
                 return self.break_off(violation);
             }
         }
@@ -120,7 +131,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(Look { elicits_ack, has_place })
     }
 
-    fn take_frame(&mut self, now_ns: u64, frame: Frame) -> Result<(), Violation> {
+    fn take_frame(
+        &mut self,
+        now_ns: u64,
+        frame: Frame,
+        consume: &mut impl FnMut(Lane, &[u8]) -> usize,
+    ) -> Result<(), Violation> {
         match frame {
             Frame::Pad | Frame::Ping => {}
             Frame::Close { reason } => {
@@ -139,7 +155,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 if lane == Lane::High {
                     self.high_at_ns = Some(now_ns);
                 }
-                let received = self.receiving[lane as usize].receive(offset, bytes);
+                let consume = |bytes: &[u8]| consume(lane, bytes);
+                let received = self.receiving[lane as usize].receive_with(offset, bytes, consume);
                 received.map_err(|_| Violation::BeyondCredit)?;
             }
             Frame::Credit { lane, taken, limit } => {

@@ -2,6 +2,8 @@
 
 use bywire::{Confirm, Event, FRAGMENT_BYTES, PortOptions, Priority, Rights, SendError, TransferError};
 
+use bywire_wire::batch::Batch;
+
 use crate::pair::Pair;
 
 fn bytes(length: usize, salt: u8) -> Vec<u8> {
@@ -49,6 +51,50 @@ fn a_long_message_waits_for_a_buffer_and_fills_it_while_the_other_lane_flows() {
         _ => None,
     });
     assert_eq!(back, (id, sent));
+}
+
+#[test]
+fn bytes_of_a_long_transfer_go_from_their_packet_to_their_place() {
+    for is_put in [false, true] {
+        let mut pair = Pair::new();
+        let sent = bytes(2_000_000, 5);
+        let mut key = None;
+        if is_put {
+            key = Some(pair.ends[1].register(vec![0; 2_000_000], Rights { read: true, write: true }));
+            let key = key.expect("ours");
+            pair.ends[0].put(Priority::Low, (key, 0), sent.clone(), Some(b"there")).expect("a token");
+        } else {
+            pair.ends[1].post_receive(Priority::Low, vec![0; 2_000_000]);
+            pair.ends[0].send_buffer(Priority::Low, sent.clone(), Confirm::Copied).expect("a token");
+        }
+        let mut end = None;
+        let mut largest = 0;
+        while end.is_none() {
+            assert!(pair.now_ns < 20_000_000_000, "it does not arrive");
+            for from in [0, 1] {
+                let mut batch = Batch::new(64 * 1024, 64);
+                pair.ends[from].transmit(pair.now_ns, &mut batch);
+                for packet in batch.packets() {
+                    pair.ends[1 - from].receive_packet(pair.now_ns, &mut packet.to_vec());
+                }
+            }
+            end = std::iter::from_fn(|| pair.ends[1].poll()).last();
+            largest = largest.max(pair.ends[1].memory_bytes());
+            pair.now_ns += 100_000;
+        }
+        match end {
+            Some(Event::Message(message)) => assert!(message.payload[..] == sent),
+            Some(Event::Notified { note, .. }) => {
+                assert_eq!(note[..], *b"there");
+                assert!(key.and_then(|key| pair.ends[1].region(key)) == Some(&sent[..]));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(
+            largest < 32 << 10,
+            "{largest}: the lane's memory holds what came with the head, and grows no more"
+        );
+    }
 }
 
 #[test]

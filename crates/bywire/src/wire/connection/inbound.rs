@@ -1,5 +1,11 @@
 //! Where the bytes of a lane that comes in stand.
 
+use bywire_wire::frame::Lane;
+
+use crate::message::peer::Priority;
+use crate::message::resources::Resources;
+use crate::message::transfers::Transfers;
+
 /// What is coming in on one lane.
 #[derive(Debug)]
 pub(super) struct Inbound {
@@ -34,6 +40,43 @@ impl Default for Inbound {
 }
 
 impl Inbound {
+    /// Copies the next bytes of a long message or of a put from their packet to where they belong, and returns how many. The
+    /// last ones of a transfer are left to the lane, so no transfer ends here.
+    pub fn place(
+        &mut self,
+        lane: Lane,
+        bytes: &[u8],
+        transfers: &mut Transfers,
+        resources: &mut Resources,
+    ) -> usize {
+        let priority = match lane {
+            Lane::Reply => return 0,
+            Lane::High => Priority::High,
+            Lane::Low => Priority::Low,
+        };
+        let length = bytes.len() as u64;
+        match &mut self.within {
+            Within::Long { rest, .. } if *rest > length => {
+                let Some(target) = transfers.message_target(priority, bytes.len()) else { return 0 };
+                target.copy_from_slice(bytes);
+                *rest -= length;
+                transfers.fill_message(priority, bytes.len(), resources);
+            }
+            Within::Put { .. } if transfers.put_remaining(priority).is_some_and(|rest| rest > length) => {
+                // Looked up for every piece: a key that was revoked meanwhile ends the transfer, and the bytes are dropped.
+                if let Some(target) = transfers.put_target(priority, 0, bytes.len(), resources) {
+                    target.copy_from_slice(bytes);
+                }
+                if transfers.fill_put(priority, bytes.len()).is_err() {
+                    return 0;
+                }
+            }
+            _ => return 0,
+        }
+        self.taken += length;
+        bytes.len()
+    }
+
     /// Bytes of memory besides the lane's own.
     pub fn memory_bytes(&self) -> usize {
         if let Within::Short { buffer, .. } = &self.within { buffer.len() } else { 0 }

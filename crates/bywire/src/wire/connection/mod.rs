@@ -119,7 +119,12 @@ impl Connection {
     /// Takes in one packet, whose bytes are opened in place, and reports what it completes. What is in the lanes then is
     /// taken by [`Self::receive`] and [`Self::receive_reply`]; [`Self::ended`] tells whether that was the last packet.
     pub fn receive_packet(&mut self, now_ns: u64, packet: &mut [u8], resources: &mut Resources) -> Receipt {
-        let receipt = self.packets.receive(now_ns, packet);
+        let Self { packets, transfers, inbound, stage, .. } = self;
+        let is_open = *stage == Stage::Open;
+        let receipt = packets.receive_with(now_ns, packet, |lane, bytes| match is_open {
+            true => inbound[lane as usize].place(lane, bytes, transfers, resources),
+            false => 0,
+        });
         if receipt == Receipt::Taken {
             self.unanswered_since_ns = None;
             self.take_back(resources);
