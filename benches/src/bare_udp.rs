@@ -19,8 +19,8 @@ use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::pin;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, UdpSocket};
 
+use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
-use crate::offspring::Offspring;
 
 /// The first argument of a process that plays an end.
 pub const END: &str = "__bare_udp";
@@ -286,14 +286,14 @@ fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -
     };
     let ports = (7400, 7401);
     let (source, target) = (address(&namespaces.source, ports.0), address(&namespaces.target, ports.1));
-    let start = |role: &str, core: u32, own: &str, peer: &str| -> Result<Offspring> {
+    let start = |role: &str, core: u32, own: &str, peer: &str| -> Result<ChildGuard> {
         let namespace = if role == "source" { &namespaces.source } else { &namespaces.target };
         let mut command = Command::new("/proc/self/exe");
         let what = if what == What::Bulk { "bulk" } else { "latency" };
         let sealed = if is_sealed { "sealed" } else { "bare" };
         command.args([END, role, what, sealed, &seconds.to_string(), &core.to_string(), own, peer]);
         namespace.enter(&mut command)?;
-        Ok(Offspring(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?))
+        Ok(ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?))
     };
     let mut answering = start("target", target_core, &target, &source)?;
     let said = answering.0.stdout.take().context("the target has no output")?;
