@@ -1,4 +1,4 @@
-//! Asks a node's service what it knows, for `bywire status`.
+//! Asks a node's service for its state, for `bywire status`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_wire::service::status::Entry;
 use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
 
-/// How long a service may take for each part.
+/// How long a service may take for each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A service knows no more than this.
+/// The most entries of a service.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// Why there is no answer.
@@ -22,18 +22,18 @@ pub enum AskError {
     /// The runtime directory.
     #[error(transparent)]
     Runtime(#[from] OpenError),
-    /// Nobody serves this machine.
+    /// No service runs on this machine.
     #[error("no service runs here: start one by `bywire up`")]
     Absent,
     /// Another user's program serves the socket.
     #[error("the service belongs to user {0}, and only one of root or your own is asked")]
     Foreign(u32),
-    /// It does not answer, or not in this version's words.
+    /// It does not answer, or has another version.
     #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
     Silent,
 }
 
-/// Everything that the service of this machine tells us.
+/// The state of this machine's service.
 ///
 /// # Errors
 /// [`AskError`].

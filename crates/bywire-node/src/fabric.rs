@@ -1,4 +1,4 @@
-//! The fabric file: who belongs to a fabric. It is the same on all nodes and has no secret.
+//! The fabric file: the nodes of a fabric. It is the same on all nodes and contains no secret.
 //!
 //! ```toml
 //! name = "lab"
@@ -37,14 +37,14 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The longest name of a host.
 const HOST_BYTES_MAX: usize = 253;
 
-/// A fabric, as its file has it.
+/// A fabric, as described by its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
     /// Its name.
     pub name: String,
-    /// The number of this state of the file.
+    /// The number of this version of the file.
     pub serial: u64,
-    /// Are packets encrypted? Else they bear a check only.
+    /// Are packets encrypted? Otherwise they have a check value only.
     pub is_encrypted: bool,
     /// Its nodes, this one among them.
     pub nodes: Vec<Node>,
@@ -55,13 +55,13 @@ pub struct Fabric {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Where its service can be reached.
+    /// The addresses of its service.
     pub addresses: Vec<ServiceAddress>,
-    /// Who it is.
+    /// Its key.
     pub key: PublicKey,
 }
 
-/// Where a service can be reached.
+/// The address of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceAddress {
     /// An address.
@@ -70,7 +70,7 @@ pub enum ServiceAddress {
     Host(String, u16),
 }
 
-/// What is wrong with a fabric file.
+/// The error in a fabric file.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// The file itself.
@@ -83,7 +83,7 @@ pub enum FabricError {
         path: PathBuf,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong there, and what to do.
+        /// The error, and what to do.
         complaint: String,
     },
     /// No node has the machine's key.
@@ -208,7 +208,7 @@ impl NodeTable {
     }
 }
 
-/// What is wrong at a byte of the text.
+/// The error at a byte of the text.
 #[derive(Debug)]
 struct Complaint {
     at: usize,
@@ -233,12 +233,12 @@ fn check_name(field: &str, name: &Spanned<String>) -> Result<(), Complaint> {
     Err(Complaint::at(name, text))
 }
 
-/// Can a node or a fabric have this name?
+/// Is this a valid name for a node or a fabric?
 pub fn is_name(text: &str) -> bool {
     !text.contains('/') && format!("{text}/0").parse::<bywire::Address>().is_ok()
 }
 
-/// A text that is no address and no host.
+/// The error for a text that is neither an address nor a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no address and no host")]
 pub struct NoServiceAddress;
@@ -262,7 +262,7 @@ impl FromStr for ServiceAddress {
         let is_host = (1..=HOST_BYTES_MAX).contains(&host.len())
             && !host.starts_with(['-', '.'])
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            // A mistyped address is no host.
+            // A mistyped address is not taken for a host.
             && host.bytes().any(|byte| byte.is_ascii_alphabetic());
         if is_host { Ok(Self::Host(host.to_owned(), port)) } else { Err(NoServiceAddress) }
     }
@@ -277,7 +277,7 @@ impl fmt::Display for ServiceAddress {
     }
 }
 
-/// A node as the file has it, with the empty line before it.
+/// The lines of a node in the file, with an empty line before them.
 pub fn stanza(node: &Node) -> String {
     let addresses: Vec<String> = node.addresses.iter().map(|address| format!("\"{address}\"")).collect();
     format!(

@@ -1,4 +1,4 @@
-//! Files of the configuration: who may have written them, and who may read them.
+//! Files of the configuration, with checks of who can write and read them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use bywire_sys::process;
 
-/// What is wrong with a file as a whole.
+/// The error of a file as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is not there.
+    /// It does not exist.
     #[error("there is no {}: make one by `bywire init NAME`, or name another directory by --config", .0.display())]
     Missing(PathBuf),
     /// It cannot be read.
@@ -19,7 +19,7 @@ pub enum FileError {
     /// It cannot be written.
     #[error("cannot write {path}: {1}", path = .0.display())]
     Unwritable(PathBuf, io::Error),
-    /// It is there already.
+    /// It exists already.
     #[error("{} is there already: remove it first if it is to be made anew", .0.display())]
     Exists(PathBuf),
     /// Others can write it.
@@ -28,12 +28,12 @@ pub enum FileError {
     /// Others can read a secret.
     #[error("{} can be read by others: chmod 600 it, and give it to root or to who runs this", .0.display())]
     Exposed(PathBuf),
-    /// It is no file, or longer than any such file.
+    /// It is not a regular file, or is too long.
     #[error("{path} is no file of at most {1} bytes", path = .0.display())]
     TooLong(PathBuf, u64),
 }
 
-/// Reads a file that nobody but root and this user may have written.
+/// Reads a file that only root and this user can have written.
 ///
 /// # Errors
 /// [`FileError`].
@@ -41,7 +41,7 @@ pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
     read(path, bytes_max, 0o022, FileError::Foreign)
 }
 
-/// Reads a file that nobody but root and this user may have read.
+/// Reads a file that only root and this user can have read.
 ///
 /// # Errors
 /// [`FileError`].
@@ -59,7 +59,7 @@ fn read(
         io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
         _ => FileError::Unreadable(path.to_owned(), error),
     };
-    // A fifo in its place is opened at once, and refused.
+    // A fifo in its place is opened without waiting, and refused.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let found = file.metadata().map_err(unreadable)?;
@@ -75,7 +75,7 @@ fn read(
     Ok(text)
 }
 
-/// Makes a file, which must not exist, with exactly this mode.
+/// Makes a file with exactly this mode. It must not exist.
 ///
 /// # Errors
 /// [`FileError`].

@@ -1,4 +1,4 @@
-//! Keys of nodes: 32 bytes in base64, as WireGuard writes its own.
+//! Keys of nodes: 32 bytes in base64, as in WireGuard.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use crate::file::{self, FileError};
 
 /// The name of the private key's file in the directory of the configuration.
 pub const FILE_NAME: &str = "node.key";
-/// A key takes 44 characters. People add line ends.
+/// The longest file of a key: 44 characters and line ends.
 const BYTES_MAX: u64 = 128;
 
-/// What is wrong with a private key.
+/// The error of a private key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is in the file.
+    /// The content of the file.
     #[error("{} is no key, which is 32 bytes in base64: make one by `bywire init NAME`", .0.display())]
     Malformed(std::path::PathBuf),
     /// The kernel has no random numbers.
@@ -48,12 +48,12 @@ pub fn make(path: &Path) -> Result<PrivateKey, KeyError> {
     Ok(PrivateKey::new(bytes))
 }
 
-/// A public key as people see it.
+/// A public key as text.
 pub fn to_text(key: &PublicKey) -> String {
     STANDARD.encode(key.0)
 }
 
-/// A public key as people write it.
+/// The public key in a text.
 pub fn from_text(text: &str) -> Option<PublicKey> {
     decode(text).map(PublicKey)
 }

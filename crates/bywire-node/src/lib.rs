@@ -1,5 +1,5 @@
-//! The service of one machine: it holds the machine's key, keeps a channel to every machine that is needed, and makes
-//! connections between ports. The data path is none of its business.
+//! The service of one machine. It has the machine's key, keeps a channel to every machine that is needed, and
+//! establishes connections between ports. It has no part in the data path.
 #![forbid(unsafe_code)]
 
 pub mod ask;

@@ -11,13 +11,14 @@ use bywire_wire::handshake::{Identity, PublicKey};
 use bywire_wire::service;
 use bywire_wire::service_message::ServiceMessage;
 
-/// Packets that are received before something else has its turn.
+/// The most packets that are received before other work has its turn.
 const PACKETS_PER_TURN: usize = 64;
-/// Messages to one node that wait for room. Behind that the channel is begun anew, and both services compare their lists.
+/// The most messages to one node that wait for room. Beyond that the channel is begun anew, and both services compare
+/// their lists.
 const WAITING_MAX: usize = 16_384;
-/// Wanted for the socket's queues: services say little, but strangers may say much.
+/// The requested size of the socket's queues. Services send little, but strangers may send much.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Where the kernel does not know: what every path of IPv6 carries.
+/// The payload that every IPv6 path carries, used if the kernel does not know the route.
 const ROUTE_BYTES: u16 = 1232;
 
 /// The socket and the channels.
@@ -37,7 +38,7 @@ impl Link {
     /// The error of the kernel; [`Errno::ADDRINUSE`].
     pub fn open(port: u16, identity: Identity) -> Result<Self, Errno> {
         let socket = UdpSocket::bind_everywhere(port)?;
-        // Less is fine: what finds no room is sent again.
+        // Less is enough, because packets without room are sent again.
         let _ = socket.request_buffers(BUFFER_BYTES);
         Ok(Self {
             socket,
@@ -60,7 +61,7 @@ impl Link {
         self.addresses.insert(node, addresses);
     }
 
-    /// A node is no longer of the fabric.
+    /// Removes a node that is no longer in the fabric.
     pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
         self.channels.remove(now_ns, node);
         self.waiting.remove(node);
@@ -75,25 +76,25 @@ impl Link {
         self.want(now_ns, node);
     }
 
-    /// A channel to this node is needed.
+    /// Notes that a channel to this node is needed.
     pub fn want(&mut self, now_ns: u64, node: &PublicKey) {
-        // A node that is unknown has been removed since, with all that needed it.
+        // An unknown node has been removed since, with everything that needed it.
         let _ = self.channels.connect(now_ns, node);
     }
 
-    /// The channel is needed no more.
+    /// Notes that the channel is no longer needed.
     pub fn release(&mut self, node: &PublicKey) {
         self.channels.release(node);
     }
 
-    /// The channel is down: what waited was for it alone.
+    /// Forgets waiting messages, which were for the channel that is down.
     pub fn forget(&mut self, node: &PublicKey) {
         self.waiting.remove(node);
     }
 
     /// Sends a message, now or once there is room.
     pub fn send(&mut self, now_ns: u64, node: PublicKey, message: &ServiceMessage) {
-        // Each part of a message is bounded so that it fits. One that did not would be as lost as with its channel.
+        // Each part of a message is bounded so that it fits. One that did not fit would count as lost with its channel.
         let Ok(bytes) = service::to_bytes(message) else { return };
         let waiting = self.waiting.entry(node).or_default();
         waiting.push_back(bytes);
@@ -103,14 +104,14 @@ impl Link {
         }
     }
 
-    /// Hands what waits to the channels, as far as they have room.
+    /// Passes waiting messages to the channels, as far as they have room.
     fn drain(&mut self, now_ns: u64) {
         for (node, waiting) in &mut self.waiting {
             while let Some(bytes) = waiting.front() {
                 match self.channels.send(now_ns, node, bytes) {
                     Ok(()) => drop(waiting.pop_front()),
                     Err(SendError::Full) => break,
-                    // Its end has been told, or will be.
+                    // The end of the channel has been reported, or will be.
                     Err(_) => waiting.clear(),
                 }
             }
@@ -118,7 +119,7 @@ impl Link {
         self.waiting.retain(|_, waiting| !waiting.is_empty());
     }
 
-    /// Receives some of what has come. `true`: there may be more.
+    /// Receives some of the waiting packets. `true`: there may be more.
     pub fn receive(&mut self, now_ns: u64) -> bool {
         for _ in 0..PACKETS_PER_TURN {
             match self.socket.receive_from(&mut self.buffer) {
@@ -127,7 +128,7 @@ impl Link {
                     self.channels.receive(now_ns, &mut random, from, packet);
                 }
                 Ok(None) => return false,
-                // Reports of the network may be forged.
+                // Errors that the network reports may be forged.
                 Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => {}
                 Err(ReceiveError::System(_)) => return false,
             }
@@ -135,38 +136,38 @@ impl Link {
         true
     }
 
-    /// Sends what has to leave.
+    /// Sends the packets that have to leave.
     pub fn flush(&mut self, now_ns: u64) {
         self.drain(now_ns);
         self.channels.transmit(now_ns, &mut random, &mut self.batch);
         for (to, packet) in self.batch.drain(..) {
-            // What does not leave is as lost on the way: it is sent again.
+            // A packet that cannot leave counts as lost, and is sent again.
             let _ = self.socket.send(Some(to), &packet);
         }
     }
 
-    /// What has happened to the channels.
+    /// The next event of the channels.
     pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
         self.channels.next_event(now_ns)
     }
 
-    /// When [`Self::flush`] has something to do.
+    /// When [`Self::flush`] has work to do.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         self.channels.next_timeout_ns()
     }
 
-    /// Every peer is told of the end.
+    /// Tells every peer of the end.
     pub fn close(&mut self, now_ns: u64) {
         self.channels.close(now_ns);
         self.flush(now_ns);
     }
 
-    /// Of a node.
+    /// The state of a node's channel.
     pub fn status(&self, node: &PublicKey) -> Option<Status> {
         self.channels.status(node)
     }
 
-    /// Of those who are none.
+    /// The counts of strangers.
     pub fn strangers(&self) -> &Strangers {
         self.channels.strangers()
     }
@@ -183,7 +184,7 @@ pub fn route_bytes(address: SocketAddr) -> u16 {
     udp::route(address).map_or(ROUTE_BYTES, |route| route.payload_bytes)
 }
 
-/// Fills `bytes` with random ones. The service has made sure at its start that the kernel has them.
+/// Fills `bytes` with random bytes. The service has checked at its start that the kernel has them.
 pub fn random(bytes: &mut [u8]) {
     process::random(bytes).expect("the kernel had random numbers at the start, and does not run out of them");
 }

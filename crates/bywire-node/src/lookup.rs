@@ -1,5 +1,5 @@
-//! Questions that another program answers in its own time: the names of users, and the addresses of hosts. Threads ask them,
-//! one for each kind, so that a directory service or a name server that does not answer holds up nothing else.
+//! Questions that another program answers in its own time: the names of users and the addresses of hosts. A thread for
+//! each kind asks them, so that a directory service or a name server that does not answer delays nothing else.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,14 +14,14 @@ use bywire_wire::service_message::GROUPS_MAX;
 use crate::broker::{PortId, USER_BYTES_MAX};
 use crate::fabric::ServiceAddress;
 
-/// Questions that may wait. One port asks at most one.
+/// The most questions that wait. A port asks at most one.
 const WAITING_MAX: usize = 4096;
-/// Bytes of the names of a user's groups that are told.
+/// The most bytes of the names of a user's groups.
 const GROUPS_BYTES_MAX: usize = 1536;
 /// The most addresses of one host.
 const HOST_ADDRESSES_MAX: usize = 16;
 
-/// What is asked.
+/// A question.
 #[derive(Debug)]
 pub enum Question {
     /// The names of a registering port's user and groups.
@@ -42,10 +42,10 @@ pub enum Question {
     },
 }
 
-/// What was found.
+/// An answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// Of a port.
+    /// The names for a port.
     User {
         /// The port.
         port: PortId,
@@ -54,7 +54,7 @@ pub enum Answer {
         /// Names of groups.
         groups: Vec<String>,
     },
-    /// Of a node; none if its names are unknown.
+    /// The addresses of a node, or none if its names are unknown.
     Node {
         /// The node.
         node: PublicKey,
@@ -73,10 +73,10 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Starts the threads. They end with this value, once they are through with their question.
+    /// Starts the threads. They end with this value, once they have finished their question.
     ///
     /// # Errors
-    /// Out of descriptors or threads.
+    /// No descriptors or threads are left.
     pub fn start() -> std::io::Result<Self> {
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -99,7 +99,7 @@ impl Lookups {
         Ok(Self { users: thread("users")?, hosts: thread("hosts")?, answers, bell })
     }
 
-    /// Asks. `false`: too many questions wait.
+    /// Adds a question. `false`: too many wait.
     pub fn ask(&self, question: Question) -> bool {
         let thread = match question {
             Question::User { .. } => &self.users,
@@ -108,7 +108,7 @@ impl Lookups {
         !matches!(thread.try_send(question), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
     }
 
-    /// What has been found since.
+    /// The answers since the last call.
     pub fn answers(&self) -> Vec<Answer> {
         let mut bytes = [0; 64];
         while matches!((&self.bell).read(&mut bytes), Ok(1..)) {}
@@ -117,7 +117,7 @@ impl Lookups {
 }
 
 impl AsFd for Lookups {
-    /// Readable when there are answers.
+    /// Readable if there are answers.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

@@ -1,9 +1,9 @@
-//! What a service knows of ports, nodes and connections, and what follows from a request, a message or an end. It does no
-//! I/O, reads no clock and draws no randomness: it answers with [`Action`]s.
+//! The service's knowledge of ports, nodes and connections, and its decisions on requests, messages and ends. It does
+//! no I/O, reads no clock and draws no randomness. It returns [`Action`]s.
 //!
-//! A connection is known here as long as both processes live and neither has released it. What is under way to become one
-//! has a deadline. Both services check their lists against each other whenever a channel comes up, so an end that happened
-//! while there was none is told then.
+//! A connection is known here while both processes live and neither has released it. Requests and offers have a
+//! deadline. Both services compare their lists whenever a channel comes up, so an end that happened in between is
+//! reported then.
 
 mod nodes;
 mod ports;
@@ -21,38 +21,39 @@ use bywire_wire::service_message::{ConnectionName, GROUPS_MAX, Half, PortIdentit
 
 /// How long a request or an offer may take.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
-/// After a start, ports have so long to register again: they try every 64 s. Until then an unknown connection may be one of
-/// theirs.
+/// The time in which ports may register again after a start. They try every 64 s. Until then an unknown connection may
+/// belong to one of them.
 pub const GRACE_NS: u64 = 90_000_000_000;
-/// Requests and offers of one port that are under way.
+/// The most requests and offers of one port that are under way.
 pub const UNDER_WAY_MAX: usize = 64;
-/// Connections of each user, and of all users.
+/// The most connections of each user, and of all users.
 const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
-/// Connections that other services have asked about during the grace, and incarnations that have ended during it.
+/// The most connections that other services ask about during the grace period, and the most incarnations that end in
+/// it.
 const ASKED_MAX: usize = 65_536;
 
 /// The longest name of a user or a group.
 pub const USER_BYTES_MAX: usize = 256;
 
-/// The most bytes of the names of a user's groups. With all else that a notice has beside them, they fit into a packet.
+/// The most bytes of the names of a user's groups. Together with everything else in a notice, they fit into a packet.
 pub const GROUPS_BYTES_MAX: usize = 2048;
 
-/// A port's registration.
+/// The registration of a port.
 pub type PortId = u64;
 
 /// Random bytes for one end's part of a secret.
 pub type Random = [u8; SECRET_BYTES];
 
-/// What is to be done.
+/// An action that the service has to carry out.
 #[derive(Debug)]
 pub enum Action {
-    /// Tell a port.
+    /// Send a notice to a port.
     Tell(PortId, Notice),
-    /// Send to the service of a node to which a channel is up.
+    /// Send a message to the service of a node whose channel is up.
     Send(PublicKey, ServiceMessage),
     /// A channel to this node is needed from now on.
     Want(PublicKey),
-    /// It is needed no more.
+    /// It is no longer needed.
     Release(PublicKey),
 }
 
@@ -63,7 +64,7 @@ pub struct Own {
     pub name: String,
     /// Its public key.
     pub key: PublicKey,
-    /// What connections are protected with.
+    /// The protection of connections.
     pub security: Security,
 }
 
@@ -74,7 +75,7 @@ pub struct Port {
     pub name: String,
     /// Its user.
     pub uid: u32,
-    /// What it is to other services.
+    /// The name of its user for other services.
     pub user: String,
     /// The names of its user's groups.
     pub groups: Vec<String>,
@@ -88,69 +89,69 @@ pub struct Port {
     pub has_v6: bool,
 }
 
-/// The state of a port here.
+/// The state of a port of this machine.
 #[derive(Debug)]
 struct Registered {
     port: Port,
-    /// Its numbers of its connections, and of what is under way with a number.
+    /// The numbers of its connections, and of requests and offers with a number.
     numbers: HashSet<u32>,
     under_way: usize,
 }
 
-/// A node of the fabric, but this one.
+/// Another node of the fabric.
 #[derive(Debug)]
 struct Far {
     name: String,
-    /// Where its service is, while a channel is up.
+    /// The address of its service, while a channel is up.
     address: Option<SocketAddr>,
-    /// The machine's boot, as last told.
+    /// The boot identity of the machine, as last reported.
     boot_id: Option<[u8; 16]>,
     /// The longest UDP payload that the route there carries, as the kernel says.
     route_bytes: u16,
-    /// Connections with it, and what is under way.
+    /// The connections with it, and the requests and offers under way.
     needs: usize,
-    /// A channel has been asked for.
+    /// A channel has been requested.
     is_wanted: bool,
 }
 
-/// A connection between a port here and one there.
+/// A connection between a port of this machine and one of another.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The port here.
+    /// The port of this machine.
     pub port: PortId,
     /// The other node.
     pub node: PublicKey,
     /// The other end.
     pub peer: ConnectionName,
-    /// Who it is.
+    /// The other port's identity.
     pub identity: Identity,
-    /// `None`: it is older than this service.
+    /// `None`: the connection is older than this service.
     pub security: Option<Security>,
-    /// The port here waits to hear that the other one's process lives.
+    /// The port waits for a report that the other process lives.
     is_inquired: bool,
 }
 
-/// A port here wants to connect.
+/// A request of a port of this machine.
 #[derive(Debug)]
 struct Outgoing {
     port: PortId,
-    /// The port's number for it.
+    /// The port's number for the request.
     request: u32,
     node: PublicKey,
     target: String,
     introduction: Introduction,
     random: Random,
-    /// The message has been sent over the present channel.
+    /// It has been sent over the present channel.
     is_sent: bool,
     deadline_ns: u64,
 }
 
-/// A port elsewhere wants to connect to a port here, which has been asked.
+/// A request of a port elsewhere, which has been offered to a port of this machine.
 #[derive(Debug)]
 struct Offer {
     port: PortId,
     node: PublicKey,
-    /// The other service's number for it.
+    /// The other service's number for the request.
     request: u32,
     from: PortIdentity,
     security: Security,
@@ -170,19 +171,19 @@ pub struct Broker {
     connections: HashMap<ConnectionName, Connection>,
     outgoing: BTreeMap<u32, Outgoing>,
     offers: BTreeMap<u32, Offer>,
-    /// Connections that others believe in, and that a port may still bring along.
+    /// Connections that other services know, and that a port may still bring.
     asked: HashMap<ConnectionName, (PublicKey, ConnectionName)>,
-    /// Incarnations that have ended during the grace: they bring nothing along any more.
+    /// Incarnations that have ended during the grace period. They may bring no connections any more.
     gone: HashSet<u64>,
     places: Shares,
     next_number: u32,
     actions: VecDeque<Action>,
-    /// Nodes that may be needed no more.
+    /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
 }
 
 impl Broker {
-    /// Of a service that starts now.
+    /// The state of a service that starts now.
     pub fn new(now_ns: u64, own: Own) -> Self {
         Self {
             own,
@@ -203,7 +204,7 @@ impl Broker {
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn next_action(&mut self) -> Option<Action> {
         while self.actions.is_empty()
             && let Some(node) = self.idle.pop()
@@ -227,7 +228,7 @@ impl Broker {
         self.connections.values()
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// When [`Self::tick`] has work to do.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         let outgoing = self.outgoing.values().map(|outgoing| outgoing.deadline_ns);
         let offers = self.offers.values().map(|offer| offer.deadline_ns);
@@ -235,7 +236,7 @@ impl Broker {
         outgoing.chain(offers).chain(grace).min()
     }
 
-    /// Ends what has taken too long.
+    /// Ends requests and offers whose time is over.
     pub fn tick(&mut self, now_ns: u64) {
         let late: Vec<u32> = numbers(&self.outgoing, |outgoing| outgoing.deadline_ns <= now_ns);
         for number in late {
@@ -257,7 +258,7 @@ impl Broker {
         self.actions.push_back(Action::Tell(port, notice));
     }
 
-    /// A number for a request or an offer that no other one under way has.
+    /// A number that no other request or offer under way has.
     fn fresh_number(&mut self) -> u32 {
         loop {
             self.next_number = self.next_number.wrapping_add(1);
@@ -268,7 +269,7 @@ impl Broker {
         }
     }
 
-    /// The channel to a node is needed for one thing more.
+    /// Notes that one more thing needs the channel to a node.
     fn need(&mut self, node: PublicKey) {
         let Some(far) = self.nodes.get_mut(&node) else { return };
         far.needs += 1;
@@ -277,18 +278,18 @@ impl Broker {
         }
     }
 
-    /// The channel to a node is needed for one thing less.
+    /// Notes that one thing less needs the channel to a node.
     fn need_less(&mut self, node: PublicKey) {
         let Some(far) = self.nodes.get_mut(&node) else { return };
         far.needs -= 1;
         if far.needs == 0 {
-            // Not at once: an offer that becomes a connection needs it all the time.
+            // Not at once, because an offer that becomes a connection needs it throughout.
             self.idle.push(node);
         }
     }
 }
 
-/// Can this be the port of an identity, and its user? Whatever is passed on or shown was asked this before.
+/// Are these valid names? Everything that is passed on or shown was checked by this.
 fn is_sound(port: &str, user: &str, groups: &[String]) -> bool {
     let is_name = |text: &str| {
         (1..=USER_BYTES_MAX).contains(&text.len()) && !text.contains(|letter: char| letter.is_control())
@@ -300,7 +301,7 @@ fn is_sound(port: &str, user: &str, groups: &[String]) -> bool {
         && groups.iter().map(String::len).sum::<usize>() <= GROUPS_BYTES_MAX
 }
 
-/// The numbers of the entries for which `is_such` holds.
+/// The numbers of the entries for which `is_such` is true.
 fn numbers<T>(entries: &BTreeMap<u32, T>, is_such: impl Fn(&T) -> bool) -> Vec<u32> {
     entries.iter().filter(|(_, entry)| is_such(entry)).map(|(number, _)| *number).collect()
 }

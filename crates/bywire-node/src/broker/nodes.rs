@@ -1,4 +1,4 @@
-//! What other nodes say, and what becomes of the channels to them.
+//! Messages of other nodes, and changes of the channels to them.
 
 use std::net::SocketAddr;
 
@@ -15,8 +15,8 @@ use super::{
 };
 
 impl Broker {
-    /// This node's own name, security and the other nodes are these from now on. Nodes that are not among them, or have
-    /// another key, are gone, with their connections.
+    /// Applies a new version of this node's name and security and of the other nodes. Nodes that are missing or have
+    /// another key are removed, with their connections.
     pub fn follow(&mut self, own: super::Own, others: &[(PublicKey, String)]) {
         self.own = own;
         let gone: Vec<PublicKey> =
@@ -48,7 +48,7 @@ impl Broker {
         self.withdraw_all(node);
         self.asked.retain(|_, (asking, _)| *asking != node);
         self.nodes.remove(&node);
-        // What was to be sent to it is not.
+        // Nothing more is sent to it.
         self.actions
             .retain(|action| !matches!(action, Action::Send(to, _) | Action::Want(to) if *to == node));
     }
@@ -70,21 +70,22 @@ impl Broker {
         }
     }
 
-    /// The node's packets come from another address now.
+    /// The node's packets come from a new address.
     pub fn moved(&mut self, node: PublicKey, address: SocketAddr, route_bytes: u16) {
         if let Some(far) = self.nodes.get_mut(&node).filter(|far| far.address.is_some()) {
             (far.address, far.route_bytes) = (Some(address), route_bytes);
         }
     }
 
-    /// The channel to a node is gone. Connections stay. What is under way is asked for again over the next channel.
+    /// Notes that the channel to a node is down. Connections remain. Requests under way are repeated over the next
+    /// channel.
     pub fn down(&mut self, node: PublicKey) {
         let Some(far) = self.nodes.get_mut(&node) else { return };
         far.address = None;
         self.actions.retain(|action| !matches!(action, Action::Send(to, _) if *to == node));
         self.withdraw_all(node);
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && outgoing.is_sent) {
-            // Under another number: what the other service says of this one is about the old channel.
+            // With a new number, because answers of the other service to the old one concern the old channel.
             let fresh = self.fresh_number();
             if let Some(outgoing) = self.outgoing.remove(&number) {
                 self.outgoing.insert(fresh, Outgoing { is_sent: false, ..outgoing });
@@ -92,14 +93,14 @@ impl Broker {
         }
     }
 
-    /// Nothing can be asked of this node now.
+    /// Notes that requests to this node fail now.
     pub fn refuse(&mut self, node: PublicKey, reason: NotConnected) {
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && !outgoing.is_sent) {
             self.give_up(number, reason);
         }
     }
 
-    /// The service of a node says something.
+    /// Processes a message of a node's service.
     pub fn hear(&mut self, now_ns: u64, node: PublicKey, message: ServiceMessage) {
         match message {
             ServiceMessage::Connect { request, port, from, security, half } => {
@@ -143,7 +144,7 @@ impl Broker {
         }
     }
 
-    /// A port elsewhere wants to connect: its service vouches for it.
+    /// Processes a request of a port elsewhere, for which its service vouches.
     #[expect(clippy::too_many_arguments, reason = "what one request or message brings, used once")]
     fn offer(
         &mut self,
@@ -179,14 +180,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Has the port's UDP socket the family of the node's address?
+    /// Does the port's UDP socket have the family of the node's address?
     fn can_reach(&self, id: PortId, node: PublicKey) -> bool {
         let address = self.nodes.get(&node).and_then(|far| far.address);
         let has_v6 = self.ports.get(&id).is_some_and(|registered| registered.port.has_v6);
         address.is_some_and(|address| has_v6 || address.is_ipv4())
     }
 
-    /// The port that this node asked has agreed, or so the other service says.
+    /// Processes the acceptance of a request, as the other service reports it.
     fn accepted(
         &mut self,
         node: PublicKey,
@@ -198,7 +199,7 @@ impl Broker {
         let theirs = ConnectionName { incarnation: by.incarnation, connection: half.introduction.connection };
         let is_its = |outgoing: &&Outgoing| outgoing.node == node && outgoing.is_sent;
         let Some(outgoing) = self.outgoing.get(&request).filter(is_its) else {
-            // Given up, perhaps. The other port is told.
+            // The request may have been given up. The other port is told.
             return self.tell_ended(&node, theirs);
         };
         let is_weaker = security == Security::Plain && self.own.security != Security::Plain;
@@ -218,7 +219,7 @@ impl Broker {
         self.tell(outgoing.port, notice);
     }
 
-    /// Notes a connection that a port here has asked for, and makes its terms.
+    /// Adds a connection that a port of this machine has requested, and makes its terms.
     fn establish_requested(
         &mut self,
         outgoing: &Outgoing,
@@ -244,7 +245,7 @@ impl Broker {
         self.terms(answers, Side::Initiator, security, secret, outgoing.node, identity, half)
     }
 
-    /// Notes a connection that a port here has accepted, and makes its terms.
+    /// Adds a connection that a port of this machine has accepted, and makes its terms.
     pub(super) fn establish_accepted(
         &mut self,
         id: PortId,
@@ -293,7 +294,7 @@ impl Broker {
         Some(Notice::Established(Box::new(terms)))
     }
 
-    /// The other end of a connection is over.
+    /// Processes the end of a connection's other end.
     fn ended(&mut self, node: PublicKey, own: ConnectionName, reason: PortEnd) {
         self.asked.remove(&own);
         if self.connections.get(&own).is_none_or(|known| known.node != node) {
@@ -324,17 +325,17 @@ impl Broker {
         }
     }
 
-    /// May a port of this incarnation register, with connections that it has had before?
+    /// May a port of this incarnation register, with connections of its past?
     fn may_come_back(&self, incarnation: u64) -> bool {
         !self.incarnations.contains_key(&incarnation) && !self.gone.contains(&incarnation)
     }
 
-    /// Tells another service that this end of a connection is over.
+    /// Tells another service that this end of a connection has ended.
     pub(super) fn tell_ended(&mut self, node: &PublicKey, theirs: ConnectionName) {
         self.send(*node, ServiceMessage::Ended { connection: theirs, reason: PortEnd::Released });
     }
 
-    /// All connections with a node are over.
+    /// Ends all connections with a node.
     fn end_all(&mut self, node: PublicKey, reason: End) {
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
         for own in known.map(|(own, _)| *own).collect::<Vec<_>>() {
@@ -344,7 +345,7 @@ impl Broker {
         }
     }
 
-    /// Ends an offer that came to nothing. The other service is told `reason`, if it does not know.
+    /// Ends an offer without a connection. The other service is told `reason`, if it does not know.
     pub(super) fn withdraw(&mut self, number: u32, reason: Option<NotConnected>) {
         let Some(offer) = self.take_offer(number) else { return };
         if let Some(reason) = reason {
@@ -359,7 +360,7 @@ impl Broker {
         }
     }
 
-    /// Takes an offer from what is under way.
+    /// Removes an offer from those under way.
     pub(super) fn take_offer(&mut self, number: u32) -> Option<Offer> {
         let offer = self.offers.remove(&number)?;
         if let Some(registered) = self.ports.get_mut(&offer.port) {
@@ -369,7 +370,7 @@ impl Broker {
         Some(offer)
     }
 
-    /// Who a port elsewhere is. The node is the one whose channel says so. `None`: no port can be so.
+    /// The identity of a port elsewhere. Its node is the one of the channel. `None`: the identity is not valid.
     fn identity(&self, node: PublicKey, said: &PortIdentity) -> Option<Identity> {
         let far = self.nodes.get(&node)?;
         let is_sound = is_sound(&said.port, &said.user, &said.groups);
@@ -383,7 +384,7 @@ impl Broker {
     }
 }
 
-/// What protects a connection of two nodes: it is plain only if both say so, and AES only if both have instructions for it.
+/// The protection between two nodes. It is plain only if both want that, and AES only if both have instructions for it.
 pub(super) fn agreed(theirs: Security, ours: Security) -> Security {
     match (theirs, ours) {
         (Security::Plain, other) | (other, Security::Plain) => other,

@@ -1,4 +1,4 @@
-//! What ports of this machine ask for.
+//! Requests of this machine's ports.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Broker {
-    /// Takes a port that has been verified.
+    /// Registers a port whose identity was verified.
     ///
     /// # Errors
     /// [`Unregistered::Unverified`]: another registration has the name or the incarnation.
@@ -26,7 +26,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A port brings connections along that it had before this service began.
+    /// Adds connections that a port had before this service began.
     pub fn keep(&mut self, id: PortId, kept: Vec<Kept>) {
         for Kept { connection, peer_connection, peer } in kept {
             let node = self.nodes.iter().find(|(_, far)| far.name == peer.node).map(|(key, _)| *key);
@@ -57,7 +57,7 @@ impl Broker {
         }
     }
 
-    /// A port wants to connect.
+    /// Processes a request for a connection.
     pub fn connect(
         &mut self,
         now_ns: u64,
@@ -86,7 +86,7 @@ impl Broker {
         random: Random,
     ) -> Result<u32, NotConnected> {
         if node == self.own.name || target.parse::<bywire::PortName>().is_err() {
-            // Ports of one machine meet without a service, and what is no name is no port's.
+            // Ports of one machine connect without a service, and an invalid name belongs to no port.
             return Err(NotConnected::NoPort);
         }
         let found = self.nodes.iter().find(|(_, far)| far.name == node).map(|(key, _)| *key);
@@ -126,7 +126,7 @@ impl Broker {
         self.actions.push_back(Action::Send(outgoing.node, message));
     }
 
-    /// A port agrees to an offer.
+    /// Processes the acceptance of an offer.
     pub fn accept(&mut self, id: PortId, number: u32, introduction: Introduction, random: Random) {
         if self.offers.get(&number).is_none_or(|offer| offer.port != id) {
             // It was withdrawn, and the port has been told.
@@ -153,7 +153,7 @@ impl Broker {
         }
     }
 
-    /// A port declines an offer.
+    /// Processes the refusal of an offer.
     pub fn decline(&mut self, id: PortId, number: u32, refusal: Refusal) {
         if self.offers.get(&number).is_none_or(|offer| offer.port != id) {
             return;
@@ -163,7 +163,7 @@ impl Broker {
         self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
     }
 
-    /// A port has ended a connection.
+    /// Processes the end of a connection by a port.
     pub fn release(&mut self, id: PortId, connection: u32) {
         let Some(own) = self.name_of(id, connection) else { return };
         if let Some(known) = self.forget(own) {
@@ -174,7 +174,7 @@ impl Broker {
         }
     }
 
-    /// A port asks whether a peer's process lives.
+    /// Processes a port's question whether a peer's process lives.
     pub fn inquire(&mut self, id: PortId, connection: u32) {
         let Some(own) = self.name_of(id, connection) else { return };
         if let Some(known) = self.connections.get_mut(&own) {
@@ -184,7 +184,7 @@ impl Broker {
         }
     }
 
-    /// A port's process has ended, or the port was closed.
+    /// Processes the end of a port or of its process.
     pub fn port_ended(&mut self, now_ns: u64, id: PortId) {
         let Some(registered) = self.ports.get(&id) else { return };
         let incarnation = registered.port.incarnation;
@@ -216,7 +216,7 @@ impl Broker {
         }
     }
 
-    /// Notes a connection. `None`: its number is taken, or its user has too many.
+    /// Adds a connection. `None`: its number is in use, or its user has too many.
     pub(super) fn add(&mut self, id: PortId, connection: u32, known: Connection) -> Option<ConnectionName> {
         let registered = self.ports.get_mut(&id)?;
         let own = ConnectionName { incarnation: registered.port.incarnation, connection };
@@ -246,7 +246,7 @@ impl Broker {
         Some(ConnectionName { incarnation: registered.port.incarnation, connection })
     }
 
-    /// Takes a request from what is under way. Its number is free then.
+    /// Removes a request from those under way. Its number is free then.
     pub(super) fn take_outgoing(&mut self, number: u32) -> Option<Outgoing> {
         let outgoing = self.outgoing.remove(&number)?;
         if let Some(registered) = self.ports.get_mut(&outgoing.port) {
@@ -257,7 +257,7 @@ impl Broker {
         Some(outgoing)
     }
 
-    /// Ends a request that came to nothing.
+    /// Ends a request without a connection.
     pub(super) fn give_up(&mut self, number: u32, reason: NotConnected) {
         let Some(outgoing) = self.take_outgoing(number) else { return };
         if outgoing.is_sent {
@@ -266,7 +266,7 @@ impl Broker {
         self.tell(outgoing.port, Notice::NotConnected { request: outgoing.request, reason });
     }
 
-    /// Sends to a node if a channel is up. What is lost is made up for when one comes up.
+    /// Sends a message to a node if its channel is up. Lost messages are made up for when a channel comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
         if self.nodes.get(&node).is_some_and(|far| far.address.is_some()) {
             self.actions.push_back(Action::Send(node, message));
@@ -274,7 +274,7 @@ impl Broker {
     }
 }
 
-/// What this service says of its port.
+/// The identity of a port, for which this service vouches.
 fn vouched(port: &Port) -> PortIdentity {
     PortIdentity {
         port: port.name.clone(),

@@ -1,4 +1,4 @@
-//! A process of this machine that has called the service, and what the service has of it.
+//! A process of this machine that is connected to the service, and its state.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,8 @@ use bywire_wire::service::Kept;
 
 use crate::broker::Port;
 
-/// Notices that wait for a port to read. Behind that its registration ends: what it was not told cannot be made up for.
+/// The most notices that wait for a port to read. Beyond that its registration ends, because missed notices cannot be
+/// made up for.
 const UNSENT_MAX: usize = 16_384;
 
 /// A process of this machine.
@@ -23,21 +24,21 @@ pub(super) struct Caller {
     pub(super) unsent: VecDeque<Vec<u8>>,
 }
 
-/// How far a caller has come.
+/// The stage of a caller.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// It has not registered.
     New {
-        /// When it is sent away.
+        /// When it is disconnected.
         until_ns: u64,
     },
-    /// Its user's name is looked up. Meanwhile nothing is read from it.
+    /// Its user's name is being looked up. Nothing is read from it meanwhile.
     Unnamed(Box<(Port, Copies, Vec<Kept>)>),
     /// It is a port.
     Registered(Copies),
 }
 
-/// What the service has of a port.
+/// The descriptors of a port.
 #[derive(Debug)]
 pub(super) struct Copies {
     /// Readable when the process has ended.
@@ -46,7 +47,7 @@ pub(super) struct Copies {
     pub(super) udp: Duplicate,
 }
 
-/// A duplicate of a socket of another process, which can hold up its last close. A thread of that user closes it.
+/// A duplicate of a socket of another process, which can delay its last close. A thread of that user closes it.
 #[derive(Debug)]
 pub(super) struct Duplicate {
     pub(super) file: Option<OwnedFd>,
@@ -78,7 +79,7 @@ impl Caller {
         self.user.uid
     }
 
-    /// What the service has of it, once it is registered.
+    /// Its descriptors, once it is registered.
     pub(super) fn copies(&self) -> Option<&Copies> {
         match &self.stage {
             Stage::Registered(copies) => Some(copies),
@@ -92,7 +93,7 @@ impl Caller {
         self.flush() && self.unsent.len() <= UNSENT_MAX
     }
 
-    /// Sends what waits, as far as there is room. `false`: the other end has gone.
+    /// Sends waiting packets, as far as there is room. `false`: the other end is closed.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(packet) = self.unsent.front() {
             match self.socket.send(packet, &[]) {

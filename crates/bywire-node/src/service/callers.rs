@@ -1,5 +1,5 @@
-//! The service's part with processes of this machine: ports, and those who ask for the status. What they send is hostile,
-//! descriptors first.
+//! The service's part for processes of this machine: ports, and programs that ask for the status. Their packets are
+//! hostile, and descriptors are checked first.
 
 use std::collections::VecDeque;
 
@@ -16,14 +16,14 @@ use crate::lookup::Question;
 use super::Service;
 use super::caller::{Caller, Copies, Duplicate, Stage};
 
-/// How long a caller may take to say what it wants.
+/// How long a caller may take until its first packet.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Packets of one caller before others have their turn.
+/// The most packets of one caller before the next one's turn.
 const PACKETS_PER_TURN: usize = 32;
-/// Connections that are accepted before something else has its turn.
+/// The most connections that are accepted before other work has its turn.
 const ACCEPTED_PER_TURN: usize = 64;
 impl Service<'_> {
-    /// Lets in whoever has called, as far as their users may.
+    /// Accepts waiting connections, within the limits of their users.
     pub(super) fn accept(&mut self, now_ns: u64) {
         self.is_short = false;
         for _ in 0..ACCEPTED_PER_TURN {
@@ -50,7 +50,7 @@ impl Service<'_> {
         }
     }
 
-    /// A caller's socket or process has something.
+    /// A caller's socket or process is ready.
     pub(super) fn attend(&mut self, now_ns: u64, tag: u64) {
         let id = tag & !1;
         if tag != id {
@@ -68,13 +68,13 @@ impl Service<'_> {
                 }
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) => return self.dismiss(id),
-                // What blocks the queue is there to stay.
+                // A packet that blocks the queue stays there.
                 Err(_) => return self.dismiss(id),
             }
         }
     }
 
-    /// Does what a packet asks for.
+    /// Processes a packet.
     fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<Foreign>) {
         let Ok(request) = service::from_bytes::<Request>(packet) else {
             return self.refuse(id, Unregistered::Malformed);
@@ -84,7 +84,7 @@ impl Service<'_> {
             Request::Status { version: VERSION, from } if descriptors.is_empty() => {
                 let (entries, next) = self.report(now_ns, id, from);
                 self.tell(id, &Notice::Status { entries, next });
-                // Whoever asks goes on asking, until it has got everything.
+                // A program asks repeatedly until it has all entries.
                 if let Some(Caller { stage: Stage::New { until_ns }, .. }) = self.callers.get_mut(&id) {
                     *until_ns = now_ns.saturating_add(PATIENCE_NS);
                 }
@@ -141,7 +141,7 @@ impl Service<'_> {
         }
     }
 
-    /// Checks who a port is. Its user's name is looked up then.
+    /// Checks the identity of a port. Then its user's name is looked up.
     fn register(
         &mut self,
         id: PortId,
@@ -155,7 +155,7 @@ impl Service<'_> {
         let name = port.name.parse::<PortName>().ok().filter(|name| name.to_string() == port.name);
         let name = name.filter(|_| is_admitted && port.udp_port != 0).ok_or(Unregistered::Malformed)?;
         let [udp] = <[Foreign; 1]>::try_from(descriptors).map_err(|_| Unregistered::OtherNetwork)?;
-        // Both questions are answered without the socket's lock, which its owner could hold.
+        // Both are found without the socket's lock, which its owner could hold.
         port.has_v6 = udp::has_v6(&udp).map_err(|_| Unregistered::OtherNetwork)?;
         if tcp::namespace(&udp) != Ok(self.namespace) {
             return Err(Unregistered::OtherNetwork);
@@ -177,7 +177,7 @@ impl Service<'_> {
         if self.lookups.ask(question) { Ok(()) } else { Err(Unregistered::NoResources) }
     }
 
-    /// The name of a port's user is known.
+    /// Registers a port whose user's name is known.
     pub(super) fn named(&mut self, now_ns: u64, id: PortId, user: String, groups: Vec<String>) {
         let Some(caller) = self.callers.get_mut(&id) else { return };
         let stage = std::mem::replace(&mut caller.stage, Stage::New { until_ns: now_ns });
@@ -195,41 +195,41 @@ impl Service<'_> {
         }
     }
 
-    /// A registration has been taken.
+    /// Completes a registration.
     fn registered(&mut self, id: PortId, kept: Vec<Kept>) {
         let node = self.node().to_owned();
         self.tell(id, &Notice::Registered { node });
         self.broker.keep(id, kept);
     }
 
-    /// Sends a caller away.
+    /// Refuses a caller.
     fn refuse(&mut self, id: PortId, reason: Unregistered) {
         self.tell(id, &Notice::Refused(reason));
         self.dismiss(id);
     }
 
-    /// Tells a caller something.
+    /// Sends a notice to a caller.
     pub(super) fn tell(&mut self, id: PortId, notice: &Notice) {
         let Some(caller) = self.callers.get_mut(&id) else { return };
-        // Each part of a notice is bounded so that it fits. A caller that cannot be told something has to call again.
+        // Each part of a notice is bounded so that it fits. A caller that cannot be told has to connect again.
         if !service::to_bytes(notice).is_ok_and(|packet| caller.send(packet)) {
             self.dismiss(id);
         }
     }
 
-    /// Sends what waits for callers to read.
+    /// Sends packets that wait for callers to read.
     pub(super) fn flush_callers(&mut self) {
         let waiting = self.callers.iter_mut().filter(|(_, caller)| !caller.unsent.is_empty());
         let gone: Vec<PortId> = waiting.filter_map(|(id, caller)| (!caller.flush()).then_some(*id)).collect();
         gone.into_iter().for_each(|id| self.dismiss(id));
     }
 
-    /// Does something wait for a caller to read?
+    /// Does a packet wait for a caller to read?
     pub(super) fn has_unsent(&self) -> bool {
         self.callers.values().any(|caller| !caller.unsent.is_empty())
     }
 
-    /// When the first caller that has said nothing is sent away.
+    /// When the first caller without a packet is disconnected.
     pub(super) fn next_late_ns(&self) -> Option<u64> {
         let late = self.callers.values().filter_map(|caller| match caller.stage {
             Stage::New { until_ns } => Some(until_ns),
@@ -238,7 +238,7 @@ impl Service<'_> {
         late.min()
     }
 
-    /// Sends those away that have taken too long.
+    /// Disconnects callers whose time is over.
     pub(super) fn dismiss_late(&mut self, now_ns: u64) {
         let is_late = |caller: &Caller| matches!(caller.stage, Stage::New { until_ns } if until_ns <= now_ns);
         let late: Vec<PortId> =
@@ -246,7 +246,7 @@ impl Service<'_> {
         late.into_iter().for_each(|id| self.dismiss(id));
     }
 
-    /// A caller has ended, or is to go.
+    /// Removes a caller that has ended or is refused.
     fn dismiss(&mut self, id: PortId) {
         let Some(caller) = self.callers.remove(&id) else { return };
         self.places.give_back(caller.user.uid);

@@ -28,7 +28,8 @@ use crate::lookup::Lookups;
 
 use caller::Caller;
 
-/// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, the next one for the process.
+/// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, and the next one for
+/// the process.
 const LISTENER: u64 = 0;
 const NETWORK: u64 = 1;
 const STOP: u64 = 2;
@@ -36,16 +37,16 @@ const RELOAD: u64 = 3;
 const ANSWERS: u64 = 4;
 const FIRST_CALLER: u64 = 16;
 
-/// Callers of each user, and of all users: ports, and those who ask for the status.
+/// The most callers of each user, and of all users: ports, and programs that ask for the status.
 const CALLERS: Places = Places { own: 16, common: 4096 };
-/// Descriptors that this takes: three for a port, and some.
+/// The descriptors that this takes: three for a port, and some more.
 const DESCRIPTORS: u64 = 16_384;
 /// How long the end of a service is repeated to a node that does not answer.
 const LEAVE_NS: u64 = 1_000_000_000;
-/// How soon something is tried again that the kernel could not do.
+/// When an action that the kernel refused is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What a service needs to begin.
+/// The options of a service.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory with the fabric file and the key.
@@ -58,7 +59,7 @@ pub struct Options {
     pub boot_id: [u8; 16],
 }
 
-/// Why a service did not begin, or ended.
+/// Why a service did not begin, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The private key.
@@ -70,7 +71,7 @@ pub enum ServiceError {
     /// The runtime directory.
     #[error(transparent)]
     Runtime(OpenError),
-    /// Another service runs.
+    /// Another service is running.
     #[error("a service runs already and serves {}: end it first, or name another runtime directory by BYWIRE_RUNTIME_DIR", .0.display())]
     Running(PathBuf),
     /// Another program has the UDP port.
@@ -81,7 +82,7 @@ pub enum ServiceError {
     /// The UDP socket.
     #[error("cannot use UDP port {0}: {1}")]
     Udp(u16, Errno),
-    /// The kernel refused what the service itself needs.
+    /// The kernel refused a resource that the service itself needs.
     #[error("cannot go on: {0}")]
     System(#[from] std::io::Error),
 }
@@ -109,9 +110,9 @@ pub struct Service<'a> {
     /// The network namespace of the UDP socket. Ports have to be in it.
     namespace: u64,
     began_ns: u64,
-    /// Connections could not be accepted: tried again soon.
+    /// Connections could not be accepted. This is tried again soon.
     is_short: bool,
-    /// What is wrong with the fabric file as it was read last.
+    /// The error in the latest version of the fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
 }
@@ -128,7 +129,7 @@ pub fn boot_id() -> std::io::Result<[u8; 16]> {
 }
 
 impl<'a> Service<'a> {
-    /// Begins. `say` takes a line for the log.
+    /// Begins. `say` gets each line of the log.
     ///
     /// # Errors
     /// [`ServiceError`].
@@ -138,7 +139,7 @@ impl<'a> Service<'a> {
         let fabric = Fabric::read(&options.configuration.join(fabric::FILE_NAME), &key.public())?;
         let directory =
             RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
-        // Fewer are fine: a port that finds none is refused.
+        // Fewer are enough, because a port without one is refused.
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
         let mut incarnation = [0; 8];
         process::random(&mut incarnation)?;
@@ -200,7 +201,7 @@ impl<'a> Service<'a> {
         self.link.port()
     }
 
-    /// The socket that it serves.
+    /// The path of the socket that it serves.
     pub fn socket_path(&self) -> PathBuf {
         self.directory.service_path()
     }
@@ -213,14 +214,14 @@ impl<'a> Service<'a> {
         self.poller.add(stop, STOP)?;
         self.poller.add(reload, RELOAD)?;
         let outcome = self.serve(reload);
-        // Connections go on without a service, and ports register with the next one.
+        // Connections continue without a service, and ports register with the next one.
         self.claim.release();
         self.callers.clear();
         self.take_leave()?;
         outcome
     }
 
-    /// Tells the other services that this one ends, until they have answered, but for a second at most.
+    /// Tells the other services that this one ends, until they have answered, for at most a second.
     fn take_leave(&mut self) -> Result<(), ServiceError> {
         let mut poller = Poller::new()?;
         poller.add(&self.link, NETWORK)?;
@@ -249,7 +250,7 @@ impl<'a> Service<'a> {
             if ready.contains(&STOP) {
                 return Ok(());
             }
-            // First what is short: an end, and what a port says. Strangers may fill the network's queue.
+            // Short work first: ends, and packets of ports. Strangers may fill the network's queue.
             for tag in ready.iter().copied().filter(|tag| *tag >= FIRST_CALLER) {
                 self.attend(now_ns, tag);
             }
@@ -261,7 +262,7 @@ impl<'a> Service<'a> {
             }
             if ready.contains(&RELOAD) {
                 let mut bytes = [0; 64];
-                // One byte for each signal. The stream may be a blocking one, and has at least one.
+                // One byte for each signal. The stream may block, but has at least one byte.
                 let _ = reload.read(&mut bytes);
                 self.reload(now_ns);
             }
@@ -273,7 +274,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Does what the broker wants, and tells it what becomes of that, until there is nothing left to do.
+    /// Carries out the broker's actions and reports their results to it, until there is nothing left to do.
     fn settle(&mut self, now_ns: u64) {
         loop {
             while let Some(action) = self.broker.next_action() {
@@ -306,7 +307,7 @@ impl<'a> Service<'a> {
     }
 }
 
-/// What this node is in a fabric, of which it is one.
+/// The properties of this node in a fabric that it belongs to.
 fn own(fabric: &Fabric, key: &PrivateKey) -> Own {
     let security = match (fabric.is_encrypted, link::has_aes()) {
         (false, _) => Security::Plain,
@@ -319,10 +320,11 @@ fn own(fabric: &Fabric, key: &PrivateKey) -> Own {
 
 const _: () = assert!(FIRST_CALLER.is_multiple_of(2), "a caller's socket has an even tag");
 
-/// Two streams: the first becomes readable when this process is to end, the second when it is to read its files again.
+/// Two streams. The first becomes readable when this process has to end, and the second when it has to read its files
+/// again.
 ///
 /// # Errors
-/// Out of descriptors.
+/// No descriptors are left.
 pub fn watch_signals() -> std::io::Result<(UnixStream, UnixStream)> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let (stop, stopped) = UnixStream::pair()?;

@@ -1,4 +1,4 @@
-//! The service's part with other nodes: the fabric file, addresses, and events of channels.
+//! The service's part for other nodes: the fabric file, addresses, and events of channels.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::lookup::{Answer, Question};
 use super::{Service, own};
 
 impl Service<'_> {
-    /// Reads the fabric file again. What cannot be read changes nothing.
+    /// Reads the fabric file again. If that fails, nothing changes.
     pub(super) fn reload(&mut self, now_ns: u64) {
         let path = self.configuration.join(fabric::FILE_NAME);
         match Fabric::read(&path, &self.key.public()) {
@@ -31,7 +31,7 @@ impl Service<'_> {
         }
     }
 
-    /// Acts as the fabric file says, which was another one before.
+    /// Applies the fabric file. `before` was its previous content.
     pub(super) fn follow(&mut self, now_ns: u64, before: Option<&Fabric>) {
         for node in before.iter().flat_map(|before| &before.nodes) {
             if self.fabric.named(&node.key).is_none() {
@@ -49,7 +49,7 @@ impl Service<'_> {
             if known.is_some_and(|known| known.addresses == given) {
                 continue;
             }
-            // What is an address can be used at once; what is a name is looked up.
+            // Addresses can be used at once. Host names are looked up.
             let addresses = given.iter().filter_map(|address| match address {
                 ServiceAddress::Address(address) => Some(*address),
                 ServiceAddress::Host(..) => None,
@@ -69,12 +69,12 @@ impl Service<'_> {
         }
     }
 
-    /// What the threads of [`crate::lookup`] have found.
+    /// Processes the answers of the threads of [`crate::lookup`].
     pub(super) fn take_answers(&mut self, now_ns: u64) {
         for answer in self.lookups.answers() {
             match answer {
                 Answer::User { port, user, groups } => self.named(now_ns, port, user, groups),
-                // Nothing found: the name server may be away, and the addresses known before may be right.
+                // Nothing found: the name server may be down, and the addresses known before may be right.
                 Answer::Node { addresses, .. } if addresses.is_empty() => {}
                 Answer::Node { node, addresses } => {
                     if self.fabric.named(&node).is_some() {
@@ -85,7 +85,7 @@ impl Service<'_> {
         }
     }
 
-    /// Something has happened to a channel.
+    /// Processes an event of a channel.
     pub(super) fn happened(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Up { node, boot_id, address, .. } => {
@@ -96,8 +96,8 @@ impl Service<'_> {
             }
             Event::Message { node, bytes } => match service::from_bytes(&bytes) {
                 Ok(message) => self.broker.hear(now_ns, node, message),
-                // It has the key and speaks the version, so this is a fault of its program, and nothing else than this
-                // message comes to harm.
+                // The sender has the key and speaks this version, so its program is faulty. Only this message is
+                // affected.
                 Err(error) => (self.say)(&format!("from node {}: {error}", self.name_of(&node))),
             },
             Event::Down { node, .. } => {
@@ -116,7 +116,7 @@ impl Service<'_> {
         self.fabric.named(node).map_or_else(|| format!("{node:?}"), |node| node.name.clone())
     }
 
-    /// Where a node's service can be reached, as the file says.
+    /// The addresses of a node's service, as in the file.
     pub(super) fn addresses(addresses: &[ServiceAddress]) -> Vec<String> {
         addresses.iter().map(ServiceAddress::to_string).collect()
     }

@@ -1,4 +1,4 @@
-//! What the service tells of itself, for `bywire status`.
+//! The service's report of its state, for `bywire status`.
 
 use bywire_sys::udp;
 use bywire_wire::channel::{NodeCounts, Strangers};
@@ -9,9 +9,9 @@ use crate::broker::PortId;
 
 use super::Service;
 
-/// Bytes of entries in one notice.
+/// The most bytes of entries in one notice.
 const PART_BYTES_MAX: usize = 3072;
-/// The longest complaint that is told.
+/// The longest complaint in a report.
 const COMPLAINT_BYTES_MAX: usize = 512;
 
 impl Service<'_> {
@@ -31,7 +31,7 @@ impl Service<'_> {
         (part, (next < all.len() as u32).then_some(next))
     }
 
-    /// Everything that this caller may see, in the order in which it is shown.
+    /// All entries that this caller may see, in the order of display.
     fn entries(&self, now_ns: u64, caller: PortId) -> Vec<Entry> {
         let asking = self.callers.get(&caller).map(|caller| caller.uid());
         let may_see = |uid: u32| {

@@ -1,4 +1,4 @@
-//! One peer on another machine, and how its connection comes and goes.
+//! One peer on another machine, and the stages of its connection.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ const USER_BYTES_MAX: usize = 256;
 /// One peer on another machine.
 pub(crate) struct Far {
     pub wire: Connection,
-    /// Where its packets go.
+    /// The address of its packets.
     pub to: SocketAddr,
     /// This end's number, and the other end's.
     pub number: u32,
@@ -28,9 +28,9 @@ pub(crate) struct Far {
     pub is_ready: bool,
     pub is_touched: bool,
     pub is_recent: bool,
-    /// It has asked for a large window, and there is none for its user.
+    /// It has asked for a large window, and its user may have no more.
     pub is_window_refused: bool,
-    /// Something of our own could not go on.
+    /// A transfer of this end failed.
     pub failed: Option<DisconnectReason>,
     /// When it is asked for a sign of life, because something is awaited of it and nothing is in flight.
     pub ask_at_ns: Option<u64>,
@@ -39,13 +39,13 @@ pub(crate) struct Far {
     /// The longest packet that the route has ever been said to carry, and when the kernel was asked.
     pub route_bytes: u16,
     pub route_asked_ns: u64,
-    /// When its own node last vouched that it lives, although nothing comes from it.
+    /// When its own node last confirmed that its process lives, while nothing came from it.
     pub vouched_ns: u64,
     /// When its node was last asked.
     pub inquired_ns: u64,
 }
 
-/// A connection that is being made.
+/// A connection that is being established.
 pub(crate) struct Call {
     pub address: Address,
     pub number: u32,
@@ -58,19 +58,19 @@ pub(crate) struct Call {
     pub is_caller: bool,
 }
 
-/// How far a connection is.
+/// The stage of a connection that is being established.
 pub(crate) enum Stage {
-    /// The node has not answered our registration yet.
+    /// The node has not answered this port's registration yet.
     Held,
-    /// The node has been asked.
+    /// The request was sent to the node.
     Asked,
-    /// We have agreed to the offer with this number.
+    /// This port has accepted the offer with this number.
     Accepted(u32),
-    /// Both nodes agree. The first packet of the peer is awaited.
+    /// Both nodes agree. The peer's first packet is awaited.
     Proving { far: Box<Far>, since_ns: u64 },
 }
 
-/// A connection that this end has ended. What was sent goes on until it is acknowledged or the time is up.
+/// A connection that this end has closed. It continues until everything is acknowledged or the time is over.
 pub(crate) struct Leaving {
     pub far: Box<Far>,
     pub until_ns: u64,
@@ -131,7 +131,7 @@ impl Far {
         }
     }
 
-    /// What the node is told of it after a restart of its own.
+    /// The description of the connection for a new service.
     pub fn kept(&self) -> Kept {
         let (connection, peer_connection) = (self.number, self.peer_number);
         Kept { connection, peer_connection, peer: self.identity.clone() }

@@ -1,4 +1,4 @@
-//! Connections to ports of other machines: how they are made, through this machine's node.
+//! Establishes connections to ports of other machines, through this machine's node.
 
 use std::time::{Duration, Instant};
 
@@ -19,23 +19,23 @@ use crate::port::slots::Slot;
 use crate::port::strangers::Tag;
 use crate::wire::connection::windows;
 
-/// Packets of the node that are dealt with at a time.
+/// The most packets of the node that are processed at a time.
 const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
-/// After so long without one, a connect that is given up says that the network lets nothing pass.
+/// If a connect is given up after this time without a packet, its error says that the network blocks packets.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
 impl Port {
-    /// Is this the name of our own machine?
+    /// Is this the name of this machine?
     pub(in crate::port) fn is_here(&self, node: &str) -> bool {
         let of_fabric = self.fabric.as_deref().and_then(|fabric| fabric.node.as_deref());
         node == "localhost" || node == self.node || of_fabric == Some(node)
     }
 
-    /// What the port has for other machines, made when it is first needed.
+    /// The port's state for other machines, made when it is first needed.
     pub(super) fn fabric(&mut self) -> Result<&mut Fabric, Errno> {
         if self.fabric.is_none() {
             let group = match self.options.admit {
@@ -76,7 +76,7 @@ impl Port {
         }
     }
 
-    /// Connects to the node and registers, with the connections that outlived its last one.
+    /// Connects to the node and registers, with the connections that were kept from its last service.
     pub(super) fn join_node(&mut self) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
@@ -103,7 +103,7 @@ impl Port {
         }
     }
 
-    /// Notes that the node has gone. Connections go on; those that are being made fail.
+    /// Notes that the node is gone. Connections continue, and those that are being established fail.
     fn lose_node(&mut self, reason: NoFabric) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         fabric.refused = Some(reason);
@@ -159,7 +159,7 @@ impl Port {
         peer
     }
 
-    /// Asks the node for a connection, once the node knows this port.
+    /// Requests a connection from the node, once the node knows this port.
     fn place_call(&mut self, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| fabric.service.is_known()) else {
             return;
@@ -186,7 +186,7 @@ impl Port {
         }
     }
 
-    /// The node has told that a call leads to our own machine.
+    /// The node has reported that a call leads to this machine itself.
     fn turn_into_neighbour(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
@@ -200,7 +200,7 @@ impl Port {
         }
     }
 
-    /// Why a call has come to nothing so far, for a connect whose time is up.
+    /// The reason why a call has no answer yet, for a connect whose time is over.
     pub(in crate::port) fn why_no_answer(&mut self, index: u32) -> ConnectError {
         let Some(fabric) = self.fabric.as_deref() else { return ConnectError::TimedOut };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return ConnectError::TimedOut };
@@ -213,7 +213,7 @@ impl Port {
         }
     }
 
-    /// Deals with what the node says.
+    /// Processes the packets of the node.
     pub(in crate::port) fn hear_node(&mut self) {
         for _ in 0..NOTICES_AT_ONCE {
             let Some(fabric) = self.fabric.as_deref_mut() else { return };
@@ -301,7 +301,7 @@ impl Port {
         }
     }
 
-    /// Checks who a port of another machine is, as its node tells.
+    /// Checks the identity of a port of another machine, as its node reports it.
     fn admit_far(
         &self,
         identity: &Identity,
@@ -319,7 +319,7 @@ impl Port {
         if !is_admitted || self.options.reach != Reach::Fabric {
             return Err(service::Refusal::NotAdmitted);
         }
-        // Events would pile up, and a peer whose messages are of no use is none.
+        // Otherwise events would accumulate. A peer whose messages this port cannot accept is refused.
         if self.resources.is_full() || theirs.windows.contains(&0) {
             return Err(service::Refusal::NoResources);
         }
@@ -346,7 +346,7 @@ impl Port {
         if !is_awaited {
             return;
         }
-        // It has to be who was called, or who was admitted.
+        // It must be the port that was called, or the one that was admitted.
         if address_of(&terms.peer).as_ref() != Some(&call.address) {
             return self.end(index, DisconnectReason::Refused(Refusal::Unverified));
         }
@@ -364,7 +364,7 @@ impl Port {
         }
     }
 
-    /// What has become of a connection whose peer has not sent a packet yet.
+    /// The state of a connection whose peer has not sent a packet yet.
     pub(super) fn look_at_call(&mut self, now_ns: u64, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
@@ -391,7 +391,7 @@ impl Port {
         let Some(Slot::Calling(call)) = self.slots.replace(peer, Slot::Free { last: None }) else { return };
         let announce = call.announce;
         let Stage::Proving { mut far, .. } = call.stage else { return };
-        // What came with its first packets waits to be taken.
+        // The contents of its first packets wait to be received.
         fabric.ready_if_input(index, &mut far, &self.resources);
         // Its first packet is acknowledged at once: the program may not look again for long, and the peer waits for a packet
         // of ours.
@@ -413,7 +413,7 @@ impl Fabric {
     }
 }
 
-/// What a port says of itself to a port of another machine.
+/// The greeting of a port for a port of another machine.
 fn introduction(options: &crate::message::options::PortOptions, number: u32) -> Introduction {
     Introduction {
         connection: number,

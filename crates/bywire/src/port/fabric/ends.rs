@@ -1,4 +1,4 @@
-//! How connections to other machines end: by the peer, by its process or its node, by silence, and by this end.
+//! The ends of connections to other machines: by the peer, by its process or node, by silence, and by this end.
 
 use bywire_sys::poller::Poller;
 use bywire_sys::udp;
@@ -14,17 +14,17 @@ use crate::port::Port;
 use crate::port::far::{Call, Far, Leaving};
 use crate::port::slots::Slot;
 
-/// How long the end of a peer waits for the program to take events.
+/// How long the end of a peer waits until the program takes events.
 const FULL_PAUSE_NS: u64 = 1_000_000;
-/// How often a peer's node is asked whether it lives while nothing comes from it.
+/// How often a peer's node is asked whether the peer lives while nothing comes from it.
 const INQUIRY_NS: u64 = 1_000_000_000;
 /// How often the kernel is asked what a route carries.
 const ROUTE_NS: u64 = 60_000_000_000;
-/// Receives of what is left in the socket when a peer has ended.
+/// Receives of the packets that are left in the socket when a peer has ended.
 const LAST_LOOKS: usize = 256;
 
 impl Port {
-    /// Deals with what packets and deadlines have changed.
+    /// Handles what packets and deadlines have changed.
     pub(super) fn take_news(&mut self, now_ns: u64) {
         while let Some(index) = self.fabric.as_deref_mut().and_then(|fabric| fabric.news.pop()) {
             match self.slots.state_at(index) {
@@ -50,7 +50,7 @@ impl Port {
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         match far.failed.or(far.wire.ended()) {
             Some(reason @ (DisconnectReason::Broken | DisconnectReason::Here)) => self.end(index, reason),
-            // What it sent before is delivered, once there is room.
+            // What it sent before is delivered once there is room.
             Some(reason) => self.drain_far(now_ns, index, reason),
             None => {
                 if far.wire.has_room_to_tell() {
@@ -88,7 +88,8 @@ impl Port {
         }
     }
 
-    /// Gives a peer up that has been silent for long, although something was sent to it, unless its node vouches for it.
+    /// Gives up a peer that has been silent for long although something was sent to it, unless its node says that it
+    /// lives.
     fn look_for_silence(&mut self, now_ns: u64, index: u32) {
         let after_ns = self.options.unreachable_after.as_nanos().try_into().unwrap_or(u64::MAX);
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
@@ -100,14 +101,14 @@ impl Port {
         let is_long = now_ns.saturating_sub(since_ns) >= after_ns / 4;
         if is_long && now_ns.saturating_sub(far.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
             far.inquired_ns = now_ns;
-            // Without a node nobody vouches.
+            // Without a node there is nobody to ask.
             fabric.service.ask(&Request::Inquire { connection: far.number });
         }
         let next_ns = since_ns.max(far.vouched_ns).saturating_add(after_ns);
         fabric.wake_at(index, next_ns.min(now_ns.saturating_add(INQUIRY_NS.min(after_ns / 4))));
     }
 
-    /// A peer's node says that its process lives.
+    /// A peer's node reports that its process lives.
     pub(super) fn far_is_alive(&mut self, number: u32) {
         let Some(index) = self.fabric.as_deref().and_then(|fabric| fabric.slot_of(number)) else { return };
         if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
@@ -115,7 +116,7 @@ impl Port {
         }
     }
 
-    /// A peer is over, as the nodes say.
+    /// A peer has ended, as the nodes report.
     pub(super) fn far_has_ended(&mut self, index: u32, end: End) {
         let reason = match end {
             End::PeerEnded | End::NodeRestarted => DisconnectReason::Died,
@@ -133,7 +134,7 @@ impl Port {
         }
     }
 
-    /// Takes everything that a peer had sent before its end, and that has arrived, then ends the connection.
+    /// Takes everything that a peer sent before its end and that has arrived, then ends the connection.
     fn drain_far(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         if self.resources.is_full() {
@@ -150,7 +151,7 @@ impl Port {
         self.drain_and_end(index, reason);
     }
 
-    /// Says good-bye to a peer on another machine. What was sent goes on for as long as the port lingers.
+    /// Closes the connection to a peer on another machine. It continues to send for as long as the port lingers.
     pub(in crate::port) fn leave(&mut self, peer: Peer) {
         let now_ns = now_ns();
         let linger_ns = self.options.linger.as_nanos().try_into().unwrap_or(u64::MAX);
@@ -190,18 +191,18 @@ impl Port {
         self.slots.remember(peer, far.wire.info);
     }
 
-    /// The last step of a connection that was not made.
+    /// The last step of a connection that was not established.
     pub(in crate::port) fn end_call(&mut self, peer: Peer, call: Call, reason: DisconnectReason) {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.release(call.number, peer.index);
         }
-        // Of a port that called us nobody has heard yet.
+        // A port that called this one has not been reported yet.
         if call.announce && call.is_caller {
             self.resources.events.push_back(Event::Disconnected { peer, reason });
         }
     }
 
-    /// Closes the port: every peer on another machine gets what was sent to it, as far as that takes no longer than the port
+    /// Closes the port. Every peer on another machine gets what was sent to it, unless that takes longer than the port
     /// lingers.
     pub(in crate::port) fn leave_all(&mut self) {
         if self.fabric.as_deref().is_none_or(Fabric::is_quiet) {
@@ -241,7 +242,7 @@ impl Port {
             self.hear_node();
             self.try_node_again(now_ns);
             let Some(fabric) = self.fabric.as_deref_mut() else { return };
-            // Every connection that is leaving has a deadline.
+            // Every closing connection has a deadline.
             let rest = fabric.rest(now_ns);
             if !fabric.is_quiet() && poller.as_mut().is_none_or(|poller| poller.wait(rest).is_err()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -254,11 +255,11 @@ impl Fabric {
     /// Forgets a connection, and tells the node.
     fn release(&mut self, number: u32, index: u32) {
         self.forget(number, index);
-        // A node that is not there learns nothing, and one that comes is not told of it.
+        // If the node is absent, it is not told, and neither is its successor.
         self.service.tell(&Request::Release { connection: number });
     }
 
-    /// The time until something is due. `None`: nothing is.
+    /// The time until something is due. `None`: nothing is due.
     pub fn rest(&mut self, now_ns: u64) -> Option<std::time::Duration> {
         let at_ns = self.first_deadline_ns()?;
         Some(std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns)))

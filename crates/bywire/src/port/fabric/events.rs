@@ -1,4 +1,4 @@
-//! What a poll takes from peers on other machines, and what a call of the program sends to them.
+//! Receives events from peers on other machines, and sends what calls of the program have added.
 
 use bywire_sys::Errno;
 
@@ -14,14 +14,14 @@ use crate::port::Port;
 use crate::port::far::Far;
 use crate::port::slots::{Link, Slot, Slots};
 
-/// Steps of long transfers that a poll takes for one peer before another has its turn.
+/// The most steps of long transfers that a poll takes for one peer before the next peer's turn.
 const STEPS: usize = 4;
-/// Receives of a port without peers for each time that its socket wakes it.
+/// The most receives of a port without peers each time its socket wakes it.
 const STRANGE_AT_ONCE: usize = 16;
 /// While messages wait, acknowledgements and credit leave with every so many polls, and the socket is looked at.
 const ANSWER_EVERY: u32 = 16;
 
-/// What one peer has brought.
+/// The result of one peer's turn.
 enum Taken {
     Nothing,
     Progress,
@@ -60,7 +60,7 @@ impl Port {
             return None;
         }
         self.look_far();
-        // Whatever has happened besides comes first, such as that a peer is there.
+        // Other events come first, such as the connection of the peer.
         if self.resources.events.is_empty() { self.take_far() } else { None }
     }
 
@@ -68,7 +68,7 @@ impl Port {
     pub(in crate::port) fn look_far(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         let now_ns = now_ns();
-        // What came before is dealt with: a batch is over.
+        // The previous batch has been processed.
         fabric.answer(now_ns, &mut self.slots);
         let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
         fabric.look.found(found);
@@ -79,8 +79,8 @@ impl Port {
         found
     }
 
-    /// Has what came at the socket dropped while there are no peers: polls do not look then, and whoever sleeps would be
-    /// woken by it for ever.
+    /// Drops packets that arrive while there are no peers. Polls do not look at the socket then, and it would wake a
+    /// sleeping program again and again.
     pub(in crate::port) fn drop_strange_packets(&mut self) {
         let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| fabric.is_quiet()) else { return };
         let now_ns = now_ns();
@@ -91,7 +91,7 @@ impl Port {
         }
     }
 
-    /// Takes what has come from peers on other machines, in turn.
+    /// Takes events from peers on other machines, in turn.
     fn take_far(&mut self) -> Option<Event> {
         if self.resources.is_full() {
             return None;
@@ -107,7 +107,7 @@ impl Port {
             };
             let taken = far.take(is_low_first, &mut self.resources);
             if !matches!(taken, Taken::Nothing) && !std::mem::replace(&mut far.is_touched, true) {
-                // Credit and answers are owed.
+                // Credit and answers have to be sent.
                 fabric.touched.push(index);
             }
             if far.wire.transfers.owes_replies() && far.advance(&mut self.resources) {
@@ -166,7 +166,7 @@ impl Port {
         }
     }
 
-    /// Sends what a call of the program has added for a peer, or leaves it to be gathered until the next poll.
+    /// Sends what a call of the program has added for a peer, or gathers it until the next poll.
     pub(in crate::port) fn send_far(&mut self, peer: Peer) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
@@ -223,13 +223,13 @@ impl Port {
         Ok(sent)
     }
 
-    /// Moves on what a call has queued for a peer on another machine.
+    /// Advances what a call has queued for a peer on another machine.
     pub(in crate::port) fn advance_far(&mut self, peer: Peer) {
         let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
         if far.advance(&mut self.resources)
             && let Some(fabric) = self.fabric.as_deref_mut()
         {
-            // The next poll finds it, and reports it.
+            // The next poll finds and reports it.
             fabric.news.push(peer.index);
         }
         self.send_far(peer);
@@ -238,7 +238,7 @@ impl Port {
         }
     }
 
-    /// Has a peer on another machine sent something that can be taken?
+    /// Has a peer on another machine sent something that can be received?
     pub(in crate::port) fn has_far_input(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         fabric.reconsider(&mut self.slots, &self.resources);
@@ -251,7 +251,7 @@ impl Port {
         has_peers && (self.look_far() || self.has_far_input() || !self.resources.events.is_empty())
     }
 
-    /// The port goes to sleep. Nothing waits for company any more.
+    /// Prepares the port for sleep: nothing is held back any more.
     pub(in crate::port) fn settle_far(&mut self) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let now_ns = now_ns();
@@ -259,16 +259,16 @@ impl Port {
         self.take_news(now_ns);
     }
 
-    /// Has the port's descriptor become readable when something is due.
+    /// Makes the port's descriptor readable when something is due.
     pub(in crate::port) fn arm_far(&mut self) {
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            // Without the timer, deadlines are looked at when the program polls for another reason.
+            // Without the timer, deadlines are checked when the program polls for another reason.
             let _ = fabric.arm_timer(now_ns());
         }
     }
 
-    /// Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
-    /// poll, wait or arm, or as soon as a packet is full. Within one machine nothing is gathered.
+    /// Sends everything at once that was gathered for peers on other machines. Otherwise it leaves with the next poll,
+    /// wait or arm, or as soon as a packet is full. Within one machine nothing is gathered.
     pub fn flush(&mut self) {
         if !self.guard.is_owner() {
             return;
@@ -298,7 +298,7 @@ impl Far {
         [Priority::High, Priority::Low].into_iter().any(|priority| transfers.is_held_up(priority, resources))
     }
 
-    /// Takes an event, or a few steps of what is long.
+    /// Takes an event, or a few steps of a long transfer.
     fn take(&mut self, is_low_first: bool, resources: &mut Resources) -> Taken {
         let order = match is_low_first {
             true => [Priority::Low, Priority::High],
@@ -320,7 +320,8 @@ impl Far {
                     Err(reason) => return Taken::Broken(reason),
                 }
             }
-            // Also where nothing was asked: whatever counts as input has to be taken, or nobody could sleep any more.
+            // Also if no answer is expected: everything that counts as input has to be taken, or the port could never
+            // sleep.
             match self.wire.receive_reply(resources) {
                 Ok(Step::Nothing) => {}
                 Ok(_) => any = true,
@@ -336,12 +337,12 @@ impl Far {
 }
 
 impl Fabric {
-    /// Does something wait for company?
+    /// Is something gathered that has not left?
     fn has_gathered(&mut self) -> bool {
         self.timers.first_ns() == Some(0)
     }
 
-    /// Has peers looked at again of which a message waits for a buffer, if that may help.
+    /// Tries peers again that have a message waiting for a buffer, if that may help.
     fn reconsider(&mut self, slots: &mut Slots, resources: &Resources) {
         let looks = resources.looks(Priority::High) + resources.looks(Priority::Low);
         if self.held_up.is_empty() || std::mem::replace(&mut self.looks, looks) == looks {
@@ -358,7 +359,7 @@ impl Fabric {
         }
     }
 
-    /// Has the timer end with the first deadline.
+    /// Sets the timer to the first deadline.
     fn arm_timer(&mut self, now_ns: u64) -> Result<(), Errno> {
         let Some(at_ns) = self.first_deadline_ns() else { return Ok(()) };
         if self.timer_ends_ns.is_some_and(|ends_ns| ends_ns <= at_ns) {
@@ -370,7 +371,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The timer has ended.
+    /// Notes that the timer has ended.
     pub fn silence_timer(&mut self) {
         self.timer.silence();
         self.timer_ends_ns = None;
@@ -387,7 +388,7 @@ mod tests {
     use super::*;
     use crate::message::options::PortOptions;
 
-    /// Whatever counts as input is taken, or the port could never sleep again.
+    /// Everything that counts as input is taken. Otherwise the port could never sleep again.
     #[test]
     fn an_answer_that_nothing_asked_for_ends_the_connection_and_a_part_of_one_keeps_nobody_awake() {
         let port = PortOptions::default();

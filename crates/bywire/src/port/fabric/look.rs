@@ -1,15 +1,16 @@
-//! How often the port's socket is looked at, and what waits because the socket was full.
+//! How often the port's socket is read, and the batch that waits because the socket was full.
 
 use std::net::SocketAddr;
 
 use bywire_sys::clock;
 
-/// The socket is looked at no more often than this while a ring is hot, in nanoseconds, if it has brought something, …
+/// The shortest interval between reads of the socket while a ring is hot, in nanoseconds, if the socket has brought
+/// something, …
 const INTERVAL_MIN_NS: u64 = 1_000;
-/// … and no less often than this if it has not. A look costs 0.4 µs.
+/// … and the longest interval if it has not. A read costs 0.4 µs.
 const INTERVAL_MAX_NS: u64 = 16_000;
 
-/// When the socket is looked at while rings are hot.
+/// When the socket is read while rings are hot.
 #[derive(Debug, Default)]
 pub(super) struct Look {
     interval_ns: u64,
@@ -20,12 +21,12 @@ pub(super) struct Look {
 /// A batch for which the socket had no room.
 pub(super) struct Stalled {
     pub to: SocketAddr,
-    /// Bytes of it that have left.
+    /// The bytes of it that have left.
     pub sent: usize,
 }
 
 impl Look {
-    /// Is it time to look? Always, if no ring is hot.
+    /// Is it time to read the socket? It always is if no ring is hot.
     #[inline]
     pub fn is_due(&mut self, is_ring_hot: bool) -> bool {
         if !is_ring_hot {
@@ -41,7 +42,7 @@ impl Look {
         is_due
     }
 
-    /// Notes whether a look has brought something.
+    /// Notes whether a read has brought something.
     #[inline]
     pub fn found(&mut self, something: bool) {
         let next_ns = if something { 0 } else { 2 * self.interval_ns };

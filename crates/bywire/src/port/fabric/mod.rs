@@ -1,7 +1,7 @@
-//! Peers on other machines: the port's UDP socket, its registration with this machine's node, and when to look at either.
+//! Peers on other machines: the port's UDP socket, its registration with this machine's node, and when to read either.
 //!
-//! A port has none of this before it needs it. Whatever the node or the network says is dealt with in calls of the
-//! program: there is no thread.
+//! A port has none of this before it needs it. Packets of the node and of the network are processed in calls of the
+//! program. There is no thread.
 
 mod calls;
 mod ends;
@@ -28,38 +28,38 @@ use look::{Look, Stalled};
 use service::Service;
 use timers::Timers;
 
-/// What the socket's buffers are asked to hold. The kernel grants less where its limits are lower.
+/// The requested size of the socket's buffers. The kernel grants less if its limits are lower.
 const BUFFER_BYTES: usize = 4 << 20;
 /// How long the answer to a registration may take while a port is opened.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What a port has for peers on other machines.
+/// A port's state for peers on other machines.
 pub(super) struct Fabric {
     service: Service,
     pub udp: UdpSocket,
     /// Wakes a program that sleeps on the port's descriptor when something is due.
     pub timer: wake::Timer,
-    /// When that timer ends. It may end too early, but never too late.
+    /// When that timer ends. It may be too early, but never too late.
     timer_ends_ns: Option<u64>,
-    /// Why the node was lost last.
+    /// Why the node was last lost.
     refused: Option<NoFabric>,
-    /// This machine's name in the fabric, once the node has told it.
+    /// This machine's name in the fabric, once the node has reported it.
     pub node: Option<String>,
     names: Names,
-    /// The slot of each connection, by this end's number, which packets to it bear.
+    /// The slot of each connection, by this end's number, which is in the packets to this end.
     numbers: HashMap<u32, u32>,
     next_number: u32,
     timers: Timers,
-    /// Peers with something that can be taken, in turn.
+    /// Peers from which something can be received, in turn.
     ready: std::collections::VecDeque<u32>,
-    /// Peers of which a message waits for a buffer, and the count of changes that may help.
+    /// Peers with a message that waits for a buffer, and the count of changes that may help.
     held_up: Vec<u32>,
     looks: u64,
-    /// Peers that have sent something since they were last asked what has to leave.
+    /// Peers that have sent something since packets were last sent to them.
     touched: Vec<u32>,
-    /// Peers that have sent something since the port slept last: they may wait for an acknowledgement.
+    /// Peers that have sent something since the port last slept. They may wait for an acknowledgement.
     recent: Vec<u32>,
-    /// Peers that are over, as their own packets say, or have proved themselves.
+    /// Peers whose packets have ended or established their connection.
     news: Vec<u32>,
     buffer: Box<[u8]>,
     batch: Batch,
@@ -67,7 +67,7 @@ pub(super) struct Fabric {
     look: Look,
 }
 
-/// By what names this process's user and the group that it admits go, which is what other machines know.
+/// The names of this process's user and of the admitted group. Other machines know these names only.
 #[derive(Debug, Default)]
 struct Names {
     user: Option<String>,
@@ -77,7 +77,7 @@ struct Names {
 impl Fabric {
     pub fn new(directory: &RuntimeDirectory, admitted_group: Option<u32>) -> Result<Self, Errno> {
         let udp = UdpSocket::bind_everywhere(0)?;
-        // Smaller buffers carry less, and `bywire status` says so.
+        // Smaller buffers hold less, and `bywire status` reports that.
         let _ = udp.request_buffers(BUFFER_BYTES);
         udp.join_received();
         let mut random = [0; 4];
@@ -109,7 +109,7 @@ impl Fabric {
         })
     }
 
-    /// A number for the connection in a slot. It has not been in use for as long as possible.
+    /// A number for the connection in a slot. Each number stays unused for as long as possible.
     fn take_number(&mut self, index: u32) -> u32 {
         loop {
             self.next_number = self.next_number.wrapping_add(1);
@@ -138,7 +138,7 @@ impl Fabric {
 }
 
 impl Names {
-    /// Is a user of another machine ours, or root, by name? Numbers of two machines mean nothing to each other.
+    /// Is a user of another machine ours, or root, by name? User numbers of two machines are not comparable.
     fn is_family(&self, user: &str) -> bool {
         is_name(user) && (user == "root" || self.user.as_deref() == Some(user))
     }
@@ -149,12 +149,12 @@ impl Names {
     }
 }
 
-/// Is it a name, rather than the number of something without one?
+/// Is it a name, and not the number of a user without one?
 fn is_name(text: &str) -> bool {
     !text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The time by the clock that connections are given.
+/// The time of the clock for connections.
 fn now_ns() -> u64 {
     clock::nanoseconds()
 }

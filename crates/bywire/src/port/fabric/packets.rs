@@ -13,16 +13,16 @@ use crate::message::resources::Resources;
 use crate::port::far::{Far, Stage};
 use crate::port::slots::{Slot, Slots};
 
-/// Batches that leave for one connection before another has its turn.
+/// The most batches that leave for one connection before the next one's turn.
 const BATCHES_AT_ONCE: usize = 4;
-/// Connections that a poll asks what has to leave because their time has come.
+/// The most connections that one poll serves because their time has come.
 const DUE_AT_ONCE: usize = 64;
 /// How often a peer is asked for a sign of life of which something is awaited.
 const ASK_NS: u64 = 1_000_000_000;
 /// After so long without a packet from a peer, memory that its traffic has taken is given back.
 pub(super) const IDLE_NS: u64 = 5_000_000_000;
 
-/// The connection in a slot, in whatever state it is.
+/// The connection in a slot, in any state.
 fn far_at(slots: &mut Slots, index: u32) -> Option<&mut Far> {
     match slots.state_at(index)? {
         Slot::Wire(far) => Some(far),
@@ -36,18 +36,18 @@ fn far_at(slots: &mut Slots, index: u32) -> Option<&mut Far> {
 }
 
 impl Fabric {
-    /// Has no peer anything to say over the socket?
+    /// Is there no peer that could send to the socket?
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// Takes in what has come next at the socket. `true`: there was something.
+    /// Processes the next datagram of the socket. `true`: there was one.
     pub fn receive(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) -> bool {
         let length = match self.udp.receive(&mut self.buffer) {
             Ok(Some(length)) => length,
             Ok(None) | Err(ReceiveError::System(_)) => return false,
-            // What the network reports may be forged, and what is too long is no packet of ours.
+            // Errors that the network reports may be forged, and a datagram that is too long is not a valid packet.
             Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => return true,
         };
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -85,12 +85,12 @@ impl Fabric {
         match far.wire.receive_packet(now_ns, packet, resources) {
             Receipt::Taken if !std::mem::replace(&mut far.is_touched, true) => self.touched.push(index),
             Receipt::Violation(_) => self.news.push(index),
-            // Forged, repeated or too much: as if it had not come.
+            // Forged, duplicate, or without room: treated as lost.
             _ => {}
         }
     }
 
-    /// Deals with what packets of one peer have changed.
+    /// Handles what packets of one peer have changed.
     fn after_packets(&mut self, now_ns: u64, index: u32, slots: &mut Slots, resources: &mut Resources) {
         let is_waiting = match slots.state_at(index) {
             Some(Slot::Ring(_) | Slot::Wire(_)) => false,
@@ -106,13 +106,13 @@ impl Fabric {
         }
         far.active_ns = now_ns;
         self.timers.set(index, now_ns.saturating_add(IDLE_NS));
-        // Nothing is taken from one that is not a peer yet, or is none any more.
+        // Nothing is received from a peer that is not connected yet, or no longer.
         if let Some(Slot::Wire(far)) = slots.state_at(index) {
             self.ready_if_input(index, far, resources);
         }
     }
 
-    /// Has a peer's turn come if it has sent something that can be taken.
+    /// Puts a peer in turn if it has sent something that can be received.
     pub fn ready_if_input(&mut self, index: u32, far: &mut Far, resources: &Resources) {
         if !far.is_ready && far.wire.has_input(resources) {
             far.is_ready = true;
@@ -120,7 +120,7 @@ impl Fabric {
         }
     }
 
-    /// A batch of packets is over: what they ask for leaves.
+    /// Ends a batch of packets: acknowledgements and credit leave.
     pub fn answer(&mut self, now_ns: u64, slots: &mut Slots) {
         while let Some(index) = self.touched.pop() {
             if let Some(far) = far_at(slots, index) {
@@ -133,12 +133,12 @@ impl Fabric {
         }
     }
 
-    /// Asks connections whose time has come what has to leave. `true`: there were some.
+    /// Serves connections whose time has come. `true`: there were some.
     pub fn keep_time(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
         let mut any = false;
         for _ in 0..DUE_AT_ONCE {
             let Some(index) = self.timers.pop(now_ns) else { break };
-            // Its own deadlines, such as the end of lingering, are looked at with the news.
+            // Its own deadlines, such as the end of lingering, are checked with the news.
             self.news.push(index);
             self.transmit(now_ns, index, slots);
             any = true;
@@ -146,7 +146,7 @@ impl Fabric {
         any
     }
 
-    /// The port goes to sleep: everything that waits for company leaves without.
+    /// Prepares for sleep: everything that was held back leaves.
     pub fn before_sleep(&mut self, now_ns: u64, slots: &mut Slots) {
         self.answer(now_ns, slots);
         while let Some(index) = self.recent.pop() {
@@ -159,24 +159,24 @@ impl Fabric {
         self.keep_time(now_ns, slots);
     }
 
-    /// Has a connection look at the time no later than this.
+    /// Has a connection served at this time, or earlier.
     pub fn wake_at(&mut self, index: u32, at_ns: u64) {
         self.timers.set(index, at_ns);
     }
 
-    /// When something is due whatever comes.
+    /// When something is due, without any packet or call.
     pub fn first_deadline_ns(&mut self) -> Option<u64> {
         [self.timers.first_ns(), self.service.due_at_ns()].into_iter().flatten().min()
     }
 
-    /// Sends what has to leave for one connection now.
+    /// Sends the packets that one connection has to send now.
     pub fn transmit(&mut self, now_ns: u64, index: u32, slots: &mut Slots) {
         if let Some(far) = far_at(slots, index) {
             self.send_out(now_ns, index, far);
         }
     }
 
-    /// The same, for one that is in no slot any more.
+    /// The same, for a connection that is no longer in a slot.
     pub fn send_out(&mut self, now_ns: u64, index: u32, far: &mut Far) {
         if far.ask_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
             far.wire.ping();
@@ -196,7 +196,7 @@ impl Fabric {
         }
         let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
         let next_ns = far.wire.next_timeout_ns();
-        // Whatever waits for room in the socket is tried again then.
+        // A batch that waits for room in the socket is tried again then.
         if let Some(at_ns) = next_ns.map(|at_ns| at_ns.max(stalled_ns.unwrap_or(0))).or(stalled_ns) {
             self.timers.set(index, at_ns);
         }
@@ -220,16 +220,16 @@ impl Fabric {
     }
 }
 
-/// Sends a batch from an offset on, in as few calls as the lengths of its packets allow. What the network does not take is
-/// lost, as on the way.
+/// Sends a batch from an offset on, in as few calls as the lengths of its packets permit. Packets that the network
+/// refuses are treated as lost.
 ///
 /// # Errors
-/// The socket has no room: the bytes that have left.
+/// The socket has no room. The value is the number of bytes that have left.
 fn send(udp: &UdpSocket, to: SocketAddr, batch: &Batch, mut sent: usize) -> Result<(), usize> {
     let bytes = batch.bytes();
     let runs = Runs { lengths: batch.packets().map(<[u8]>::len).peekable(), offset: 0 };
     for (run, packet_bytes) in runs {
-        // Of a run that was cut short, the rest.
+        // The rest of a run that was cut short.
         let mut at = run.start.max(sent);
         while at < run.end {
             match udp.send_batch(Some(to), &bytes[at..run.end], packet_bytes) {
@@ -243,7 +243,7 @@ fn send(udp: &UdpSocket, to: SocketAddr, batch: &Batch, mut sent: usize) -> Resu
     Ok(())
 }
 
-/// Packets that one call can send: of one length, but the last one, which may be shorter.
+/// Packets that one call can send: all of one length, except the last, which may be shorter.
 struct Runs<Lengths: Iterator<Item = usize>> {
     lengths: std::iter::Peekable<Lengths>,
     offset: usize,

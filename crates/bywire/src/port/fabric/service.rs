@@ -20,14 +20,14 @@ use crate::message::error::NoFabric;
 use crate::shm::connection::is_family;
 use crate::shm::runtime::RuntimeDirectory;
 
-/// The first pause before a node that has gone is tried again, and the longest one.
+/// The first and the longest pause before a lost node is tried again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
 /// How soon packets are tried again for which the node's socket had no room.
 const PAY_PAUSE_NS: u64 = 10_000_000;
 
-/// What a port says of itself when it registers.
+/// The description of a port for its registration.
 pub(super) struct Registration<'port> {
     pub port: &'port PortName,
     pub incarnation: u64,
@@ -71,7 +71,7 @@ impl Service {
         self.is_known
     }
 
-    /// When the node is to be tried again.
+    /// When the node has to be tried again.
     pub fn again_at_ns(&self) -> Option<u64> {
         self.again_at_ns
     }
@@ -81,7 +81,7 @@ impl Service {
         self.again_at_ns.or(self.pay_at_ns)
     }
 
-    /// Connects and registers, or leaves it at the time when the node is to be tried again. [`Notice::Registered`] or
+    /// Connects and registers, or sets the time when the node is tried again. [`Notice::Registered`] or
     /// [`Notice::Refused`] follows.
     pub fn register(&mut self, registration: Registration<'_>) -> Result<(), NoFabric> {
         let socket = Socket::connect_entry(&self.path).map_err(|error| match error {
@@ -89,7 +89,7 @@ impl Service {
             Errno::AGAIN => NoFabric::Silent,
             _ => NoFabric::NotRunning,
         })?;
-        // As attested by the kernel: the process that listens there tells who everybody else is.
+        // As attested by the kernel, because the listening process vouches for the identity of all others.
         if !socket.credentials().is_ok_and(|node| is_family(node.uid)) {
             return Err(NoFabric::OtherUser);
         }
@@ -133,7 +133,7 @@ impl Service {
         self.pay_at_ns = (!self.owed.is_empty()).then(|| clock::nanoseconds().saturating_add(PAY_PAUSE_NS));
     }
 
-    /// Sends a request. `false`: the node is not there, or does not read.
+    /// Sends a request. `false`: the node is absent, or does not read.
     pub fn ask(&self, request: &Request) -> bool {
         let Some(socket) = &self.socket else { return false };
         to_bytes(request).is_ok_and(|bytes| socket.send(&bytes, &[]).is_ok())
@@ -142,7 +142,7 @@ impl Service {
     /// The next packet of the node. `Ok(None)`: there is none now.
     ///
     /// # Errors
-    /// It has gone, or has sent what is no packet of the protocol.
+    /// The node is gone, or has sent an invalid packet.
     pub fn hear(&mut self) -> Result<Option<Notice>, NoFabric> {
         self.pay();
         let Some(socket) = &self.socket else { return Ok(None) };
@@ -160,7 +160,7 @@ impl Service {
         Ok(Some(notice))
     }
 
-    /// Gives the connection up, and returns its socket. The node is tried again after a pause, which doubles.
+    /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles.
     pub fn lose(&mut self, now_ns: u64) -> Option<Socket> {
         self.is_known = false;
         (self.owed, self.pay_at_ns) = (VecDeque::new(), None);
@@ -198,7 +198,7 @@ fn packets(
     Ok(packets)
 }
 
-/// What a refused registration means.
+/// The meaning of a refused registration.
 pub(super) fn reason_of(refused: Unregistered) -> NoFabric {
     match refused {
         Unregistered::Version => NoFabric::Version,

@@ -1,4 +1,4 @@
-//! When each connection has something to do, whatever comes: cheap with many idle ones.
+//! When each connection next has work to do. Many idle connections cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,8 @@ const NEVER: u64 = u64::MAX;
 /// Entries of the heap that may be of no use any more, besides as many as there are slots.
 const STALE_MAX: usize = 64;
 
-/// Deadlines by slot. One that moves back is left where it was: its connection is then asked too early, and answers anew.
+/// Deadlines by slot. A deadline that moves to a later time stays in the heap, so its connection is called too early
+/// once and sets a new one.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -17,7 +18,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Has a slot asked no later than this.
+    /// Has a slot called at this time, or earlier.
     pub fn set(&mut self, index: u32, at_ns: u64) {
         let place = index as usize;
         if self.set.len() <= place {
@@ -40,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// A slot that is due. It has no deadline any more.
+    /// A slot that is due. Its deadline is removed.
     pub fn pop(&mut self, now_ns: u64) -> Option<u32> {
         while self.first_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let Reverse((at_ns, index)) = self.heap.pop()?;
@@ -59,7 +60,7 @@ impl Timers {
             if self.set[index as usize] == at_ns {
                 return Some(at_ns);
             }
-            // It was forgotten, or is due earlier.
+            // It was removed, or has an earlier deadline.
             self.heap.pop();
         }
         None

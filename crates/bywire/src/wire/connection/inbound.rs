@@ -1,4 +1,4 @@
-//! Where the bytes of a lane that comes in stand.
+//! The position in the bytes of an incoming lane.
 
 use bywire_wire::frame::Lane;
 
@@ -6,30 +6,30 @@ use crate::message::peer::Priority;
 use crate::message::resources::Resources;
 use crate::message::transfers::Transfers;
 
-/// What is coming in on one lane.
+/// The incoming side of one lane.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub within: Within,
-    /// Bytes that have to wait in the lane before anything can be done with them.
+    /// The bytes that have to arrive before the next step.
     pub needed: usize,
-    /// Bytes ever taken.
+    /// Bytes taken in all.
     pub taken: u64,
 }
 
-/// What the next bytes of a lane are.
+/// The meaning of the next bytes of a lane.
 #[derive(Debug)]
 pub(super) enum Within {
     /// The head of a record.
     Head,
-    /// A short message that did not come at once.
+    /// A short message that has not arrived completely.
     Short { buffer: Vec<u8>, filled: usize, length: usize, is_prompt: bool },
-    /// A long message, with so many bytes to come.
+    /// A long message, with this many bytes missing.
     Long { rest: u64, is_prompt: bool },
-    /// The data of a put, and then a note of so many bytes.
+    /// The data of a put, followed by a note of this many bytes.
     Put { note: Option<u8> },
     /// The note of a put.
     Note { length: u8 },
-    /// Data that a get has asked for, with so many bytes to come.
+    /// Data requested by a get, with this many bytes missing.
     Got { transfer: u64, rest: u64 },
 }
 

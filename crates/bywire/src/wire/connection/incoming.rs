@@ -1,4 +1,4 @@
-//! The receiving side of a connection. Every byte here is from a peer that may be hostile.
+//! The receiving end of a connection. Every byte here comes from a peer that may be hostile.
 
 use bywire_wire::datagrams::Datagram;
 use bywire_wire::frame::Lane;
@@ -16,19 +16,19 @@ use crate::message::transfers::{PutRequest, Short, Step, Unposted};
 
 use bywire_ring::geometry::INLINE_BYTES;
 
-/// Bytes of a long payload that one step copies. Messages of high priority go first between two steps.
+/// The most bytes of a long payload that one step copies. Messages of high priority pass between two steps.
 const STEP_BYTES: usize = 16 << 10;
 /// The head of a message.
 const MESSAGE_HEAD_BYTES: usize = 8;
 
-/// The bytes of a lane, in two parts where they go around the end of its memory.
+/// The bytes of a lane, in two parts if they wrap around the end of its memory.
 type Parts<'lane> = (&'lane [u8], &'lane [u8]);
 
 fn length_of((first, second): Parts) -> usize {
     first.len() + second.len()
 }
 
-/// Copies bytes from `offset` on. There are as many as `target` takes.
+/// Copies bytes from `offset` on, as many as `target` has.
 fn copy((first, second): Parts, offset: usize, target: &mut [u8]) {
     let from_first = first.len().saturating_sub(offset).min(target.len());
     let (head, tail) = target.split_at_mut(from_first);
@@ -37,7 +37,7 @@ fn copy((first, second): Parts, offset: usize, target: &mut [u8]) {
     tail.copy_from_slice(&second[skipped..][..tail.len()]);
 }
 
-/// The head of the record at the front, and how long it is. `None`: it is not whole yet.
+/// The head of the record at the front, and its length. `None`: it is incomplete.
 #[inline]
 fn head_of(parts: Parts) -> Result<Option<(Head, usize)>, DisconnectReason> {
     let mut bytes = [0; HEAD_BYTES_MAX];
@@ -52,7 +52,7 @@ fn head_of(parts: Parts) -> Result<Option<(Head, usize)>, DisconnectReason> {
     Head::parse(whole).map_err(|_| DisconnectReason::Broken)
 }
 
-/// A payload that fits into an event itself.
+/// A payload that fits into an event.
 fn inline(parts: Parts, offset: usize, length: usize) -> ([u64; INLINE_BYTES / 8], u16) {
     let mut bytes = [0; INLINE_BYTES];
     copy(parts, offset, &mut bytes[..length]);
@@ -64,7 +64,7 @@ fn inline(parts: Parts, offset: usize, length: usize) -> ([u64; INLINE_BYTES / 8
 }
 
 impl Connection {
-    /// Takes a short message off a lane, which is the one case that must be fast. [`Self::receive`] handles everything else.
+    /// Takes a short message from a lane. This case must be fast. [`Self::receive`] handles all others.
     #[inline]
     pub fn receive_short(&mut self, priority: Priority) -> Short {
         let lane = lane_of(priority);
@@ -73,7 +73,7 @@ impl Connection {
         if length_of(parts) < inbound.needed && !self.packets.has_datagram() {
             return Short::Nothing;
         }
-        // The other path judges a record that breaks a rule.
+        // The other path handles a record that breaks a rule.
         let (Within::Head, Ok(Some((Head::Message { length, is_long: false, is_prompt: false }, at)))) =
             (&inbound.within, head_of(parts))
         else {
@@ -90,7 +90,7 @@ impl Connection {
         Short::Message { words, length }
     }
 
-    /// Takes a datagram, or at most one record or a step of a long one off a lane.
+    /// Takes a datagram, a record, or one step of a long record from a lane.
     pub fn receive(
         &mut self,
         priority: Priority,
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Takes at most one answer, or a step of a long one, off the reply lane.
+    /// Takes one answer, or one step of a long answer, from the reply lane.
     pub fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, DisconnectReason> {
         let lane = Lane::Reply;
         let parts = self.packets.peek(lane);
@@ -139,7 +139,7 @@ impl Connection {
         Ok(Step::Progress)
     }
 
-    /// Could something be taken now?
+    /// Can something be taken now?
     pub fn has_input(&self, resources: &Resources) -> bool {
         if self.stage == Stage::Leaving {
             return false;
@@ -153,7 +153,7 @@ impl Connection {
             })
     }
 
-    /// Takes bytes off a lane, of which so many are needed then.
+    /// Takes bytes from a lane. The next step needs this many.
     fn take(&mut self, lane: Lane, bytes: usize, needed: usize) {
         self.packets.take(lane, bytes as u64);
         let inbound = &mut self.inbound[lane as usize];
@@ -161,7 +161,7 @@ impl Connection {
         inbound.needed = needed;
     }
 
-    /// Nothing can be done with what has come until there is more.
+    /// Waits for more bytes.
     fn wait_for_more(&mut self, lane: Lane) -> Step {
         self.inbound[lane as usize].needed = length_of(self.packets.peek(lane)) + 1;
         Step::Nothing
@@ -290,14 +290,14 @@ impl Connection {
         is_prompt: bool,
         resources: &mut Resources,
     ) -> Result<Step, DisconnectReason> {
-        // Whoever calls an empty message long would get a buffer for nothing.
+        // An empty long message would get a buffer for nothing.
         if total == 0 {
             return Err(DisconnectReason::Broken);
         }
         let lane = lane_of(priority);
         let unposted = match self.stage {
             Stage::Open | Stage::Leaving => Unposted::Wait,
-            // After the peer's end, a message that has arrived whole is not lost for lack of a buffer.
+            // After the peer's end, a complete message is not lost for lack of a buffer.
             Stage::Draining => {
                 let arrived = (length_of(self.packets.peek(lane)) - MESSAGE_HEAD_BYTES) as u64;
                 if total <= arrived { Unposted::Allocate } else { Unposted::Leave }
@@ -343,7 +343,7 @@ impl Connection {
         let remaining = self.transfers.put_remaining(priority).ok_or(DisconnectReason::Broken)?;
         let parts = self.packets.peek(lane);
         let length = STEP_BYTES.min(length_of(parts)).min(usize::try_from(remaining).unwrap_or(usize::MAX));
-        // Looked up for every step: a key that was revoked meanwhile ends the transfer, and the bytes are dropped.
+        // Checked at every step: a revoked key ends the transfer, and the bytes are dropped.
         if let Some(target) = self.transfers.put_target(priority, 0, length, resources) {
             copy(parts, 0, target);
         }

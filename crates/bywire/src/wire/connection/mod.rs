@@ -1,8 +1,9 @@
 //! One connection: the transfers under way with one peer of another machine, cut into the records of lanes.
 //!
-//! Whoever owns one passes it the packets that come ([`Connection::receive_packet`]), then takes what is in its lanes
-//! ([`Connection::receive`], [`Connection::receive_reply`]), moves its own transfers on ([`Connection::advance`]) and asks
-//! what has to leave ([`Connection::transmit`]). There is no socket here, no clock and no random number.
+//! The owner passes arriving packets to [`Connection::receive_packet`], takes the contents of the lanes by
+//! [`Connection::receive`] and [`Connection::receive_reply`], advances its own transfers by [`Connection::advance`],
+//! and gets the packets that have to leave from [`Connection::transmit`]. There is no socket, clock or random number
+//! here.
 
 mod ending;
 mod inbound;
@@ -23,11 +24,11 @@ use crate::message::transfers::Transfers;
 use inbound::Inbound;
 use outbound::{Outbound, Piece};
 
-/// The longest message that needs no posted buffer, whatever its sender's geometry.
+/// The longest message that needs no posted buffer, for any geometry of its sender.
 const SHORT_BYTES_MAX: u64 = 65_472;
-/// A low lane through which much goes may have so many bytes waiting.
+/// The bytes that may wait in a low lane with much traffic.
 const LARGE_WINDOW_BYTES: u64 = 4 << 20;
-/// How often a low lane's first window was filled before a large one pays.
+/// How many times a low lane's first window must have been used before a large one is worth its memory.
 const LARGE_WINDOW_LAPS: u64 = 8;
 
 /// Everything that belongs to one peer. A bad peer breaks its own connection and nothing else.
@@ -36,47 +37,47 @@ pub(crate) struct Connection {
     pub info: PeerInfo,
     pub transfers: Transfers,
     packets: packets::Connection<Piece>,
-    /// What is on its way out, by lane.
+    /// The outgoing side of each lane.
     outbound: [Outbound; 3],
-    /// What is coming in, by lane.
+    /// The incoming side of each lane.
     inbound: [Inbound; 3],
-    /// The longest message of ours that is copied at once and needs no posted buffer there.
+    /// The longest message of this end that is copied at once and needs no posted buffer at the peer.
     fragment_bytes: usize,
-    /// The longest message that may be in an event's own value. It is less if the port takes only very short messages.
+    /// The longest message that an event can hold. It is less if the port accepts only very short messages.
     inline_bytes_max: u16,
     stage: Stage,
-    /// The port's count of polls when something last left at once.
+    /// The port's count of polls when packets last left at once.
     left_at_poll: Option<u32>,
-    /// Does something wait that must not wait for the next poll?
+    /// Is there something that must not wait for the next poll?
     is_urgent: bool,
-    /// Has a chunk become full since packets left last?
+    /// Has a chunk become full since packets last left?
     is_full: bool,
     /// Since when packets have been under way without any packet from the peer.
     unanswered_since_ns: Option<u64>,
-    /// The low lane's window at first, and whether it is large now.
+    /// The first window of the low lane, and whether it is large now.
     low_window_bytes: u64,
     has_large_window: bool,
 }
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// The peer has ended. What has arrived is still taken.
+    /// The peer has ended. Data that has arrived is still received.
     Draining,
-    /// This end has said good-bye, and goes on until what was sent is acknowledged. Nothing is taken.
+    /// This end has closed, and continues until everything is acknowledged. Nothing is received.
     Leaving,
 }
 
-/// Everything that both ends know when a connection begins.
+/// The parameters that both ends know when a connection begins.
 pub(crate) struct Meeting {
     pub info: PeerInfo,
     /// The peer's user, unless it is ours or root.
     pub foreign_user: Option<ForeignUser>,
     pub options: packets::Options,
-    /// The longest message that this port takes.
+    /// The longest message that this port accepts.
     pub message_bytes_max: u64,
-    /// The longest message of ours that is copied at once, of [`crate::Geometry`].
+    /// The longest message of this end that is copied at once, from [`crate::Geometry`].
     pub fragment_bytes: u32,
 }
 
@@ -87,9 +88,9 @@ pub(crate) fn lane_of(priority: Priority) -> Lane {
     }
 }
 
-/// Bytes that may wait here at first, by lane, as the option `geometry` says.
+/// The bytes that may wait here at first, by lane, from the option `geometry`.
 pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
-    // A slot holds the head of a record, or a very short message whole.
+    // A slot holds the head of a record, or a very short message completely.
     geometry.lanes.map(|lane| u64::from(lane.bulk_bytes) + 64 * u64::from(lane.slots))
 }
 
@@ -116,8 +117,9 @@ impl Connection {
         }
     }
 
-    /// Takes in one packet, whose bytes are opened in place, and reports what it completes. What is in the lanes then is
-    /// taken by [`Self::receive`] and [`Self::receive_reply`]; [`Self::ended`] tells whether that was the last packet.
+    /// Processes one packet, which is decrypted in place, and reports what it completes. [`Self::receive`] and
+    /// [`Self::receive_reply`] take what is in the lanes afterwards. [`Self::ended`] tells whether it was the last
+    /// packet.
     pub fn receive_packet(&mut self, now_ns: u64, packet: &mut [u8], resources: &mut Resources) -> Receipt {
         let Self { packets, transfers, inbound, stage, .. } = self;
         let is_open = *stage == Stage::Open;
@@ -129,14 +131,14 @@ impl Connection {
             self.unanswered_since_ns = None;
             self.take_back(resources);
             if self.stage == Stage::Leaving {
-                // What waits for room still leaves. An error changes nothing: the port lingers for a bounded time.
+                // Gathered data still leaves. An error changes nothing, because the port lingers for a bounded time.
                 let _ = self.advance(resources);
             }
         }
         receipt
     }
 
-    /// Is the connection over, as its packets say? The peer has closed it, or broken a rule.
+    /// Have packets ended the connection? The peer has closed it, or has broken a rule.
     pub fn ended(&self) -> Option<DisconnectReason> {
         match self.packets.state() {
             State::Open | State::ClosedHere(_) => None,
@@ -145,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
+    /// When [`Self::transmit`] has work to do, unless something comes before. This time may have passed.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         if self.has_gathered() { Some(0) } else { self.packets.next_timeout_ns() }
     }
@@ -155,7 +157,7 @@ impl Connection {
         self.unanswered_since_ns
     }
 
-    /// The port goes to sleep: the next [`Self::transmit`] acknowledges everything.
+    /// Notes that the port goes to sleep: the next [`Self::transmit`] acknowledges everything.
     pub fn before_sleep(&mut self) {
         self.packets.before_sleep();
     }
@@ -165,18 +167,18 @@ impl Connection {
         self.packets.ping();
     }
 
-    /// The route carries packets up to this length now, as the kernel says.
+    /// Notes the longest packet that the route carries now, as the kernel reports it.
     pub fn set_route_bytes(&mut self, bytes: u16) {
         self.packets.set_route_bytes(bytes);
     }
 
-    /// Gives back memory in which nothing waits, as after a while without traffic.
+    /// Releases memory in which nothing waits, after a while without traffic.
     pub fn trim(&mut self) {
         self.packets.trim();
         self.outbound.iter_mut().for_each(Outbound::trim);
     }
 
-    /// What has happened.
+    /// The counts.
     pub fn counts(&self) -> &packets::Counts {
         self.packets.counts()
     }
@@ -186,36 +188,36 @@ impl Connection {
         self.packets.rtt()
     }
 
-    /// The length of packets.
+    /// The packet size.
     pub fn packet_bytes(&self) -> u16 {
         self.packets.packet_bytes()
     }
 
-    /// Bytes in flight, and those that may be.
+    /// The bytes in flight, and the window.
     pub fn flight(&self) -> (u64, u64) {
         self.packets.flight()
     }
 
-    /// Bytes of memory that wait for the program, or for the peer. What is in the program's own memory is not counted.
+    /// Bytes of memory that wait for the program or for the peer. The program's own memory is not counted.
     pub fn memory_bytes(&self) -> usize {
         let outbound = self.outbound.iter().map(Outbound::memory_bytes).sum::<usize>();
         let inbound = self.inbound.iter().map(Inbound::memory_bytes).sum::<usize>();
         self.packets.memory_bytes() + outbound + inbound
     }
 
-    /// Would a large window pay? Much of what the peer sends has gone through the small one.
+    /// Is a large window worth its memory? Then much of the peer's data has passed through the small one.
     pub fn wants_large_window(&self) -> bool {
         !self.has_large_window
             && self.inbound[Lane::Low as usize].taken >= LARGE_WINDOW_LAPS * self.low_window_bytes
     }
 
-    /// Lets more low bytes of the peer wait.
+    /// Enlarges the peer's low window.
     pub fn open_large_window(&mut self) {
         self.packets.set_window(Lane::Low, LARGE_WINDOW_BYTES);
         self.has_large_window = true;
     }
 
-    /// Does this peer count among those that have a large window?
+    /// Does this peer count as one with a large window?
     pub fn has_large_window(&self) -> bool {
         self.has_large_window && self.low_window_bytes < LARGE_WINDOW_BYTES
     }

@@ -1,8 +1,8 @@
-//! The bytes of a lane that goes out, as they wait until the peer has them.
+//! The outgoing bytes of a lane, which are kept until the peer has them.
 
 use crate::message::transfers::Outgoing;
 
-/// What is on its way out on one lane.
+/// The outgoing side of one lane.
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     /// Records that are not a piece of the lane yet.
@@ -10,22 +10,22 @@ pub(super) struct Outbound {
     pub spare: Vec<Vec<u8>>,
     /// Pieces that wait for the peer's acknowledgement.
     pub pieces: u64,
-    /// Bytes of those that are copies.
+    /// The bytes of those pieces that are copies.
     pub copied: usize,
 }
 
 impl Outbound {
-    /// Is there something that is not a piece of the lane yet?
+    /// Is there a record that is not a piece of the lane yet?
     pub fn has_gathered(&self) -> bool {
         !self.gathered.is_empty()
     }
 
-    /// Bytes of memory that it holds.
+    /// The bytes of memory that it holds.
     pub fn memory_bytes(&self) -> usize {
         self.gathered.capacity() + self.spare.iter().map(Vec::capacity).sum::<usize>() + self.copied
     }
 
-    /// Gives back memory in which nothing waits.
+    /// Releases memory in which nothing waits.
     pub fn trim(&mut self) {
         self.spare = Vec::new();
         if self.gathered.is_empty() {
@@ -37,9 +37,9 @@ impl Outbound {
 /// Bytes of a lane that are kept until they are acknowledged.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// Records, copied: heads, short messages, notes and answers.
+    /// Copied records: heads, short messages, notes and answers.
     Copied(Box<[u8]>),
-    /// The same, filling a buffer that is used again.
+    /// The same, in a buffer that is used again.
     Chunk(Vec<u8>),
     /// The payload of a long message or of a long put, in the program's memory.
     Lent(Box<Lent>),
@@ -49,7 +49,7 @@ pub(super) enum Piece {
 #[derive(Debug)]
 pub(super) struct Lent {
     pub entry: Outgoing,
-    /// The offset of the lane behind its record.
+    /// The offset of the lane after its record.
     pub position: u64,
 }
 

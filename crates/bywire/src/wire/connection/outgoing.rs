@@ -1,4 +1,4 @@
-//! The sending side of a connection: transfers cut into records.
+//! The sending end of a connection: transfers cut into records.
 //!
 //! Short records are gathered in a chunk for each lane. The chunk becomes a piece of the lane when it is full, and when
 //! packets leave and take all that is before it.
@@ -15,19 +15,19 @@ use crate::message::peer::{Confirm, Priority};
 use crate::message::resources::Resources;
 use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
 
-/// Copied bytes of one lane that may wait for the peer's acknowledgement. A message that would be beyond is refused.
+/// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
-/// Answers that wait: few, as the peer asks for as many bytes as it likes.
+/// The most bytes of waiting answers. It is small, because the peer may request any amount.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
-/// What one piece costs besides its bytes, at least.
+/// The least cost of a piece besides its bytes.
 const PIECE_BYTES: u64 = 64;
 /// The size of a chunk.
 const CHUNK_BYTES: usize = 4096;
-/// A shorter chunk than this is copied once more, so that its memory is free for the next one.
+/// A shorter chunk than this is copied again, so that its memory is free for the next one.
 const CHUNK_BYTES_MIN: usize = CHUNK_BYTES / 2;
 /// Chunks kept for later.
 const SPARE_MAX: usize = 16;
-/// Data of a get in one record.
+/// The bytes of a get's data in one record.
 const GOT_BYTES_MAX: u64 = 8 << 10;
 
 impl From<Exhausted> for DisconnectReason {
@@ -37,7 +37,7 @@ impl From<Exhausted> for DisconnectReason {
 }
 
 impl Connection {
-    /// The longest message that is copied at once, and needs no posted buffer there.
+    /// The longest message that is copied at once and needs no posted buffer at the peer.
     pub fn fragment_bytes(&self) -> usize {
         self.fragment_bytes
     }
@@ -66,8 +66,8 @@ impl Connection {
         Ok(is_taken)
     }
 
-    /// After a call that has sent something: must packets leave now? If not, they leave with the next poll of the port,
-    /// which counts its polls. High messages do not wait, the first message after a poll does not, and a full packet does not.
+    /// Called after something was sent: must packets leave now? Otherwise they leave with the next poll, whose number
+    /// is `polls`. High messages, the first message after a poll, and full packets leave at once.
     pub fn must_leave(&mut self, polls: u32) -> bool {
         let is_first = self.left_at_poll != Some(polls);
         let must_leave = is_first || self.is_urgent || self.has_full_packet();
@@ -77,26 +77,26 @@ impl Connection {
         must_leave
     }
 
-    /// Has a packet's worth been gathered since packets left last?
+    /// Have enough bytes for a packet been gathered since packets last left?
     pub fn has_full_packet(&self) -> bool {
         let lanes = LANES.into_iter().zip(&self.outbound);
-        // What is gathered behind bytes that wait anyway does not leave sooner.
+        // Bytes gathered behind other waiting bytes do not leave sooner.
         let ready = lanes.filter(|(lane, _)| !self.packets.has_unsent(*lane));
         let gathered: usize = ready.map(|(_, outbound)| outbound.gathered.len()).sum();
         self.is_full || gathered >= usize::from(self.packets.packet_bytes())
     }
 
-    /// Is there something gathered that could leave?
+    /// Is something gathered that could leave?
     pub(super) fn has_gathered(&self) -> bool {
         let mut lanes = LANES.into_iter().zip(&self.outbound);
         lanes.any(|(lane, outbound)| outbound.has_gathered() && !self.packets.has_unsent(lane))
     }
 
-    /// Adds to a batch whatever has to leave by now. Where the batch has become full, there may be more.
+    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
         let before = batch.count();
         for lane in LANES {
-            // What is gathered behind bytes that wait anyway goes on being gathered.
+            // Bytes behind other waiting bytes continue to be gathered.
             if self.outbound[lane as usize].has_gathered() && !self.packets.has_unsent(lane) {
                 // An exhausted lane ends the connection at its next send.
                 let _ = self.hand_over(lane);
@@ -120,7 +120,7 @@ impl Connection {
                 || [Priority::High, Priority::Low].into_iter().any(is_undelivered))
     }
 
-    /// Bytes of a lane that wait for the peer's acknowledgement, and what they cost.
+    /// Bytes of a lane that wait for the peer's acknowledgement, with their cost.
     fn waiting_bytes(&self, lane: Lane) -> u64 {
         let outbound = &self.outbound[lane as usize];
         self.packets.end(lane) - self.packets.acknowledged(lane)
@@ -128,7 +128,7 @@ impl Connection {
             + PIECE_BYTES * outbound.pieces
     }
 
-    /// Is there room for a record with `length` bytes? There always is in an empty lane.
+    /// Is there room for a record with `length` bytes? An empty lane always has room.
     fn has_room(&self, lane: Lane, length: usize) -> bool {
         let max = if lane == Lane::Reply { REPLY_BYTES_MAX } else { WAITING_BYTES_MAX };
         let waiting = self.waiting_bytes(lane);
@@ -150,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes what is gathered a piece of its lane.
+    /// Makes a piece of the lane from what is gathered.
     fn hand_over(&mut self, lane: Lane) -> Result<(), Exhausted> {
         let outbound = &mut self.outbound[lane as usize];
         if outbound.gathered.is_empty() {
@@ -170,12 +170,12 @@ impl Connection {
         Ok(())
     }
 
-    /// The offset of a lane behind everything that was added.
+    /// The offset of a lane after everything that was added.
     fn position(&self, lane: Lane) -> u64 {
         self.packets.end(lane) + self.outbound[lane as usize].gathered.len() as u64
     }
 
-    /// Moves transfers on as far as there is room: into the lanes, answers first. `true`: something moved.
+    /// Advances transfers into the lanes as far as there is room, answers first. `true`: something moved.
     pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         let mut moved = self.take_back(resources);
         moved |= self.advance_replies(resources)?;
@@ -188,7 +188,7 @@ impl Connection {
         Ok(moved)
     }
 
-    /// Is there anything that `advance` may have to do later?
+    /// May `advance` have work to do later?
     pub fn has_work(&self) -> bool {
         self.transfers.has_work()
     }
@@ -210,7 +210,7 @@ impl Connection {
             })
     }
 
-    /// Short ones are copied, for which there has to be room. Tokens bound the others.
+    /// Short ones are copied and need room. The others are bounded by tokens.
     fn can_begin(&self, lane: Lane, entry: &Outgoing) -> bool {
         self.is_long(entry) || self.has_room(lane, entry.rest())
     }
@@ -240,7 +240,7 @@ impl Connection {
         is_over
     }
 
-    /// Puts the first transfer of a priority into its lane, whole.
+    /// Puts the first transfer of a priority into its lane.
     fn advance_lane(
         &mut self,
         priority: Priority,
@@ -272,7 +272,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Ends a transfer that is longer than any may be.
+    /// Ends a transfer that is too long.
     fn refuse(
         &mut self,
         entry: Outgoing,
@@ -310,7 +310,7 @@ impl Connection {
             }
             Reply::Data { transfer, key, offset, remaining } => {
                 let length = remaining.min(GOT_BYTES_MAX);
-                // Looked up for every piece: a key that was revoked meanwhile ends the transfer.
+                // Checked for every piece: a revoked key ends the transfer.
                 let next = match resources.regions.readable(key, offset, length) {
                     Ok(piece) => {
                         self.add(Lane::Reply, Head::Got { length, transfer }, piece)?;
@@ -322,11 +322,11 @@ impl Connection {
                     }
                     Err(error) => Reply::Status { transfer, result: Err(error) },
                 };
-                // Queued behind the others: no answer waits for more than a piece of a long one.
+                // Queued after the others, so that no answer waits for more than a piece of a long one.
                 self.transfers.reply_last(next);
             }
         }
-        // An answer waits for nothing: the peer's program does.
+        // An answer does not wait to be gathered, because the peer's program waits for it.
         self.is_urgent = true;
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes back memory that the peer has acknowledged, and confirms what it has consumed. `true`: there was something.
+    /// Returns memory that the peer has acknowledged, and confirms what it has consumed. `true`: there was something.
     pub(super) fn take_back(&mut self, resources: &mut Resources) -> bool {
         let mut any = self.take_pieces_back(Lane::Reply, Priority::Low, resources);
         for priority in [Priority::High, Priority::Low] {
@@ -372,7 +372,7 @@ impl Connection {
     }
 }
 
-/// What stands before a transfer's payload, and the note behind it. `None`: it is longer than any may be.
+/// The head of a transfer's record, and the note after its payload. `None`: it is too long.
 fn head_of(entry: &Outgoing, is_long: bool) -> Option<(Head, Note)> {
     let total = entry.buffer.as_ref().len() as u64;
     let (head, note, length) = match entry.what {
