@@ -103,7 +103,7 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
         (
             &["measure", "msg", "latency", "--mtu", "9000"],
-            "--mtu means nothing for msg latency: leave it out, or measure tcp, udp, eth, mpi or web",
+            "--mtu means nothing for msg latency: leave it out, or take --link udp",
         ),
         (&["bench", "qick"], "unknown preset `qick` (did you mean `quick`?)"),
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),

@@ -326,20 +326,29 @@ impl Request {
         let vain = OPTIONS.iter().find(|row| row.is_given(self) && !(row.means)(self));
         let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
         let Some(name) = vain.map(|row| row.name).or(key) else { return Ok(()) };
-        let elsewhere = vain.map_or_else(String::new, |row| self.levels_that_have(row));
+        let elsewhere = vain.map_or_else(String::new, |row| self.where_it_applies(row));
         let (level, test) = (&self.level, &self.test);
         Err(Misuse(format!("--{name} means nothing for {level} {test}: leave it out{elsewhere}")))
     }
 
-    /// The levels that an option applies to, if this request's level is not one of them.
-    fn levels_that_have(&self, row: &Opt) -> String {
+    /// Where an option applies: other links of this request's level, or else other levels.
+    fn where_it_applies(&self, row: &Opt) -> String {
         let levels = registry::rows().into_iter().filter(|level| means_something(row, level));
         match levels.map(|level| level.name).collect::<Vec<_>>()[..] {
+            ref levels if levels.contains(&self.level.as_str()) => self.links_that_have(row),
             [] => String::new(),
             [one] => format!(", or measure {one}"),
-            ref levels if levels.contains(&self.level.as_str()) => String::new(),
             [ref others @ .., last] => format!(", or measure {} or {last}", others.join(", ")),
         }
+    }
+
+    /// The links of this request's level to which an option applies.
+    fn links_that_have(&self, row: &Opt) -> String {
+        let links = registry::level(&self.level).map(|level| level.links).unwrap_or_default();
+        let with = |link: &str| Request { link: Some(link.to_owned()), ..self.clone() };
+        let links: Vec<&str> =
+            links.iter().map(|(name, _)| *name).filter(|name| (row.means)(&with(name))).collect();
+        if links.is_empty() { String::new() } else { format!(", or take --link {}", links.join(" or ")) }
     }
 
     /// The chosen options that are parameters of cells.

@@ -1,6 +1,6 @@
 //! Loss detection (RFC 9002): which packets have arrived and which are lost. The caller keeps their contents.
 //!
-//! Silence is never taken as the end of the peer. Probes continue, finally once a second, as long as an answer is
+//! Silence is never taken as the end of the peer. Probes continue, finally twice a second, as long as an answer is
 //! wanted.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use crate::planted::{self, Bug};
 use crate::received::WINDOW;
-use crate::rtt::{PROBE_TIMEOUT_MAX_NS, Rtt};
+use crate::rtt::Rtt;
 
 /// A packet is lost once one with a number this much higher has arrived.
 const REORDERED_MAX: u64 = 3;
@@ -293,8 +293,7 @@ impl<T> Recovery<T> {
     }
 
     fn probe_at_ns(&self) -> u64 {
-        let timeout_ns = self.rtt.probe_timeout_ns() << self.probes.min(10);
-        self.last_at_ns.saturating_add(timeout_ns.min(PROBE_TIMEOUT_MAX_NS))
+        self.last_at_ns.saturating_add(self.rtt.probe_interval_ns(self.probes))
     }
 
     /// When the packet of this number left, if that is remembered.

@@ -6,8 +6,10 @@ use crate::ack::ACK_DELAY_MAX_NS;
 const INITIAL_NS: u64 = 100_000_000;
 /// The least variation. A smaller one is chance, because a peer is a process that shares its core with others.
 const VARIATION_MIN_NS: u64 = 50_000;
-/// The longest time before a probe, after any number of probes.
+/// The longest time before the first probe.
 pub const PROBE_TIMEOUT_MAX_NS: u64 = 1_000_000_000;
+/// The longest time between two probes, unless the round trip is longer. A path that works again is noticed within it.
+pub const PROBE_INTERVAL_MAX_NS: u64 = 500_000_000;
 /// The largest sample. A larger one means that a clock jumped.
 const SAMPLE_MAX_NS: u64 = 1 << 40;
 
@@ -64,6 +66,12 @@ impl Rtt {
     pub fn probe_timeout_ns(&self) -> u64 {
         let variation_ns = 4 * self.variation_ns.max(VARIATION_MIN_NS);
         (self.smoothed_ns + variation_ns + ACK_DELAY_MAX_NS).min(PROBE_TIMEOUT_MAX_NS)
+    }
+
+    /// The same after so many probes in vain: doubled for each of them.
+    pub fn probe_interval_ns(&self, probes: u32) -> u64 {
+        let timeout_ns = self.probe_timeout_ns();
+        (timeout_ns << probes.min(10)).min(PROBE_INTERVAL_MAX_NS).max(timeout_ns)
     }
 
     /// How long a packet may be overtaken before it counts as lost: 9/8 of a round trip.

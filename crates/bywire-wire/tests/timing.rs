@@ -8,7 +8,7 @@ use bywire_wire::congestion::{Arrival, Congestion, INITIAL_PACKETS, MINIMUM_PACK
 use bywire_wire::pacing::{Pacer, Rate};
 use bywire_wire::received::WINDOW;
 use bywire_wire::recovery::{NeverSent, Outcome, Recovery, Sent, Timeout};
-use bywire_wire::rtt::{PROBE_TIMEOUT_MAX_NS, Rtt};
+use bywire_wire::rtt::{PROBE_INTERVAL_MAX_NS, PROBE_TIMEOUT_MAX_NS, Rtt};
 use bywire_wire::size::{BASE_BYTES, LIMIT_BYTES, PacketSize};
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ fn a_packet_is_lost_when_three_others_have_overtaken_it_or_time_has() {
 }
 
 #[test]
-fn probes_go_on_for_ever_at_last_once_a_second() {
+fn probes_go_on_for_ever_at_last_twice_a_second() {
     let mut recovery = Recovery::default();
     let mut outcome = Outcome::default();
     // A round trip of 100 ms, as is assumed at first.
@@ -94,8 +94,8 @@ fn probes_go_on_for_ever_at_last_once_a_second() {
         gaps.push(at_ns - last_ns);
         last_ns = at_ns;
     }
-    assert!(gaps.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(PROBE_TIMEOUT_MAX_NS)), "{gaps:?}");
-    assert_eq!(gaps.last(), Some(&PROBE_TIMEOUT_MAX_NS));
+    assert!(gaps.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(PROBE_INTERVAL_MAX_NS)), "{gaps:?}");
+    assert_eq!(gaps.last(), Some(&PROBE_INTERVAL_MAX_NS));
     assert!(outcome.lost.is_empty() && recovery.oldest().is_some_and(|sent| sent.number == 1));
     // The long silence ends: all but the last is lost, and the path is another one.
     recovery.acknowledge(last_ns + MS, [41..=41].into_iter(), 0, &mut outcome).expect("it was sent");
@@ -180,6 +180,8 @@ fn the_round_trip_is_smoothed_and_delays_of_the_peer_are_not_part_of_it() {
     rtt.sample(100_000, u64::MAX);
     rtt.sample(u64::MAX, 0);
     assert_eq!((rtt.min_ns(), rtt.probe_timeout_ns()), (Some(100_000), PROBE_TIMEOUT_MAX_NS));
+    // A round trip that is longer than the interval is awaited all the same.
+    assert_eq!(rtt.probe_interval_ns(3), PROBE_TIMEOUT_MAX_NS);
 }
 
 /// Sends a full window each round trip; what came back of it.

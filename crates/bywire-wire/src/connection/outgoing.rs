@@ -5,7 +5,6 @@ use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
 use crate::packet::{HEADER_BYTES, Header, PacketKind};
 use crate::planted::{self, Bug};
 use crate::recovery::Timeout;
-use crate::rtt::PROBE_TIMEOUT_MAX_NS;
 use crate::size::BASE_BYTES;
 
 use super::incoming::reason_of;
@@ -78,8 +77,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn plan_close(&mut self, now_ns: u64) {
         self.closes += 1;
         let is_own = !matches!(self.state, State::ClosedByPeer(_)) && !planted::is(Bug::CloseOnce);
-        let timeout_ns = self.recovery.rtt().probe_timeout_ns() << self.closes.min(CLOSES_MAX);
-        let at_ns = now_ns.saturating_add(timeout_ns.min(PROBE_TIMEOUT_MAX_NS));
+        let at_ns = now_ns.saturating_add(self.recovery.rtt().probe_interval_ns(self.closes));
         self.close_at_ns = (is_own && self.closes < CLOSES_MAX).then_some(at_ns);
     }
 
