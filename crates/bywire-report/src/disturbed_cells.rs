@@ -66,8 +66,9 @@ pub fn is_disturbed(cell: &Cell) -> bool {
 }
 
 /// True if a cell has more processes than the two that have a core each. They then disturb each other on a quiet
-/// machine too.
+/// machine too. The services of two nodes carry nothing.
 fn shares_cores(cell: &Cell) -> bool {
     let several = cell.parameters.number("connections").is_some_and(|connections| connections > 1);
-    several || cell.cpu.carriers.is_some() || cell.details.limited_by().is_some()
+    let is_carried = cell.cpu.carriers.is_some() && cell.level != "msg";
+    several || is_carried || cell.details.limited_by().is_some()
 }
