@@ -7,6 +7,8 @@ mod cable;
 mod ends;
 mod kills;
 mod leftovers;
+mod mangled;
+mod mangler;
 #[path = "../scene/mod.rs"]
 mod scene;
 

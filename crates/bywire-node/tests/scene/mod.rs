@@ -103,8 +103,6 @@ impl Machine {
         ip(hub, &format!("link add to{number} type veth peer name eth0 netns {path}"));
         ip(hub, &format!("link set to{number} master hub up"));
         let address = SocketAddr::from(([10, 78, 0, number as u8 + 1], 7248));
-        ip(&namespace, &format!("address add {}/24 dev eth0", address.ip()));
-        ip(&namespace, "link set eth0 up");
         ip(&namespace, "link set lo up");
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("etc")).expect("made");
@@ -112,7 +110,20 @@ impl Machine {
         let key = key::make(&directory.path().join("etc").join(key::FILE_NAME)).expect("a key").public();
         let name = char::from(b'a' + number as u8).to_string();
         let boot_id = [number as u8; 16];
-        Self { name, namespace, address, key, directory, boot_id, service: None }
+        let machine = Self { name, namespace, address, key, directory, boot_id, service: None };
+        machine.configure_interface();
+        machine
+    }
+
+    /// Gives its interface `eth0` its address.
+    pub fn configure_interface(&self) {
+        ip(&self.namespace, &format!("address add {}/24 dev eth0", self.address.ip()));
+        ip(&self.namespace, "link set eth0 up");
+    }
+
+    /// Takes it off the bridge for good: it has no `eth0` any more.
+    pub fn take_out_cable(&self) {
+        ip(&self.namespace, "link delete eth0");
     }
 
     pub fn runtime(&self) -> PathBuf {
