@@ -34,7 +34,7 @@ fn take(mut port: Port, patience: Duration) -> (u64, DisconnectReason) {
 }
 
 /// A stream of messages to a thread that checks them.
-struct Stream {
+pub struct Stream {
     port: Port,
     peer: Peer,
     taker: JoinHandle<(u64, DisconnectReason)>,
@@ -43,7 +43,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn start(here: &Machine, there: &Machine, number: u32, [ours, theirs]: [Duration; 2]) -> Self {
+    pub fn start(here: &Machine, there: &Machine, number: u32, [ours, theirs]: [Duration; 2]) -> Self {
         let patience = PATIENCE + Duration::from_secs(60);
         let name = format!("taking{number}");
         let taking = PortOptions { unreachable_after: theirs, ..options(&there.runtime(), &name) };
@@ -64,8 +64,13 @@ impl Stream {
         self.sent += 1;
     }
 
+    /// Messages that were delivered.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
     /// Goes on for a while. Returns the time of the first message that is delivered meanwhile.
-    fn go_on(&mut self, for_so_long: Duration) -> Option<Instant> {
+    pub fn go_on(&mut self, for_so_long: Duration) -> Option<Instant> {
         let until = Instant::now() + for_so_long;
         let mut first = None;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -83,7 +88,7 @@ impl Stream {
     }
 
     /// Sends no more, and returns how many messages arrived, and why its end had gone for the other one.
-    fn finish(mut self) -> (u64, DisconnectReason) {
+    pub fn finish(mut self) -> (u64, DisconnectReason) {
         while self.done < self.sent {
             match next(&mut self.port) {
                 Event::Sent { result: Ok(()), .. } => self.done += 1,
@@ -188,4 +193,41 @@ fn a_peer_behind_a_cable_that_stays_out_is_given_up_with_one_error() {
     (0..DEPTH).for_each(|_| stream.send());
     stream.finish();
     println!("given up after {told:?}; the other end heard of it {heard:?} after the cable's return");
+}
+
+#[test]
+fn a_peer_that_holds_a_message_back_is_given_up_behind_a_cable_that_stays_out() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let mut holding = open(there, options(&there.runtime(), "holding"));
+    // It posts no buffer.
+    let holding = std::thread::spawn(move || {
+        loop {
+            if let Event::Disconnected { .. } = next(&mut holding) {
+                return;
+            }
+        }
+    });
+    let limit = Duration::from_secs(2);
+    let options = PortOptions { unreachable_after: limit, ..options(&here.runtime(), "held") };
+    let mut port = open(here, options);
+    let peer = connect(&mut port, here, "b/holding");
+    let bytes = pattern(MESSAGE_BYTES, 0);
+    port.send_buffer(peer, Priority::Low, bytes, Confirm::Delivered).expect("token");
+    // It is held back for longer than that, and stays connected.
+    expect_silence(&mut port, limit + limit / 2);
+    scene.set_cable(1, false);
+    let out = Instant::now();
+    match next(&mut port) {
+        Event::Sent { result, .. } => {
+            assert_eq!(result, Err(TransferError::Disconnected(DisconnectReason::Unreachable)));
+        }
+        other => panic!("{other:?}"),
+    }
+    let told = out.elapsed();
+    assert!(matches!(next(&mut port), Event::Disconnected { reason: DisconnectReason::Unreachable, .. }));
+    assert!(told < 3 * limit, "{told:?}");
+    println!("a peer that held a message back was given up after {told:?}");
+    scene.set_cable(1, true);
+    holding.join().expect("it is told");
 }

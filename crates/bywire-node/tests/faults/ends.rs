@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use bywire::{Address, ConnectError, Event, Peer, Port, PortOptions, Reach};
 
+use rustix::process::{Pid, Signal};
+
 use crate::actor::Actor;
-use crate::scene::{Machine, PATIENCE, path};
+use crate::scene::{Machine, PATIENCE, path, soon};
 
 /// The options of a port that other machines reach.
 pub fn options(runtime: &Path, name: &str) -> PortOptions {
@@ -54,6 +56,19 @@ pub fn expect_silence(port: &mut Port, patience: Duration) {
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         assert!(next_within(port, left).is_none(), "nothing more happens");
     }
+}
+
+/// Has a process been stopped by now? The kernel does not do so at once.
+pub fn is_stopped(process: Pid) -> bool {
+    let text =
+        std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).expect("it is there");
+    text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+/// Stops a process.
+pub fn stop(actor: &Actor) {
+    actor.signal(Signal::STOP);
+    soon("it is stopped", || is_stopped(actor.pid()));
 }
 
 /// Bytes of which each tells its place and its seed.

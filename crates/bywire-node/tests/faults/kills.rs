@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use bywire::{DisconnectReason, Event, Key, Port, Priority, Rights, TransferError};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use crate::actor::{Actor, Stage};
-use crate::ends::{connect, expect_silence, next, open, options, pattern, start};
+use crate::ends::{connect, expect_silence, is_stopped, next, open, options, pattern, start};
 use crate::is_long;
 use crate::scene::{Scene, soon};
 
@@ -45,12 +45,6 @@ fn beginning(target: &mut Actor) -> (Key, u64) {
     let line = target.expect("ready");
     let (key, base) = line.split_once(' ').expect("two numbers");
     (Key(key.parse().expect("a key")), base.parse().expect("an address"))
-}
-
-fn is_stopped(process: Pid) -> bool {
-    let text =
-        std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).expect("it is there");
-    text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 #[test]

@@ -1,21 +1,24 @@
-//! Faults between two machines, with real processes and the kernel's own network: a process that is killed within a put, and
-//! a cable that is out for a while. `BYWIRE_SOAK=1` has them last as long as the documents promise.
+//! Faults between two machines, with real processes and the kernel's own network: processes that are killed, stopped or
+//! compute, cables that are out or mangle, and floods. `BYWIRE_SOAK=1` makes them longer.
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
 mod cable;
 mod ends;
+mod floods;
+mod idlers;
 mod kills;
 mod leftovers;
 mod mangled;
 mod mangler;
+mod node;
 #[path = "../scene/mod.rs"]
 mod scene;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("target", kills::target)]);
+    actor::play(&[("target", kills::target), ("node", node::serve), ("idle", idlers::idle)]);
 }
 
 /// The long form of a test is asked for by this variable.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub struct Running {
     reload: UnixStream,
     thread: Option<JoinHandle<()>>,
     /// What it says.
-    pub said: mpsc::Receiver<String>,
+    said: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Scene {
@@ -168,7 +168,8 @@ impl Machine {
             inside.run(serve).expect("it is a namespace");
         });
         beginning.recv_timeout(PATIENCE).expect("it begins");
-        self.service = Some(Running { stop: Some(stop), reload, thread: Some(thread), said });
+        self.service =
+            Some(Running { stop: Some(stop), reload, thread: Some(thread), said: Mutex::new(said) });
     }
 
     /// Ends its service.
@@ -180,7 +181,12 @@ impl Machine {
     pub fn reload(&self) -> String {
         let service = self.service.as_ref().expect("it runs");
         (&service.reload).write_all(b"!").expect("it listens");
-        service.said.recv_timeout(PATIENCE).expect("it says what it has read")
+        service
+            .said
+            .lock()
+            .expect("nobody panicked")
+            .recv_timeout(PATIENCE)
+            .expect("it says what it has read")
     }
 
     /// What `bywire status` gets.

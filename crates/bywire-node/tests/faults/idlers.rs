@@ -1,0 +1,134 @@
+//! Programs that compute and rarely call the library, one that never does, and one that is stopped.
+
+use std::time::{Duration, Instant};
+
+use bywire::{Event, Peer, Port, PortOptions, Priority};
+use rustix::process::Signal;
+
+use crate::actor::{Actor, Stage};
+use crate::ends::{connect, next, next_within, open, options, start, stop};
+use crate::scene::{Machine, Scene};
+
+/// A program that is given up by nobody is silent for longer than its peers wait for one whose machine is silent too.
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(4);
+/// Programs that compute, on either side.
+const COMPUTING: usize = 4;
+const MESSAGES: u64 = 50;
+
+/// A port that sends everything back. As told, it computes for a while between two calls, or does not call the library until
+/// it hears a line.
+pub fn idle(stage: &mut Stage) {
+    let (name, manner) = (stage.argument::<String>(0), stage.argument::<String>(1));
+    let mut port = Port::open(options(&stage.directory, &name)).expect("open");
+    stage.tell("ready");
+    let mut count = 0;
+    loop {
+        match port.poll() {
+            Some(Event::Message(message)) => {
+                port.send(message.peer, message.priority, &message.payload).expect("room");
+                count += 1;
+            }
+            Some(Event::Disconnected { .. }) => return,
+            Some(_) => {}
+            // Once the first message was sent back, so that the connection stands.
+            None if count > 0 && manner == "computes" => compute(Duration::from_millis(150)),
+            None if count == 1 && manner == "never" => {
+                stage.tell("silent");
+                let _line = stage.hear();
+                count += 1;
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+fn compute(for_so_long: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < for_so_long {
+        std::hint::black_box((0..10_000_u64).fold(0, |sum, number| sum ^ number));
+    }
+}
+
+/// One of them, as its peer sees it.
+struct Idler {
+    actor: Actor,
+    peer: Peer,
+    back: u64,
+}
+
+fn take(port: &mut Port, idlers: &mut [Idler], patience: Duration) -> bool {
+    match next_within(port, patience) {
+        Some(Event::Message(message)) => {
+            let idler = idlers.iter_mut().find(|idler| idler.peer == message.peer).expect("one of them");
+            assert_eq!(message.payload[..], idler.back.to_le_bytes());
+            idler.back += 1;
+            true
+        }
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+/// All of them on one machine, and their peer on the other.
+fn visit(here: &Machine, there: &Machine) {
+    let name = |number: usize| format!("idler{number}");
+    let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };
+    let mut port = open(here, options);
+    let mut idlers = Vec::new();
+    for number in 0..COMPUTING + 2 {
+        let manner = ["never", "stopped", "computes"][number.min(2)];
+        let mut actor = start(there, "idle", &[&name(number), manner]);
+        actor.expect("ready");
+        let peer = connect(&mut port, here, &format!("{}/{}", there.name, name(number)));
+        port.send(peer, Priority::Low, &0_u64.to_le_bytes()).expect("room");
+        assert!(matches!(next(&mut port), Event::Message(_)));
+        idlers.push(Idler { actor, peer, back: 1 });
+    }
+    idlers[0].actor.expect("silent");
+    stop(&idlers[1].actor);
+    let began = Instant::now();
+    for number in 1..MESSAGES {
+        for idler in &idlers {
+            port.send(idler.peer, Priority::Low, &number.to_le_bytes()).expect("room");
+        }
+    }
+    let mut took = None;
+    while began.elapsed() < SILENT || took.is_none() {
+        assert!(began.elapsed() < 5 * SILENT, "the others answer");
+        let _is_message = take(&mut port, &mut idlers, Duration::from_millis(20));
+        if idlers[2..].iter().all(|idler| idler.back == MESSAGES) {
+            took.get_or_insert_with(|| began.elapsed());
+        }
+    }
+    assert_eq!([idlers[0].back, idlers[1].back], [1, 1], "two are silent");
+    let again = Instant::now();
+    idlers[0].actor.tell("go on");
+    idlers[1].actor.signal(Signal::CONT);
+    while idlers.iter().any(|idler| idler.back < MESSAGES) {
+        assert!(take(&mut port, &mut idlers, 5 * SILENT), "all answer");
+    }
+    println!(
+        "{} to {}: {COMPUTING} that compute answered within {:?}; two were silent for {SILENT:?}, and answered everything \
+         {:?} later",
+        here.name,
+        there.name,
+        took.expect("they did"),
+        again.elapsed()
+    );
+    for idler in idlers {
+        port.disconnect(idler.peer);
+        assert!(matches!(next(&mut port), Event::Disconnected { .. }));
+        idler.actor.finish();
+    }
+}
+
+#[test]
+fn programs_that_rarely_or_never_call_the_library_keep_their_connections() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    std::thread::scope(|scope| {
+        scope.spawn(|| visit(here, there));
+        scope.spawn(|| visit(there, here));
+    });
+}
