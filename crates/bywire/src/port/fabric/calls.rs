@@ -131,8 +131,10 @@ impl Port {
         announce: bool,
     ) -> Result<Peer, ConnectError> {
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
-        let fabric = self.fabric().map_err(ConnectError::System)?;
-        if fabric.service.socket().is_none() {
+        self.fabric().map_err(ConnectError::System)?;
+        // A program may connect again and again without polling: here it learns that its node has gone.
+        self.hear_node();
+        if self.fabric.as_deref().is_some_and(|fabric| fabric.service.socket().is_none()) {
             self.join_node().map_err(ConnectError::NoFabric)?;
         }
         let call = Call {
