@@ -1,8 +1,9 @@
 //! Faults between two machines, with real processes and the kernel's own network: processes that are killed, stopped or
-//! compute, cables that are out or mangle, and floods. `BYWIRE_SOAK=1` makes them longer.
+//! compute, cables that are out or mangle, services that are away, and floods. `BYWIRE_SOAK=1` makes them longer.
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
+mod away;
 mod cable;
 mod ends;
 mod floods;

@@ -1,0 +1,130 @@
+//! Services that are killed, stopped and started again under a transfer, which never notices.
+
+use std::time::{Duration, Instant};
+
+use bywire::{ConnectError, Event, NoFabric, Port};
+use rustix::process::Signal;
+
+use crate::cable::Stream;
+use crate::ends::{next, open, options, stop, try_connect};
+use crate::node::start_node;
+use crate::scene::{Machine, PATIENCE, Scene};
+
+/// A machine to which others connect while the stream goes on.
+struct Visits<'scene> {
+    here: &'scene Machine,
+    port: Port,
+}
+
+impl Visits<'_> {
+    /// One try to connect. What came about is ended again.
+    fn once(&mut self) -> Result<(), ConnectError> {
+        let peer = try_connect(&mut self.port, self.here, "b/visited")?;
+        self.port.disconnect(peer);
+        assert!(matches!(next(&mut self.port), Event::Disconnected { .. }));
+        Ok(())
+    }
+
+    /// Tries until it succeeds. Returns how long that took.
+    fn until_it_succeeds(&mut self) -> Duration {
+        let began = Instant::now();
+        while let Err(error) = self.once() {
+            let waits = [
+                ConnectError::Unreachable,
+                ConnectError::NoPort,
+                ConnectError::NoFabric(NoFabric::NotRunning),
+            ];
+            assert!(waits.contains(&error), "{error:?}");
+            assert!(began.elapsed() < PATIENCE, "still {error:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        began.elapsed()
+    }
+}
+
+/// Runs something while the stream goes on, which it must do every second.
+fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(run);
+        loop {
+            assert!(stream.go_on(Duration::from_secs(1)).is_some(), "it goes on");
+            if running.is_finished() {
+                return running.join().expect("it went well");
+            }
+        }
+    })
+}
+
+#[test]
+fn a_transfer_never_notices_services_that_are_killed_or_stopped() {
+    let Some(scene) = Scene::set(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let (mut ours, mut theirs) = (start_node(here), start_node(there));
+    let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
+    let visited = open(there, options(&there.runtime(), "visited"));
+    let (done, is_done) = std::sync::mpsc::channel();
+    let visited = std::thread::spawn(move || welcome(visited, &is_done));
+    let mut visits = Visits { here, port: open(here, options(&here.runtime(), "visiting")) };
+    meanwhile(&mut stream, || visits.once()).expect("both serve");
+
+    theirs.kill();
+    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is away");
+    assert_eq!(error, ConnectError::Unreachable);
+    theirs = start_node(there);
+    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    println!("the other service was killed: `{error}`; {after:?} after the next one began, connects succeed");
+
+    stop(&theirs);
+    let began = Instant::now();
+    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is stopped");
+    assert_eq!(error, ConnectError::Unreachable);
+    let waited = began.elapsed();
+    theirs.signal(Signal::CONT);
+    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    println!(
+        "the other service was stopped: an error after {waited:?}; {after:?} after it goes on, connects succeed"
+    );
+
+    ours.kill();
+    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is away");
+    assert_eq!(error, ConnectError::NoFabric(NoFabric::NotRunning));
+    ours = start_node(here);
+    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    println!("this service was killed: `{error}`; {after:?} after the next one began, connects succeed");
+
+    // A request waits for a service that is stopped for a moment.
+    stop(&ours);
+    let after = meanwhile(&mut stream, || {
+        std::thread::scope(|scope| {
+            let visiting = scope.spawn(|| visits.once());
+            std::thread::sleep(Duration::from_secs(1));
+            assert!(!visiting.is_finished(), "it waits");
+            let goes_on = Instant::now();
+            ours.signal(Signal::CONT);
+            visiting.join().expect("no panic").expect("it succeeds");
+            goes_on.elapsed()
+        })
+    });
+    println!("this service was stopped: a connect waited, and succeeded {after:?} after it goes on");
+
+    // Both end and begin in good order.
+    theirs.tell("end");
+    theirs.finish();
+    ours.tell("end");
+    ours.finish();
+    meanwhile(&mut stream, || std::thread::sleep(Duration::from_millis(300)));
+    let (_ours, _theirs) = (start_node(here), start_node(there));
+    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    println!("both ended and began: connects succeed {after:?} later");
+    let (count, reason) = stream.finish();
+    println!("{count} messages, each right; then {reason:?}");
+    drop(done);
+    visited.join().expect("it went well");
+}
+
+/// Has everybody come and go, until it is told to end.
+fn welcome(mut port: Port, is_done: &std::sync::mpsc::Receiver<()>) {
+    while is_done.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+        let _event = port.wait(Some(Duration::from_millis(50))).expect("wait");
+    }
+}
