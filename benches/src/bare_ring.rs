@@ -5,8 +5,8 @@
 
 use std::hint;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
@@ -171,8 +171,25 @@ fn run<T: Send + 'static>(
     consume: impl FnOnce() -> T + Send + 'static,
     produce: impl FnOnce() + Send + 'static,
 ) -> Result<T> {
-    let consumer = thread::spawn(move || pin::pin_to(target).map(|()| consume()));
-    let producer = thread::spawn(move || pin::pin_to(source).map(|()| produce()));
+    // Both are pinned before either begins: the one would wait for ever for the other.
+    let start = Arc::new((Barrier::new(2), AtomicU64::new(0)));
+    let pinned = |core: u32| {
+        let start = Arc::clone(&start);
+        move || {
+            let (barrier, failures) = &*start;
+            let pinned = pin::pin_to(core);
+            // Relaxed: the barrier orders it.
+            failures.fetch_add(u64::from(pinned.is_err()), Ordering::Relaxed);
+            barrier.wait();
+            pinned.and_then(|()| match failures.load(Ordering::Relaxed) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::other("the other end was not pinned to its core")),
+            })
+        }
+    };
+    let (begin_consumer, begin_producer) = (pinned(target), pinned(source));
+    let consumer = thread::spawn(move || begin_consumer().map(|()| consume()));
+    let producer = thread::spawn(move || begin_producer().map(|()| produce()));
     producer.join().map_err(|_| anyhow::anyhow!("the producer panicked"))??;
     Ok(consumer.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))??)
 }

@@ -17,7 +17,7 @@ use bywire_measure::endpoint::{Kind, Mark};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::pin;
-use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, UdpSocket};
+use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, SendError, UdpSocket};
 
 use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
@@ -38,7 +38,7 @@ const WINDOW_BYTES: u64 = 512 << 10;
 /// The target tells what it has in steps of this.
 const TOLD_AT_ONCE: u64 = 64 << 10;
 const SOCKET_BYTES: usize = 8 << 20;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What two ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl End {
                     return Ok(bytes);
                 }
             }
-            ensure!(started.elapsed() < PATIENCE, "nothing has come for {} s", PATIENCE.as_secs());
+            ensure!(started.elapsed() < TIMEOUT, "nothing has come for {} s", TIMEOUT.as_secs());
         }
     }
 
@@ -195,7 +195,14 @@ impl End {
                     self.protection.finish(packet, self.number)?;
                     (filled, left, sent) = (filled + packet.len(), later, sent + now.len() as u64);
                 }
-                self.socket.send_batch(None, &batch[..filled], PACKET_BYTES)?;
+                let mut left = &batch[..filled];
+                while !left.is_empty() {
+                    match self.socket.send_batch(None, left, PACKET_BYTES) {
+                        Ok(bytes) => left = &left[bytes..],
+                        Err(SendError::Full) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
                 while sent - taken > WINDOW_BYTES {
                     taken = self.word()?;
                 }
@@ -249,7 +256,13 @@ pub fn play(words: &[String]) -> Result<()> {
     };
     pin::pin_to(core.parse()?)?;
     let socket = UdpSocket::bind(own.parse()?)?;
-    socket.request_buffers(SOCKET_BYTES)?;
+    let granted_bytes = socket.request_buffers(SOCKET_BYTES)?.receive_bytes;
+    ensure!(
+        granted_bytes as u64 >= 4 * WINDOW_BYTES,
+        "a socket has {granted_bytes} bytes for what has come, and the bare loop needs {}: run as root, or set the sysctl \
+         net.core.rmem_max",
+        4 * WINDOW_BYTES
+    );
     socket.join_received();
     socket.connect(peer.parse()?)?;
     let protection = Protection::new(sealed == "sealed")?;
@@ -281,6 +294,7 @@ pub fn contestant(
 
 fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -> Result<f64> {
     let (source_core, target_core) = pin::two_cores();
+    let timeout = Duration::from_secs_f64(seconds) + 4 * TIMEOUT;
     let address = |namespace: &bywire_measure::namespaces::Namespace, port| {
         SocketAddr::new(IpAddr::V4(namespace.address()), port).to_string()
     };
@@ -300,6 +314,6 @@ fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -
     let mut line = String::new();
     BufReader::new(said).read_line(&mut line)?;
     ensure!(line.trim() == "ready", "the target of a bare loop has not begun");
-    let printed = start("source", source_core, &source, &target)?.printed("the bare loop", PATIENCE * 4)?;
+    let printed = start("source", source_core, &source, &target)?.printed("the bare loop", timeout)?;
     Ok(printed.trim().parse()?)
 }

@@ -109,7 +109,12 @@ fn contestants(pair_seconds: f64) -> Contest {
                 }
             }
         }
-        Err(error) => contest.add("bare", Err(error)),
+        Err(error) => {
+            let reason = format!("{error:#}");
+            for name in ["latency bare", "latency sealed", "long bare", "long sealed"] {
+                contest.add(name, Err(anyhow::anyhow!(reason.clone())));
+            }
+        }
     }
     contest
 }
@@ -140,9 +145,6 @@ mod tests {
     #[test]
     fn every_figure_is_of_a_series_that_is_taken() {
         let contest = contestants(0.1);
-        if contest.entries().iter().any(|entry| !entry.failures.is_empty()) {
-            return eprintln!("not run: {:?}", contest.entries()[0].failures);
-        }
         must::assert_contestants(&MUSTS, &contest);
     }
 }

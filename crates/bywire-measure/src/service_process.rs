@@ -1,6 +1,6 @@
 //! A service of this program that runs beside measurements: `bywire eth up` or `bywire up`.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -11,6 +11,9 @@ use crate::interrupt::Leader;
 
 /// How long a service may take until it is ready, and until it knows the others.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long to wait for the reason of a service that has ended.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// A running service in a process group of its own. Dropping it ends the group.
 #[derive(Debug)]
@@ -40,7 +43,14 @@ impl ServiceProcess {
         let name = self.name;
         let child = &mut self.leader.child;
         let said = child.stdout.take().with_context(|| format!("`{name}` has no output"))?;
-        let mut complaints = child.stderr.take().with_context(|| format!("`{name}` has no errors"))?;
+        let complaints = child.stderr.take().with_context(|| format!("`{name}` has no errors"))?;
+        // Its errors are read from the beginning, so that it never blocks on a full pipe; the first line tells the reason.
+        let (complain, complaint) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(complaints).lines().map_while(Result::ok) {
+                let _nobody_listens = complain.send(line);
+            }
+        });
         let (sender, lines) = channel();
         // Its later output is read too, so that it never blocks on a full pipe.
         std::thread::spawn(move || {
@@ -52,16 +62,15 @@ impl ServiceProcess {
         for _ in 0..expected {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => bail!("`{name}` is not ready in time"),
-                Err(RecvTimeoutError::Disconnected) => {
-                    let mut said = String::new();
-                    complaints.read_to_string(&mut said)?;
-                    let reason = said.lines().next().unwrap_or("nothing");
-                    bail!("`{name}` ended: {}", reason.trim_start_matches("bywire: "));
+                Err(error) => {
+                    let said =
+                        complaint.recv_timeout(LAST_WORDS).unwrap_or_else(|_| "it said nothing".to_owned());
+                    let what =
+                        if error == RecvTimeoutError::Timeout { "is not ready in time" } else { "ended" };
+                    bail!("`{name}` {what}: {}", said.trim_start_matches("bywire: "));
                 }
             }
         }
-        std::thread::spawn(move || std::io::copy(&mut complaints, &mut std::io::sink()));
         Ok(())
     }
 }

@@ -20,10 +20,9 @@ use crate::switched_network::SwitchedNetwork;
 /// The namespaces, nodes and hosts that pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
 pub struct Topology {
+    fabrics: BTreeMap<(FrameLink, Security), Arc<FabricPair>>,
     namespaces: BTreeMap<FrameLink, Arc<Namespaces>>,
     networks: BTreeMap<(FrameLink, u32), Arc<SwitchedNetwork>>,
-    /// Before the namespaces they are in.
-    fabrics: BTreeMap<(FrameLink, Security), Arc<FabricPair>>,
     hosts: BTreeMap<String, Arc<Host>>,
 }
 

@@ -123,7 +123,10 @@ impl Port {
             return Err(ConnectError::Forked);
         }
         if !self.is_here(&address.node) {
-            return self.begin_call(address, announce);
+            let peer = self.begin_call(address, announce)?;
+            // An armed port has to wake up for its deadline.
+            self.stir();
+            return Ok(peer);
         }
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
         let connecting = self.reach_out(address, announce)?;

@@ -181,11 +181,9 @@ impl Port {
             port: call.address.port.to_string(),
             introduction: introduction(&self.options, call.number),
         };
-        if fabric.service.ask(&request) {
-            call.stage = Stage::Asked;
-        } else {
-            self.end(index, DisconnectReason::NotConnected(ConnectError::NoFabric(NoFabric::Silent)));
-        }
+        // Where the socket is full it waits, for as long as a call may.
+        fabric.service.tell(&request);
+        call.stage = Stage::Asked;
     }
 
     /// The node has reported that a call leads to this machine itself.
@@ -296,10 +294,8 @@ impl Port {
                 Request::Decline { offer, refusal }
             }
         };
-        if let Some(fabric) = self.fabric.as_deref()
-            && !fabric.service.ask(&request)
-        {
-            self.lose_node(NoFabric::Silent);
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.service.tell(&request);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::message::event::Event;
 use crate::message::options::Reach;
 use crate::message::peer::Peer;
 use crate::port::Port;
-use crate::port::far::{Call, Far, Leaving};
+use crate::port::far::{Call, Far, Leaving, Stage};
 use crate::port::slots::Slot;
 
 /// How long the end of a peer waits until the program takes events.
@@ -53,8 +53,13 @@ impl Port {
             // What it sent before is delivered once there is room.
             Some(reason) => self.drain_far(now_ns, index, reason),
             None => {
-                if far.wire.has_room_to_tell() {
-                    far.advance(&mut self.resources);
+                let has_failed = far.wire.has_room_to_tell() && far.advance(&mut self.resources);
+                let wants_window = !far.is_window_refused && far.wire.wants_large_window();
+                if has_failed && let Some(fabric) = self.fabric.as_deref_mut() {
+                    fabric.news.push(index);
+                }
+                if wants_window && self.large_windows_left > 0 {
+                    self.open_window(index);
                 }
                 self.look_for_idleness(now_ns, index);
                 self.look_for_silence(now_ns, index);
@@ -102,7 +107,7 @@ impl Port {
         if is_long && now_ns.saturating_sub(far.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
             far.inquired_ns = now_ns;
             // Without a node there is nobody to ask.
-            fabric.service.ask(&Request::Inquire { connection: far.number });
+            fabric.service.tell(&Request::Inquire { connection: far.number });
         }
         let next_ns = since_ns.max(far.vouched_ns).saturating_add(after_ns);
         fabric.wake_at(index, next_ns.min(now_ns.saturating_add(INQUIRY_NS.min(after_ns / 4))));
@@ -194,7 +199,11 @@ impl Port {
     /// The last step of a connection that was not established.
     pub(in crate::port) fn end_call(&mut self, peer: Peer, call: Call, reason: DisconnectReason) {
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.release(call.number, peer.index);
+            match call.stage {
+                // The node has never heard of it.
+                Stage::Held => fabric.forget(call.number, peer.index),
+                _ => fabric.release(call.number, peer.index),
+            }
         }
         // A port that called this one has not been reported yet.
         if call.announce && call.is_caller {

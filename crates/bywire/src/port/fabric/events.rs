@@ -147,7 +147,7 @@ impl Port {
 
     /// Gives a peer a large window, if its user may have one more.
     #[cold]
-    fn open_window(&mut self, index: u32) {
+    pub(super) fn open_window(&mut self, index: u32) {
         let total = self.options.large_window_peers_max as usize;
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         let user = far.wire.transfers.foreign_user().cloned();
@@ -233,7 +233,8 @@ impl Port {
             fabric.news.push(peer.index);
         }
         self.send_far(peer);
-        if !self.resources.events.is_empty() {
+        let has_news = self.fabric.as_deref().is_some_and(|fabric| !fabric.news.is_empty());
+        if has_news || !self.resources.events.is_empty() {
             self.stir();
         }
     }

@@ -104,6 +104,10 @@ impl Fabric {
         if far.wire.has_work() && far.advance(resources) {
             self.news.push(index);
         }
+        // A long transfer goes from its packets to its place, so nothing is there to be taken before its end.
+        if !far.is_window_refused && far.wire.wants_large_window() {
+            self.news.push(index);
+        }
         far.active_ns = now_ns;
         self.timers.set(index, now_ns.saturating_add(IDLE_NS));
         // Nothing is received from a peer that is not connected yet, or no longer.

@@ -124,6 +124,9 @@ impl Service {
     /// Sends what is owed to the node, as far as there is room.
     pub fn pay(&mut self) {
         let Some(socket) = &self.socket else { return };
+        if self.pay_at_ns.is_some_and(|at_ns| clock::nanoseconds() < at_ns) {
+            return;
+        }
         while let Some(bytes) = self.owed.front() {
             if socket.send(bytes, &[]).is_err() {
                 break;
@@ -131,12 +134,6 @@ impl Service {
             self.owed.pop_front();
         }
         self.pay_at_ns = (!self.owed.is_empty()).then(|| clock::nanoseconds().saturating_add(PAY_PAUSE_NS));
-    }
-
-    /// Sends a request. `false`: the node is absent, or does not read.
-    pub fn ask(&self, request: &Request) -> bool {
-        let Some(socket) = &self.socket else { return false };
-        to_bytes(request).is_ok_and(|bytes| socket.send(&bytes, &[]).is_ok())
     }
 
     /// The next packet of the node. `Ok(None)`: there is none now.

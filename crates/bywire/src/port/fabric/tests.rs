@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::frame::Lane;
+use bywire_wire::record::Head;
 use bywire_wire::service::{End, Notice, PACKET_BYTES_MAX, Request, from_bytes, to_bytes};
 
 use super::scene::{PATIENCE, Scene};
@@ -318,6 +319,27 @@ fn a_large_window_that_was_refused_is_asked_for_again() {
     scene.far(other.peer).is_window_refused = true;
     scene.port.end(one.peer.index, DisconnectReason::Died);
     assert!(!scene.far(other.peer).is_window_refused);
+}
+
+#[test]
+fn a_window_grows_in_the_middle_of_the_first_long_message() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    let length = 8 << 20;
+    assert!(scene.port.post_receive(Priority::Low, vec![0; length]).is_ok());
+    let mut record = Vec::new();
+    Head::Message { length: length as u64, is_long: true, is_prompt: false }.write(&mut record);
+    record.resize(record.len() + length, 1);
+    played.connection.send(Lane::Low, record).expect("room");
+    let mut has_grown = false;
+    scene.until(|port, event| {
+        played.turn();
+        let is_over = matches!(event, Some(Event::Message(_)));
+        let far = port.slots.state_at(played.peer.index);
+        has_grown |= !is_over && matches!(far, Some(Slot::Wire(far)) if far.wire.has_large_window());
+        is_over
+    });
+    assert!(has_grown);
 }
 
 #[test]
