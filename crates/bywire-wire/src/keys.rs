@@ -105,7 +105,8 @@ impl KeyType for Length {
     }
 }
 
-fn derive<const LENGTH: usize>(secret: &Prk, label: &[u8]) -> Zeroizing<[u8; LENGTH]> {
+/// A key out of a secret, for one purpose.
+pub(crate) fn derive<const LENGTH: usize>(secret: &Prk, label: &[u8]) -> Zeroizing<[u8; LENGTH]> {
     let mut bytes = Zeroizing::new([0; LENGTH]);
     let label = [label];
     // It fails only for lengths above 255 hashes.

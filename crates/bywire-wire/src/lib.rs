@@ -22,6 +22,7 @@
 
 pub mod ack;
 pub mod batch;
+pub mod bucket;
 pub mod channel;
 pub mod congestion;
 pub mod connection;

@@ -47,19 +47,20 @@ impl Cookies {
     }
 }
 
-/// Maps IPv4 addresses to one form. Whether they are written as IPv6 addresses depends on the socket.
-fn address_bytes(address: SocketAddr) -> [u8; 18] {
+/// What a cookie stands for: an IPv4 address, or the 64 bits in front of an IPv6 one, as whoever has one address of these has
+/// all of them. The port is none of it: who has an address has all its ports. Whether IPv4 addresses are written as IPv6 ones
+/// depends on the socket, and changes nothing.
+fn address_bytes(address: SocketAddr) -> [u8; 8] {
     if planted::is(Bug::CookieForAll) {
-        return [0; 18];
+        return [0; 8];
     }
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
-    let mut bytes = [0; 18];
-    bytes[..16].copy_from_slice(&ip.octets());
-    bytes[16..].copy_from_slice(&address.port().to_le_bytes());
-    bytes
+    let [front, back] = [0, 8].map(|at| *ip.octets()[at..].first_chunk().expect("an address has 16 bytes"));
+    // The front of a mapped address is zero, which begins no address that is routed.
+    if front == [0; 8] { back } else { front }
 }
 
 /// The packet with a cookie for the sender of a hello with this number and `mac1`.

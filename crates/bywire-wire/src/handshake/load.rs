@@ -1,5 +1,6 @@
 //! Limits the work that strangers can cause: handshakes are counted in a constant number of buckets.
 
+use crate::bucket::Bucket;
 use crate::planted::{self, Bug};
 
 /// The sustained interval of handshakes: 500 in a second use a tenth of a core.
@@ -11,27 +12,6 @@ const LOAD: u64 = 32;
 /// The limits of one address under load, as in WireGuard: 20 in a second, 5 at once.
 const SOURCE_INTERVAL_NS: u64 = 50_000_000;
 const SOURCE_BURST: u64 = 5;
-
-/// A bucket that drains at a constant rate.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    empty_at_ns: u64,
-}
-
-impl Bucket {
-    fn level(&self, now_ns: u64, interval_ns: u64) -> u64 {
-        self.empty_at_ns.saturating_sub(now_ns).div_ceil(interval_ns)
-    }
-
-    /// Adds one. `false`: it is full.
-    fn put(&mut self, now_ns: u64, interval_ns: u64, burst: u64) -> bool {
-        if self.level(now_ns, interval_ns) >= burst {
-            return false;
-        }
-        self.empty_at_ns = self.empty_at_ns.max(now_ns).saturating_add(interval_ns);
-        true
-    }
-}
 
 /// The buckets.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::hmac::{self, HMAC_SHA256, Key};
 
+use crate::keys;
+
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 /// Bytes of a check, and of a cookie.
@@ -44,11 +46,7 @@ impl MacKey {
 
 /// A key derived from a secret.
 pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    let secret = Salt::new(HKDF_SHA256, salt).extract(secret);
-    let derived = secret.expand(&[label], HKDF_SHA256).and_then(|derived| derived.fill(&mut key));
-    derived.expect("a key is shorter than 255 hashes");
-    key
+    *keys::derive(&Salt::new(HKDF_SHA256, salt).extract(secret), label)
 }
 
 /// The key that encrypts a cookie, known only to those who know the public key of the sender. No key is used twice,
