@@ -259,12 +259,11 @@ fn stranger_text(name: &str) -> &str {
     }
 }
 
-fn security_text(security: Option<Security>) -> &'static str {
+fn security_text(security: Security) -> &'static str {
     match security {
-        None => "older than the service",
-        Some(Security::Plain) => "not encrypted",
-        Some(Security::Aes256Gcm) => "AES-256-GCM",
-        Some(Security::ChaCha20Poly1305) => "ChaCha20-Poly1305",
+        Security::Plain => "not encrypted",
+        Security::Aes256Gcm => "AES-256-GCM",
+        Security::ChaCha20Poly1305 => "ChaCha20-Poly1305",
     }
 }
 
@@ -288,7 +287,7 @@ pub fn object(entries: Option<&[Entry]>) -> Value {
             Entry::Connection(connection) => connections.push(json!({
                 "port": connection.port, "peer_node": connection.peer_node, "peer_port": connection.peer_port,
                 "peer_user": connection.peer_user,
-                "security": connection.security.map(|security| security_text(Some(security))),
+                "security": security_text(connection.security),
             })),
         }
     }

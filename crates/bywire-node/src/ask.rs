@@ -8,7 +8,7 @@ use bywire::runtime::RuntimeDirectory;
 use bywire_sys::poller::Poller;
 use bywire_sys::process;
 use bywire_sys::socket::{Received, Socket};
-use bywire_wire::service::status::Entry;
+use bywire_wire::service::status::{Entry, Position};
 use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
 
 /// How long a service may take for each part of the answer.
@@ -46,9 +46,9 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
     }
     let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
     poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
-    let (mut entries, mut from) = (Vec::new(), 0);
+    let (mut entries, mut from) = (Vec::new(), Position::Start);
     loop {
-        let request = Request::Status { version: VERSION, from };
+        let request = Request::Status { version: VERSION, from: from.clone() };
         let request = service::to_bytes(&request).map_err(|_| AskError::Silent)?;
         socket.send(&request, &[]).map_err(|_| AskError::Silent)?;
         let (part, next) = answer(&socket, &mut poller)?;
@@ -60,7 +60,7 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
     }
 }
 
-fn answer(socket: &Socket, poller: &mut Poller) -> Result<(Vec<Entry>, Option<u32>), AskError> {
+fn answer(socket: &Socket, poller: &mut Poller) -> Result<(Vec<Entry>, Option<Position>), AskError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut packet = [0; PACKET_BYTES_MAX];

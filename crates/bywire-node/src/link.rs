@@ -16,17 +16,27 @@ const PACKETS_PER_TURN: usize = 64;
 /// The most messages to one node that wait for room. Beyond that the channel is begun anew, and both services compare
 /// their lists.
 const WAITING_MAX: usize = 16_384;
-/// The requested size of the socket's queues. Services send little, but strangers may send much.
+/// Of these, messages that the requests of one user have caused. Behind that its programs have to wait.
+const WAITING_MAX_OF_USER: usize = 256;
+/// Wanted for the socket's queues: services say little, but strangers may say much.
 const BUFFER_BYTES: usize = 1 << 20;
 /// The payload that every IPv6 path carries, used if the kernel does not know the route.
 const ROUTE_BYTES: u16 = 1232;
+
+/// A message that waits for room in its channel, and the user whose request has caused it.
+struct Waiting {
+    bytes: Vec<u8>,
+    user: Option<u32>,
+}
 
 /// The socket and the channels.
 pub struct Link {
     socket: UdpSocket,
     channels: Channels,
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
-    waiting: HashMap<PublicKey, VecDeque<Vec<u8>>>,
+    waiting: HashMap<PublicKey, VecDeque<Waiting>>,
+    /// How many of them users have caused.
+    caused: HashMap<u32, usize>,
     buffer: Vec<u8>,
     batch: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -45,6 +55,7 @@ impl Link {
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
             waiting: HashMap::new(),
+            caused: HashMap::new(),
             buffer: vec![0; udp::RECEIVE_BYTES],
             batch: Vec::new(),
         })
@@ -64,7 +75,7 @@ impl Link {
     /// Removes a node that is no longer in the fabric.
     pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
         self.channels.remove(now_ns, node);
-        self.waiting.remove(node);
+        self.forget(node);
         self.addresses.remove(node);
     }
 
@@ -89,17 +100,38 @@ impl Link {
 
     /// Forgets waiting messages, which were for the channel that is down.
     pub fn forget(&mut self, node: &PublicKey) {
-        self.waiting.remove(node);
+        for Waiting { user, .. } in self.waiting.remove(node).into_iter().flatten() {
+            Self::forgive(&mut self.caused, user);
+        }
     }
 
-    /// Sends a message, now or once there is room.
-    pub fn send(&mut self, now_ns: u64, node: PublicKey, message: &ServiceMessage) {
-        // Each part of a message is bounded so that it fits. One that did not fit would count as lost with its channel.
+    /// May the requests of a user cause messages to other nodes now?
+    pub fn may_ask(&self, user: u32) -> bool {
+        self.caused.get(&user).is_none_or(|count| *count < WAITING_MAX_OF_USER)
+    }
+
+    fn forgive(caused: &mut HashMap<u32, usize>, user: Option<u32>) {
+        if let Some(user) = user
+            && let Some(count) = caused.get_mut(&user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                caused.remove(&user);
+            }
+        }
+    }
+
+    /// Sends a message, now or once there is room. The request of `user` has caused it.
+    pub fn send(&mut self, now_ns: u64, node: PublicKey, message: &ServiceMessage, user: Option<u32>) {
+        // Each part of a message is bounded so that it fits. One that did not would be as lost as with its channel.
         let Ok(bytes) = service::to_bytes(message) else { return };
         let waiting = self.waiting.entry(node).or_default();
-        waiting.push_back(bytes);
+        waiting.push_back(Waiting { bytes, user });
+        if let Some(user) = user {
+            *self.caused.entry(user).or_default() += 1;
+        }
         if waiting.len() > WAITING_MAX {
-            self.waiting.remove(&node);
+            self.forget(&node);
             self.begin_anew(now_ns, &node);
         }
     }
@@ -107,12 +139,14 @@ impl Link {
     /// Passes waiting messages to the channels, as far as they have room.
     fn drain(&mut self, now_ns: u64) {
         for (node, waiting) in &mut self.waiting {
-            while let Some(bytes) = waiting.front() {
+            while let Some(Waiting { bytes, user }) = waiting.front() {
                 match self.channels.send(now_ns, node, bytes) {
-                    Ok(()) => drop(waiting.pop_front()),
+                    // Without a channel: its end has been told, or will be.
+                    Ok(()) | Err(SendError::NotUp | SendError::Length) => {
+                        Self::forgive(&mut self.caused, *user);
+                        waiting.pop_front();
+                    }
                     Err(SendError::Full) => break,
-                    // The end of the channel has been reported, or will be.
-                    Err(_) => waiting.clear(),
                 }
             }
         }

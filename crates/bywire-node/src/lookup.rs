@@ -1,14 +1,17 @@
 //! Questions that another program answers in its own time: the names of users and the addresses of hosts. A thread for
 //! each kind asks them, so that a directory service or a name server that does not answer delays nothing else.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bywire_sys::names;
 use bywire_wire::handshake::PublicKey;
+use bywire_wire::service::GROUPS_BYTES_MAX;
 use bywire_wire::service_message::GROUPS_MAX;
 
 use crate::broker::{PortId, USER_BYTES_MAX};
@@ -16,8 +19,6 @@ use crate::fabric::ServiceAddress;
 
 /// The most questions that wait. A port asks at most one.
 const WAITING_MAX: usize = 4096;
-/// The most bytes of the names of a user's groups.
-const GROUPS_BYTES_MAX: usize = 1536;
 /// The most addresses of one host.
 const HOST_ADDRESSES_MAX: usize = 16;
 
@@ -66,8 +67,8 @@ pub enum Answer {
 /// The threads that ask.
 #[derive(Debug)]
 pub struct Lookups {
-    users: SyncSender<Question>,
-    hosts: SyncSender<Question>,
+    users: Arc<Line>,
+    hosts: Arc<Line>,
     answers: Receiver<Answer>,
     bell: UnixStream,
 }
@@ -82,11 +83,12 @@ impl Lookups {
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
         let (told, answers) = mpsc::channel();
-        let thread = |name: &str| -> std::io::Result<SyncSender<Question>> {
-            let (ask, asked) = mpsc::sync_channel::<Question>(WAITING_MAX);
+        let thread = |name: &str| -> std::io::Result<Arc<Line>> {
+            let line = Arc::new(Line::default());
+            let asked = line.clone();
             let (told, ringer) = (told.clone(), ringer.try_clone()?);
             std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-                for question in asked {
+                while let Some(question) = asked.next() {
                     if told.send(answer(question)).is_err() {
                         return;
                     }
@@ -94,18 +96,17 @@ impl Lookups {
                     let _ = (&ringer).write(&[0]);
                 }
             })?;
-            Ok(ask)
+            Ok(line)
         };
         Ok(Self { users: thread("users")?, hosts: thread("hosts")?, answers, bell })
     }
 
     /// Adds a question. `false`: too many wait.
     pub fn ask(&self, question: Question) -> bool {
-        let thread = match question {
-            Question::User { .. } => &self.users,
-            Question::Node { .. } => &self.hosts,
-        };
-        !matches!(thread.try_send(question), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
+        match question {
+            Question::User { uid, .. } => self.users.join(uid, question),
+            Question::Node { .. } => self.hosts.join(0, question),
+        }
     }
 
     /// The answers since the last call.
@@ -113,6 +114,74 @@ impl Lookups {
         let mut bytes = [0; 64];
         while matches!((&self.bell).read(&mut bytes), Ok(1..)) {}
         self.answers.try_iter().collect()
+    }
+}
+
+impl Drop for Lookups {
+    fn drop(&mut self) {
+        self.users.close();
+        self.hosts.close();
+    }
+}
+
+/// Questions that wait. Each user has a line of its own, and the lines have their turns.
+#[derive(Debug, Default)]
+struct Line {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By user, in the order of their turns. None is empty.
+    lines: VecDeque<(u32, VecDeque<Question>)>,
+    count: usize,
+    is_closed: bool,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing is left half done by a thread that panics.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a question at the end of its user's line. `false`: too many wait.
+    fn join(&self, user: u32, question: Question) -> bool {
+        let mut waiting = self.lock();
+        if waiting.count >= WAITING_MAX {
+            return false;
+        }
+        waiting.count += 1;
+        match waiting.lines.iter_mut().find(|(of, _)| *of == user) {
+            Some((_, line)) => line.push_back(question),
+            None => waiting.lines.push_back((user, [question].into())),
+        }
+        self.changed.notify_one();
+        true
+    }
+
+    /// Waits for the next question. `None`: there will be none.
+    fn next(&self) -> Option<Question> {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.is_closed {
+                return None;
+            }
+            if let Some((user, mut line)) = waiting.lines.pop_front() {
+                let question = line.pop_front();
+                if !line.is_empty() {
+                    waiting.lines.push_back((user, line));
+                }
+                waiting.count -= 1;
+                return question;
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_one();
     }
 }
 
@@ -156,6 +225,21 @@ fn answer(question: Question) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_have_their_turns_however_much_one_of_them_asks() {
+        let line = Line::default();
+        let question = |port, uid| Question::User { port, uid, gids: Vec::new() };
+        assert!((0..1000).all(|port| line.join(7, question(port, 7))));
+        assert!(line.join(8, question(1000, 8)) && line.join(9, question(1001, 9)));
+        let next = || match line.next() {
+            Some(Question::User { port, .. }) => port,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([next(), next(), next(), next(), next()], [0, 1000, 1001, 1, 2]);
+        line.close();
+        assert!(line.next().is_none());
+    }
 
     #[test]
     fn names_and_addresses_are_found_and_unknown_ones_are_told() {

@@ -61,8 +61,16 @@ fn packets_and_descriptors_that_are_wrong_end_their_own_socket_only() {
     let claim = |name: &str, udp_port| {
         let (port, incarnation, kept) = (name.to_owned(), 7, Vec::new());
         let version = service::VERSION;
-        to_bytes(&Request::Register { version, port, incarnation, is_reachable: true, udp_port, kept })
-            .expect("it fits")
+        to_bytes(&Request::Register {
+            version,
+            port,
+            incarnation,
+            is_reachable: true,
+            udp_port,
+            kept,
+            is_last: true,
+        })
+        .expect("it fits")
     };
     let refused = |reason| Some(Notice::Refused(reason));
     // This process has the name, so whatever is refused is refused for something else.
@@ -78,7 +86,7 @@ fn packets_and_descriptors_that_are_wrong_end_their_own_socket_only() {
     assert_eq!(answer(a, &claim("nobody", 4000), &[&udp]), refused(Unregistered::Unverified));
     assert_eq!(answer(a, &claim("../asking", 4000), &[&udp]), refused(Unregistered::Malformed));
     assert_eq!(answer(a, &claim("spare", 0), &[&udp]), refused(Unregistered::Malformed));
-    // The name and the incarnation of a registered port are taken.
+    // The name of a registered port is taken.
     assert_eq!(answer(a, &claim("asking", 4000), &[&udp]), refused(Unregistered::Unverified));
     let early = to_bytes(&Request::Accept { offer: 1, introduction: introduction(1) }).expect("it fits");
     assert_eq!(answer(a, &early, &[]), refused(Unregistered::Malformed));
@@ -97,11 +105,11 @@ fn packets_and_descriptors_that_are_wrong_end_their_own_socket_only() {
 
 #[test]
 fn names_that_are_too_long_to_be_passed_on_are_refused() {
-    use bywire_wire::service::{End, Identity, Kept, NotConnected};
+    use bywire_wire::service::{End, Kept, NotConnected};
     let Some(scene) = Scene::up(2) else { return };
     let [a, b] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
-    meet(&mut asking, &mut asked, 1);
+    let [ours, _] = asking.meet(1, "b", &mut asked, 1);
     // With what the service adds, these are longer than a packet.
     let longest = "x".repeat(PACKET_BYTES_MAX - 30);
     asking.connect(2, "b", &longest, 2);
@@ -109,9 +117,8 @@ fn names_that_are_too_long_to_be_passed_on_are_refused() {
     assert_eq!(asking.next(), Notice::NotConnected { request: 2, reason });
     let long = "x".repeat(PACKET_BYTES_MAX - 100);
     let said = |port: &str, user: &str| {
-        let (node, port, user) = ("b".to_owned(), port.to_owned(), user.to_owned());
-        let peer = Identity { node, port, user, groups: Vec::new(), incarnation: 9 };
-        vec![Kept { connection: 3, peer_connection: 3, peer }]
+        let (peer_port, peer_user) = (port.to_owned(), user.to_owned());
+        vec![Kept { peer_port, peer_user, ..scene::kept(3, &ours) }]
     };
     for kept in [said(&long, "u"), said("render", &long), said("render", "line\nbreak")] {
         asking.send(&asking.registration(kept));

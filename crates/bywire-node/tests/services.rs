@@ -283,13 +283,13 @@ fn versions_other_than_ours_are_refused_by_name() {
     let machine = &scene.machines[0];
     let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
     let mut toy = Toy::unregistered(&machine.runtime(), "asking", udp);
-    let Request::Register { port, incarnation, is_reachable, udp_port, kept, .. } =
+    let Request::Register { port, incarnation, is_reachable, udp_port, kept, is_last, .. } =
         toy.registration(Vec::new())
     else {
         unreachable!()
     };
     let version = VERSION + 1;
-    toy.send(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept });
+    toy.send(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last });
     assert_eq!(toy.next(), Notice::Refused(Unregistered::Version));
     assert_eq!(toy.next_within(PATIENCE), None, "the socket closes");
 }

@@ -100,6 +100,11 @@ pub fn remove(path: &Path) {
     let _ = rustix::fs::unlink(path);
 }
 
+/// Removes a directory that has nothing in it. Whatever else is there stays.
+pub fn remove_empty(path: &Path) {
+    let _ = rustix::fs::rmdir(path);
+}
+
 /// Takes this user's lock of a directory. It is held until the descriptor is dropped.
 ///
 /// If no other user can open the directory, it is the lock of the directory itself. Otherwise it is the lock of a

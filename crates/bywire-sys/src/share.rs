@@ -34,7 +34,7 @@ pub struct Shares {
 }
 
 /// The block of a user number. A number that cannot be a subordinate one is a block alone.
-pub(crate) fn block(user: u32) -> u32 {
+pub fn block(user: u32) -> u32 {
     if user < SUBORDINATE { user } else { user | (SUBORDINATE - 1) }
 }
 

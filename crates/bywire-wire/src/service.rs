@@ -23,10 +23,11 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::handshake::PublicKey;
 use crate::keys::{SECRET_BYTES, Security, Side};
 
 pub mod status;
-use status::Entry;
+use status::{Entry, Position};
 
 /// The socket's name in the runtime directory. No port can have it, because the names of their sockets end in `.port`.
 pub const SOCKET_NAME: &str = "node";
@@ -34,8 +35,10 @@ pub const SOCKET_NAME: &str = "node";
 pub const VERSION: u16 = 1;
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 4096;
-/// The most connections in one `Register`. Further ones carry the rest.
-pub const KEPT_MAX: usize = 128;
+/// Bytes of a list in one packet. What is longer goes into several ones: see [`parts`].
+pub const LIST_BYTES_MAX: usize = 3500;
+/// The most bytes of the names of a user's groups. With all else that a notice has beside them, they fit into a packet.
+pub const GROUPS_BYTES_MAX: usize = 1536;
 
 /// A packet from a port to its service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +59,8 @@ pub enum Request {
         udp_port: u16,
         /// Connections that outlived the last service.
         kept: Vec<Kept>,
+        /// No further ones follow.
+        is_last: bool,
     },
     /// Asks for a connection.
     Connect {
@@ -96,8 +101,8 @@ pub enum Request {
     Status {
         /// [`VERSION`].
         version: u16,
-        /// The first wanted entry.
-        from: u32,
+        /// What comes first.
+        from: Position,
     },
 }
 
@@ -150,8 +155,8 @@ pub enum Notice {
     Status {
         /// Entries in the order of display.
         entries: Vec<Entry>,
-        /// The first entry that has not been sent. `None`: these are the last ones.
-        next: Option<u32>,
+        /// The first one that has not been told. `None`: these are the last ones.
+        next: Option<Position>,
     },
 }
 
@@ -173,6 +178,8 @@ pub struct Introduction {
 pub struct Identity {
     /// Its node.
     pub node: String,
+    /// The key of that, which stays when the name goes to another machine.
+    pub key: PublicKey,
     /// Its name there.
     pub port: String,
     /// The name of its user there, or a number if the user has no name.
@@ -218,10 +225,18 @@ pub enum Answers {
 pub struct Kept {
     /// This end's number.
     pub connection: u32,
-    /// The other end's.
+    /// How its packets are protected.
+    pub security: Security,
+    /// The key of the other end's node.
+    pub node: PublicKey,
+    /// The name of the port there.
+    pub peer_port: String,
+    /// The name of its user.
+    pub peer_user: String,
+    /// Which incarnation of the port it is.
+    pub peer_incarnation: u64,
+    /// The other end's number.
     pub peer_connection: u32,
-    /// The other end's identity.
-    pub peer: Identity,
 }
 
 /// Why a port is refused.
@@ -278,6 +293,8 @@ pub enum End {
     NodeRestarted,
     /// The other node is no longer in the fabric.
     NodeRemoved,
+    /// The connection is plain, and the fabric is encrypted now.
+    SecurityChanged,
 }
 
 /// The error for bytes that are not a packet of this protocol.
@@ -303,6 +320,22 @@ pub fn from_bytes<Packet: DeserializeOwned>(bytes: &[u8]) -> Result<Packet, Malf
         Ok((packet, [])) => Ok(packet),
         _ => Err(Malformed),
     }
+}
+
+/// Divides a list so that each part fits into a packet. There is one part at least.
+pub fn parts<Item: Serialize>(list: Vec<Item>) -> Vec<Vec<Item>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for item in list {
+        let more = postcard::experimental::serialized_size(&item).unwrap_or(LIST_BYTES_MAX);
+        if bytes + more > LIST_BYTES_MAX && bytes > 0 {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += more;
+        parts.last_mut().expect("there is one from the start").push(item);
+    }
+    parts
 }
 
 impl std::fmt::Debug for Terms {

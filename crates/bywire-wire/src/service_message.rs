@@ -23,9 +23,7 @@ use crate::handshake::{PublicKey, macs};
 use crate::keys::{SECRET_BYTES, Security};
 use crate::service::{Introduction, NotConnected};
 
-/// The most connections in one [`ServiceMessage::Check`].
-pub const CHECKED_MAX: usize = 128;
-/// The most groups of a user that are sent. Their names fit if they have 64 bytes or fewer on average.
+/// Groups of a user that are told. Their names fit as long as they have 64 bytes or fewer on average.
 pub const GROUPS_MAX: usize = 32;
 
 /// A message from one service to another.
@@ -48,7 +46,9 @@ pub enum ServiceMessage {
     Accept {
         /// The number in `Connect`.
         request: u32,
-        /// The port's identity.
+        /// The end of the port that asked.
+        asking: EndName,
+        /// Who the port is.
         by: PortIdentity,
         /// The protection of packets. It is plain only if both nodes want that.
         security: Security,
@@ -67,36 +67,47 @@ pub enum ServiceMessage {
         /// The number in `Connect`.
         request: u32,
     },
-    /// A port of the sender has ended, or has ended a connection.
+    /// A port of the sender's has ended, or has ended connections.
     Ended {
-        /// The connection, as the receiver's port knows it.
-        connection: ConnectionName,
-        /// The reason.
+        /// Which.
+        connections: Vec<ConnectionName>,
+        /// Why.
         reason: PortEnd,
     },
     /// Asks which of these connections are alive.
     Check {
-        /// Connections, as the receiver's ports number them, at most [`CHECKED_MAX`], each with the name of the
-        /// sender's end.
-        connections: Vec<(ConnectionName, ConnectionName)>,
+        /// Which, as the sender knows them.
+        connections: Vec<ConnectionName>,
     },
     /// The connections of a `Check` whose processes live, even if they have been silent for long.
     Alive {
-        /// Connections, as the receiver's ports number them, at most [`CHECKED_MAX`].
+        /// Their connections.
         connections: Vec<ConnectionName>,
     },
 }
 
-/// One end of a connection: a port, and that port's number for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ConnectionName {
+/// One end of a connection. Its node is the one whose channel says so.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EndName {
+    /// The name of the port, which its service has verified.
+    pub port: String,
     /// The incarnation of the port.
     pub incarnation: u64,
-    /// The port's number.
+    /// The port's number for the connection.
     pub connection: u32,
 }
 
-/// The identity of a port, for which its own service vouches.
+/// A connection by both its ends. A service acts on it only if it knows the two together, so nobody can end or keep a
+/// connection by naming one end of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ConnectionName {
+    /// The end of the message's receiver.
+    pub receiver: EndName,
+    /// The end of its sender.
+    pub sender: EndName,
+}
+
+/// Who a port is, as its own service says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortIdentity {
     /// Its name.
@@ -174,7 +185,9 @@ impl std::fmt::Debug for ServiceMessage {
             }
             Self::Decline { request, reason } => write!(formatter, "Decline({request}, {reason:?})"),
             Self::Cancel { request } => write!(formatter, "Cancel({request})"),
-            Self::Ended { connection, reason } => write!(formatter, "Ended({connection:?}, {reason:?})"),
+            Self::Ended { connections, reason } => {
+                write!(formatter, "Ended({} connections, {reason:?})", connections.len())
+            }
             Self::Check { connections } => write!(formatter, "Check({} connections)", connections.len()),
             Self::Alive { connections } => write!(formatter, "Alive({} connections)", connections.len()),
         }

@@ -10,14 +10,15 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Bound;
 
 use bywire_sys::share::{Places, Shares};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security};
-use bywire_wire::service::{Identity, Introduction, NotConnected, Notice};
-use bywire_wire::service_message::{ConnectionName, GROUPS_MAX, Half, PortIdentity, ServiceMessage};
+use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
+use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 
 /// How long a request or an offer may take.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
@@ -28,17 +29,17 @@ pub const GRACE_NS: u64 = 90_000_000_000;
 pub const UNDER_WAY_MAX: usize = 64;
 /// The most connections of each user, and of all users.
 const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
-/// The most connections that other services ask about during the grace period, and the most incarnations that end in
-/// it.
+/// Requests under way of each user, and of all users.
+const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
+/// An inquiry is not repeated before so long: the channel loses nothing, and whoever answers has been asked.
+const INQUIRY_NS: u64 = 5_000_000_000;
+/// Connections that other services have asked about during the grace, and incarnations that have ended during it.
 const ASKED_MAX: usize = 65_536;
 
 /// The longest name of a user or a group.
 pub const USER_BYTES_MAX: usize = 256;
 
-/// The most bytes of the names of a user's groups. Together with everything else in a notice, they fit into a packet.
-pub const GROUPS_BYTES_MAX: usize = 2048;
-
-/// The registration of a port.
+/// A port's registration.
 pub type PortId = u64;
 
 /// Random bytes for one end's part of a secret.
@@ -93,9 +94,11 @@ pub struct Port {
 #[derive(Debug)]
 struct Registered {
     port: Port,
-    /// The numbers of its connections, and of requests and offers with a number.
-    numbers: HashSet<u32>,
+    /// Its numbers of its connections, and of what is under way with a number.
+    numbers: BTreeSet<u32>,
     under_way: usize,
+    /// It has brought along all connections that it had before this service began.
+    is_complete: bool,
 }
 
 /// Another node of the fabric.
@@ -122,13 +125,13 @@ pub struct Connection {
     /// The other node.
     pub node: PublicKey,
     /// The other end.
-    pub peer: ConnectionName,
-    /// The other port's identity.
-    pub identity: Identity,
-    /// `None`: the connection is older than this service.
-    pub security: Option<Security>,
-    /// The port waits for a report that the other process lives.
-    is_inquired: bool,
+    pub peer: EndName,
+    /// Its user, as its own service says; of a connection that is older than this service, as the port here says.
+    pub peer_user: String,
+    /// What protects it.
+    pub security: Security,
+    /// The port here waits to hear that the other one's process lives, and has asked then.
+    inquired_ns: Option<u64>,
 }
 
 /// A request of a port of this machine.
@@ -165,17 +168,18 @@ pub struct Broker {
     own: Own,
     grace_until_ns: u64,
     ports: HashMap<PortId, Registered>,
-    names: HashMap<String, PortId>,
-    incarnations: HashMap<u64, PortId>,
+    names: BTreeMap<String, PortId>,
     nodes: HashMap<PublicKey, Far>,
-    connections: HashMap<ConnectionName, Connection>,
+    /// By the end here.
+    connections: HashMap<EndName, Connection>,
     outgoing: BTreeMap<u32, Outgoing>,
     offers: BTreeMap<u32, Offer>,
-    /// Connections that other services know, and that a port may still bring.
-    asked: HashMap<ConnectionName, (PublicKey, ConnectionName)>,
-    /// Incarnations that have ended during the grace period. They may bring no connections any more.
-    gone: HashSet<u64>,
+    /// Connections that others believe in, and that a port may still bring along.
+    asked: HashMap<EndName, (PublicKey, EndName)>,
+    /// Ports, each with its incarnation, that have ended during the grace: they bring nothing along any more.
+    gone: HashSet<(String, u64)>,
     places: Shares,
+    requests: Shares,
     next_number: u32,
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
@@ -189,8 +193,7 @@ impl Broker {
             own,
             grace_until_ns: now_ns.saturating_add(GRACE_NS),
             ports: HashMap::new(),
-            names: HashMap::new(),
-            incarnations: HashMap::new(),
+            names: BTreeMap::new(),
             nodes: HashMap::new(),
             connections: HashMap::new(),
             outgoing: BTreeMap::new(),
@@ -198,6 +201,7 @@ impl Broker {
             asked: HashMap::new(),
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
+            requests: Shares::new(REQUESTS),
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
@@ -218,14 +222,32 @@ impl Broker {
         self.actions.pop_front()
     }
 
-    /// The ports, in no order.
-    pub fn ports(&self) -> impl Iterator<Item = (PortId, &Port)> {
-        self.ports.iter().map(|(id, registered)| (*id, &registered.port))
+    /// A port.
+    pub fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports.get(&id).map(|registered| &registered.port)
     }
 
-    /// The connections, in no order.
-    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.values()
+    /// The port that has a name.
+    pub fn named(&self, name: &str) -> Option<PortId> {
+        self.names.get(name).copied()
+    }
+
+    /// The ports whose names are not less than `name`, by name.
+    pub fn ports_from(&self, name: &str) -> impl Iterator<Item = (PortId, &Port)> {
+        let from = (Bound::Included(name), Bound::Unbounded);
+        self.names.range::<str, _>(from).filter_map(|(_, id)| Some((*id, self.port(*id)?)))
+    }
+
+    /// A port's connections whose numbers are not less than `from`, by number.
+    pub fn connections_from(&self, id: PortId, from: u32) -> impl Iterator<Item = (u32, &Connection)> {
+        let registered = self.ports.get(&id);
+        let numbers = registered.into_iter().flat_map(move |registered| registered.numbers.range(from..));
+        numbers.filter_map(move |number| Some((*number, self.connections.get(&self.end_of(id, *number)?)?)))
+    }
+
+    /// The name of a node.
+    pub fn node_name(&self, node: &PublicKey) -> Option<&str> {
+        self.nodes.get(node).map(|far| far.name.as_str())
     }
 
     /// When [`Self::tick`] has work to do.
@@ -248,8 +270,8 @@ impl Broker {
         }
         if now_ns >= self.grace_until_ns {
             self.gone = HashSet::new();
-            for (_, (node, theirs)) in std::mem::take(&mut self.asked) {
-                self.tell_ended(&node, theirs);
+            for (own, (node, theirs)) in std::mem::take(&mut self.asked) {
+                self.tell_ended(node, own, theirs, PortEnd::Released);
             }
         }
     }
@@ -289,19 +311,24 @@ impl Broker {
     }
 }
 
-/// Are these valid names? Everything that is passed on or shown was checked by this.
+/// Is this a port and its user, as they can be? Whatever is passed on or shown was asked this before.
 fn is_sound(port: &str, user: &str, groups: &[String]) -> bool {
     let is_name = |text: &str| {
         (1..=USER_BYTES_MAX).contains(&text.len()) && !text.contains(|letter: char| letter.is_control())
     };
-    port.parse::<bywire::PortName>().is_ok()
+    is_port(port)
         && is_name(user)
         && groups.len() <= GROUPS_MAX
         && groups.iter().all(|group| is_name(group))
         && groups.iter().map(String::len).sum::<usize>() <= GROUPS_BYTES_MAX
 }
 
-/// The numbers of the entries for which `is_such` is true.
+/// Is this the name of a port, as it is written?
+fn is_port(name: &str) -> bool {
+    name.parse::<bywire::PortName>().is_ok()
+}
+
+/// The numbers of the entries for which `is_such` holds.
 fn numbers<T>(entries: &BTreeMap<u32, T>, is_such: impl Fn(&T) -> bool) -> Vec<u32> {
     entries.iter().filter(|(_, entry)| is_such(entry)).map(|(number, _)| *number).collect()
 }

@@ -6,7 +6,7 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{Security, Side};
 use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Terms};
 use bywire_wire::service_message::{
-    CHECKED_MAX, ConnectionName, Half, PortEnd, PortIdentity, SecretHalf, ServiceMessage, connection_secret,
+    ConnectionName, EndName, Half, PortEnd, PortIdentity, SecretHalf, ServiceMessage, connection_secret,
 };
 
 use super::{
@@ -35,6 +35,20 @@ impl Broker {
             });
             far.name.clone_from(name);
         }
+        if self.own.security != Security::Plain {
+            self.end_plain();
+        }
+    }
+
+    /// Ends what was agreed on while the fabric was plain.
+    fn end_plain(&mut self) {
+        let known = self.connections.iter().filter(|(_, known)| known.security == Security::Plain);
+        for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {
+            let Some(known) = self.forget(&own) else { continue };
+            let (connection, reason) = (own.connection, End::SecurityChanged);
+            self.tell(known.port, Notice::Ended { connection, reason });
+            self.tell_ended(known.node, own, known.peer, PortEnd::Released);
+        }
     }
 
     fn remove(&mut self, node: PublicKey) {
@@ -61,10 +75,10 @@ impl Broker {
             self.end_all(node, End::NodeRestarted);
         }
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
-        let pairs: Vec<_> = known.map(|(own, known)| (known.peer, *own)).collect();
-        for some in pairs.chunks(CHECKED_MAX) {
-            self.send(node, ServiceMessage::Check { connections: some.to_vec() });
-        }
+        let names = known
+            .map(|(own, known)| ConnectionName { receiver: known.peer.clone(), sender: own.clone() })
+            .collect();
+        self.send_parts(node, names, |connections| ServiceMessage::Check { connections });
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node) {
             self.ask(number);
         }
@@ -108,8 +122,8 @@ impl Broker {
                     self.send(node, ServiceMessage::Decline { request, reason });
                 }
             }
-            ServiceMessage::Accept { request, by, security, half } => {
-                self.accepted(node, request, &by, security, &half);
+            ServiceMessage::Accept { request, asking, by, security, half } => {
+                self.accepted(node, request, asking, &by, security, &half);
             }
             ServiceMessage::Decline { request, reason } => {
                 let is_its = |outgoing: &Outgoing| outgoing.node == node && outgoing.is_sent;
@@ -125,19 +139,19 @@ impl Broker {
                     self.withdraw(number, None);
                 }
             }
-            ServiceMessage::Ended { connection, reason } => self.ended(node, connection, reason),
-            ServiceMessage::Check { connections } => {
-                for (own, theirs) in connections.into_iter().take(CHECKED_MAX) {
-                    self.check(now_ns, node, own, theirs);
-                }
+            ServiceMessage::Ended { connections, reason } => {
+                connections.into_iter().for_each(|name| self.ended(node, name, reason));
             }
+            ServiceMessage::Check { connections } => self.check(now_ns, node, connections),
             ServiceMessage::Alive { connections } => {
-                for own in connections.into_iter().take(CHECKED_MAX) {
-                    let known = self.connections.get_mut(&own).filter(|known| known.node == node);
-                    if let Some(known) = known.filter(|known| known.is_inquired) {
-                        known.is_inquired = false;
+                for name in connections {
+                    let known = self.connections.get_mut(&name.receiver);
+                    let known = known.filter(|known| known.is(node, &name.sender));
+                    if let Some(known) = known
+                        && known.inquired_ns.take().is_some()
+                    {
                         let port = known.port;
-                        self.tell(port, Notice::Alive { connection: own.connection });
+                        self.tell(port, Notice::Alive { connection: name.receiver.connection });
                     }
                 }
             }
@@ -192,15 +206,19 @@ impl Broker {
         &mut self,
         node: PublicKey,
         request: u32,
+        asking: EndName,
         by: &PortIdentity,
         security: Security,
         half: &Half,
     ) {
-        let theirs = ConnectionName { incarnation: by.incarnation, connection: half.introduction.connection };
-        let is_its = |outgoing: &&Outgoing| outgoing.node == node && outgoing.is_sent;
+        let theirs = end_of(by, half);
+        let is_its = |outgoing: &&Outgoing| {
+            let own = self.end_of(outgoing.port, outgoing.introduction.connection);
+            outgoing.node == node && outgoing.is_sent && own.as_ref() == Some(&asking)
+        };
         let Some(outgoing) = self.outgoing.get(&request).filter(is_its) else {
-            // The request may have been given up. The other port is told.
-            return self.tell_ended(&node, theirs);
+            // Given up, perhaps. The other port is told.
+            return self.tell_ended(node, asking, theirs, PortEnd::Released);
         };
         let is_weaker = security == Security::Plain && self.own.security != Security::Plain;
         let is_sound = by.port == outgoing.target
@@ -209,10 +227,11 @@ impl Broker {
             && self.can_reach(outgoing.port, node);
         let identity = self.identity(node, by).filter(|_| is_sound);
         let Some(outgoing) = self.take_outgoing(request) else { return };
-        let made = identity
-            .and_then(|identity| self.establish_requested(&outgoing, theirs, identity, half, security));
+        let made = identity.and_then(|identity| {
+            self.establish_requested(&outgoing, theirs.clone(), identity, half, security)
+        });
         let notice = made.unwrap_or_else(|| {
-            self.tell_ended(&node, theirs);
+            self.tell_ended(node, asking, theirs, PortEnd::Released);
             let reason = if is_sound { NotConnected::NoResources } else { NotConnected::Unreachable };
             Notice::NotConnected { request: outgoing.request, reason }
         });
@@ -223,7 +242,7 @@ impl Broker {
     fn establish_requested(
         &mut self,
         outgoing: &Outgoing,
-        theirs: ConnectionName,
+        theirs: EndName,
         identity: Identity,
         half: &Half,
         security: Security,
@@ -232,14 +251,14 @@ impl Broker {
         let known = Connection {
             port: outgoing.port,
             node: outgoing.node,
-            peer: theirs,
-            identity: identity.clone(),
-            security: Some(security),
-            is_inquired: false,
+            peer: theirs.clone(),
+            peer_user: identity.user.clone(),
+            security,
+            inquired_ns: None,
         };
         let own = self.add(outgoing.port, connection, known)?;
-        let initiator = secret_half(self.own.key, own, &outgoing.random);
-        let responder = secret_half(outgoing.node, theirs, &half.random);
+        let initiator = secret_half(self.own.key, &own, &outgoing.random);
+        let responder = secret_half(outgoing.node, &theirs, &half.random);
         let secret = connection_secret(initiator, responder);
         let answers = Answers::Request(outgoing.request);
         self.terms(answers, Side::Initiator, security, secret, outgoing.node, identity, half)
@@ -255,21 +274,18 @@ impl Broker {
         security: Security,
     ) -> Option<Notice> {
         let identity = self.identity(offer.node, &offer.from)?;
-        let theirs = ConnectionName {
-            incarnation: offer.from.incarnation,
-            connection: offer.half.introduction.connection,
-        };
+        let theirs = offer.asking();
         let known = Connection {
             port: id,
             node: offer.node,
-            peer: theirs,
-            identity: identity.clone(),
-            security: Some(security),
-            is_inquired: false,
+            peer: theirs.clone(),
+            peer_user: identity.user.clone(),
+            security,
+            inquired_ns: None,
         };
         let own = self.add(id, own_half.introduction.connection, known)?;
-        let initiator = secret_half(offer.node, theirs, &offer.half.random);
-        let responder = secret_half(self.own.key, own, &own_half.random);
+        let initiator = secret_half(offer.node, &theirs, &offer.half.random);
+        let responder = secret_half(self.own.key, &own, &own_half.random);
         let secret = connection_secret(initiator, responder);
         let answers = Answers::Offer(number);
         self.terms(answers, Side::Responder, security, secret, offer.node, identity, &offer.half)
@@ -294,13 +310,16 @@ impl Broker {
         Some(Notice::Established(Box::new(terms)))
     }
 
-    /// Processes the end of a connection's other end.
-    fn ended(&mut self, node: PublicKey, own: ConnectionName, reason: PortEnd) {
-        self.asked.remove(&own);
-        if self.connections.get(&own).is_none_or(|known| known.node != node) {
+    /// The other end of a connection is over.
+    fn ended(&mut self, node: PublicKey, name: ConnectionName, reason: PortEnd) {
+        let ConnectionName { receiver: own, sender: theirs } = name;
+        if self.asked.get(&own).is_some_and(|(asking, end)| *asking == node && *end == theirs) {
+            self.asked.remove(&own);
+        }
+        if self.connections.get(&own).is_none_or(|known| !known.is(node, &theirs)) {
             return;
         }
-        if let Some(known) = self.forget(own) {
+        if let Some(known) = self.forget(&own) {
             let reason = match reason {
                 PortEnd::Ended => End::PeerEnded,
                 PortEnd::Released => End::PeerReleased,
@@ -309,37 +328,42 @@ impl Broker {
         }
     }
 
-    /// Another service asks whether the connection `own` is alive, whose other end is `theirs`.
-    fn check(&mut self, now_ns: u64, node: PublicKey, own: ConnectionName, theirs: ConnectionName) {
-        match self.connections.get(&own) {
-            Some(known) if known.node == node && known.peer == theirs => {
-                self.send(node, ServiceMessage::Alive { connections: vec![theirs] });
-            }
-            // Its port may not have registered again yet.
-            None if now_ns < self.grace_until_ns && self.may_come_back(own.incarnation) => {
-                if self.asked.len() < ASKED_MAX {
-                    self.asked.insert(own, (node, theirs));
+    /// Another service asks which of these connections are alive.
+    fn check(&mut self, now_ns: u64, node: PublicKey, connections: Vec<ConnectionName>) {
+        let (mut alive, mut over) = (Vec::new(), Vec::new());
+        for ConnectionName { receiver: own, sender: theirs } in connections {
+            match self.connections.get(&own) {
+                Some(known) if known.is(node, &theirs) => {
+                    alive.push(ConnectionName { receiver: theirs, sender: own });
                 }
+                // Its port may not have registered again yet.
+                None if now_ns < self.grace_until_ns && self.may_come_back(&own) => {
+                    if self.asked.len() < ASKED_MAX {
+                        self.asked.insert(own, (node, theirs));
+                    }
+                }
+                _ => over.push(ConnectionName { receiver: theirs, sender: own }),
             }
-            _ => self.tell_ended(&node, theirs),
         }
+        self.send_parts(node, alive, |connections| ServiceMessage::Alive { connections });
+        let reason = PortEnd::Released;
+        self.send_parts(node, over, |connections| ServiceMessage::Ended { connections, reason });
     }
 
-    /// May a port of this incarnation register, with connections of its past?
-    fn may_come_back(&self, incarnation: u64) -> bool {
-        !self.incarnations.contains_key(&incarnation) && !self.gone.contains(&incarnation)
-    }
-
-    /// Tells another service that this end of a connection has ended.
-    pub(super) fn tell_ended(&mut self, node: &PublicKey, theirs: ConnectionName) {
-        self.send(*node, ServiceMessage::Ended { connection: theirs, reason: PortEnd::Released });
+    /// May the port of this end still register, or bring along more connections that it has had before?
+    fn may_come_back(&self, end: &EndName) -> bool {
+        let registered = self.named(&end.port).and_then(|id| self.ports.get(&id));
+        match registered {
+            Some(found) => found.port.incarnation == end.incarnation && !found.is_complete,
+            None => !self.gone.contains(&(end.port.clone(), end.incarnation)),
+        }
     }
 
     /// Ends all connections with a node.
     fn end_all(&mut self, node: PublicKey, reason: End) {
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
-        for own in known.map(|(own, _)| *own).collect::<Vec<_>>() {
-            if let Some(known) = self.forget(own) {
+        for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {
+            if let Some(known) = self.forget(&own) {
                 self.tell(known.port, Notice::Ended { connection: own.connection, reason });
             }
         }
@@ -376,6 +400,7 @@ impl Broker {
         let is_sound = is_sound(&said.port, &said.user, &said.groups);
         is_sound.then(|| Identity {
             node: far.name.clone(),
+            key: node,
             port: said.port.clone(),
             user: said.user.clone(),
             groups: said.groups.clone(),
@@ -384,7 +409,27 @@ impl Broker {
     }
 }
 
-/// The protection between two nodes. It is plain only if both want that, and AES only if both have instructions for it.
+impl Connection {
+    /// Is it the one with this end at this node?
+    fn is(&self, node: PublicKey, peer: &EndName) -> bool {
+        self.node == node && self.peer == *peer
+    }
+}
+
+impl Offer {
+    /// The end of the port that asks.
+    pub(super) fn asking(&self) -> EndName {
+        end_of(&self.from, &self.half)
+    }
+}
+
+/// The end of a port elsewhere, as its service says.
+fn end_of(port: &PortIdentity, half: &Half) -> EndName {
+    let (incarnation, connection) = (port.incarnation, half.introduction.connection);
+    EndName { port: port.port.clone(), incarnation, connection }
+}
+
+/// What protects a connection of two nodes: it is plain only if both say so, and AES only if both have instructions for it.
 pub(super) fn agreed(theirs: Security, ours: Security) -> Security {
     match (theirs, ours) {
         (Security::Plain, other) | (other, Security::Plain) => other,
@@ -395,7 +440,7 @@ pub(super) fn agreed(theirs: Security, ours: Security) -> Security {
 
 fn secret_half<'random>(
     node: PublicKey,
-    name: ConnectionName,
+    name: &EndName,
     random: &'random super::Random,
 ) -> SecretHalf<'random> {
     SecretHalf { node, incarnation: name.incarnation, connection: name.connection, random }

@@ -1,60 +1,74 @@
 //! Requests of this machine's ports.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 
 use bywire_wire::handshake::PublicKey;
-use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Unregistered};
-use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
+use bywire_wire::keys::Security;
+use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Unregistered, parts};
+use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, Outgoing, PATIENCE_NS, Port, PortId, Random, Registered,
-    UNDER_WAY_MAX,
+    ASKED_MAX, Action, Broker, Connection, INQUIRY_NS, Outgoing, PATIENCE_NS, Port, PortId, Random,
+    Registered, UNDER_WAY_MAX,
 };
 
 impl Broker {
     /// Registers a port whose identity was verified.
     ///
     /// # Errors
-    /// [`Unregistered::Unverified`]: another registration has the name or the incarnation.
+    /// [`Unregistered::Unverified`]: another registration has the name.
     pub fn register(&mut self, id: PortId, port: Port) -> Result<(), Unregistered> {
-        if self.names.contains_key(&port.name) || self.incarnations.contains_key(&port.incarnation) {
+        if self.names.contains_key(&port.name) {
             return Err(Unregistered::Unverified);
         }
         self.names.insert(port.name.clone(), id);
-        self.incarnations.insert(port.incarnation, id);
-        self.ports.insert(id, Registered { port, numbers: HashSet::new(), under_way: 0 });
+        self.ports
+            .insert(id, Registered { port, numbers: BTreeSet::new(), under_way: 0, is_complete: false });
         Ok(())
     }
 
-    /// Adds connections that a port had before this service began.
-    pub fn keep(&mut self, id: PortId, kept: Vec<Kept>) {
-        for Kept { connection, peer_connection, peer } in kept {
-            let node = self.nodes.iter().find(|(_, far)| far.name == peer.node).map(|(key, _)| *key);
-            let Some(node) = node else {
-                self.tell(id, Notice::Ended { connection, reason: End::NodeRemoved });
-                continue;
-            };
-            if !super::is_sound(&peer.port, &peer.user, &peer.groups) {
-                self.tell(id, Notice::Ended { connection, reason: End::PeerReleased });
-                continue;
-            }
-            let other = ConnectionName { incarnation: peer.incarnation, connection: peer_connection };
-            let known = Connection {
-                port: id,
-                node,
-                peer: other,
-                identity: peer,
-                security: None,
-                is_inquired: false,
-            };
-            match self.add(id, connection, known) {
-                Some(own) => {
-                    self.asked.remove(&own);
-                    self.send(node, ServiceMessage::Check { connections: vec![(other, own)] });
-                }
-                None => self.tell(id, Notice::Ended { connection, reason: End::PeerReleased }),
+    /// A port brings connections along that it had before this service began. They are the port's own by its name, which is
+    /// verified, and the other services are asked whether the other ends know of them.
+    pub fn keep(&mut self, id: PortId, kept: Vec<Kept>, is_last: bool) {
+        let mut checks: HashMap<PublicKey, Vec<ConnectionName>> = HashMap::new();
+        for kept in kept {
+            let (connection, node) = (kept.connection, kept.node);
+            match self.take_kept(id, kept) {
+                Ok(name) => checks.entry(node).or_default().push(name),
+                Err(reason) => self.tell(id, Notice::Ended { connection, reason }),
             }
         }
+        for (node, connections) in checks {
+            self.send_parts(node, connections, |connections| ServiceMessage::Check { connections });
+        }
+        if let Some(registered) = self.ports.get_mut(&id) {
+            registered.is_complete |= is_last;
+        }
+    }
+
+    fn take_kept(&mut self, id: PortId, kept: Kept) -> Result<ConnectionName, End> {
+        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection } =
+            kept;
+        if !self.nodes.contains_key(&node) {
+            return Err(End::NodeRemoved);
+        }
+        if !super::is_sound(&peer_port, &peer_user, &[]) {
+            return Err(End::PeerReleased);
+        }
+        let peer = EndName { port: peer_port, incarnation: peer_incarnation, connection: peer_connection };
+        if security == Security::Plain && self.own.security != Security::Plain {
+            if let Some(own) = self.end_of(id, connection) {
+                self.tell_ended(node, own, peer, PortEnd::Released);
+            }
+            return Err(End::SecurityChanged);
+        }
+        let known = Connection { port: id, node, peer: peer.clone(), peer_user, security, inquired_ns: None };
+        let own = self.add(id, connection, known).ok_or(End::PeerReleased)?;
+        if self.asked.remove(&own).is_some_and(|asking| asking == (node, peer.clone())) {
+            let connections = vec![ConnectionName { receiver: peer.clone(), sender: own.clone() }];
+            self.send(node, ServiceMessage::Alive { connections });
+        }
+        Ok(ConnectionName { receiver: peer, sender: own })
     }
 
     /// Processes a request for a connection.
@@ -94,7 +108,11 @@ impl Broker {
         let number = self.fresh_number();
         let registered = self.ports.get_mut(&id).ok_or(NotConnected::NoResources)?;
         let is_free = !registered.numbers.contains(&introduction.connection);
-        if registered.under_way == UNDER_WAY_MAX || !is_free || !self.places.may_take(registered.port.uid) {
+        let uid = registered.port.uid;
+        if registered.under_way == UNDER_WAY_MAX || !is_free || !self.places.may_take(uid) {
+            return Err(NotConnected::NoResources);
+        }
+        if !self.requests.take(uid) {
             return Err(NotConnected::NoResources);
         }
         registered.numbers.insert(introduction.connection);
@@ -141,7 +159,9 @@ impl Broker {
         let made = self.establish_accepted(id, number, &offer, &own_half, security);
         match made {
             Some(notice) => {
-                let message = ServiceMessage::Accept { request: offer.request, by, security, half: own_half };
+                let asking = offer.asking();
+                let request = offer.request;
+                let message = ServiceMessage::Accept { request, asking, by, security, half: own_half };
                 self.send(offer.node, message);
                 self.tell(id, notice);
             }
@@ -165,34 +185,39 @@ impl Broker {
 
     /// Processes the end of a connection by a port.
     pub fn release(&mut self, id: PortId, connection: u32) {
-        let Some(own) = self.name_of(id, connection) else { return };
-        if let Some(known) = self.forget(own) {
-            self.send(
-                known.node,
-                ServiceMessage::Ended { connection: known.peer, reason: PortEnd::Released },
-            );
+        let Some(own) = self.end_of(id, connection) else { return };
+        if let Some(known) = self.forget(&own) {
+            self.tell_ended(known.node, own, known.peer, PortEnd::Released);
         }
     }
 
-    /// Processes a port's question whether a peer's process lives.
-    pub fn inquire(&mut self, id: PortId, connection: u32) {
-        let Some(own) = self.name_of(id, connection) else { return };
-        if let Some(known) = self.connections.get_mut(&own) {
-            known.is_inquired = true;
-            let (node, connections) = (known.node, vec![(known.peer, own)]);
-            self.send(node, ServiceMessage::Check { connections });
+    /// A port asks whether a peer's process lives.
+    pub fn inquire(&mut self, now_ns: u64, id: PortId, connection: u32) {
+        let Some(own) = self.end_of(id, connection) else { return };
+        let Some(known) = self.connections.get_mut(&own) else { return };
+        if known.inquired_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < INQUIRY_NS) {
+            return;
         }
+        known.inquired_ns = Some(now_ns);
+        let (node, receiver) = (known.node, known.peer.clone());
+        let connections = vec![ConnectionName { receiver, sender: own }];
+        self.send(node, ServiceMessage::Check { connections });
     }
 
     /// Processes the end of a port or of its process.
     pub fn port_ended(&mut self, now_ns: u64, id: PortId) {
         let Some(registered) = self.ports.get(&id) else { return };
-        let incarnation = registered.port.incarnation;
-        for connection in registered.numbers.iter().copied().collect::<Vec<_>>() {
-            if let Some(known) = self.forget(ConnectionName { incarnation, connection }) {
-                let ended = ServiceMessage::Ended { connection: known.peer, reason: PortEnd::Ended };
-                self.send(known.node, ended);
+        let ends: Vec<_> = registered.numbers.iter().filter_map(|number| self.end_of(id, *number)).collect();
+        let mut ended: HashMap<PublicKey, Vec<ConnectionName>> = HashMap::new();
+        for own in ends {
+            if let Some(known) = self.forget(&own) {
+                let name = ConnectionName { receiver: known.peer, sender: own };
+                ended.entry(known.node).or_default().push(name);
             }
+        }
+        for (node, connections) in ended {
+            let reason = PortEnd::Ended;
+            self.send_parts(node, connections, |connections| ServiceMessage::Ended { connections, reason });
         }
         for number in super::numbers(&self.outgoing, |outgoing| outgoing.port == id) {
             if let Some(outgoing) = self.take_outgoing(number)
@@ -208,31 +233,31 @@ impl Broker {
             }
         }
         if let Some(registered) = self.ports.remove(&id) {
-            self.names.remove(&registered.port.name);
-            self.incarnations.remove(&incarnation);
+            let Port { name, incarnation, .. } = registered.port;
+            self.names.remove(&name);
             if now_ns < self.grace_until_ns && self.gone.len() < ASKED_MAX {
-                self.gone.insert(incarnation);
+                self.gone.insert((name, incarnation));
             }
         }
     }
 
-    /// Adds a connection. `None`: its number is in use, or its user has too many.
-    pub(super) fn add(&mut self, id: PortId, connection: u32, known: Connection) -> Option<ConnectionName> {
+    /// Notes a connection. `None`: its number is taken, or its user has too many.
+    pub(super) fn add(&mut self, id: PortId, connection: u32, known: Connection) -> Option<EndName> {
+        let own = self.end_of(id, connection)?;
         let registered = self.ports.get_mut(&id)?;
-        let own = ConnectionName { incarnation: registered.port.incarnation, connection };
         if registered.numbers.contains(&connection) || !self.places.take(registered.port.uid) {
             return None;
         }
         registered.numbers.insert(connection);
         let node = known.node;
-        self.connections.insert(own, known);
+        self.connections.insert(own.clone(), known);
         self.need(node);
         Some(own)
     }
 
     /// Forgets a connection.
-    pub(super) fn forget(&mut self, own: ConnectionName) -> Option<Connection> {
-        let known = self.connections.remove(&own)?;
+    pub(super) fn forget(&mut self, own: &EndName) -> Option<Connection> {
+        let known = self.connections.remove(own)?;
         if let Some(registered) = self.ports.get_mut(&known.port) {
             registered.numbers.remove(&own.connection);
             self.places.give_back(registered.port.uid);
@@ -241,9 +266,10 @@ impl Broker {
         Some(known)
     }
 
-    fn name_of(&self, id: PortId, connection: u32) -> Option<ConnectionName> {
-        let registered = self.ports.get(&id)?;
-        Some(ConnectionName { incarnation: registered.port.incarnation, connection })
+    /// A port's end of a connection.
+    pub(super) fn end_of(&self, id: PortId, connection: u32) -> Option<EndName> {
+        let Port { name, incarnation, .. } = self.port(id)?;
+        Some(EndName { port: name.clone(), incarnation: *incarnation, connection })
     }
 
     /// Removes a request from those under way. Its number is free then.
@@ -252,6 +278,7 @@ impl Broker {
         if let Some(registered) = self.ports.get_mut(&outgoing.port) {
             registered.numbers.remove(&outgoing.introduction.connection);
             registered.under_way -= 1;
+            self.requests.give_back(registered.port.uid);
         }
         self.need_less(outgoing.node);
         Some(outgoing)
@@ -266,7 +293,25 @@ impl Broker {
         self.tell(outgoing.port, Notice::NotConnected { request: outgoing.request, reason });
     }
 
-    /// Sends a message to a node if its channel is up. Lost messages are made up for when a channel comes up.
+    /// Tells another service that the end here of a connection is over.
+    pub(super) fn tell_ended(&mut self, node: PublicKey, own: EndName, theirs: EndName, reason: PortEnd) {
+        let connections = vec![ConnectionName { receiver: theirs, sender: own }];
+        self.send(node, ServiceMessage::Ended { connections, reason });
+    }
+
+    /// Sends a list, in as many messages as it takes.
+    pub(super) fn send_parts(
+        &mut self,
+        node: PublicKey,
+        connections: Vec<ConnectionName>,
+        message: impl Fn(Vec<ConnectionName>) -> ServiceMessage,
+    ) {
+        if !connections.is_empty() {
+            parts(connections).into_iter().for_each(|part| self.send(node, message(part)));
+        }
+    }
+
+    /// Sends to a node if a channel is up. What is lost is made up for when one comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
         if self.nodes.get(&node).is_some_and(|far| far.address.is_some()) {
             self.actions.push_back(Action::Send(node, message));

@@ -3,7 +3,7 @@
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
-use bywire_wire::service_message::{ConnectionName, Half, PortEnd, PortIdentity, ServiceMessage};
+use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{Action, Broker, GRACE_NS, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
 
@@ -44,6 +44,23 @@ fn port(name: &str, incarnation: u64) -> Port {
 
 fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
+}
+
+/// A connection with the port of a side, of equal numbers, that the other side's port has kept.
+fn kept(side: usize, connection: u32, peer_incarnation: u64) -> Kept {
+    Kept {
+        connection,
+        security: Security::Aes256Gcm,
+        node: KEYS[side],
+        peer_port: ["asking", "render"][side].to_owned(),
+        peer_user: "alice".to_owned(),
+        peer_incarnation,
+        peer_connection: connection,
+    }
+}
+
+fn end(port: &str, incarnation: u64, connection: u32) -> EndName {
+    EndName { port: port.to_owned(), incarnation, connection }
 }
 
 impl World {
@@ -254,32 +271,14 @@ fn each_end_of_a_connection_is_told_once_and_leaves_nothing() {
 fn a_young_service_waits_for_its_ports_before_it_denies_a_connection() {
     let mut world = World::young();
     world.brokers[B].port_ended(0, PORT);
-    let kept = |peer_connection: u32, incarnation: u64| {
-        let peer = bywire_wire::service::Identity {
-            node: "b".to_owned(),
-            port: "render".to_owned(),
-            user: "alice".to_owned(),
-            groups: Vec::new(),
-            incarnation,
-        };
-        Kept { connection: peer_connection, peer_connection, peer }
-    };
     // One of a port that has ended since, one of a port that comes back, and one of a port that never does.
-    world.brokers[A].keep(PORT, vec![kept(1, 200), kept(2, 300), kept(3, 400)]);
+    world.brokers[A].keep(PORT, vec![kept(B, 1, 200), kept(B, 2, 300), kept(B, 3, 400)], true);
     world.up();
     let over = |connection| (A, Notice::Ended { connection, reason: End::PeerReleased });
     assert_eq!(world.take(), [over(1)]);
     world.brokers[B].register(PORT, port("render", 300)).expect("free");
-    let peer = bywire_wire::service::Identity {
-        node: "a".to_owned(),
-        port: "asking".to_owned(),
-        user: "alice".to_owned(),
-        groups: Vec::new(),
-        incarnation: 100,
-    };
-    world.brokers[B].keep(PORT, vec![Kept { connection: 2, peer_connection: 2, peer }]);
-    world.settle();
-    world.brokers[A].inquire(PORT, 2);
+    world.brokers[B].keep(PORT, vec![kept(A, 2, 100)], true);
+    world.brokers[A].inquire(world.now_ns, PORT, 2);
     world.settle();
     assert_eq!(world.take(), [(A, Notice::Alive { connection: 2 })]);
     world.now_ns = GRACE_NS;
@@ -315,7 +314,6 @@ fn a_port_and_its_user_have_so_much_under_way_and_no_more() {
         "{declined:?}"
     );
     assert_eq!(world.brokers[A].register(PORT + 4, port("more", 102)), Err(Unregistered::Unverified));
-    assert_eq!(world.brokers[A].register(PORT + 4, port("other", 101)), Err(Unregistered::Unverified));
 }
 
 #[test]
@@ -332,6 +330,7 @@ fn a_service_that_lies_harms_its_own_connections_only() {
     let half = Half { introduction: introduction(50), udp_port: 4000, route_bytes: 1472, random: [9; 32] };
     let accept = |request, port: &str, security, half: &Half| ServiceMessage::Accept {
         request,
+        asking: end("asking", 100, 2),
         by: identity(port),
         security,
         half: half.clone(),
@@ -345,8 +344,8 @@ fn a_service_that_lies_harms_its_own_connections_only() {
         world.connect(2);
         world.take();
         let request = *world.brokers[A].outgoing.keys().next().expect("under way");
-        let ServiceMessage::Accept { by, security, half, .. } = message else { unreachable!() };
-        let message = ServiceMessage::Accept { request, by, security, half };
+        let ServiceMessage::Accept { asking, by, security, half, .. } = message else { unreachable!() };
+        let message = ServiceMessage::Accept { request, asking, by, security, half };
         world.brokers[A].hear(world.now_ns, KEYS[B], message);
         let told = world.brokers[A].actions.iter().any(|action| {
             matches!(
@@ -366,10 +365,11 @@ fn a_service_that_lies_harms_its_own_connections_only() {
     let mut others = vec![(KEYS[B], "b".to_owned()), (third, "c".to_owned())];
     world.brokers[A].follow(own(A), &others);
     world.brokers[A].up(third, [3; 16], ([10, 0, 0, 3], 7248).into(), 1472);
-    let connection = ConnectionName { incarnation: 100, connection: 1 };
-    let ended = ServiceMessage::Ended { connection, reason: PortEnd::Ended };
+    let connections =
+        vec![ConnectionName { receiver: end("asking", 100, 1), sender: end("render", 200, 11) }];
+    let ended = ServiceMessage::Ended { connections: connections.clone(), reason: PortEnd::Ended };
     world.brokers[A].hear(world.now_ns, third, ended);
-    world.brokers[A].hear(world.now_ns, third, ServiceMessage::Alive { connections: vec![connection] });
+    world.brokers[A].hear(world.now_ns, third, ServiceMessage::Alive { connections });
     assert!(world.brokers[A].actions.is_empty() && world.brokers[A].connections.len() == 1);
     let connect = |from| ServiceMessage::Connect {
         request: 1,
@@ -393,4 +393,126 @@ fn a_service_that_lies_harms_its_own_connections_only() {
     let told = world.brokers[A].actions.pop_front();
     assert!(matches!(told, Some(Action::Tell(PORT, notice)) if notice == ended));
     assert!(world.brokers[A].connections.is_empty());
+}
+
+#[test]
+fn a_connection_is_ended_by_who_names_both_of_its_ends() {
+    let mut world = World::new();
+    world.up();
+    world.meet(1, 11);
+    // Another user's port on a claims to have kept a connection with the end on b, and releases it.
+    let mut stranger = port("stranger", 666);
+    stranger.uid = 1001;
+    world.brokers[A].register(PORT + 2, stranger).expect("free");
+    world.brokers[A].keep(
+        PORT + 2,
+        vec![Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) }],
+        true,
+    );
+    world.brokers[A].release(PORT + 2, 1);
+    world.brokers[A].port_ended(world.now_ns, PORT + 2);
+    // So does one with the incarnation of the true port.
+    let mut stranger = port("twin", 100);
+    stranger.uid = 1001;
+    world.brokers[A].register(PORT + 2, stranger).expect("an incarnation alone is nobody's");
+    world.brokers[A].keep(
+        PORT + 2,
+        vec![Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) }],
+        true,
+    );
+    world.brokers[A].release(PORT + 2, 1);
+    world.brokers[A].port_ended(world.now_ns, PORT + 2);
+    let mut told = Vec::new();
+    for _ in 0..100 {
+        let Some((side, order)) =
+            [A, B].into_iter().find_map(|side| Some((side, world.brokers[side].next_action()?)))
+        else {
+            break;
+        };
+        match order {
+            Action::Send(_, message) => {
+                world.brokers[1 - side].hear(world.now_ns, KEYS[side], message);
+            }
+            Action::Tell(PORT, notice) => told.push((side, notice)),
+            _ => {}
+        }
+    }
+    assert_eq!(told, []);
+    assert!(world.brokers.iter().all(|broker| broker.connections.len() == 1));
+    // Who takes the place of a port that has not come back is not taken for it by the other service.
+    world.brokers[A].release(PORT, 1);
+    world.settle();
+    assert_eq!(world.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
+}
+
+#[test]
+fn an_inquiry_under_way_is_not_repeated_and_one_during_the_grace_is_answered_later() {
+    let mut world = World::young();
+    world.up();
+    world.meet(1, 11);
+    world.said.clear();
+    world.is_up = false;
+    for _ in 0..1000 {
+        world.brokers[A].inquire(world.now_ns, PORT, 1);
+    }
+    assert_eq!(std::iter::from_fn(|| world.brokers[A].next_action()).count(), 1);
+    world.now_ns += super::INQUIRY_NS;
+    world.brokers[A].inquire(world.now_ns, PORT, 1);
+    world.is_up = true;
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Alive { connection: 1 })]);
+    // The service of b begins anew. It hears the question before its port has come back.
+    world.brokers[B] = Broker::new(world.now_ns, own(B));
+    world.brokers[B].follow(own(B), &[(KEYS[A], NAMES[A].to_owned())]);
+    world.up();
+    world.brokers[A].inquire(world.now_ns, PORT, 1);
+    world.settle();
+    assert_eq!(world.take(), []);
+    world.brokers[B].register(PORT, port("render", 200)).expect("free");
+    // It comes back with a part of what it has, and nothing that it may still bring along is denied.
+    world.brokers[B].keep(PORT, Vec::new(), false);
+    world.now_ns += super::INQUIRY_NS;
+    world.brokers[A].inquire(world.now_ns, PORT, 1);
+    world.settle();
+    assert_eq!(world.take(), []);
+    world.brokers[B].keep(PORT, vec![Kept { connection: 11, peer_connection: 1, ..kept(A, 1, 100) }], true);
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Alive { connection: 1 })]);
+}
+
+#[test]
+fn plain_connections_end_when_the_fabric_becomes_encrypted() {
+    let mut world = World::new();
+    let plain = |side| Own { security: Security::Plain, ..own(side) };
+    for side in [A, B] {
+        world.brokers[side].follow(plain(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
+    }
+    world.up();
+    world.meet(1, 11);
+    let before = kept(B, 2, 200);
+    world.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before.clone() }], true);
+    world.brokers[A].release(PORT, 2);
+    world.settle();
+    assert_eq!(world.take(), [], "nothing is wrong with a plain one now");
+    world.brokers[A].follow(own(A), &[(KEYS[B], NAMES[B].to_owned())]);
+    world.settle();
+    let reason = End::SecurityChanged;
+    let over = (B, Notice::Ended { connection: 11, reason: End::PeerReleased });
+    assert_eq!(world.take(), [(A, Notice::Ended { connection: 1, reason }), over]);
+    world.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before }], true);
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Ended { connection: 2, reason })]);
+    assert!(world.is_empty());
+}
+
+#[test]
+fn a_kept_connection_follows_the_key_of_its_node() {
+    let mut world = World::new();
+    world.up();
+    // The name b has gone to another machine.
+    let others = [(PublicKey([3; 32]), "b".to_owned())];
+    world.brokers[A].follow(own(A), &others);
+    world.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    world.settle();
+    assert_eq!(world.take(), [(A, Notice::Ended { connection: 1, reason: End::NodeRemoved })]);
 }

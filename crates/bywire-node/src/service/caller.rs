@@ -10,9 +10,13 @@ use bywire_wire::service::Kept;
 
 use crate::broker::Port;
 
-/// The most notices that wait for a port to read. Beyond that its registration ends, because missed notices cannot be
-/// made up for.
-const UNSENT_MAX: usize = 16_384;
+/// Bytes that wait for a port to read, each packet with what the service keeps of it. Behind that its registration ends: what
+/// it was not told cannot be made up for.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// What a packet that waits takes beside its bytes.
+const PACKET_BYTES: usize = 64;
+/// While so much waits, nothing more is read from the caller.
+const BEHIND_BYTES: usize = 16 << 10;
 
 /// A process of this machine.
 #[derive(Debug)]
@@ -21,7 +25,8 @@ pub(super) struct Caller {
     pub(super) user: Credentials,
     pub(super) stage: Stage,
     /// Packets for which its queue had no room.
-    pub(super) unsent: VecDeque<Vec<u8>>,
+    unsent: VecDeque<Vec<u8>>,
+    unsent_bytes: usize,
 }
 
 /// The stage of a caller.
@@ -32,8 +37,8 @@ pub(super) enum Stage {
         /// When it is disconnected.
         until_ns: u64,
     },
-    /// Its user's name is being looked up. Nothing is read from it meanwhile.
-    Unnamed(Box<(Port, Copies, Vec<Kept>)>),
+    /// Its user's name is looked up. Meanwhile nothing is read from it.
+    Unnamed(Box<(Port, Copies, (Vec<Kept>, bool))>),
     /// It is a port.
     Registered(Copies),
 }
@@ -69,6 +74,12 @@ impl Drop for Duplicate {
 }
 
 impl Caller {
+    /// One that has said nothing yet, and is sent away at `until_ns`.
+    pub(super) fn new(socket: Socket, user: Credentials, until_ns: u64) -> Self {
+        let stage = Stage::New { until_ns };
+        Self { socket, user, stage, unsent: VecDeque::new(), unsent_bytes: 0 }
+    }
+
     /// The process.
     pub(super) fn pid(&self) -> i32 {
         self.user.pid
@@ -89,15 +100,29 @@ impl Caller {
 
     /// Sends a packet, now or once there is room. `false`: too much waits.
     pub(super) fn send(&mut self, packet: Vec<u8>) -> bool {
+        self.unsent_bytes += packet.len() + PACKET_BYTES;
         self.unsent.push_back(packet);
-        self.flush() && self.unsent.len() <= UNSENT_MAX
+        self.flush() && self.unsent_bytes <= UNSENT_BYTES_MAX
+    }
+
+    /// Memory that waits for it to read.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    /// Has it to read before it is heard again?
+    pub(super) fn is_behind(&self) -> bool {
+        self.unsent_bytes > BEHIND_BYTES || matches!(self.stage, Stage::New { .. }) && self.unsent_bytes > 0
     }
 
     /// Sends waiting packets, as far as there is room. `false`: the other end is closed.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(packet) = self.unsent.front() {
             match self.socket.send(packet, &[]) {
-                Ok(()) => drop(self.unsent.pop_front()),
+                Ok(()) => {
+                    self.unsent_bytes -= packet.len() + PACKET_BYTES;
+                    self.unsent.pop_front();
+                }
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return true,
                 Err(_) => return false,
             }

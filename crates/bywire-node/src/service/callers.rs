@@ -1,20 +1,18 @@
 //! The service's part for processes of this machine: ports, and programs that ask for the status. Their packets are
 //! hostile, and descriptors are checked first.
 
-use std::collections::VecDeque;
-
 use bywire::PortName;
 use bywire_sys::deferred::Foreign;
 use bywire_sys::socket::Received;
-use bywire_sys::{process, tcp, udp};
+use bywire_sys::{Errno, process, tcp, udp};
 use bywire_wire::service::{self, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
 
 use crate::broker::{Port, PortId};
 use crate::link;
 use crate::lookup::Question;
 
-use super::Service;
 use super::caller::{Caller, Copies, Duplicate, Stage};
+use super::{LISTENER, RETRY_NS, Service, users};
 
 /// How long a caller may take until its first packet.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -22,19 +20,27 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 const PACKETS_PER_TURN: usize = 32;
 /// The most connections that are accepted before other work has its turn.
 const ACCEPTED_PER_TURN: usize = 64;
+
 impl Service<'_> {
-    /// Accepts waiting connections, within the limits of their users.
+    /// Lets in whoever has called, as far as their users may. Where descriptors are short, the listener is left alone for a
+    /// while: it would stay readable.
     pub(super) fn accept(&mut self, now_ns: u64) {
-        self.is_short = false;
+        if self.short_until_ns.is_some_and(|until_ns| now_ns < until_ns) {
+            return;
+        }
+        let is_accepted = self.accept_some(now_ns);
+        let was_short = self.short_until_ns.is_some();
+        if is_accepted.is_err() && !was_short {
+            self.poller.remove(&self.claim.listener);
+        }
+        let is_watched =
+            is_accepted.is_ok() && (!was_short || self.poller.add(&self.claim.listener, LISTENER).is_ok());
+        self.short_until_ns = (!is_watched).then(|| now_ns.saturating_add(RETRY_NS));
+    }
+
+    fn accept_some(&mut self, now_ns: u64) -> Result<(), Errno> {
         for _ in 0..ACCEPTED_PER_TURN {
-            let socket = match self.claim.listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(_) => {
-                    self.is_short = true;
-                    return;
-                }
-            };
+            let Some(socket) = self.claim.listener.accept()? else { return Ok(()) };
             let Ok(user) = socket.credentials() else { continue };
             let id = self.next_caller;
             if !self.places.take(user.uid) {
@@ -45,9 +51,9 @@ impl Service<'_> {
                 continue;
             }
             self.next_caller += 2;
-            let stage = Stage::New { until_ns: now_ns.saturating_add(PATIENCE_NS) };
-            self.callers.insert(id, Caller { socket, user, stage, unsent: VecDeque::new() });
+            self.callers.insert(id, Caller::new(socket, user, now_ns.saturating_add(PATIENCE_NS)));
         }
+        Ok(())
     }
 
     /// A caller's socket or process is ready.
@@ -61,10 +67,17 @@ impl Service<'_> {
             if matches!(caller.stage, Stage::Unnamed(_)) {
                 return;
             }
+            if self.has_to_wait(now_ns, caller) {
+                // Its end would be reported again and again, were it watched for nothing else.
+                self.poller.remove(&caller.socket);
+                return self.held.push_back(id);
+            }
+            let user = caller.uid();
             let mut packet = [0; PACKET_BYTES_MAX];
             match caller.socket.receive(&mut packet) {
                 Ok(Received::Packet(length, descriptors)) => {
                     self.obey(now_ns, id, &packet[..length], descriptors);
+                    self.carry_out(now_ns, Some(user));
                 }
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) => return self.dismiss(id),
@@ -74,12 +87,33 @@ impl Service<'_> {
         }
     }
 
-    /// Processes a packet.
+    /// Is nothing read from a caller now? Its user has had enough done, its requests wait for another node already, or it has
+    /// to read first.
+    fn has_to_wait(&self, now_ns: u64, caller: &Caller) -> bool {
+        self.users.is_over(now_ns, caller.uid()) || !self.link.may_ask(caller.uid()) || caller.is_behind()
+    }
+
+    /// Reads again from callers that had to wait.
+    pub(super) fn read_again(&mut self, now_ns: u64) {
+        for _ in 0..self.held.len() {
+            let Some(id) = self.held.pop_front() else { return };
+            let Some(caller) = self.callers.get(&id) else { continue };
+            if self.has_to_wait(now_ns, caller) {
+                self.held.push_back(id);
+            } else if self.poller.add(&caller.socket, id).is_err() {
+                self.dismiss(id);
+            }
+        }
+    }
+
+    /// Does what a packet asks for.
     fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<Foreign>) {
         let Ok(request) = service::from_bytes::<Request>(packet) else {
             return self.refuse(id, Unregistered::Malformed);
         };
-        let is_registered = self.callers.get(&id).is_some_and(|caller| caller.copies().is_some());
+        let Some(caller) = self.callers.get(&id) else { return };
+        let is_registered = caller.copies().is_some();
+        self.users.charge(now_ns, caller.uid(), users::work_of(&request));
         match request {
             Request::Status { version: VERSION, from } if descriptors.is_empty() => {
                 let (entries, next) = self.report(now_ns, id, from);
@@ -93,17 +127,16 @@ impl Service<'_> {
             Request::Register { version, .. } if version != VERSION => {
                 self.refuse(id, Unregistered::Version);
             }
-            Request::Register { port, incarnation, kept, .. } if is_registered => {
-                let known = self.broker.ports().find(|(other, _)| *other == id);
-                let is_same = known.is_some_and(|(_, known)| {
+            Request::Register { port, incarnation, kept, is_last, .. } if is_registered => {
+                let is_same = self.broker.port(id).is_some_and(|known| {
                     known.name == port && known.incarnation == incarnation && descriptors.is_empty()
                 });
                 if !is_same {
                     return self.refuse(id, Unregistered::Malformed);
                 }
-                self.registered(id, kept);
+                self.registered(id, (kept, is_last));
             }
-            Request::Register { port, incarnation, is_reachable, udp_port, kept, .. } => {
+            Request::Register { port, incarnation, is_reachable, udp_port, kept, is_last, .. } => {
                 let port = Port {
                     name: port,
                     uid: u32::MAX,
@@ -114,7 +147,7 @@ impl Service<'_> {
                     udp_port,
                     has_v6: false,
                 };
-                if let Err(reason) = self.register(id, port, kept, descriptors) {
+                if let Err(reason) = self.register(id, port, (kept, is_last), descriptors) {
                     self.refuse(id, reason);
                 }
             }
@@ -125,6 +158,11 @@ impl Service<'_> {
 
     fn broker_request(&mut self, now_ns: u64, id: PortId, request: Request) {
         let mut random = [0; 32];
+        // With these, another service is told the port's name.
+        let is_vouched_for = matches!(request, Request::Connect { .. } | Request::Accept { .. });
+        if is_vouched_for && self.has_lost_its_name(id) {
+            return self.refuse(id, Unregistered::Unverified);
+        }
         match request {
             Request::Connect { request, node, port, introduction } => {
                 link::random(&mut random);
@@ -136,7 +174,7 @@ impl Service<'_> {
             }
             Request::Decline { offer, refusal } => self.broker.decline(id, offer, refusal),
             Request::Release { connection } => self.broker.release(id, connection),
-            Request::Inquire { connection } => self.broker.inquire(id, connection),
+            Request::Inquire { connection } => self.broker.inquire(now_ns, id, connection),
             Request::Register { .. } | Request::Status { .. } => {}
         }
     }
@@ -146,7 +184,7 @@ impl Service<'_> {
         &mut self,
         id: PortId,
         mut port: Port,
-        kept: Vec<Kept>,
+        kept: (Vec<Kept>, bool),
         descriptors: Vec<Foreign>,
     ) -> Result<(), Unregistered> {
         let Some(caller) = self.callers.get(&id) else { return Ok(()) };
@@ -169,7 +207,8 @@ impl Service<'_> {
         let udp = Duplicate { file: Some(udp.into_inner()), user: user.uid };
         let question = Question::User { port: id, uid: user.uid, gids: [vec![user.gid], gids].concat() };
         self.poller.add(&process, id + 1).map_err(|_| Unregistered::NoResources)?;
-        self.poller.pause(&caller.socket, id).map_err(|_| Unregistered::NoResources)?;
+        // An end of the socket would be reported all the time. It is found when the name is known.
+        self.poller.remove(&caller.socket);
         let copies = Copies { process, udp };
         if let Some(caller) = self.callers.get_mut(&id) {
             caller.stage = Stage::Unnamed(Box::new((port, copies, kept)));
@@ -186,8 +225,13 @@ impl Service<'_> {
             return;
         };
         let (port, copies, kept) = *found;
-        let is_watched = self.poller.resume(&caller.socket, id).is_ok();
+        let is_watched = self.poller.add(&caller.socket, id).is_ok();
         caller.stage = Stage::Registered(copies);
+        if let Some(before) = self.broker.named(&port.name)
+            && self.has_lost_its_name(before)
+        {
+            self.refuse(before, Unregistered::Unverified);
+        }
         match self.broker.register(id, Port { user, groups, ..port }) {
             Ok(()) if is_watched => self.registered(id, kept),
             Ok(()) => self.dismiss(id),
@@ -195,38 +239,57 @@ impl Service<'_> {
         }
     }
 
-    /// Completes a registration.
-    fn registered(&mut self, id: PortId, kept: Vec<Kept>) {
-        let node = self.node().to_owned();
-        self.tell(id, &Notice::Registered { node });
-        self.broker.keep(id, kept);
+    /// Has another process got a registered port's name since?
+    pub(super) fn has_lost_its_name(&self, id: PortId) -> bool {
+        let name = self.broker.port(id).and_then(|port| port.name.parse::<PortName>().ok());
+        let caller = self.callers.get(&id);
+        name.zip(caller).is_some_and(|(name, caller)| self.directory.has_other_owner(&name, caller.user))
     }
 
-    /// Refuses a caller.
-    fn refuse(&mut self, id: PortId, reason: Unregistered) {
+    /// A registration has been taken.
+    fn registered(&mut self, id: PortId, (kept, is_last): (Vec<Kept>, bool)) {
+        let node = self.node().to_owned();
+        self.tell(id, &Notice::Registered { node });
+        self.broker.keep(id, kept, is_last);
+    }
+
+    /// Sends a caller away.
+    pub(super) fn refuse(&mut self, id: PortId, reason: Unregistered) {
         self.tell(id, &Notice::Refused(reason));
         self.dismiss(id);
     }
 
     /// Sends a notice to a caller.
     pub(super) fn tell(&mut self, id: PortId, notice: &Notice) {
-        let Some(caller) = self.callers.get_mut(&id) else { return };
-        // Each part of a notice is bounded so that it fits. A caller that cannot be told has to connect again.
-        if !service::to_bytes(notice).is_ok_and(|packet| caller.send(packet)) {
+        // Each part of a notice is bounded so that it fits. A caller that cannot be told something has to call again.
+        let packet = service::to_bytes(notice);
+        if !self.change_unsent(id, |caller| packet.is_ok_and(|packet| caller.send(packet))) {
             self.dismiss(id);
         }
     }
 
     /// Sends packets that wait for callers to read.
     pub(super) fn flush_callers(&mut self) {
-        let waiting = self.callers.iter_mut().filter(|(_, caller)| !caller.unsent.is_empty());
-        let gone: Vec<PortId> = waiting.filter_map(|(id, caller)| (!caller.flush()).then_some(*id)).collect();
-        gone.into_iter().for_each(|id| self.dismiss(id));
+        let waiting = self.callers.iter().filter(|(_, caller)| caller.unsent_bytes() > 0);
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if !self.change_unsent(id, Caller::flush) {
+                self.dismiss(id);
+            }
+        }
+    }
+
+    /// Does something that changes what waits for a caller, and has its user's account follow. `false`: the caller has to go.
+    fn change_unsent(&mut self, id: PortId, change: impl FnOnce(&mut Caller) -> bool) -> bool {
+        let Some(caller) = self.callers.get_mut(&id) else { return true };
+        let before = caller.unsent_bytes();
+        let is_well = change(caller);
+        let (user, after, now_ns) = (caller.uid(), caller.unsent_bytes(), bywire_sys::clock::nanoseconds());
+        self.users.count_unsent(now_ns, user, before, after) && is_well
     }
 
     /// Does a packet wait for a caller to read?
     pub(super) fn has_unsent(&self) -> bool {
-        self.callers.values().any(|caller| !caller.unsent.is_empty())
+        self.callers.values().any(|caller| caller.unsent_bytes() > 0)
     }
 
     /// When the first caller without a packet is disconnected.
@@ -249,7 +312,9 @@ impl Service<'_> {
     /// Removes a caller that has ended or is refused.
     fn dismiss(&mut self, id: PortId) {
         let Some(caller) = self.callers.remove(&id) else { return };
-        self.places.give_back(caller.user.uid);
+        let now_ns = bywire_sys::clock::nanoseconds();
+        self.places.give_back(caller.uid());
+        self.users.count_unsent(now_ns, caller.uid(), caller.unsent_bytes(), 0);
         self.poller.remove(&caller.socket);
         if let Stage::Registered(Copies { process, .. }) = &caller.stage {
             self.poller.remove(process);
@@ -257,6 +322,6 @@ impl Service<'_> {
         if let Stage::Unnamed(found) = &caller.stage {
             self.poller.remove(&found.1.process);
         }
-        self.broker.port_ended(bywire_sys::clock::nanoseconds(), id);
+        self.broker.port_ended(now_ns, id);
     }
 }

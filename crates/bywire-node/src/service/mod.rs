@@ -4,9 +4,11 @@
 mod caller;
 mod callers;
 mod nodes;
+mod outages;
 mod report;
+mod users;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -16,9 +18,10 @@ use bywire::OpenError;
 use bywire::runtime::{Claim, RuntimeDirectory};
 use bywire_sys::poller::Poller;
 use bywire_sys::share::{Places, Shares};
-use bywire_sys::{Errno, clock, limits, process, tcp};
+use bywire_sys::{Errno, clock, directory, limits, process, tcp};
 use bywire_wire::handshake::{Identity, PrivateKey};
 use bywire_wire::keys::Security;
+use bywire_wire::service::{Notice, Unregistered};
 
 use crate::broker::{Action, Broker, Own, PortId};
 use crate::fabric::{self, Fabric, FabricError};
@@ -27,6 +30,8 @@ use crate::link::{self, Link};
 use crate::lookup::Lookups;
 
 use caller::Caller;
+use outages::Outages;
+use users::Users;
 
 /// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, and the next one for
 /// the process.
@@ -43,8 +48,10 @@ const CALLERS: Places = Places { own: 16, common: 4096 };
 const DESCRIPTORS: u64 = 16_384;
 /// How long the end of a service is repeated to a node that does not answer.
 const LEAVE_NS: u64 = 1_000_000_000;
-/// When an action that the kernel refused is tried again.
-const RETRY: Duration = Duration::from_millis(50);
+/// How soon something is tried again that the kernel could not do.
+const RETRY_NS: u64 = 50_000_000;
+/// How soon a caller is looked at again that has to wait.
+const HELD_NS: u64 = 10_000_000;
 
 /// The options of a service.
 #[derive(Clone, Debug)]
@@ -74,6 +81,11 @@ pub enum ServiceError {
     /// Another service is running.
     #[error("a service runs already and serves {}: end it first, or name another runtime directory by BYWIRE_RUNTIME_DIR", .0.display())]
     Running(PathBuf),
+    /// Something else has the place of the socket.
+    #[error(
+        "{} is in the place of the service's socket and is none: remove it, as root if another user has made it", .0.display()
+    )]
+    Obstructed(PathBuf),
     /// Another program has the UDP port.
     #[error(
         "another program has UDP port {0}: end it, or choose another port by --port, and in the addresses of this node"
@@ -106,13 +118,18 @@ pub struct Service<'a> {
     lookups: Lookups,
     callers: HashMap<PortId, Caller>,
     places: Shares,
+    users: Users,
+    /// Callers that are not read from now, in the order of their turns.
+    held: VecDeque<PortId>,
     next_caller: PortId,
     /// The network namespace of the UDP socket. Ports have to be in it.
     namespace: u64,
     began_ns: u64,
-    /// Connections could not be accepted. This is tried again soon.
-    is_short: bool,
-    /// The error in the latest version of the fabric file.
+    /// Connections could not be accepted, and are not before then.
+    short_until_ns: Option<u64>,
+    /// Nodes that do not answer, and when their names are looked up again.
+    outages: Outages,
+    /// What is wrong with the fabric file as it was read last.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
 }
@@ -151,9 +168,15 @@ impl<'a> Service<'a> {
             error => ServiceError::Udp(options.udp_port, error),
         })?;
         let namespace = tcp::namespace(&link)?;
-        let claim = directory.claim_service().map_err(|error| match error {
-            OpenError::InUse(_) => ServiceError::Running(directory.service_path()),
-            error => ServiceError::Runtime(error),
+        let claim = directory.claim_service().map_err(|error| {
+            let path = directory.service_path();
+            match error {
+                _ if directory::entry(&path).is_ok_and(|entry| !entry.is_socket) => {
+                    ServiceError::Obstructed(path)
+                }
+                OpenError::InUse(_) => ServiceError::Running(path),
+                error => ServiceError::Runtime(error),
+            }
         })?;
         let broker = Broker::new(began_ns, own(&fabric, &key));
         let service = Self {
@@ -168,10 +191,13 @@ impl<'a> Service<'a> {
             lookups: Lookups::start()?,
             callers: HashMap::new(),
             places: Shares::new(CALLERS),
+            users: Users::default(),
+            held: VecDeque::new(),
             next_caller: FIRST_CALLER,
             namespace,
             began_ns,
-            is_short: false,
+            short_until_ns: None,
+            outages: Outages::default(),
             complaint: None,
             say,
         };
@@ -254,7 +280,7 @@ impl<'a> Service<'a> {
             for tag in ready.iter().copied().filter(|tag| *tag >= FIRST_CALLER) {
                 self.attend(now_ns, tag);
             }
-            if ready.contains(&LISTENER) || self.is_short {
+            if ready.contains(&LISTENER) || self.short_until_ns.is_some() {
                 self.accept(now_ns);
             }
             if ready.contains(&ANSWERS) {
@@ -271,20 +297,15 @@ impl<'a> Service<'a> {
             }
             self.broker.tick(now_ns);
             self.dismiss_late(now_ns);
+            self.read_again(now_ns);
+            self.look_up_again(now_ns);
         }
     }
 
     /// Carries out the broker's actions and reports their results to it, until there is nothing left to do.
     fn settle(&mut self, now_ns: u64) {
         loop {
-            while let Some(action) = self.broker.next_action() {
-                match action {
-                    Action::Tell(port, notice) => self.tell(port, &notice),
-                    Action::Send(node, message) => self.link.send(now_ns, node, &message),
-                    Action::Want(node) => self.link.want(now_ns, &node),
-                    Action::Release(node) => self.link.release(&node),
-                }
-            }
+            self.carry_out(now_ns, None);
             self.link.flush(now_ns);
             let mut is_quiet = true;
             while let Some(event) = self.link.next_event(now_ns) {
@@ -298,12 +319,33 @@ impl<'a> Service<'a> {
         self.flush_callers();
     }
 
+    /// Does what the broker wants. What is sent to other nodes is on the account of `user`, whose request has caused it.
+    fn carry_out(&mut self, now_ns: u64, user: Option<u32>) {
+        while let Some(order) = self.broker.next_action() {
+            match order {
+                Action::Tell(port, Notice::Offer { .. }) if self.has_lost_its_name(port) => {
+                    self.refuse(port, Unregistered::Unverified);
+                }
+                Action::Tell(port, notice) => self.tell(port, &notice),
+                Action::Send(node, message) => self.link.send(now_ns, node, &message, user),
+                Action::Want(node) => self.link.want(now_ns, &node),
+                Action::Release(node) => self.link.release(&node),
+            }
+        }
+    }
+
     fn timeout(&self, now_ns: u64) -> Option<Duration> {
-        let next = [self.link.next_timeout_ns(), self.broker.next_timeout_ns(), self.next_late_ns()];
+        let next = [
+            self.link.next_timeout_ns(),
+            self.broker.next_timeout_ns(),
+            self.next_late_ns(),
+            self.outages.next_ns(),
+            self.short_until_ns,
+            self.has_unsent().then(|| now_ns.saturating_add(RETRY_NS)),
+            (!self.held.is_empty()).then(|| now_ns.saturating_add(HELD_NS)),
+        ];
         let next = next.into_iter().flatten().min();
-        let until = next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
-        let retry = (self.is_short || self.has_unsent()).then_some(RETRY);
-        until.into_iter().chain(retry).min()
+        next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 }
 

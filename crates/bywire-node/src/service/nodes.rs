@@ -36,6 +36,7 @@ impl Service<'_> {
         for node in before.iter().flat_map(|before| &before.nodes) {
             if self.fabric.named(&node.key).is_none() {
                 self.link.remove(now_ns, &node.key);
+                self.outages.end(&node.key);
             }
         }
         let own_key = self.key.public();
@@ -47,6 +48,8 @@ impl Service<'_> {
         for (key, given, _) in others {
             let known = before.and_then(|before| before.named(&key));
             if known.is_some_and(|known| known.addresses == given) {
+                // Its names may have other addresses.
+                self.look_up(key);
                 continue;
             }
             // Addresses can be used at once. Host names are looked up.
@@ -64,12 +67,23 @@ impl Service<'_> {
         let Some(found) = self.fabric.named(&node) else { return };
         if found.addresses.iter().any(|address| matches!(address, ServiceAddress::Host(..))) {
             let addresses = found.addresses.clone();
-            // A lookup that finds no address is repeated when the node does not answer.
+            // One that finds no address is asked again while the node does not answer.
             self.lookups.ask(Question::Node { node, addresses });
         }
     }
 
-    /// Processes the answers of the threads of [`crate::lookup`].
+    /// Looks names up again of nodes that have not answered for long.
+    pub(super) fn look_up_again(&mut self, now_ns: u64) {
+        for node in self.outages.take_due(now_ns) {
+            if self.link.status(&node).is_some_and(|status| status.is_wanted) {
+                self.look_up(node);
+            } else {
+                self.outages.end(&node);
+            }
+        }
+    }
+
+    /// What the threads of [`crate::lookup`] have found.
     pub(super) fn take_answers(&mut self, now_ns: u64) {
         for answer in self.lookups.answers() {
             match answer {
@@ -89,6 +103,7 @@ impl Service<'_> {
     pub(super) fn happened(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Up { node, boot_id, address, .. } => {
+                self.outages.end(&node);
                 self.broker.up(node, boot_id, address, link::route_bytes(address));
             }
             Event::Moved { node, address } => {
@@ -107,6 +122,7 @@ impl Service<'_> {
             Event::Unreachable { node } => {
                 self.broker.refuse(node, NotConnected::Unreachable);
                 self.look_up(node);
+                self.outages.begin(now_ns, node);
             }
             Event::OtherVersion { node } => self.broker.refuse(node, NotConnected::Version),
         }

@@ -2,10 +2,10 @@
 
 use bywire_sys::udp;
 use bywire_wire::channel::{NodeCounts, Strangers};
-use bywire_wire::service::status::{self, Entry, State};
+use bywire_wire::service::status::{self, Entry, Position, State};
 use bywire_wire::service::to_bytes;
 
-use crate::broker::PortId;
+use crate::broker::{Connection, Port, PortId};
 
 use super::Service;
 
@@ -15,59 +15,98 @@ const PART_BYTES_MAX: usize = 3072;
 const COMPLAINT_BYTES_MAX: usize = 512;
 
 impl Service<'_> {
-    /// Entries from number `from` on, and the number of the first one that did not fit.
-    pub(super) fn report(&self, now_ns: u64, caller: PortId, from: u32) -> (Vec<Entry>, Option<u32>) {
-        let all = self.entries(now_ns, caller);
-        let mut bytes = 0;
-        let mut part = Vec::new();
-        for entry in all.iter().skip(from as usize) {
-            bytes += to_bytes(entry).map_or(PART_BYTES_MAX, |entry| entry.len());
+    /// Entries from a position on, and the position of the first one that did not fit.
+    pub(super) fn report(
+        &self,
+        now_ns: u64,
+        caller: PortId,
+        from: Position,
+    ) -> (Vec<Entry>, Option<Position>) {
+        let (mut bytes, mut part) = (0, Vec::new());
+        for (position, entry) in self.entries(now_ns, caller, from) {
+            bytes += to_bytes(&entry).map_or(PART_BYTES_MAX, |entry| entry.len());
             if bytes > PART_BYTES_MAX && !part.is_empty() {
-                break;
+                return (part, Some(position));
             }
-            part.push(entry.clone());
+            part.push(entry);
         }
-        let next = from.saturating_add(part.len() as u32);
-        (part, (next < all.len() as u32).then_some(next))
+        (part, None)
     }
 
-    /// All entries that this caller may see, in the order of display.
-    fn entries(&self, now_ns: u64, caller: PortId) -> Vec<Entry> {
+    /// Everything that this caller may see, in the order of positions. Nothing is looked at before it is needed.
+    fn entries(
+        &self,
+        now_ns: u64,
+        caller: PortId,
+        from: Position,
+    ) -> impl Iterator<Item = (Position, Entry)> {
         let asking = self.callers.get(&caller).map(|caller| caller.uid());
-        let may_see = |uid: u32| {
+        let may_see = move |uid: u32| {
             asking.is_some_and(|asking| asking == uid || asking == 0 || asking == bywire_sys::process::user())
         };
-        let mut entries = vec![Entry::Service(self.service_entry(now_ns))];
-        entries.extend(self.fabric.nodes.iter().map(|node| Entry::Node(self.node_entry(node))));
-        let mut ports: Vec<_> = self.broker.ports().filter(|(_, port)| may_see(port.uid)).collect();
-        ports.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
-        for (id, port) in &ports {
-            let backlog = self.callers.get(id).and_then(|caller| caller.copies());
-            let backlog = backlog.and_then(|copies| udp::backlog(&copies.udp).ok());
-            entries.push(Entry::Port(status::Port {
-                name: port.name.clone(),
-                user: port.user.clone(),
-                pid: self.callers.get(id).map_or(0, |caller| caller.pid()),
-                is_reachable: port.is_reachable,
-                udp_port: port.udp_port,
-                waiting_bytes: backlog.map_or(0, |backlog| backlog.waiting_bytes),
-                dropped: backlog.map_or(0, |backlog| backlog.dropped),
-            }));
+        let is_start = from == Position::Start;
+        let first_node = match from {
+            Position::Start => Some(0),
+            Position::Node(first) => Some(first as usize),
+            _ => None,
+        };
+        let first_port = match &from {
+            Position::Port(name) => Some(name.clone()),
+            Position::Connection(..) => None,
+            _ => Some(String::new()),
+        };
+        let (connection_port, first_connection) = match from {
+            Position::Connection(port, number) => (port, number),
+            _ => (String::new(), 0),
+        };
+        let start = is_start.then(|| (Position::Start, Entry::Service(self.service_entry(now_ns))));
+        let nodes = first_node.into_iter().flat_map(move |first| {
+            let nodes = self.fabric.nodes.iter().enumerate().skip(first);
+            nodes.map(|(place, node)| (Position::Node(place as u32), Entry::Node(self.node_entry(node))))
+        });
+        let ports_from = move |name: String| {
+            let ports: Vec<_> = self.broker.ports_from(&name).filter(|(_, port)| may_see(port.uid)).collect();
+            ports.into_iter()
+        };
+        let ports = first_port
+            .into_iter()
+            .flat_map(ports_from)
+            .map(|(id, port)| (Position::Port(port.name.clone()), Entry::Port(self.port_entry(id, port))));
+        let connections = std::iter::once(()).flat_map(move |()| {
+            let (connection_port, ports) = (connection_port.clone(), ports_from(connection_port.clone()));
+            ports.flat_map(move |(id, port)| {
+                let from = if port.name == connection_port { first_connection } else { 0 };
+                self.broker.connections_from(id, from).map(move |(number, known)| {
+                    let entry = Entry::Connection(self.connection_entry(port, known));
+                    (Position::Connection(port.name.clone(), number), entry)
+                })
+            })
+        });
+        start.into_iter().chain(nodes).chain(ports).chain(connections)
+    }
+
+    fn port_entry(&self, id: PortId, port: &Port) -> status::Port {
+        let backlog = self.callers.get(&id).and_then(|caller| caller.copies());
+        let backlog = backlog.and_then(|copies| udp::backlog(&copies.udp).ok());
+        status::Port {
+            name: port.name.clone(),
+            user: port.user.clone(),
+            pid: self.callers.get(&id).map_or(0, |caller| caller.pid()),
+            is_reachable: port.is_reachable,
+            udp_port: port.udp_port,
+            waiting_bytes: backlog.map_or(0, |backlog| backlog.waiting_bytes),
+            dropped: backlog.map_or(0, |backlog| backlog.dropped),
         }
-        let mut connections: Vec<_> = self.broker.connections().collect();
-        connections.sort_by_key(|known| (&known.identity.node, &known.identity.port, known.peer));
-        for known in connections {
-            if let Some((_, port)) = ports.iter().find(|(id, _)| *id == known.port) {
-                entries.push(Entry::Connection(status::Connection {
-                    port: port.name.clone(),
-                    peer_node: known.identity.node.clone(),
-                    peer_port: known.identity.port.clone(),
-                    peer_user: known.identity.user.clone(),
-                    security: known.security,
-                }));
-            }
+    }
+
+    fn connection_entry(&self, port: &Port, known: &Connection) -> status::Connection {
+        status::Connection {
+            port: port.name.clone(),
+            peer_node: self.broker.node_name(&known.node).unwrap_or_default().to_owned(),
+            peer_port: known.peer.port.clone(),
+            peer_user: known.peer_user.clone(),
+            security: known.security,
         }
-        entries
     }
 
     fn service_entry(&self, now_ns: u64) -> status::Service {

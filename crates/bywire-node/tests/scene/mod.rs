@@ -303,6 +303,7 @@ impl Toy {
             is_reachable: true,
             udp_port: self.udp.local_address().expect("bound").port(),
             kept,
+            is_last: true,
         }
     }
 
@@ -382,6 +383,14 @@ pub fn introduction(connection: u32) -> Introduction {
 
 /// What a port says to the next service of a connection that it has.
 pub fn kept(connection: u32, terms: &Terms) -> Kept {
-    let peer_connection = terms.introduction.connection;
-    Kept { connection, peer_connection, peer: terms.peer.clone() }
+    let service::Identity { key, port, user, incarnation, .. } = terms.peer.clone();
+    Kept {
+        connection,
+        security: terms.security,
+        node: key,
+        peer_port: port,
+        peer_user: user,
+        peer_incarnation: incarnation,
+        peer_connection: terms.introduction.connection,
+    }
 }

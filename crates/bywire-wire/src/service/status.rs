@@ -6,7 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::Security;
 
-/// One entry.
+/// Where in its report a service is: the entry that comes next. Who asks for one part after the other gets each entry that is
+/// there all the time once, and the service keeps nothing meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Position {
+    /// The service itself.
+    #[default]
+    Start,
+    /// The node at this place of the fabric file.
+    Node(u32),
+    /// The first port whose name is not less.
+    Port(String),
+    /// The first connection of that port whose number is not less, or of a later port.
+    Connection(String, u32),
+}
+
+/// One thing that a service knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
     /// The service itself. It comes first.
@@ -106,6 +121,6 @@ pub struct Connection {
     pub peer_port: String,
     /// Its user, as its own service reports it.
     pub peer_user: String,
-    /// The protection of packets. `None`: the connection is older than the service, which does not know.
-    pub security: Option<Security>,
+    /// How packets are protected.
+    pub security: Security,
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bywire_wire::connection::Options;
-use bywire_wire::keys::Secret;
+use bywire_wire::keys::{Secret, Security};
 use bywire_wire::service::{Identity, Kept, Terms};
 
 use crate::message::address::Address;
@@ -25,6 +25,7 @@ pub(crate) struct Far {
     pub number: u32,
     pub peer_number: u32,
     pub identity: Identity,
+    pub security: Security,
     pub is_ready: bool,
     pub is_touched: bool,
     pub is_recent: bool,
@@ -117,6 +118,7 @@ impl Far {
             number,
             peer_number: introduction.connection,
             identity: terms.peer,
+            security: terms.security,
             is_ready: false,
             is_touched: false,
             is_recent: false,
@@ -133,8 +135,16 @@ impl Far {
 
     /// The description of the connection for a new service.
     pub fn kept(&self) -> Kept {
-        let (connection, peer_connection) = (self.number, self.peer_number);
-        Kept { connection, peer_connection, peer: self.identity.clone() }
+        let Identity { key, port, user, incarnation, .. } = self.identity.clone();
+        Kept {
+            connection: self.number,
+            security: self.security,
+            node: key,
+            peer_port: port,
+            peer_user: user,
+            peer_incarnation: incarnation,
+            peer_connection: self.peer_number,
+        }
     }
 }
 
@@ -150,6 +160,8 @@ pub(crate) fn address_of(identity: &Identity) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
+    use bywire_wire::handshake::PublicKey;
+
     use super::*;
     use crate::message::address::PortName;
 
@@ -157,6 +169,7 @@ mod tests {
     fn only_names_that_could_be_written_as_an_address_are_taken() {
         let identity = |node: &str, port: &str, user: &str| Identity {
             node: node.to_owned(),
+            key: PublicKey([1; 32]),
             port: port.to_owned(),
             user: user.to_owned(),
             groups: Vec::new(),

@@ -107,6 +107,8 @@ impl RuntimeDirectory {
         if is_root && directory::entry(&path).is_ok_and(|entry| entry.owner != 0) {
             directory::remove(&path);
         }
+        // Nobody who has a port here makes one, so an empty directory is in nobody's use. One that is not empty stays.
+        directory::remove_empty(&path);
         self.claim_lasting(&name, &path, (if is_root { 0o666 } else { 0o600 }, None))
     }
 
@@ -261,6 +263,19 @@ impl RuntimeDirectory {
                 Err(Errno::AGAIN) => return Err(OpenError::Locked),
                 Err(cause) => return Err(self.unusable(cause)),
             }
+        }
+    }
+
+    /// Has another process than the one at the other end of a connection opened `port`? It had opened it once. Where that
+    /// cannot be known now, as the port has too many callers, it has not.
+    pub fn has_other_owner(&self, port: &PortName, claimant: Credentials) -> bool {
+        let path = self.socket_path(port);
+        match Socket::connect_entry(&path).and_then(|socket| socket.credentials()) {
+            Ok(owner) => owner.pid != claimant.pid || owner.uid != claimant.uid,
+            Err(Errno::ACCESS | Errno::PERM) => {
+                directory::entry(&path).is_ok_and(|entry| entry.owner != claimant.uid)
+            }
+            Err(_) => false,
         }
     }
 

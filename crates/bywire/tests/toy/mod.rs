@@ -13,6 +13,7 @@ use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{process, wake};
+use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security, Side};
 use bywire_wire::service::{
     Answers, End, Identity, Introduction, NotConnected, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME,
@@ -189,7 +190,10 @@ impl Work {
                 let node = &self.nodes[known.node];
                 let (user, groups) = (node.user.clone(), vec!["toys".to_owned()]);
                 let node = node.name.to_owned();
-                known.identity = Some(Identity { node: node.clone(), port: name, user, groups, incarnation });
+                let key = PublicKey([0; 32]);
+                let node_name = node.clone();
+                known.identity =
+                    Some(Identity { node: node_name, key, port: name, user, groups, incarnation });
                 (known.udp_port, known.is_reachable) = (udp_port, is_reachable);
                 self.tell(port, &Notice::Registered { node });
             }

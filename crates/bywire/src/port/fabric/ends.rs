@@ -126,7 +126,7 @@ impl Port {
         let reason = match end {
             End::PeerEnded | End::NodeRestarted => DisconnectReason::Died,
             End::PeerReleased => DisconnectReason::Closed,
-            End::NodeRemoved => DisconnectReason::Removed,
+            End::NodeRemoved | End::SecurityChanged => DisconnectReason::Removed,
         };
         match self.slots.state_at(index) {
             Some(Slot::Wire(far)) => {

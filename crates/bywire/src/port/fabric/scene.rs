@@ -8,6 +8,7 @@ use bywire_sys::udp::{RECEIVE_BYTES, UdpSocket};
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options};
 use bywire_wire::frame::Lane;
+use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{Security, Side};
 use bywire_wire::record::Head;
 use bywire_wire::service::{Answers, Identity, Introduction, SOCKET_NAME, Terms};
@@ -35,7 +36,14 @@ pub fn terms(address: SocketAddr, number: u32, port: &PortOptions) -> Terms {
         security: Security::Aes256Gcm,
         secret: [0; 32],
         address,
-        peer: Identity { node, port: name, user, groups: Vec::new(), incarnation: 1 },
+        peer: Identity {
+            node,
+            key: PublicKey([1; 32]),
+            port: name,
+            user,
+            groups: Vec::new(),
+            incarnation: 1,
+        },
         introduction: Introduction {
             connection: number,
             message_bytes_max: port.message_bytes_max,

@@ -9,8 +9,8 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_sys::{Errno, clock};
 use bywire_wire::service::{
-    KEPT_MAX, Kept, Malformed, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, Unregistered, VERSION,
-    from_bytes, to_bytes,
+    Kept, Malformed, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, Unregistered, VERSION, from_bytes,
+    parts, to_bytes,
 };
 
 use zeroize::Zeroize;
@@ -96,12 +96,13 @@ impl Service {
         let Registration { port, incarnation, is_reachable, kept, udp } = registration;
         let udp_port = udp.local_address().map_err(|_| NoFabric::Silent)?.port();
         let (version, port) = (VERSION, port.to_string());
-        let packet = |kept: &[Kept]| {
-            let (port, kept) = (port.clone(), kept.to_vec());
-            to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept })
-        };
-        let packets = packets(&kept, packet).map_err(|_| NoFabric::Malformed)?;
-        let mut packets = VecDeque::from(packets);
+        let parts = parts(kept);
+        let last = parts.len() - 1;
+        let packets = parts.into_iter().enumerate().map(|(place, kept)| {
+            let (port, is_last) = (port.clone(), place == last);
+            to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last })
+        });
+        let mut packets: VecDeque<_> = packets.collect::<Result<_, _>>().map_err(|_| NoFabric::Malformed)?;
         let first = packets.pop_front().unwrap_or_default();
         socket.send(&first, &[udp.as_fd()]).map_err(|_| NoFabric::Silent)?;
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
@@ -174,27 +175,6 @@ fn take_notice(bytes: &mut [u8]) -> Result<Notice, Malformed> {
     notice
 }
 
-/// The packets of a registration, each with as many connections as fit. There is one at least.
-fn packets(
-    kept: &[Kept],
-    packet: impl Fn(&[Kept]) -> Result<Vec<u8>, Malformed>,
-) -> Result<Vec<Vec<u8>>, Malformed> {
-    // Their count takes a byte more if they are many.
-    let room = PACKET_BYTES_MAX - packet(&[])?.len() - 1;
-    let mut packets = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (place, one) in kept.iter().enumerate() {
-        let more = to_bytes(one)?.len();
-        if bytes + more > room || place - start >= KEPT_MAX {
-            packets.push(packet(&kept[start..place])?);
-            (start, bytes) = (place, 0);
-        }
-        bytes += more;
-    }
-    packets.push(packet(&kept[start..])?);
-    Ok(packets)
-}
-
 /// The meaning of a refused registration.
 pub(super) fn reason_of(refused: Unregistered) -> NoFabric {
     match refused {
@@ -209,19 +189,21 @@ pub(super) fn reason_of(refused: Unregistered) -> NoFabric {
 #[cfg(test)]
 mod tests {
     use bywire_sys::listener::Listener;
-    use bywire_wire::service::Identity;
+    use bywire_wire::handshake::PublicKey;
+    use bywire_wire::keys::Security;
 
     use super::*;
 
     fn kept(number: u32) -> Kept {
-        let peer = Identity {
-            node: "n".repeat(64),
-            port: "p".repeat(64),
-            user: "ann".to_owned(),
-            groups: vec!["group".to_owned(); 20],
-            incarnation: u64::MAX,
-        };
-        Kept { connection: number, peer_connection: number, peer }
+        Kept {
+            connection: number,
+            security: Security::Plain,
+            node: PublicKey([1; 32]),
+            peer_port: "p".repeat(64),
+            peer_user: "ann".repeat(20),
+            peer_incarnation: u64::MAX,
+            peer_connection: number,
+        }
     }
 
     fn registered(kept: Vec<Kept>) -> (Service, Socket, tempfile::TempDir) {
