@@ -96,7 +96,7 @@ impl Port {
     pub(super) fn try_node_again(&mut self, now_ns: u64) {
         let again_at_ns = self.fabric.as_deref().and_then(|fabric| fabric.service.again_at_ns());
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.service.pay();
+            fabric.service.pay_in_time(now_ns);
         }
         if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node().is_err() {
             self.lose_node(NoFabric::NotRunning);

@@ -122,12 +122,16 @@ impl Service {
         }
     }
 
+    /// Sends what is owed to the node if it is time to try again.
+    pub fn pay_in_time(&mut self, now_ns: u64) {
+        if self.pay_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.pay();
+        }
+    }
+
     /// Sends what is owed to the node, as far as there is room.
     pub fn pay(&mut self) {
         let Some(socket) = &self.socket else { return };
-        if self.pay_at_ns.is_some_and(|at_ns| clock::nanoseconds() < at_ns) {
-            return;
-        }
         while let Some(bytes) = self.owed.front() {
             if socket.send(bytes, &[]).is_err() {
                 break;
