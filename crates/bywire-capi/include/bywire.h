@@ -143,6 +143,14 @@ typedef enum {
   BW_ADMIT_EVERYONE = 2,
 } bw_admit_t;
 
+/* From where a port can be reached. Connecting to other ports needs neither. */
+typedef enum {
+  /* From its own machine. */
+  BW_REACH_MACHINE = 0,
+  /* From every node of the fabric that its machine's node belongs to, for whom `admit` lets in. */
+  BW_REACH_FABRIC = 1,
+} bw_reach_t;
+
 /* One of two independent lanes; neither can block the other. */
 typedef enum {
   /* For the bulk of the traffic. */

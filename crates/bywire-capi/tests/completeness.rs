@@ -212,6 +212,24 @@ fn every_event_and_every_field_crosses() {
 
 /// The manual's pages name nothing that does not exist, in C or in Rust.
 #[test]
+fn every_enumeration_of_the_interface_is_in_the_header() {
+    let header = header();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = fs::read_dir(directory).expect("the sources").map(|entry| entry.expect("an entry").path());
+    let text = files.filter(|path| path.is_file()).map(|path| fs::read_to_string(path).expect("a source"));
+    let text = text.collect::<String>();
+    let names: Vec<&str> =
+        text.split("pub enum bw_").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        assert!(
+            header.contains(&format!("}} bw_{name};")),
+            "bw_{name} is not in bywire.h: add it to cbindgen.toml"
+        );
+    }
+}
+
+#[test]
 fn pages_name_what_is_there() {
     let header = header();
     let words = |text: &str| -> BTreeSet<String> {
