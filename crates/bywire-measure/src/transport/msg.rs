@@ -80,19 +80,23 @@ pub fn peer_name(end: End, peer_number: u32) -> String {
     format!("{end}-{peer_number}")
 }
 
-/// The name of an end's port. A node serves several pairs one after another, so its ports have the pair's cookie.
+/// The name of an end's only port. A node serves several pairs one after another, so its ports have the pair's cookie.
 fn port_name(plan: &Plan, end: End) -> String {
-    match (plan.peer_number, &plan.runtime_directories) {
-        (Some(number), _) => peer_name(end, number),
-        (None, Some(_)) => format!("{end}-{}", &plan.cookie[..COOKIE_SHOWN]),
-        (None, None) => end.to_string(),
+    match plan.runtime_directories {
+        Some(_) => format!("{end}-{}", &plan.cookie[..COOKIE_SHOWN]),
+        None => end.to_string(),
     }
 }
 
-/// The address of an end's port.
-fn address(plan: &Plan, end: End) -> String {
+/// The name of this process's own port, which may be one of several peers of the other end's.
+fn own_name(plan: &Plan, end: End) -> String {
+    plan.peer_number.map_or_else(|| port_name(plan, end), |number| peer_name(end, number))
+}
+
+/// The address of a port at an end.
+fn address(plan: &Plan, end: End, name: &str) -> String {
     let node = plan.runtime_directories.as_ref().map_or("localhost".to_owned(), |_| node_name(end));
-    format!("{node}/{}", port_name(plan, end))
+    format!("{node}/{name}")
 }
 
 impl Transport for Msg {
@@ -100,7 +104,8 @@ impl Transport for Msg {
     type Endpoint = MsgEnd;
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
-        Ok((open(plan, End::Target, Some(&port_name(plan, End::Target)))?, address(plan, End::Target)))
+        let name = own_name(plan, End::Target);
+        Ok((open(plan, End::Target, Some(&name))?, address(plan, End::Target, &name)))
     }
 
     fn accept(mut port: Port, plan: &Plan) -> Result<Vec<MsgEnd>> {
@@ -115,7 +120,7 @@ impl Transport for Msg {
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
-        let mut port = open(plan, End::Source, Some(&port_name(plan, End::Source)))?;
+        let mut port = open(plan, End::Source, Some(&own_name(plan, End::Source)))?;
         let peer = port.connect(&address.parse()?, TIMEOUT).context("cannot connect to the target's port")?;
         let idle = open_idle(plan, End::Source)?;
         await_connected(&mut port, idle_peers(plan))?;
@@ -147,7 +152,7 @@ pub(crate) fn open(plan: &Plan, end: End, name: Option<&str>) -> Result<Port> {
 /// Idle peers at `end`, connected to the other one.
 fn open_idle(plan: &Plan, end: End) -> Result<Vec<Port>> {
     let other = if end == End::Source { End::Target } else { End::Source };
-    let address = address(plan, other).parse()?;
+    let address = address(plan, other, &port_name(plan, other)).parse()?;
     (0..idle_peers(plan))
         .map(|_| {
             let mut port = open(plan, end, None)?;
