@@ -21,7 +21,7 @@ use crate::service_process::ServiceProcess;
 /// Two nodes with their services.
 #[derive(Debug)]
 pub struct FabricPair {
-    /// They are dropped first, and remove their sockets from the directory.
+    /// They end before the directory with their sockets is removed.
     _services: [ServiceProcess; 2],
     processes: [u32; 2],
     directories: RuntimeDirectories,

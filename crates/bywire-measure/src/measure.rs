@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_pairing::launch;
 use bywire_results::cell::{Cacheline, Cell};
-use bywire_results::message_link::Link;
 use bywire_results::parameter::Parameters;
 use serde_json::{Value, json};
 
@@ -123,7 +122,7 @@ impl Measurement {
         let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
         let apart = ethernet.is_some()
             || frame_link.is_some()
-            || (level == Level::Msg && request.link.as_deref() == Some(Link::Udp.name()))
+            || request.joins_nodes()
             || (test.is_multi_connection() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());

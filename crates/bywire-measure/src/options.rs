@@ -66,7 +66,7 @@ options! {
         security: Option<String> {
             Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
                 .words(|| Security::ALL.iter().map(|security| security.name()).collect())
-                .only(|request| request.is_level(&["msg"]) && request.is_link(&["udp"]));
+                .only(Request::joins_nodes);
         }
         between: Option<String> {
             Opt::of(
@@ -399,7 +399,12 @@ impl Request {
 
     /// True if messages are carried in shared memory.
     fn is_in_memory(&self) -> bool {
-        self.is_level(&["msg"]) && !self.is_link(&["udp"])
+        self.is_level(&["msg"]) && !self.joins_nodes()
+    }
+
+    /// True if messages cross between two nodes of a fabric.
+    pub(crate) fn joins_nodes(&self) -> bool {
+        self.is_level(&["msg"]) && self.is_link(&["udp"])
     }
 
     fn is_link(&self, links: &[&str]) -> bool {

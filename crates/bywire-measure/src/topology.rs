@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use bywire_results::message_link::{Link, Security};
+use bywire_results::message_link::Security;
 
 use crate::ethernet::{self, Ethernet, FrameLink};
 use crate::exit_status::Misuse;
@@ -28,7 +28,7 @@ pub struct Topology {
 
 impl Topology {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Placement> {
-        if level == Level::Msg && request.link.as_deref() == Some(Link::Udp.name()) {
+        if request.joins_nodes() {
             return self.fabric(request, between);
         }
         let placement = match between {

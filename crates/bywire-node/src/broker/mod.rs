@@ -31,7 +31,7 @@ pub const UNDER_WAY_MAX: usize = 64;
 const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
 /// Requests under way of each user, and of all users.
 const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
-/// An inquiry is not repeated before so long: the channel loses nothing, and whoever answers has been asked.
+/// The least time between two inquiries about one connection. The channel loses none, so one is enough.
 const INQUIRY_NS: u64 = 5_000_000_000;
 /// Connections that other services have asked about during the grace, and incarnations that have ended during it.
 const ASKED_MAX: usize = 65_536;

@@ -217,7 +217,7 @@ impl Broker {
             outgoing.node == node && outgoing.is_sent && own.as_ref() == Some(&asking)
         };
         let Some(outgoing) = self.outgoing.get(&request).filter(is_its) else {
-            // Given up, perhaps. The other port is told.
+            // The port may have given up. The other port learns that.
             return self.tell_ended(node, asking, theirs, PortEnd::Released);
         };
         let is_weaker = security == Security::Plain && self.own.security != Security::Plain;
@@ -369,7 +369,7 @@ impl Broker {
         }
     }
 
-    /// Ends an offer without a connection. The other service is told `reason`, if it does not know.
+    /// Ends an offer without a connection. The other service gets `reason`, unless it knows of the end.
     pub(super) fn withdraw(&mut self, number: u32, reason: Option<NotConnected>) {
         let Some(offer) = self.take_offer(number) else { return };
         if let Some(reason) = reason {

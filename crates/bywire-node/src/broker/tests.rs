@@ -220,7 +220,7 @@ fn what_a_lost_channel_leaves_open_is_asked_for_again_over_the_next_one() {
     assert!(world.take().is_empty(), "the old offer is over");
     world.accept(again, 4);
     assert_eq!(world.take().len(), 2);
-    // The answer is lost with the channel: the end that was made is told when both compare their lists.
+    // The answer is lost with the channel. The port that accepted hears of it when both services compare their lists.
     world.connect(2);
     let offer = world.offer();
     world.brokers[B].accept(PORT, offer, introduction(5), [8; 32]);
@@ -400,28 +400,17 @@ fn a_connection_is_ended_by_who_names_both_of_its_ends() {
     let mut world = World::new();
     world.up();
     world.meet(1, 11);
-    // Another user's port on a claims to have kept a connection with the end on b, and releases it.
-    let mut stranger = port("stranger", 666);
-    stranger.uid = 1001;
-    world.brokers[A].register(PORT + 2, stranger).expect("free");
-    world.brokers[A].keep(
-        PORT + 2,
-        vec![Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) }],
-        true,
-    );
-    world.brokers[A].release(PORT + 2, 1);
-    world.brokers[A].port_ended(world.now_ns, PORT + 2);
-    // So does one with the incarnation of the true port.
-    let mut stranger = port("twin", 100);
-    stranger.uid = 1001;
-    world.brokers[A].register(PORT + 2, stranger).expect("an incarnation alone is nobody's");
-    world.brokers[A].keep(
-        PORT + 2,
-        vec![Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) }],
-        true,
-    );
-    world.brokers[A].release(PORT + 2, 1);
-    world.brokers[A].port_ended(world.now_ns, PORT + 2);
+    // Another user's port on a claims to have kept a connection with the end on b, and releases it. So does one with the
+    // incarnation of the true port, which alone is nobody's.
+    for (name, incarnation) in [("stranger", 666), ("twin", 100)] {
+        let mut stranger = port(name, incarnation);
+        stranger.uid = 1001;
+        world.brokers[A].register(PORT + 2, stranger).expect("free");
+        let claimed = Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) };
+        world.brokers[A].keep(PORT + 2, vec![claimed], true);
+        world.brokers[A].release(PORT + 2, 1);
+        world.brokers[A].port_ended(world.now_ns, PORT + 2);
+    }
     let mut told = Vec::new();
     for _ in 0..100 {
         let Some((side, order)) =
