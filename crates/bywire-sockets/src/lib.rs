@@ -1,25 +1,26 @@
-//! Carries the TCP connections of unmodified programs of one machine in shared memory.
+//! Carries the TCP connections of unmodified programs on one machine in shared memory.
 //!
-//! `bywire run` preloads this library. It stands in front of the C library's calls on descriptors. `docs/sockets.md` says
-//! what it never does, `docs/carried-connections.md` how it works.
+//! `bywire run` preloads this library. It hooks the C library's calls on descriptors. `docs/sockets.md` says what it
+//! never does, and `docs/carried-connections.md` how it works.
 //!
-//! The rooms form a staircase: each uses only those above it in this table.
+//! The modules form a staircase: each uses only those above it in this table.
 //!
-//! | room | what is there |
+//! | module | what it holds |
 //! | --- | --- |
-//! | `os` | the C library's own functions, the kernel's answers, this thread and process, jumps, signals held off |
-//! | `memory` | what forked processes share, and each has of its own: locks, sockets, sets, the meaning of descriptors |
+//! | `os` | the C library's own functions, the kernel's answers, this thread and process, jumps, deferred signals |
+//! | `memory` | what forked processes share, and what each has of its own: locks, sockets, sets, kinds of descriptors |
 //! | `wakeup` | doorbells, and spinning before a sleep |
-//! | `connection` | a connection: where its next byte is, sleeping for it, its end, its way back to the kernel |
-//! | `epoll` | `epoll_ctl`, `epoll_wait`, sets within sets, sets that other programs get |
+//! | `connection` | a connection: where its next byte is, sleeping for it, its end, its return to the kernel |
+//! | `epoll` | `epoll_ctl`, `epoll_wait`, nested sets, sets that other programs inherit |
 //! | `polling` | `poll` and `select` |
-//! | `pairing` | how a connection leaves the kernel: the pairing service, and getting ready |
+//! | `pairing` | how a connection leaves the kernel: the pairing service, and the preparation of segments |
 //! | `process` | load, fork, exec, exit, signal handlers, sandboxes, `io_uring`; making and closing descriptors |
 //! | `transfer` | `send` and `receive`, with the cut-over |
 //! | `entry` | the hooked calls, one file for each kind |
 //!
-//! Rules of every call: no allocation, no lock of the standard library, no thread-local destructor, no panic, nothing
-//! printed; what is held across a call of the C library's is given back by `Drop`, as a thread may be cancelled there. Where anything is in doubt, the connection stays in the kernel.
+//! Rules for every call: no allocation, no lock of the standard library, no thread-local destructor, no panic, no
+//! output. `Drop` releases what is held across a call of the C library, because a thread may be cancelled there. In
+//! case of doubt the connection stays in the kernel.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preloaded library knows the calls of Linux on x86-64 only");

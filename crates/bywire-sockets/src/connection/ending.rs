@@ -1,4 +1,4 @@
-//! The end of a carried connection in this process: as TCP's, whatever lies in the rings.
+//! The end of a carried connection in this process. It is the same as TCP's, whatever is in the rings.
 
 use core::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::memory::holders;
 use crate::os::kernel;
 
 impl Connection {
-    /// A handler has jumped out of a copy of this thread: what it held is free.
+    /// Releases what this thread's copy held, after a handler has jumped out of it.
     pub fn let_go(&self) {
         if self.shared.receiving.is_own() {
             STREAM.end_taking(&self.own);
@@ -22,7 +22,7 @@ impl Connection {
         }
     }
 
-    /// Its end is about to come, in order: unread bytes make TCP's end a reset, wherever they lie.
+    /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
     pub fn take_leave(&self) {
         self.serve();
         self.pay_at_the_end();
@@ -39,9 +39,10 @@ impl Connection {
         STREAM.raise(&self.own, LEAVING);
     }
 
-    /// This process has it no more, and others count. Either one of them goes on with it, and the bytes that its peer has not
-    /// read stay guarded; or none has it, as it was replaced by another program, or killed where nobody knew it: then this is
-    /// the last one after all, and the kernel gets those bytes before it ends it. `counts`: does this process count as well yet?
+    /// This process stops holding the connection while others are counted as holders. If one of them still has it, the
+    /// bytes that its peer has not read stay guarded. If none has it, because it executed another program or was killed
+    /// unnoticed, this process is the last holder after all: the kernel gets those bytes before it ends the connection.
+    /// `counts`: this process is still counted.
     pub fn leave_to_others(&self, counts: bool) {
         let shared = self.shared;
         let known = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
@@ -53,22 +54,24 @@ impl Connection {
             self.end_before_the_kernels(false);
             self.begin_back(Reason::Passed);
         }
-        // While others go on with an end that has shut down its sending, only the guard would tell the peer of their death.
+        // After this end has shut down its sending, only the guard would tell the peer of the other holders' death.
         let is_half = shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
         self.settle_guard(|unread_by_peer| !others_go_on || (unread_by_peer == 0 && !is_half));
     }
 
-    /// This process is the last one that has it, and is about to become another program, which has it not: unless that fails.
+    /// This process is the last holder, and is about to execute another program, which will not have the connection.
+    /// The exec may fail.
     pub fn leave_to_program(&self) {
         self.end_before_the_kernels(true);
-        // The kernel does not tell every peer of the close: none whose own receiving is shut down, and nobody if this end has shut
-        // down its sending. It answers what it is sent: so the peer is to give it to the kernel.
+        // The kernel does not report the close to every peer: not to one that has shut down its own receiving, and to
+        // nobody if this end has shut down its sending. It does answer what it is sent, so the peer is asked to send
+        // through the kernel.
         self.begin_back(Reason::Passed);
         self.settle_guard(|_| true);
     }
 
-    /// How the kernel is to end it when a descriptor closes: by a reset where bytes are unread, as TCP does; in order if nothing
-    /// is owed, and `may_end` says so of the number of bytes that the peer has not read.
+    /// Sets how the kernel ends the connection when a descriptor closes. Unread bytes make it a reset, as with TCP. The
+    /// end is orderly if nothing is owed and `may_end` accepts the number of bytes that the peer has not read.
     pub fn settle_guard(&self, may_end: impl FnOnce(usize) -> bool) {
         self.with_sending(|| {
             if self.in_ring() != Ok(0) {
@@ -79,15 +82,16 @@ impl Connection {
         });
     }
 
-    /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as
-    /// far as there is room. The next holder of that end, which may not know this library, has it all.
+    /// Before the kernel sends the end of this direction: the bytes that the peer has not taken go into the kernel
+    /// first, as far as there is room. The next holder of that end, which may not have this library, gets all of them.
     pub fn end_before_the_kernels(&self, is_last: bool) {
         let is_in_ring = || matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending));
         if !is_in_ring() {
             return;
         }
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
-        // An end that has shut down both ways answers what comes by a reset: it reads what it has already where it is.
+        // An end that has shut down both ways answers new bytes by a reset. It reads the bytes that it already has
+        // where they are.
         if unread == 0 || STREAM.flags(&self.remote) & LEAVING != 0 {
             return;
         }

@@ -1,8 +1,8 @@
-//! A carried connection returns to the kernel, for good.
+//! Returns a carried connection to the kernel, permanently.
 //!
-//! The writer of a direction ends its ring where the reader has stopped, and gives the kernel what nobody has taken. What
-//! the kernel has no room for is *owed*: it goes there as room comes, in every call and every wait on the connection, and
-//! until then nothing else of that direction does.
+//! The writer of a direction ends its ring where the reader has stopped, and gives the kernel the bytes that nobody has
+//! taken. Bytes that the kernel has no room for are *owed*. They go there as room becomes available, in every call and
+//! every wait on the connection. Until then no other byte of that direction is sent.
 
 use core::sync::atomic::Ordering;
 
@@ -15,19 +15,19 @@ use crate::connection::{owed, policy};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, kernel};
 
-/// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
-/// to the kernel then.
+/// How long a program that passes connections on waits for the bytes of their other ends. Bytes that come later go
+/// through the kernel.
 const BACK_TIMEOUT_NS: u64 = 1_000_000_000;
-/// The same for one that does not wait for its sockets.
+/// The same for a program with non-blocking sockets.
 const QUICK_TIMEOUT_NS: u64 = 20_000_000;
 
-/// Everything that this program has goes back to the kernel, and nothing of it is carried from here on.
+/// Returns all connections of this program to the kernel. No connection is carried from here on.
 pub fn all_to_kernel(reason: Reason) {
     policy::give_up(reason);
     errno::keep(|| hand_back(|_| true, reason));
 }
 
-/// This socket stays in the kernel, or goes back there.
+/// Keeps this socket in the kernel, or returns it there.
 pub fn to_kernel(fd: i32, reason: Reason) {
     let Some(socket) = sockets::socket(fd) else { return };
     socket.stay(reason);
@@ -36,12 +36,12 @@ pub fn to_kernel(fd: i32, reason: Reason) {
     }
 }
 
-/// All of these descriptors' sockets go back to the kernel: each is asked for before the first one is waited for.
+/// Returns these descriptors' sockets to the kernel. All are asked for before the first one is waited for.
 pub fn hand_back(is_meant: impl Fn(i32) -> bool, reason: Reason) {
     hand_back_each(|visit| each_socket(&is_meant, visit), reason);
 }
 
-/// The same for the sockets that `each` visits, which it does twice.
+/// The same for the sockets that `each` visits. It is called twice.
 pub fn hand_back_each(each: impl Fn(&mut dyn FnMut(Socket)), reason: Reason) {
     let mut timeout_ns = 0;
     each(&mut |socket| match socket.carried() {
@@ -74,10 +74,10 @@ fn each_socket(is_meant: impl Fn(i32) -> bool, visit: &mut dyn FnMut(Socket)) {
 }
 
 impl Connection {
-    /// Returns both directions to the kernel, for good: what comes next is nothing that rings can do.
+    /// Returns both directions to the kernel, permanently: the next operation is one that rings cannot do.
     ///
-    /// A peer that does not come into a call of the library in time does its part when it comes: until then what it has
-    /// sent waits. A connection of which bytes are lost by that is reset.
+    /// A peer that makes no call of the library in time does its part later. Until then the bytes that it has sent
+    /// wait. A connection that loses bytes in this way is reset.
     pub fn bring_back(&self, reason: Reason) {
         self.begin_back(reason);
         self.finish_back(kernel::now_ns() + self.timeout_ns());
@@ -87,11 +87,11 @@ impl Connection {
         if self.is_nonblocking() { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
     }
 
-    /// Ends our ring, and asks the other end for its own; nothing is waited for.
+    /// Ends this side's ring, and asks the other end to end its own. It does not wait.
     pub fn begin_back(&self, reason: Reason) {
         self.stay(reason);
         {
-            // Nobody takes anything more out of the peer's ring.
+            // Nobody takes any more bytes out of the peer's ring.
             let _receiving = self.shared.receiving.hold();
             let _sending = self.shared.sending.hold();
             STREAM.raise(&self.own, ASKS_BACK);
@@ -110,25 +110,25 @@ impl Connection {
                 break is_back;
             }
             if kernel::now_ns() > end_ns {
-                // What it has not given back yet it gives later. What we owe nobody would.
+                // What the peer has not returned yet it returns later. Bytes that this side owes would be lost.
                 break !self.owes();
             }
             owed::serve_all();
             self.sleep_through(Sleep::Bytes, || self.is_back().is_some());
         };
         if is_back {
-            // Its next holder may end as it likes.
+            // The next holder may end the connection in any way.
             self.with_sending(|| self.unguard());
         } else {
             self.break_off();
         }
     }
 
-    /// Has everything come back? `Some(false)`: not everything, and it never will.
+    /// Whether everything has come back. `Some(false)`: not everything, and the rest never will.
     fn is_back(&self) -> Option<bool> {
         let Ok(route) = STREAM.route(&self.remote) else { return Some(true) };
         let unread = match route {
-            // It asks for nothing before it has seen our flag.
+            // The peer asks for nothing before it has seen the flag.
             Route::Kernel => 0,
             Route::Pending | Route::Ending => 1,
             Route::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
@@ -138,7 +138,7 @@ impl Connection {
             Route::Back(_) if unread > 0 => return Some(false),
             Route::Ring => {
                 self.ask_kernel();
-                // The last bytes of a stream that has ended cannot be given to the kernel any more.
+                // The last bytes of a stream that has ended can no longer be given to the kernel.
                 let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
                 if is_over {
                     return Some(unread == 0);
@@ -146,11 +146,11 @@ impl Connection {
             }
             _ => {}
         }
-        // What it sends from now on it gives to the kernel: it looks for our flag before and after.
+        // What the peer sends from now on goes through the kernel: it checks the flag before and after.
         (unread == 0 && (!self.owes() || self.peer_is_gone())).then_some(true)
     }
 
-    /// Is it the kernel's again, both ways and for good? What has not come back yet will come there.
+    /// Whether both directions have returned to the kernel for good. What has not come back yet will arrive there.
     pub fn is_kernels(&self) -> bool {
         self.shared.never.load(Ordering::Relaxed) != 0
             && !self.owes()

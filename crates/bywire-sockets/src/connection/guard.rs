@@ -1,4 +1,5 @@
-//! A killed end of a carried connection is a reset for the other end, by `SO_LINGER`; so is one that breaks the rules.
+//! Makes the death of an end of a carried connection a reset for the other end, by `SO_LINGER`. So is a breach of the
+//! rules.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,18 +9,18 @@ use crate::connection::sockets::Connection;
 use crate::memory::arena::linger;
 use crate::os::{errno, kernel, real};
 
-/// The process is ending in order: its connections end as TCP's do.
+/// The process is exiting in order: its connections end as TCP's do.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// From here on no connection is guarded.
+/// No connection is guarded from here on.
 pub fn end_guards() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
 
 impl Connection {
-    /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
-    /// kernel was to have, to whom an ordinary end would hide that they are lost. Called with the sending lock held, as
-    /// [`Self::unguard`] is: the state and the kernel's option change together.
+    /// Called before bytes go into the ring: from here on a killed end is a reset. The bytes may be ones that a reader
+    /// behind the kernel should get, and an orderly end would hide that they are lost. The caller holds the sending
+    /// lock, as for [`Self::unguard`]: the state and the kernel's option change together.
     #[inline]
     pub fn guard(&self) {
         if self.shared.lingers.load(Ordering::Relaxed) == linger::UNSET {
@@ -42,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Its end is TCP's again. Called with the sending lock held.
+    /// Lets the connection end as TCP's again. The caller holds the sending lock.
     pub fn unguard(&self) {
         let lingers = &self.shared.lingers;
         if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -51,13 +52,14 @@ impl Connection {
         }
     }
 
-    /// With the sending lock held. This thread may have it already: the handler of a fault in a copy may end the process.
+    /// Runs `work` with the sending lock held. This thread may hold it already: the handler of a fault in a copy may
+    /// end the process.
     pub fn with_sending(&self, work: impl FnOnce()) {
         let _held = (!self.shared.sending.is_own()).then(|| self.shared.sending.hold());
         work();
     }
 
-    /// The peer broke the rules: the connection is reset, and nothing else is harmed.
+    /// The peer broke the rules: resets the connection, with no other effect.
     pub fn break_off(&self) {
         self.shared.broken.store(1, Ordering::Relaxed);
         kernel::linger(self.fd, Some(0));
@@ -67,7 +69,7 @@ impl Connection {
         self.tell(News::Route);
     }
 
-    /// Was it broken off?
+    /// Whether the connection was broken off.
     pub fn is_broken(&self) -> bool {
         self.shared.broken.load(Ordering::Relaxed) != 0
     }

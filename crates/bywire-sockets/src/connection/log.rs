@@ -1,7 +1,7 @@
 //! `BYWIRE_LOG`: a line in a file for every connection that has ended, for people and for `bywire run --explain`.
 //!
-//! The file is opened anew for each line: a descriptor that stays open would be one more that programs close, inherit or
-//! pass on.
+//! The file is opened again for each line. A descriptor that stayed open would be one more that programs close, inherit
+//! or pass on.
 
 use core::ffi::c_char;
 use core::fmt::{self, Write};
@@ -16,7 +16,7 @@ use crate::connection::outcome::{self, Outcome};
 use crate::connection::sockets::{self, STREAM, Socket};
 use crate::os::{errno, kernel, own_call, real};
 
-/// The longest path, with its end.
+/// The longest path, with its terminator.
 const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
 /// The longest line.
 const LINE_BYTES: usize = 256;
@@ -24,17 +24,17 @@ const LINE_BYTES: usize = 256;
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Lines go to the file at `path` from here on; to none if it is too long.
+/// Sets the path of the file. A path that is too long disables the log.
 pub fn configure(path: &[u8]) {
     if path.is_empty() || path.len() >= PATH_BYTES {
         return;
     }
     PATH.iter().zip(path).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
-    // Release: pairs with the acquire loads in `ending` and `program`; the path is written before.
+    // Release: pairs with the acquire loads in `ending` and `program`. The path is written before.
     IS_WANTED.store(true, Ordering::Release);
 }
 
-/// The last descriptor of `socket` is about to be closed.
+/// Writes the line of a connection. The last descriptor of `socket` is about to be closed.
 pub fn ending(socket: &Socket) {
     // Acquire: pairs with the release store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
@@ -42,7 +42,7 @@ pub fn ending(socket: &Socket) {
     }
 }
 
-/// Something is true of all that this program has from here on.
+/// Writes a line about the whole program: `reason` holds for all its connections from here on.
 pub fn program(reason: Reason) {
     // Acquire: pairs with the release store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
@@ -65,7 +65,7 @@ fn tell(socket: &Socket) {
     let mapped = sockets::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
         Some(connection) if fate == Outcome::Carried => {
-            // What was given back went through the kernel, and is counted there.
+            // Returned bytes went through the kernel, and are counted there.
             let returned = connection.shared.returned.load(Ordering::Relaxed);
             [STREAM.tail(&connection.own).wrapping_sub(returned), STREAM.head(&connection.own)]
         }
@@ -87,7 +87,7 @@ fn tell(socket: &Socket) {
     }
 }
 
-/// One write, which other processes' lines do not come between.
+/// Appends by one write, so that lines of other processes do not mix with it.
 fn append(line: &[u8]) {
     let Some(_own) = own_call::begin() else { return };
     let path: [u8; PATH_BYTES] =
@@ -109,7 +109,7 @@ fn append(line: &[u8]) {
 
 type Ask = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
 
-/// An address, or `-`: after a reset the kernel has forgotten the other end's.
+/// An address, or `-`: after a reset the kernel no longer knows the other end's.
 struct Name(Option<SocketAddr>);
 
 impl fmt::Display for Name {
@@ -121,11 +121,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// The address of either end.
+/// The address of one end.
 fn name(fd: i32, ask: Ask) -> Option<SocketAddr> {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: valid for writes of the length given; noughts are a value of every family's address, none of which is longer.
+    // SAFETY: valid for writes of the length given. Zeros are a value of every family's address, and none is longer.
     unsafe {
         if ask(fd, address.as_mut_ptr().cast(), &raw mut length) != 0 {
             return None;
@@ -147,7 +147,7 @@ fn name(fd: i32, ask: Ask) -> Option<SocketAddr> {
     }
 }
 
-/// Text without allocation; what does not fit is an error.
+/// Text without allocation. Text that does not fit is an error.
 struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,

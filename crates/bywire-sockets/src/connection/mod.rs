@@ -1,4 +1,4 @@
-//! A connection of the program's: where its bytes are, and how it returns to the kernel.
+//! A connection of the program: where its bytes are, and how it returns to the kernel.
 
 pub mod ending;
 pub mod fallback;

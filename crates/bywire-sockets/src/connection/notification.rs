@@ -1,4 +1,4 @@
-//! News of a connection, for threads that sleep at either end of it.
+//! Wakes threads that sleep at either end of a connection.
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::os::{errno, own_call, real};
 use crate::wakeup::doorbell;
 
 impl Connection {
-    /// Wakes threads that sleep at the other end for such news.
+    /// Wakes threads that sleep at the other end for this event.
     #[inline]
     pub fn tell(&self, news: News) {
         let woken = self.shared.woken.load(Ordering::Relaxed);
@@ -19,12 +19,12 @@ impl Connection {
             wake_futex(self.own.event_address());
         }
         if wake.bell {
-            // Acquire: pairs with the release store in `offer::answered`; the peer's page is mapped before.
+            // Acquire: pairs with the release store in `offer::answered`. The peer's page is mapped before.
             doorbell::ring(self.local.peer.load(Ordering::Acquire));
         }
     }
 
-    /// Wakes threads of this end that sleep on the peer's word: a shutdown is news to them.
+    /// Wakes threads of this end that sleep on the peer's word: a shutdown concerns them.
     pub fn wake_own(&self) {
         wake_futex(self.remote.event_address());
     }

@@ -1,4 +1,4 @@
-//! How many connections were not carried, and why.
+//! Counts connections that were not carried, by reason.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,24 +9,24 @@ use crate::connection::sockets::Socket;
 use crate::memory::arena::{SharedSocket, stage};
 use crate::os::kernel;
 
-/// An end that was paired and moved data by fewer calls afterwards ended too soon.
+/// A connection that moved data by fewer calls after it was paired ended too soon.
 const TRIES_MIN: u32 = 16;
-/// One that waited for the other end no longer than this may have ended before that was offered.
+/// A connection that waited for the other end no longer than this may have ended before the other end was offered.
 const WAIT_NS: u64 = 100_000_000;
 
-/// By reason, since the last report.
+/// The counts by reason, since the last report.
 static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
-/// What became of a connection.
+/// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It left the kernel.
     Carried,
-    /// It stayed there, and why.
+    /// It stayed in the kernel, for this reason.
     Kernel(Reason),
 }
 
-/// A socket has come to its end.
+/// Counts a socket that has ended.
 pub fn ended(socket: &Socket) {
     if let Some(Outcome::Kernel(reason)) = of(socket)
         && let Some(count) = COUNTS.get(reason as usize)
@@ -35,7 +35,7 @@ pub fn ended(socket: &Socket) {
     }
 }
 
-/// Nothing where it was no connection.
+/// The outcome of a socket; `None`: it was no connection.
 pub fn of(socket: &Socket) -> Option<Outcome> {
     let shared = socket.shared;
     let moved = shared.sent.load(Ordering::Relaxed) + shared.received.load(Ordering::Relaxed);
@@ -44,7 +44,7 @@ pub fn of(socket: &Socket) -> Option<Outcome> {
     if stage == stage::CARRIED {
         return Some(Outcome::Carried);
     }
-    // What never moved a byte, as listeners, is no connection.
+    // A socket that never moved a byte, such as a listener, is no connection.
     if moved == 0 {
         return None;
     }
@@ -64,12 +64,12 @@ fn has_waited(shared: &SharedSocket) -> bool {
     kernel::now_ns().saturating_sub(shared.offered_ns.load(Ordering::Relaxed)) > WAIT_NS
 }
 
-/// What a parent has counted is the parent's to tell.
+/// Clears the counts in a forked child. The parent reports its own.
 pub fn after_fork_in_child() {
     COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
-/// Tells what has come together: each reason, and how many connections had it.
+/// Reports the counts: each reason, and the number of its connections.
 pub fn report(tell: impl Fn(Reason, u64)) {
     for (reason, count) in Reason::ALL.iter().zip(&COUNTS) {
         let found = count.swap(0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Bytes of a ring that has ended, as far as the kernel has no room for them yet: they are *owed* to it.
+//! Bytes of a ring that has ended, for which the kernel has no room yet: they are *owed* to it.
 //!
-//! They go there as room comes, in every call and every wait on the connection, and until then nothing else of that direction
-//! does.
+//! They go there as room becomes available, in every call and every wait on the connection. Until then no other byte of
+//! that direction is sent.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,23 +13,24 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
 use crate::os::{errno, kernel, own_call, real};
 
-/// How long a reader may be in the middle of taking bytes that are to be taken back from it.
+/// How long a reader may take to copy bytes that are to be taken back from it.
 const TAKING_TIMEOUT_NS: u64 = 2_000_000;
-/// Looks at such a reader before the core is offered to it.
+/// Checks of such a reader before the core is offered to it.
 const LOOKS: u32 = 200;
-/// Who owes looks so often at what the kernel does not tell.
+/// Interval at which a process that owes bytes checks for what the kernel does not report.
 pub const LOOK_NS: u64 = 10_000_000;
 
-/// What this process has found to be owed, and whether it has found since that nothing is.
+/// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
 
-/// Pays what this process owes, on whatever connections: how long a wait for other things may last that would last so long.
+/// Pays what this process owes, on all connections. Returns how long a wait for something else may last at most, given
+/// its limit.
 #[inline(always)]
 pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
     if may_owe() { pay_all(left_ns) } else { left_ns }
 }
 
-/// Does what other ends of connections ask of this process: one may be the other end of what a thread waits for.
+/// Does what the other ends of connections ask of this process. One of them may be what a thread waits for.
 pub fn serve_all() {
     sockets::each_held(|socket, fd| {
         if let Some(Ok(other)) = sockets::by_index(fd, socket.index).map(Socket::mapped) {
@@ -38,7 +39,7 @@ pub fn serve_all() {
     });
 }
 
-/// May this process owe something, on whatever connection?
+/// Whether this process may owe bytes, on any connection.
 #[inline(always)]
 pub fn may_owe() -> bool {
     owing::may(&OWING)
@@ -64,7 +65,7 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
 }
 
 impl Connection {
-    /// What the other end asks of us: to have our bytes in the kernel again.
+    /// Does what the other end asks for: that this side's bytes go through the kernel again.
     #[inline]
     pub fn serve(&self) {
         if STREAM.flags(&self.remote) & ASKS_BACK != 0 || self.owes() {
@@ -72,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// What the other end asks of us: to have our bytes in the kernel again.
+    /// Does what the other end asks for: that this side's bytes go through the kernel again.
     #[inline(never)]
     pub fn serve_now(&self) {
         let Some(_own) = own_call::begin() else { return };
@@ -83,8 +84,8 @@ impl Connection {
         }
         let _held = self.shared.sending.hold();
         if is_in_ring() {
-            // Who has said that something is owed, and was killed before the ring was ended, has paid nothing.
-            // Release: pairs with the acquire load in `owes`; nothing comes before.
+            // A process that stored that something is owed, and was killed before it ended the ring, has paid nothing.
+            // Release: pairs with the acquire load in `owes`. Nothing comes before.
             let was_said = self.shared.owed.swap(0, Ordering::Release) != 0;
             match is_asked {
                 true => self.send_back(),
@@ -94,24 +95,26 @@ impl Connection {
         } else if self.owes() {
             self.pay();
         }
-        // Another process of the family may have found it: this one has it as well, and pays from here on.
+        // Another process of the family may have found it. This process has the connection as well, and pays from here
+        // on.
         if self.owes() {
             owing::owe(&OWING);
         }
     }
 
-    /// Ends our ring where the reader has stopped, who has said so, and gives the rest of it to the kernel.
+    /// Ends this side's ring where the reader says that it has stopped, and gives the rest to the kernel.
     fn send_back(&self) {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
             Err(Corrupt) => self.break_off(),
-            // The kernel takes nothing behind the end that it has been told: they stay where they are.
+            // The kernel accepts no bytes behind the end that it was told. They stay in the ring.
             Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
 
-    /// Ends our ring: the kernel gets what the other end has not taken, if it has room for all of that now. Otherwise it is
-    /// read where it lies, before what follows in the kernel. Called with the sending lock held.
+    /// Ends this side's ring. The kernel gets what the other end has not taken, if it has room for all of that now.
+    /// Otherwise the other end reads it from the ring, before what follows in the kernel. The caller holds the sending
+    /// lock.
     pub fn end_ring(&self) {
         let tail = STREAM.tail(&self.own);
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
@@ -130,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// Where the reader has stopped; `None`: it goes on taking.
+    /// Where the reader has stopped; `None`: it is still taking bytes.
     fn untaken(&self) -> Result<Option<u64>, Corrupt> {
         let end_ns = kernel::now_ns() + TAKING_TIMEOUT_NS;
         loop {
@@ -148,20 +151,20 @@ impl Connection {
         }
     }
 
-    /// From `position` on our ring's bytes are owed to the kernel.
+    /// Notes that this ring's bytes from `position` on are owed to the kernel.
     fn owe(&self, position: u64) {
         let owed = STREAM.tail(&self.own).wrapping_sub(position);
         self.shared.returned.fetch_add(owed, Ordering::Relaxed);
-        // Relaxed, both: ordered by the sending lock, as all that has to do with payments.
+        // Relaxed, both: ordered by the sending lock, as is everything about payments.
         self.shared.paying.store(0, Ordering::Relaxed);
         self.shared.paid_at.store(self.shared.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
-        // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the route that is
-        // stored next, finds what is owed.
+        // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the route
+        // that is stored next, also finds what is owed.
         self.shared.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
         if owed > 0 {
             owing::owe(&OWING);
-            // A death in the middle of it must not look like an end.
+            // If this process dies while it pays, the peer must not see an orderly end.
             self.guard();
             self.pay();
         } else {
@@ -170,22 +173,23 @@ impl Connection {
         self.tell(News::Route);
     }
 
-    /// Does the kernel not have all of our bytes yet that belong there, or not the end behind them?
+    /// Whether the kernel still lacks bytes that must go through it, or the end behind them.
     #[inline(always)]
     pub fn owes(&self) -> bool {
-        // Acquire: pairs with the release stores in `owe` and `pay`: a call that finds nothing owed goes into the kernel behind it.
+        // Acquire: pairs with the release stores in `owe` and `pay`. A call that finds nothing owed enters the kernel
+        // after the last payment.
         self.shared.owed.load(Ordering::Acquire) != 0 || self.shared.shuts.load(Ordering::Relaxed) != 0
     }
 
-    /// The connection is lost, and what is owed with it.
+    /// The connection is lost, and so is what is owed.
     fn lose(&self) {
-        // Release: pairs with the load in `owes`, though nothing comes before it.
+        // Release: pairs with the load in `owes`, although nothing comes before it.
         self.shared.owed.store(0, Ordering::Release);
         self.shared.shuts.store(0, Ordering::Relaxed);
         self.break_off();
     }
 
-    /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
+    /// Gives the kernel as much of what is owed as it takes now. The caller holds the sending lock.
     fn pay(&self) {
         let tail = STREAM.tail(&self.own);
         if self.shared.paying.load(Ordering::Relaxed) != 0 && !self.count_payment() {
@@ -197,7 +201,7 @@ impl Connection {
             if owed == 0 {
                 return self.paid();
             }
-            // The kernel's error is the program's to have: a call of ours would take it away.
+            // The kernel's error must reach the program: a call of the library would consume it.
             if self.shared.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0 {
                 // Release: pairs with the acquire load in `owes`.
                 self.shared.owed.store(0, Ordering::Release);
@@ -207,10 +211,10 @@ impl Connection {
             let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
             match sent {
                 1.. => {
-                    // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found
-                    // nobody inside.
+                    // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, which found
+                    // nobody inside the kernel.
                     self.shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
-                    // Release: pairs with the load in `owes`; the kernel has these bytes, and they are counted.
+                    // Release: pairs with the load in `owes`. The kernel has these bytes, and they are counted.
                     self.shared.owed.store(owed - sent as u32, Ordering::Release);
                     self.shared.paying.store(0, Ordering::Relaxed);
                 }
@@ -222,7 +226,8 @@ impl Connection {
         }
     }
 
-    /// The last payer was killed on the way: what it has paid is what the kernel says. `false`: that cannot be.
+    /// The last payer was killed before it counted its payment. The kernel's count says what was paid. `false`: the
+    /// count is impossible.
     fn count_payment(&self) -> bool {
         let owed = self.shared.owed.load(Ordering::Relaxed);
         let given = kernel::byte_counts(self.fd).map(|account| account.given);
@@ -231,7 +236,7 @@ impl Connection {
             (Some(given), Some(left)) if left <= owed.into() => {
                 // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, as in `pay`.
                 self.shared.sent.store(given, Ordering::SeqCst);
-                // Release: pairs with the load in `owes`; the kernel has the others, and they are counted.
+                // Release: pairs with the load in `owes`. The kernel has the other bytes, and they are counted.
                 self.shared.owed.store(left as u32, Ordering::Release);
                 self.shared.paying.store(0, Ordering::Relaxed);
                 true
@@ -240,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Out of the ring as it lies there: the stack of a program's thread may have no room for a copy.
+    /// Sends directly from the ring: a thread of the program may have no stack room for a copy.
     fn send_owed(&self, position: u64, length: usize) -> isize {
         let mut parts = STREAM.places(&self.own, position, length).map(|(offset, length)| libc::iovec {
             iov_base: self.own.base().wrapping_add(offset).cast(),
@@ -248,19 +253,19 @@ impl Connection {
         });
         let mut message = crate::os::iovec::message(&mut parts, 2);
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: bytes of our own ring, which stays mapped while the connection is in use. By number, as no thread is
-        // cancelled in this call.
+        // SAFETY: bytes of this side's own ring, which stays mapped while the connection is in use. The call is made by
+        // number, because a thread cannot be cancelled in it.
         unsafe {
             let message = (&raw mut message) as usize;
             real::syscall(libc::SYS_sendmsg, self.fd as usize, message, flags as usize, 0, 0, 0) as isize
         }
     }
 
-    /// Nothing is owed any more: what was waiting for that is done.
+    /// Nothing is owed any more: does what waited for that.
     fn paid(&self) {
         self.unguard();
-        // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. It is owed until it is done: whoever is
-        // killed here leaves it to the next one.
+        // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. The shutdown is owed
+        // until it is done, so if this process is killed here the next one does it.
         if self.shared.shuts.load(Ordering::Relaxed) != 0 {
             // SAFETY: no pointers.
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });
@@ -268,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// The last of what is owed, before the end: the kernel makes room for all of it, where it may.
+    /// Pays the last of what is owed, before the end. The kernel makes room for all of it, if it may.
     pub fn pay_at_the_end(&self) {
         if !self.owes() {
             return;

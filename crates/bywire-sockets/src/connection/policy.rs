@@ -1,4 +1,4 @@
-//! When a connection is worth an offer to the pairing service, and whether any is.
+//! When it pays to offer a connection to the pairing service, and whether this program may offer any.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -6,24 +6,24 @@ use bywire_pairing::reason::Reason;
 
 use crate::memory::arena::{SharedSocket, stage};
 
-/// After so many calls that moved data a connection is worth an offer.
+/// Calls that moved data after which a connection is offered.
 static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
-/// Why nothing more is offered, plus one.
+/// Why nothing is offered any more, plus one.
 static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
 
-/// Nothing of this program is carried from here on, for this reason.
+/// Stops offering: no connection of this program is carried from here on, for this reason.
 pub fn give_up(reason: Reason) {
     GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);
     CALLS_MIN.store(u32::MAX, Ordering::Relaxed);
 }
 
-/// Why nothing of this program is carried any more.
+/// Why no connection of this program is carried any more.
 pub fn given_up() -> Option<Reason> {
     GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
 }
 
-/// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
-/// at once perhaps one.
+/// Whether this is one of the first calls that move data over a socket, which go to the kernel only. If so, it is
+/// counted. Of several calls at once, one may be counted.
 #[inline(always)]
 pub fn is_early(shared: &SharedSocket) -> bool {
     let calls = shared.calls.load(Ordering::Relaxed);
@@ -35,12 +35,12 @@ pub fn is_early(shared: &SharedSocket) -> bool {
     is_early
 }
 
-/// After so many calls that moved data a connection is worth an offer.
+/// Calls that moved data after which a connection is offered.
 pub fn calls_min() -> u32 {
     CALLS_MIN.load(Ordering::Relaxed)
 }
 
-/// Sets it.
+/// Sets that number.
 pub fn configure(calls_min: u32) {
     CALLS_MIN.store(calls_min, Ordering::Relaxed);
 }

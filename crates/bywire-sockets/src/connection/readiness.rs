@@ -1,4 +1,4 @@
-//! What a carried connection is ready for, as `poll` and `epoll` would say of the kernel's.
+//! What a carried connection is ready for, in the terms of `poll` and `epoll`.
 
 use core::sync::atomic::Ordering;
 
@@ -10,37 +10,37 @@ use crate::connection::source::Source;
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING};
 use crate::os::kernel;
 
-/// `EPOLLIN` and its twin for ordinary data.
+/// `EPOLLIN` and its equivalent for ordinary data.
 pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// `EPOLLOUT` and its twin.
+/// `EPOLLOUT` and its equivalent for ordinary data.
 pub const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// The peer has finished.
 pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Reported whether asked for or not.
+/// Reported whether requested or not.
 pub const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// One look at a connection.
+/// The result of one look at a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// What it is ready for now, by the rings.
+    /// What it is ready for now, according to the rings.
     pub bits: u32,
-    /// What the kernel has to be asked, beside what it says anyway.
+    /// Events that the kernel must be asked for, in addition to those that it always reports.
     pub ask: u32,
-    /// What the kernel says of these is not for the program: it is room for what is owed.
+    /// Events of the kernel that are not reported to the program: they mean room for what is owed.
     pub withheld: u32,
-    /// `SharedSocket::ended`, as all of this was found by it: it may say more by now.
+    /// `SharedSocket::ended` when the look was made. It may have more bits since.
     pub ended: u8,
 }
 
 impl Ready {
-    /// What the kernel knows of what is `wanted`, and the rings do not.
+    /// The events of `wanted` that the kernel knows and the rings do not.
     pub fn elsewhere(&self, wanted: u32) -> u32 {
         self.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32) & !self.withheld
     }
 }
 
 impl Connection {
-    /// Looks at it for somebody who wants to know about `wanted`.
+    /// Looks at the connection for a caller that waits for `wanted`.
     pub fn ready(&self, wanted: u32) -> Ready {
         self.serve();
         let ended = self.ended();
@@ -49,7 +49,7 @@ impl Connection {
         }
         let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
         let source = match self.settle() {
-            // Empty for a moment, or for good: the process that took the last of it was killed.
+            // It is empty for a moment, or for good if the process that took the last byte was killed.
             Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
                 let _held = self.shared.receiving.hold();
                 match self.source() {
@@ -61,10 +61,10 @@ impl Connection {
         };
         match source {
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
-            // What is held comes through the kernel, and only after a word from the other end.
+            // Held bytes come through the kernel, and only after the other end has acted.
             Ok(Source::Ring(0) | Source::Held) => {}
             Ok(Source::Ring(_)) => ready.bits |= IN,
-            // The next call finds out what to do about it.
+            // The next call handles the error.
             Err(_) => ready.bits |= IN | OUT,
         }
         match STREAM.route(&self.own) {
@@ -79,7 +79,7 @@ impl Connection {
         if ended & FINISHED != 0 {
             ready.bits |= IN | RDHUP;
         } else {
-            // It has to be heard in any case: it is the end of what can be read.
+            // It must be reported in any case: it is the end of the readable bytes.
             ready.ask |= RDHUP;
         }
         if ended & HUNG_UP != 0 {
@@ -89,14 +89,14 @@ impl Connection {
             ready.bits |= IN | OUT;
         }
         if ended & (HUNG_UP | FAILED) != 0 {
-            // An error is said until somebody has taken it, which only the kernel knows.
+            // An error is reported until somebody has taken it, which only the kernel knows.
             ready.bits |= u32::from(kernel::ready(self.fd, 0) as u16) & ALWAYS;
         }
         ready
     }
 
-    /// Both directions in the rings, nothing to be read, nobody who asks or ends: as long as that is so, a look gives
-    /// nothing for a thread that waits for bytes, and asks the kernel for the same.
+    /// Both directions are in the rings, nothing can be read, and neither end asks for anything or ends. While that
+    /// holds, a look finds nothing for a thread that waits for bytes, and always asks the kernel for the same events.
     pub fn is_at_rest(&self) -> bool {
         STREAM.is_at_rest(&self.own, &self.remote)
             && self.shared.ended.load(Ordering::Relaxed) == 0
@@ -104,12 +104,12 @@ impl Connection {
             && !self.is_broken()
     }
 
-    /// What has come to an end, asked of the kernel where either side has done something about it.
+    /// What has ended. The kernel is asked if either side has shut down or closed.
     fn ended(&self) -> u8 {
         let ended = self.shared.ended.load(Ordering::Relaxed);
         let flags = STREAM.flags(&self.remote);
         let is_told = flags & HALF != 0 && ended & FINISHED == 0;
-        // Whatever is sent to an end that is closed comes back as an error, later.
+        // Bytes sent to a closed end result in an error, later.
         let is_left = flags & LEAVING != 0 && ended & HUNG_UP == 0;
         let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
         if !is_told && !is_left && !is_both {

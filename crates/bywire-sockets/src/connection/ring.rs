@@ -1,4 +1,4 @@
-//! Room in the ring that this end writes, and the memory behind it.
+//! The room in the ring that this end writes, and the memory behind it.
 
 use core::sync::atomic::Ordering;
 
@@ -9,19 +9,19 @@ use bywire_ring::stream::{HEADER_BYTES, RING_BYTES};
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
-/// Room from which on a socket is writable, as in the kernel: a third.
+/// The room from which on a socket is writable. As in the kernel, it is a third.
 pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
-/// Memory is put behind the ring in steps of this.
+/// Memory is allocated for the ring in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
-/// Bytes of the ring that share the header's page.
+/// Bytes of the ring in the same page as the header.
 const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
-/// So far the sender goes without a look at how far the peer has read.
+/// How far the sender goes without reading the peer's position.
 const AHEAD_BYTES: usize = 64 << 10;
 
 impl Connection {
-    /// How many bytes fit now, for one who wants to send `wanted`. Called with the sending lock held.
+    /// How many bytes fit now, for a caller that wants to send `wanted`. The caller holds the sending lock.
     ///
-    /// The peer's position is looked at only where it may make a difference: its line is the peer's to write.
+    /// The peer's position is read only where it may matter, because the peer writes its cache line.
     pub fn room(&self, wanted: usize) -> Result<usize, Corrupt> {
         let ahead =
             STREAM.tail(&self.own).wrapping_sub(self.shared.seen_head.load(Ordering::Relaxed)) as usize;
@@ -36,7 +36,7 @@ impl Connection {
         let room = STREAM.room(&self.own, &self.remote)?;
         let cycles = distance::cycles().wrapping_sub(began_cycles);
         let head = STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64);
-        // A line that has not changed was in our own cache.
+        // A line that has not changed was in this core's cache.
         if head != self.shared.seen_head.load(Ordering::Relaxed)
             && let Some(far_cycles) = tsc::far_cycles(kernel::now_ns)
         {
@@ -47,21 +47,22 @@ impl Connection {
         Ok(room)
     }
 
-    /// Makes sure that the next `length` bytes of the ring have memory behind them; without, nothing is written.
+    /// Makes sure that the next `length` bytes of the ring have memory behind them. `false`: there is none, and nothing
+    /// may be written.
     pub fn back_with_memory(&self, length: usize) -> bool {
         let reach = STREAM.reach(&self.own, length);
         let backed = self.shared.backed.load(Ordering::Relaxed) as usize;
         if reach <= backed {
             return true;
         }
-        // Small messages of an idle connection stay within the header's page.
+        // Short messages of an idle connection stay within the header's page.
         let (backed, until) = if reach <= FIRST_BYTES {
             (FIRST_BYTES, FIRST_BYTES)
         } else {
             let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
             (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
         };
-        // SAFETY: whole pages of the mapped segment: the header and what is backed end with one.
+        // SAFETY: whole pages of the mapped segment, as the header and the backed bytes end at a page boundary.
         let done = backed == until
             || unsafe {
                 let start = self.own.base().add(HEADER_BYTES + backed);

@@ -10,38 +10,39 @@ use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, signal_deferral};
 use crate::wakeup::spin;
 
-/// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
+/// Intervals at which sleepers check the kernel's state: a killed peer wakes nobody.
 const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
-/// For an end that was announced they look so many times more, a millisecond each.
+/// Extra checks, one each millisecond, for an end that was announced.
 const LOOKS_AT_LAST: u32 = 20;
 
 unsafe extern "C-unwind" {
-    /// The C library's: ends a thread that is to be cancelled, as in every call of its own that waits.
+    /// The C library's function. It ends a thread that is to be cancelled, as every blocking call of the C library
+    /// does.
     fn pthread_testcancel();
 }
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// Something may have changed.
     Look,
-    /// A signal came: the call ends with `EINTR`.
+    /// A signal arrived: the call ends with `EINTR`.
     Signal,
-    /// The socket's own time-out has passed.
+    /// The socket's own timeout has passed.
     TimeOut,
 }
 
 impl Connection {
-    /// Does a call on it end at once when there is nothing?
+    /// Whether a call on it returns at once when there is nothing.
     pub fn is_nonblocking(&self) -> bool {
-        // A process that got a copy in a message may change that behind our back.
+        // A process that got a copy in a message may change this unnoticed.
         if self.shared.never.load(Ordering::Relaxed) != 0 {
             return kernel::is_nonblocking(self.fd);
         }
         match self.shared.waits.load(Ordering::Relaxed) {
             0 => {
                 let found = kernel::is_nonblocking(self.fd);
-                // Not over what a call that changes it has said meanwhile.
+                // It must not overwrite what a call that changes it has stored meanwhile.
                 let _ = self.shared.waits.compare_exchange(
                     0,
                     1 + u8::from(found),
@@ -54,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    /// When a call that begins to wait now ends by the socket's own timeout, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
     pub fn deadline(&self, name: i32) -> Option<u64> {
         let place = self.shared.has_timeout.get(usize::from(name == libc::SO_SNDTIMEO))?;
         if place.load(Ordering::Relaxed) == 1 && self.shared.never.load(Ordering::Relaxed) == 0 {
@@ -67,7 +68,8 @@ impl Connection {
         found.map(|has_timeout| kernel::now_ns().saturating_add(has_timeout))
     }
 
-    /// Sleeps until there may be news, with no lock held, for a call that handlers end. `fruitless` counts sleeps in a row.
+    /// Sleeps until something may have changed, without a lock, for a call that handlers end. `fruitless` counts sleeps
+    /// in a row.
     pub fn sleep(
         &self,
         sleep: Sleep,
@@ -76,7 +78,7 @@ impl Connection {
         again: impl Fn() -> bool,
     ) -> Woken {
         self.sleep_by(sleep, deadline_ns, again, |expected| {
-            // One that has come since the call began, between two sleeps, ends it as well.
+            // A signal that came between two sleeps of the call ends it as well.
             match signal_deferral::is_interrupted() {
                 true => Woken::Signal,
                 false => {
@@ -116,15 +118,15 @@ impl Connection {
             woken
         };
         if !nap.end(|| STREAM.disarm(&self.own, sleep)) && !self.is_as_it_was(use_of_place) {
-            // A handler has run, and closed it. The next call looks at what there is now.
+            // A handler has closed the socket. The next call checks again.
             return Woken::Signal;
         }
-        // SAFETY: no arguments; nothing is held that is not given back when the thread is unwound.
+        // SAFETY: no arguments. Everything held is released when the thread is unwound.
         unsafe { pthread_testcancel() };
         woken
     }
 
-    /// `interruption`: where handlers tell this thread that the call is to end.
+    /// `interruption` is the word by which handlers tell this thread that the call must end.
     fn sleep_on(
         &self,
         expected: u32,
@@ -147,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// When to look next, after so many fruitless sleeps. What a peer has announced comes at once, if it comes; how often was
-    /// that looked for?
+    /// The time until the next check, after this many fruitless sleeps. An announced end comes soon, if it comes.
+    /// `announced` counts the checks for it.
     fn look_ms(&self, announced: Option<&AtomicU32>, fruitless: usize) -> u64 {
         let looks = announced.map_or(LOOKS_AT_LAST, |looks| looks.load(Ordering::Relaxed));
         if let Some(announced) = announced
@@ -168,7 +170,8 @@ impl Connection {
         let look_ns = kernel::now_ns() + owed::LOOK_NS;
         let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
         let found = self.wait_in_kernel(events | libc::POLLOUT, Some(until_ns), deadline_ns.is_some());
-        // By a number that was closed meanwhile another file would be paid: the call looks for another descriptor first.
+        // If the descriptor was closed meanwhile, its number may mean another file. The call looks for another
+        // descriptor first.
         if self.is_current() {
             self.serve();
         }
@@ -181,10 +184,10 @@ impl Connection {
         })
     }
 
-    /// Sleeps there until this time, for a call that handlers with `SA_RESTART` do not end unless it has a time-out: what `poll`
-    /// says, nothing after such a handler, or the error number, `EAGAIN` when the time has passed.
+    /// Sleeps in the kernel until this time, for a call that handlers with `SA_RESTART` end only if it has a timeout.
+    /// Returns what `poll` reports, nothing after such a handler, or the error number, `EAGAIN` at the time.
     pub fn wait_in_kernel(&self, events: i16, until_ns: Option<u64>, has_timeout: bool) -> Result<i16, i32> {
-        // One that has come between two sleeps ends the call as well.
+        // A signal that came between two sleeps ends the call as well.
         if signal_deferral::is_interrupted() {
             return Err(libc::EINTR);
         }
@@ -200,12 +203,12 @@ impl Connection {
     }
 }
 
-/// When to look next, after so many fruitless sleeps, where nothing was announced.
+/// The time until the next check, after this many fruitless sleeps, where nothing was announced.
 pub fn look_ns(fruitless: usize) -> u64 {
     LOOK_MS.get(fruitless).copied().unwrap_or(1000) * 1_000_000
 }
 
-/// A sleeper is awake, of the connection that the number names with what it slept for.
+/// A sleeper is awake. The number encodes its connection and what it slept for.
 fn is_awake(number: usize) {
     let sleep = if number & 1 != 0 { Sleep::Room } else { Sleep::Bytes };
     if let Some(Ok(connection)) = sockets::by_index(-1, (number >> 1) as u32).map(Socket::mapped) {
@@ -232,12 +235,13 @@ const SYS_FUTEX_WAITV: i64 = 449;
 const FUTEX2_SIZE_U32: u32 = 2;
 const FUTEX2_PRIVATE: u32 = 128;
 
-/// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
+/// Sleeps while the word at `address` is `expected`. Returns the error number, 0 after a wake.
 ///
-/// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
-/// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
+/// Without a timeout of the socket, a handler with `SA_RESTART` must not end the call: the kernel restarts
+/// `futex_waitv`, as it restarts `recv`. With a timeout, `recv` always ends, and so does `futex` with a timeout.
 ///
-/// A handler that comes right before the kernel's call changes the word at `interruption`: then the kernel does not let it sleep.
+/// A handler that runs just before the system call changes the word at `interruption`. Then the kernel does not let the
+/// thread sleep.
 fn wait_on_futex(
     address: *const u32,
     expected: u32,

@@ -1,4 +1,4 @@
-//! Sockets of the program's, and the connections that calls find behind them.
+//! The program's sockets, and the connections behind them.
 
 use core::ops::Deref;
 use core::ptr;
@@ -18,32 +18,32 @@ use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::own_call;
 use crate::wakeup::doorbell;
 
-/// The rings of all connections.
+/// The layout of the rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
 
-/// Records that this process has given back.
+/// Records that this process has freed.
 static FREED: FreeList = FreeList::new();
-/// This process has let go of everything, as it ends.
+/// This process is exiting and has released everything.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// A TCP socket of the program's, while a call uses it.
+/// A TCP socket of the program while a call uses it.
 pub struct Socket {
-    /// The descriptor by which the call came.
+    /// The descriptor that the call was made with.
     pub fd: i32,
     /// Its index.
     pub index: u32,
-    /// What the family shares of it.
+    /// What the family of processes shares of it.
     pub shared: &'static SharedSocket,
-    /// What this process holds of it.
+    /// What this process has of it.
     pub local: &'static LocalSocket,
 }
 
-/// A carried connection, while a call uses it.
+/// A carried connection while a call uses it.
 pub struct Connection {
     socket: Socket,
-    /// What this side writes.
+    /// The segment that this side writes.
     pub own: Window,
-    /// What the other side writes.
+    /// The segment that the other side writes.
     pub remote: Window,
 }
 
@@ -52,12 +52,12 @@ pub struct Connection {
 pub fn socket(fd: i32) -> Option<Socket> {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return None };
     let socket = by_index(fd, index)?;
-    // It may have been closed meanwhile: then its mappings are not ours to use.
+    // It may have been closed meanwhile. Then its mappings must not be used.
     if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some(socket) } else { None }
 }
 
-/// A call that moves data on a socket that is not worth an offer yet: counted inside the kernel, and nothing more.
-/// `None`: the socket has to be looked at.
+/// A call that moves data on a socket that is not worth an offer yet: it is counted as inside the kernel, and nothing
+/// more. `None`: the socket must be examined.
 #[inline(always)]
 pub fn pass(
     fd: i32,
@@ -69,11 +69,11 @@ pub fn pass(
         return None;
     }
     let inside = KernelCall::enter(count(shared), shared)?;
-    // While it is counted, its record is not given to another socket.
+    // While the call is counted, its record is not given to another socket.
     if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some((inside, shared)) } else { None }
 }
 
-/// Has no other end been found for it?
+/// Whether no other end was found for it.
 pub fn is_unpaired(fd: i32) -> bool {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return true };
     let shared = arena::shared().and_then(|family| family.sockets.get(index as usize));
@@ -90,14 +90,14 @@ pub fn by_index(fd: i32, index: u32) -> Option<Socket> {
 }
 
 impl Socket {
-    /// Does every call look at the segments first?
+    /// Whether every call looks at the segments first.
     #[inline(always)]
     pub fn is_carried(&self) -> bool {
-        // Acquire: pairs with the store of `CARRIED` in `offer::prepare`; what it needs comes before.
+        // Acquire: pairs with the store of `CARRIED` in `offer::prepare`. What the connection needs comes before.
         self.shared.stage.load(Ordering::Acquire) == stage::CARRIED
     }
 
-    /// Its segments, if calls look at them.
+    /// The connection, if calls look at its segments.
     #[inline(always)]
     pub fn carried(self) -> Result<Connection, Self> {
         if !self.is_carried() {
@@ -106,26 +106,26 @@ impl Socket {
         self.mapped()
     }
 
-    /// Its segments, if this process has them.
+    /// The connection, if this process has its segments.
     pub fn mapped(self) -> Result<Connection, Self> {
-        // Acquire, both: pair with the swap in `offer` and the release store in `offer::answered`; the segments are
+        // Acquire, both: pair with the swap in `offer` and the release store in `offer::answered`. The segments are
         // mapped before.
         let (own, remote) =
             (self.local.own.load(Ordering::Acquire), self.local.remote.load(Ordering::Acquire));
         if own.is_null() || remote.is_null() {
             return Err(self);
         }
-        // SAFETY: both were mapped with this length, and are unmapped only while nobody uses the hold.
+        // SAFETY: both were mapped with this length, and are unmapped only while nobody uses the socket.
         let (own, remote) = unsafe { (Window::new(own, SEGMENT_BYTES), Window::new(remote, SEGMENT_BYTES)) };
         Ok(Connection { socket: self, own, remote })
     }
 
-    /// It stays in the kernel for this reason, unless it has left it already.
+    /// Keeps it in the kernel for this reason, unless it is carried already.
     pub fn stay(&self, reason: Reason) {
         let _ = self.shared.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Does `fd` still mean this socket?
+    /// Whether `fd` still means this socket.
     pub fn is_current(&self) -> bool {
         descriptors::kind(self.fd) == DescriptorKind::Socket(self.index)
     }
@@ -134,7 +134,7 @@ impl Socket {
 impl Drop for Socket {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a sandbox the mappings stay: the thread that closes it has given back the others.
+        // In a sandbox the mappings stay: the thread that installed it has returned the other connections.
         if rule::leave(&self.local.users, &self.local.descriptors)
             && let Some(_own) = own_call::begin()
         {
@@ -153,24 +153,25 @@ impl Deref for Connection {
 }
 
 impl Connection {
-    /// Is there still a descriptor of it? The kernel, too, lets go of a socket when the last call on it is over.
+    /// Whether there is still a descriptor of it. The kernel, too, releases a socket only when the last call on it is
+    /// over.
     pub fn follow(&mut self) -> bool {
         // SeqCst: pairs with the store in `waiters::keep`, which comes before the descriptor is forgotten.
         if !self.is_current() {
             let kept = self.local.kept.load(Ordering::SeqCst) as i32 - 1;
-            // Before it was the last one another descriptor may have been closed, of which there are copies.
+            // Before the last descriptor, another one may have been closed of which there are duplicates.
             self.socket.fd = if kept >= 0 { kept } else { descriptors::of_socket(self.index).unwrap_or(-1) };
         }
         self.is_current()
     }
 }
 
-/// `fd` is a new TCP socket.
+/// Tracks `fd`, a new TCP socket.
 pub fn track(fd: i32) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     let _held = descriptors::change();
     let start = family.next_socket.load(Ordering::Relaxed);
-    // A full table is found out after a look at some places: then sockets are the kernel's alone.
+    // A full table is detected after a few tries. Then sockets are left to the kernel.
     for (step, index) in
         core::iter::once(FREED.take()).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
     {
@@ -180,7 +181,7 @@ pub fn track(fd: i32) {
         else {
             return;
         };
-        // A call that is still under way in the last use of this place goes first.
+        // A call that is still running from the last use of this record must return first.
         if index == 0 || local.users.load(Ordering::Relaxed) != 0 || is_inside(shared) {
             continue;
         }
@@ -204,21 +205,21 @@ pub fn track(fd: i32) {
     }
 }
 
-/// Is a call inside the kernel with it?
+/// Whether a call is inside the kernel with it.
 fn is_inside(shared: &SharedSocket) -> bool {
-    // SeqCst: pairs with the subtraction by the drop of `KernelCall`: a call of the last use of this place has left.
+    // SeqCst: pairs with the subtraction by the drop of `KernelCall`. A call of the last use of this record has left.
     [&shared.kernel_readers, &shared.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
-/// `new` means what `old` does.
+/// Tracks `new` as a duplicate of `old`.
 pub fn duplicate(old: i32, new: i32) {
     let Some(own) = arena::private() else { return };
     let _held = descriptors::change();
     match descriptors::kind(old) {
         DescriptorKind::Socket(index) => {
             if let Some(local) = own.sockets.get(index as usize) {
-                // SeqCst: pairs with the loads in `hold::leave`; a thread that has copied it is a user, or holds
-                // the lock of `descriptors::change`.
+                // SeqCst: pairs with the loads in `hold::leave`. The thread that duplicates is a user, or holds the
+                // lock of `descriptors::change`.
                 local.descriptors.fetch_add(1, Ordering::SeqCst);
                 descriptors::enter(new, DescriptorKind::Socket(index));
             }
@@ -233,7 +234,7 @@ pub fn duplicate(old: i32, new: i32) {
     }
 }
 
-/// A socket that has left the table of this process, on its way to being closed.
+/// A socket that was removed from this process's table and is about to be closed.
 pub struct Leaving {
     socket: Socket,
     /// No descriptor of any known process means it any more.
@@ -248,7 +249,7 @@ impl Deref for Leaving {
     }
 }
 
-/// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
+/// Removes `fd` from the table, before the kernel closes it and reuses its number.
 pub fn forget(fd: i32) -> Option<Leaving> {
     let _held = descriptors::change();
     let own = arena::private()?;
@@ -271,10 +272,10 @@ pub fn forget(fd: i32) -> Option<Leaving> {
     }
 }
 
-/// Gives this process's mappings back.
+/// Unmaps this process's mappings.
 #[inline]
 fn unmap(local: &LocalSocket) {
-    // What was never paired holds nothing.
+    // A socket that was never paired has none.
     // Acquire, both: pair with the swap in `offer` and the release store of the peer in `offer::answered`.
     if !local.own.load(Ordering::Acquire).is_null() || local.peer.load(Ordering::Acquire) != 0 {
         unmap_now(local);
@@ -284,11 +285,12 @@ fn unmap(local: &LocalSocket) {
 #[inline(never)]
 fn unmap_now(local: &LocalSocket) {
     for pointer in [&local.own, &local.remote] {
-        // AcqRel: pairs with the swap and the release store that have put it there; of two that clear, one gets it.
+        // AcqRel: pairs with the swap and the release store that have put it there. Of two threads that clear it, one
+        // gets it.
         let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
         if !address.is_null() {
-            // SAFETY: mapped by `offer` with this length; the thread that swapped it out is the only one to unmap it, and
-            // nobody uses the hold.
+            // SAFETY: mapped by `offer` with this length. Only the thread that swapped it out unmaps it, and nobody
+            // uses the socket.
             unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
         }
     }
@@ -296,43 +298,43 @@ fn unmap_now(local: &LocalSocket) {
     doorbell::release_peer(local.peer.swap(0, Ordering::AcqRel));
 }
 
-/// From here on this process, which is about to end, counts nowhere: whatever is closed by then.
+/// This process is about to exit: from here on it counts nowhere, whatever is closed until then.
 pub fn end() {
     HAS_ENDED.store(true, Ordering::Relaxed);
 }
 
-/// This process holds it no more. `true`: it was the last one, those that were killed not counted.
+/// This process stops holding it. `true`: it was the last holder; killed processes do not count.
 pub fn let_go(shared: &SharedSocket) -> bool {
     holders::let_go(&shared.processes, &shared.holders)
 }
 
-/// Is this process the last one that holds it?
+/// Whether this process is the last holder.
 pub fn is_last_holder(shared: &SharedSocket) -> bool {
     // Acquire: pairs with the changes of the count in `before_fork` and `let_go`.
     shared.processes.load(Ordering::Acquire) == 1
         || holders::forget_dead(&shared.processes, &shared.holders) == 1
 }
 
-/// Threads that were in calls, or held a lock, are not in a forked child.
+/// Clears the counts of threads in a forked child: the parent's calls and lock holders do not exist there.
 pub fn leave_threads_behind() {
     descriptors::leave_threads_behind();
     let Some(own) = arena::private() else { return };
     descriptors::each(|_, kind| {
         let DescriptorKind::Socket(index) = kind else { return };
         let Some(local) = own.sockets.get(index as usize) else { return };
-        // SeqCst: pairs with nobody, as the child has one thread; later calls come after by themselves.
+        // SeqCst: pairs with nobody, because the child has one thread. Later calls come after it anyway.
         local.users.store(0, Ordering::SeqCst);
         local.waiters.store(0, Ordering::SeqCst);
     });
 }
 
-/// Each socket that this process holds, once.
+/// Visits each socket that this process holds, once.
 pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
     let Some(own) = arena::private() else { return };
     descriptors::each(|fd, kind| {
         let DescriptorKind::Socket(index) = kind else { return };
         let Some(local) = own.sockets.get(index as usize) else { return };
-        // The first of several descriptors speaks for all.
+        // The first of several descriptors stands for all.
         let first = local.descriptors.load(Ordering::Relaxed) == 1
             || (0..fd).all(|earlier| descriptors::kind(earlier) != DescriptorKind::Socket(index));
         if first && let Some(socket) = by_index(fd, index) {
@@ -341,13 +343,13 @@ pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
     });
 }
 
-/// Counts a call that is about to enter the kernel with this socket; on drop, that it is back.
+/// Counts a call that is about to enter the kernel with this socket, until dropped.
 pub struct KernelCall {
     _noted: Noted,
 }
 
 impl KernelCall {
-    /// `None`: calls look at the segments by now, so the kernel is not the place to sleep.
+    /// `None`: calls look at the segments by now, so the call must not sleep in the kernel.
     #[inline(always)]
     pub fn enter(count: &'static AtomicU32, shared: &SharedSocket) -> Option<Self> {
         let inside = Self { _noted: counted(count) };
@@ -355,7 +357,7 @@ impl KernelCall {
     }
 }
 
-/// Counts a call of this thread until what is returned is dropped, or a handler has jumped out of it.
+/// Counts a call of this thread until the returned value is dropped, or until a handler has jumped out of the call.
 #[inline(always)]
 pub fn counted(count: &'static AtomicU32) -> Noted {
     let argument = (&raw const *count) as usize;
@@ -363,41 +365,41 @@ pub fn counted(count: &'static AtomicU32) -> Noted {
 }
 
 fn one_less(count: usize) {
-    // SAFETY: `counted` was given it for good.
+    // SAFETY: `counted` was given a reference that is never invalid.
     let count = unsafe { &*(count as *const AtomicU32) };
     passage::leave(count);
 }
 
-/// A call that was left used the socket of this index.
+/// Releases the socket of this index, which a call that was left has used.
 pub fn used(index: usize) {
     if let (Some(family), Some(own)) = (arena::shared(), arena::private())
         && let (Some(shared), Some(local)) = (family.sockets.get(index), own.sockets.get(index))
     {
-        // Counted by that call.
+        // That call has counted it.
         drop(Socket { fd: -1, index: index as u32, shared, local });
     }
 }
 
 impl Leaving {
-    /// Its record is free again: nobody holds it, and the kernel has closed it.
+    /// Frees its record: nobody holds it, and the kernel has closed it.
     pub fn free(self) {
         let (shared, index) = (self.socket.shared, self.socket.index);
-        // The mappings go first, with the last user, so that the next user of this place finds none.
+        // The mappings go first, with the last user, so the next use of this record finds none.
         drop(self.socket);
         shared.stage.store(stage::PLAIN, Ordering::Relaxed);
-        // Release: pairs with the exchange in `track`; the next socket in this place finds it as it was left.
+        // Release: pairs with the exchange in `track`. The next socket in this record finds it in its final state.
         shared.used.store(0, Ordering::Release);
         FREED.put(index);
     }
 }
 
-/// Before a fork: the child will hold what this process holds.
+/// Before a fork: counts the child as a holder of what this process holds.
 pub fn count_fork(fork: u32) {
     each_held(|socket, _| {
         socket.local.forked.store(fork, Ordering::Relaxed);
-        // AcqRel: pairs with the acquire loads of the count, which decide whether it is offered.
+        // AcqRel: pairs with the acquire loads of the count, which decide whether the socket is offered.
         socket.shared.processes.fetch_add(1, Ordering::AcqRel);
-        // An answer that is still to come would reach only one of the two.
+        // An answer that is yet to come would reach only one of the two processes.
         let _ = socket.shared.stage.compare_exchange(
             stage::WAITING,
             stage::PLAIN,
@@ -408,7 +410,8 @@ pub fn count_fork(fork: u32) {
     });
 }
 
-/// There is no child by the fork of this number: `finish` gets what nobody holds then. What was closed since may be gone by that.
+/// The fork of this number made no child. `finish` gets the sockets that nobody holds then: those closed since may be
+/// gone by that.
 pub fn undo_fork(fork: u32, finish: impl Fn(Leaving)) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, shared), local) in (0u32..).zip(&family.sockets).zip(&own.sockets) {

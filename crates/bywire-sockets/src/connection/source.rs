@@ -1,4 +1,4 @@
-//! Where the next byte of a carried connection is, and what of it has ended.
+//! Where the next byte of a carried connection is, and which of its directions have ended.
 
 use core::sync::atomic::Ordering;
 
@@ -10,37 +10,37 @@ use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT};
 use crate::os::{errno, kernel, pid, thread};
 use crate::wakeup::doorbell;
 
-/// The kernel is asked about the end of an empty stream at most so often.
+/// The minimum interval between questions to the kernel about the end of an empty stream.
 const ASK_NS: u64 = 1_000_000;
 
 /// Where the next byte to be received is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In the kernel, with no end in sight.
+    /// In the kernel, with no known limit.
     Kernel,
-    /// In the kernel, up to so many bytes.
+    /// In the kernel, for this many bytes.
     KernelUntil(u64),
-    /// In the ring: so many bytes are there.
+    /// In the ring, which has this many bytes.
     Ring(usize),
     /// Undecided for a moment; see [`Connection::settle`].
     Moment,
-    /// In the ring, and not to be taken out any more: the other end was asked to give it to the kernel.
+    /// In the ring, but not to be taken any more: the other end was asked to send them through the kernel.
     Held,
 }
 
 impl Connection {
-    /// Where the next byte to be received is. Called with the receiving lock held, or for a hint.
+    /// Where the next byte to be received is. The caller holds the receiving lock, or needs only a hint.
     pub fn source(&self) -> Result<Source, Corrupt> {
         let route = STREAM.route(&self.remote)?;
         match route {
             Route::Kernel => return Ok(Source::Kernel),
-            // A writer that was killed on its way leaves it so; nothing comes behind the kernel's end.
+            // A writer that was killed halfway leaves it so. Nothing comes behind the kernel's end.
             Route::Pending
                 if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) != 0 =>
             {
                 return Ok(Source::KernelUntil(u64::MAX));
             }
-            // Nobody ends the ring of a writer that was killed while it did: what is there is there.
+            // Nobody ends the ring of a writer that was killed while it ended it. Its bytes are valid.
             Route::Ending
                 if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0 =>
             {
@@ -50,12 +50,12 @@ impl Connection {
             Route::Ring | Route::Ending | Route::Back(_) => {}
         }
         if self.shared.drained.load(Ordering::Relaxed) == 0 {
-            // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
+            // The last bytes in the kernel wake a call that sleeps there: nobody takes them from it.
             if self.kernel_readers() != 0 {
                 return Ok(Source::Moment);
             }
             let cut = STREAM.cut_offset(&self.remote);
-            // SeqCst: pairs with the addition in `receive::count`, of calls that have left: nobody is in the kernel.
+            // SeqCst: pairs with the addition in `receive::count`, of calls that have left. Nobody is in the kernel.
             let received = self.shared.received.load(Ordering::SeqCst);
             match cut.checked_sub(received) {
                 Some(0) => self.shared.drained.store(1, Ordering::Relaxed),
@@ -71,7 +71,8 @@ impl Connection {
         }
     }
 
-    /// As [`Self::source`], with a look, now and then, at whether a moment goes on because somebody was killed.
+    /// Like [`Self::source`]. It also checks, at intervals, whether the undecided moment lasts because somebody was
+    /// killed.
     pub fn settle(&self) -> Result<Source, Corrupt> {
         let source = self.source()?;
         if source != Source::Moment {
@@ -94,19 +95,21 @@ impl Connection {
         self.source()
     }
 
-    /// Goes to sleep in the kernel, if it may: the route, as by `STREAM.enter`. [`Self::leave_kernel`] follows.
+    /// Enters a sleep in the kernel, if that is allowed. Returns the route, as `STREAM.enter` does.
+    /// [`Self::leave_kernel`] follows.
     pub fn enter_kernel(&self) -> Result<Route, Corrupt> {
         let route = STREAM.enter(&self.own, &self.remote);
-        // One more than there are places for is not known if it is killed.
+        // A sleeper for whom there is no place is not noticed if it is killed.
         self.change_sleeper(0, thread::number());
         route
     }
 
-    /// One sleeper in the kernel less: this thread, or one that was killed.
+    /// Removes one sleeper in the kernel: this thread, or one that was killed.
     pub fn leave_kernel(&self, thread: u32) {
         if self.change_sleeper(thread, 0) || thread == thread::number() {
             STREAM.leave(&self.own);
-            // A thread that has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
+            // A thread that has come meanwhile waits until the last sleeper has left. In a `poll` only the doorbell
+            // tells it.
             if STREAM.route(&self.remote) != Ok(Route::Kernel) {
                 self.wake_own();
                 doorbell::ring_own();
@@ -121,12 +124,13 @@ impl Connection {
             .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
     }
 
-    /// Is all of it counted that was taken out of the kernel? Who was killed behind a receive has counted nothing: then it is
-    /// counted now, and the answer is no. Called with the receiving lock held, and nobody in the kernel.
+    /// Whether all bytes that were taken out of the kernel are counted. A thread that was killed after a receive has
+    /// not counted them. Then they are counted now, and the result is `false`. The caller holds the receiving lock, and
+    /// nobody is in the kernel.
     pub fn is_counted(&self) -> bool {
         let Some(account) = kernel::byte_counts(self.fd) else { return true };
         let received = &self.shared.received;
-        // A program that has had the socket may have taken what came behind the ring as well.
+        // A program that has had the socket may have taken bytes that came behind the ring as well.
         let taken = account.taken.min(STREAM.cut_offset(&self.remote));
         let is_more = account.is_steady && taken > received.load(Ordering::Relaxed);
         if is_more {
@@ -136,24 +140,27 @@ impl Connection {
         !is_more
     }
 
-    /// May somebody have been killed with it?
+    /// Whether another process may have been killed with it.
     pub fn is_shared(&self) -> bool {
         self.shared.processes.load(Ordering::Relaxed) != 1
     }
 
-    /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
+    /// Whether bytes in the kernel are before the cut-over while the writer changes over, so anybody may take them if
+    /// nobody sleeps for them.
     pub fn is_early(&self) -> bool {
         STREAM.route(&self.remote) == Ok(Route::Pending) && self.kernel_readers() == 0
     }
 
-    /// Was the other end asked to give the kernel what is in its ring? One that has shut down, or is no more, will not.
+    /// Whether the other end was asked to send what is in its ring through the kernel. An end that has shut down, or is
+    /// gone, will not.
     fn has_asked_back(&self) -> bool {
         STREAM.flags(&self.own) & ASKS_BACK != 0
             && STREAM.flags(&self.remote) & HALF == 0
             && self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0
     }
 
-    /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.
+    /// Whether the stream may have ended. Every end is announced except that of a killed peer, which must be checked
+    /// for.
     pub fn may_have_ended(&self) -> bool {
         if STREAM.flags(&self.remote) & (HALF | LEAVING) != 0
             || self.shared.ended.load(Ordering::Relaxed) != 0
@@ -169,7 +176,7 @@ impl Connection {
         true
     }
 
-    /// Bytes that are to be read from the ring, before or after what the kernel has.
+    /// Bytes to be read from the ring, before or after those in the kernel.
     pub fn in_ring(&self) -> Result<usize, Corrupt> {
         let available = STREAM.available(&self.own, &self.remote)?;
         Ok(match STREAM.route(&self.remote)? {
@@ -186,24 +193,24 @@ impl Connection {
         STREAM.readers(&self.own) + u64::from(self.shared.kernel_readers.load(Ordering::SeqCst))
     }
 
-    /// Has the other end gone altogether, as far as the kernel was heard?
+    /// Whether the other end has gone altogether, as far as the kernel was asked.
     pub fn peer_is_gone(&self) -> bool {
         let ended = self.shared.ended.load(Ordering::Relaxed);
         let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
             || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0)
-            // The kernel tells nobody of the close of an end that had shut down before, nor one that has shut down its own
-            // receiving; what it is sent it answers.
+            // The kernel reports to nobody the close of an end that had shut down before, nor to an end that has shut
+            // down its own receiving. It does answer what it is sent.
             || (ended & FINISHED != 0 && told & LEAVING != 0)
     }
 
-    /// Asks the kernel what has come to an end.
+    /// Asks the kernel what has ended.
     pub fn ask_kernel(&self) {
         let found = kernel::ready(self.fd, libc::POLLRDHUP);
         self.heard(found);
     }
 
-    /// Keeps what the kernel has said: such things do not change again.
+    /// Keeps what the kernel has reported: these bits never change back.
     pub fn heard(&self, found: i16) {
         let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
         for (bit, kept) in pairs {

@@ -21,7 +21,7 @@ take_over! {
     fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
-        // Of no bytes it never sleeps, which a receive of no bytes does.
+        // A read of no bytes never sleeps, unlike a receive of no bytes.
         if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
@@ -51,7 +51,7 @@ take_over! {
         receive(fd, || Buffers::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
-    /// Receives; a stream's bytes have no address.
+    /// Receives. Bytes of a stream carry no address.
     fn recvfrom(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t {
         receive_from(fd, buffer, length, flags, address, size)
     }
@@ -61,23 +61,24 @@ take_over! {
         receive_from(fd, buffer, length, flags, address, size)
     }
 
-    /// Receives into several buffers, with what goes along with bytes.
+    /// Receives into several buffers, with control data.
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         receive_message(fd, message, flags)
     }
 
-    /// Receives several times.
+    /// Receives several messages.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
-        // Unlike every other receive, the kernel's looks for an error before it looks for an end.
+        // Unlike every other receive, this one checks for an error before it checks for the end of the stream.
         if flags & libc::MSG_ERRQUEUE == 0 && let Some(number @ 1..) = kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
             return errno::fail(number) as c_int;
         }
         if !are_readable(messages, message_count(count)) {
-            // The kernel says what is wrong with them, if a sandbox that is about to close is not all.
+            // The kernel reports what is wrong with the messages, unless only a sandbox that is about to be installed
+            // is in the way.
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
@@ -109,18 +110,18 @@ take_over! {
         send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
     }
 
-    /// Sends; the address of a connected stream counts for nothing.
+    /// Sends. The address is ignored for a connected stream.
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
     }
 
-    /// Sends several buffers, with what goes along with bytes.
+    /// Sends several buffers, with control data.
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         send_message(fd, message, flags)
     }
 
-    /// Sends several times.
+    /// Sends several messages.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
             each_control(messages, count);
@@ -134,7 +135,7 @@ take_over! {
         each_message(messages, count, |message| send_message(fd, message, flags))
     }
 
-    /// Moves bytes between pipes and others: what a ring cannot do.
+    /// Moves bytes between a pipe and a descriptor, which a ring cannot do.
     fn splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t {
         to_kernel(source, Reason::Option);
         to_kernel(target, Reason::Option);
@@ -143,7 +144,7 @@ take_over! {
     }
 }
 
-/// Into a list of buffers, as files know it: of no bytes it never sleeps, which a receive of no bytes does.
+/// Receives into a list of buffers by a call for files. A read of no bytes never sleeps, unlike a receive of no bytes.
 pub fn receive_parts(
     fd: c_int,
     parts: *const iovec,
@@ -158,7 +159,7 @@ pub fn receive_parts(
     }
 }
 
-/// Out of a list of buffers.
+/// Sends a list of buffers.
 pub fn send_list(
     fd: c_int,
     parts: *const iovec,
@@ -172,7 +173,7 @@ pub fn send_list(
     }
 }
 
-/// A list of buffers for a socket. `None`: it is none, or the kernel says what is wrong with the list.
+/// The list of buffers for a socket. `None`: `fd` is no socket, or the kernel must report what is wrong with the list.
 fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Buffers> {
     let count = count.max(0) as usize;
     let is_known = matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && are_readable(parts, count);
@@ -207,7 +208,7 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if !is_readable_message(message) {
         return real();
     }
-    // What goes along is written anew by the kernel, if it is the kernel that receives.
+    // The kernel overwrites these fields, if it is the kernel that receives.
     // SAFETY: the program's own, which can be read.
     let (parts, count) = unsafe {
         (*message).msg_flags = 0;
@@ -246,7 +247,8 @@ fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     send_parts(fd, || Buffers::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
 }
 
-/// Can a message be read, with the list of its parts and what goes along with them? The kernel says what is wrong, if not.
+/// Whether a message can be read, with its list of parts and its control data. If not, the kernel reports what is
+/// wrong.
 fn is_readable_message(message: *const msghdr) -> bool {
     if !are_readable(message, 1) {
         return false;
@@ -258,12 +260,12 @@ fn is_readable_message(message: *const msghdr) -> bool {
             || are_readable(given.msg_control.cast::<u8>().cast_const(), given.msg_controllen))
 }
 
-/// Descriptors that are passed on go back to the kernel first: who receives them may not know this library.
+/// Returns descriptors that are passed on to the kernel first: the receiving program may not have this library.
 fn before_control(message: *const msghdr) {
     exec::before_passing(|visit| each_passed(message, visit));
 }
 
-/// Visits each descriptor that goes along with a message.
+/// Visits each descriptor in a message's control data.
 fn each_passed(message: *const msghdr, visit: &mut dyn FnMut(c_int)) {
     // SAFETY: null, or the program's own message, whose control data is walked as the C library's macros do.
     unsafe {
@@ -299,12 +301,12 @@ fn each_control(messages: *mut mmsghdr, count: c_uint) {
     }
 }
 
-/// How many messages of a call count: `UIO_MAXIOV`.
+/// The number of messages of a call that count, at most `UIO_MAXIOV`.
 fn message_count(count: c_uint) -> usize {
     count.min(1024) as usize
 }
 
-/// Messages that can be read.
+/// Visits the messages that can be read.
 fn each_message(
     messages: *mut mmsghdr,
     count: c_uint,

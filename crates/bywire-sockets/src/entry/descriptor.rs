@@ -1,4 +1,4 @@
-//! Calls that make, copy, set up and end descriptors.
+//! Calls that make, duplicate, configure and close descriptors.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
 
-/// Options that bytes in rings would not honour.
+/// Options that carried bytes would not honour.
 const SOCKET_OPTIONS: [c_int; 14] = [
     libc::SO_ATTACH_FILTER,
     libc::SO_ATTACH_BPF,
@@ -28,7 +28,7 @@ const SOCKET_OPTIONS: [c_int; 14] = [
     libc::SO_BINDTODEVICE,
     libc::SO_PEEK_OFF,
     libc::SO_TXTIME,
-    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and the same for 64 bits.
+    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their 64-bit variants.
     29,
     35,
     37,
@@ -50,7 +50,7 @@ take_over! {
         fd
     }
 
-    /// Takes a connection.
+    /// Accepts a connection.
     fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept(listener, address, length) };
@@ -58,7 +58,7 @@ take_over! {
         fd
     }
 
-    /// Takes a connection.
+    /// Accepts a connection.
     fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
@@ -66,9 +66,9 @@ take_over! {
         fd
     }
 
-    /// Connects; a second time only to part.
+    /// Connects. On a connected socket it can only dissolve the connection.
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        // SAFETY: the program's own address, of which a family is the least, and can be read.
+        // SAFETY: the program's own address, which can be read at least as far as its family.
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
         if parts && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) {
             errno::keep(|| connection.break_off());
@@ -89,20 +89,20 @@ take_over! {
         lifecycle::close(fd, || unsafe { real::close(fd) })
     }
 
-    /// Closes a range.
+    /// Closes a range of descriptors.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         lifecycle::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
     }
 
-    /// Closes all from a number on.
+    /// Closes all descriptors from a number on.
     fn closefrom(first: c_int) -> () {
         // SAFETY: the program's own arguments, as they came.
         let real = |first, last| unsafe { real::close_range(first, last, 0) };
         let _closed = lifecycle::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
     }
 
-    /// Ends one direction or both.
+    /// Shuts down one direction or both.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         lifecycle::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
@@ -119,31 +119,31 @@ take_over! {
         new
     }
 
-    /// Duplicates to a number.
+    /// Duplicates to a given number.
     fn dup2(old: c_int, new: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         lifecycle::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
     }
 
-    /// Duplicates to a number.
+    /// Duplicates to a given number.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::dup3(old, new, flags) };
-        // Nothing of `new` is given up for a call that fails.
+        // A call that fails leaves `new` as it is.
         if flags & !libc::O_CLOEXEC != 0 { real() } else { lifecycle::duplicate_over(old, new, real) }
     }
 
-    /// Many things.
+    /// Has many operations.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         control_file(fd, command, argument)
     }
 
-    /// Many things.
+    /// Has many operations.
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
         control_file(fd, command, argument)
     }
 
-    /// Many things more.
+    /// Has many operations.
     fn ioctl(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         control_device(fd, request, argument)
     }
@@ -188,13 +188,13 @@ take_over! {
         if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
             && let Some(socket) = sockets::socket(fd)
         {
-            // One has been set at some time: the kernel is asked from now on.
+            // A timeout was set at some time: from now on the kernel is asked.
             socket.shared.has_timeout.iter().for_each(|place| place.store(2, Ordering::Relaxed));
         }
         status
     }
 
-    /// A stream of the C library's, whose own calls nobody sees.
+    /// Makes a stream of the C library, whose own calls are not hooked.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         to_kernel(fd, Reason::Stdio);
         // SAFETY: the program's own arguments, as they came.
@@ -298,9 +298,9 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
     }
 }
 
-/// Calls on it wait from now on, or do not.
+/// Notes whether calls on the socket block from now on.
 fn keep_waiting(fd: c_int, waits: bool) {
-    // One that is not paired is not asked about here; later questions go to the kernel.
+    // An unpaired socket is not asked about here. Later questions go to the kernel.
     if !sockets::is_unpaired(fd)
         && let Some(socket) = sockets::socket(fd)
     {
@@ -308,12 +308,12 @@ fn keep_waiting(fd: c_int, waits: bool) {
     }
 }
 
-/// What this library has set for killed ends is none of the program's settings.
+/// Hides the linger setting that this library has made: the program did not set it.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
     let is_ours = sockets::socket(fd)
         .is_some_and(|socket| socket.shared.lingers.load(Ordering::Relaxed) == linger::OURS);
     if is_ours {
-        // SAFETY: the kernel has written so many bytes there.
+        // SAFETY: the kernel has written this many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };
     }
 }

@@ -1,4 +1,4 @@
-//! Calls on files that sockets know as well.
+//! Calls for files that also work on sockets.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -18,81 +18,81 @@ use crate::transfer::send::send as send_parts;
 
 /// Bytes of a file that are copied at once where the kernel would have moved them.
 const FILE_STEP: usize = 64 << 10;
-/// As many as are copied by the stack.
+/// The longest file part that is copied through the stack.
 const SHORT_BYTES: usize = 2 << 10;
-/// Of uapi/linux/fs.h.
+/// From uapi/linux/fs.h.
 const RWF_NOWAIT: c_int = 8;
 const RWF_NOSIGNAL: c_int = 0x100;
-/// Those that change nothing of a socket: high priority, two kinds of synchronous writing, appending.
+/// The flags that have no effect on a socket: high priority, two kinds of synchronous writing, appending.
 const RWF_IDLE: c_int = 0x17;
 
 take_over! {
-    /// Sends out of a file.
+    /// Sends from a file.
     fn sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         send_file(target, source, offset, count)
     }
 
-    /// Sends out of a file.
+    /// Sends from a file.
     fn sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         send_file(target, source, offset, count)
     }
 
-    /// Receives into several buffers, where a file would be read from an offset.
+    /// Receives into several buffers; it reads a file at an offset.
     fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         receive_at(fd, parts, count, offset, flags)
     }
 
-    /// Receives into several buffers, where a file would be read from an offset.
+    /// Receives into several buffers; it reads a file at an offset.
     fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         receive_at(fd, parts, count, offset, flags)
     }
 
-    /// Sends several buffers, where a file would be written from an offset on.
+    /// Sends several buffers; it writes a file at an offset.
     fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         send_at(fd, parts, count, offset, flags)
     }
 
-    /// Sends several buffers, where a file would be written from an offset on.
+    /// Sends several buffers; it writes a file at an offset.
     fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         send_at(fd, parts, count, offset, flags)
     }
 
-    /// Reads in a thread of the C library's, whose calls nobody sees.
+    /// Reads in a thread of the C library, whose calls are not hooked.
     fn aio_read(control: *mut c_void) -> c_int {
         before_thread(control);
         // SAFETY: the program's own arguments, here and in every call of this file.
         unsafe { real::aio_read(control) }
     }
 
-    /// Reads in a thread of the C library's, whose calls nobody sees.
+    /// Reads in a thread of the C library, whose calls are not hooked.
     fn aio_read64(control: *mut c_void) -> c_int {
         before_thread(control);
         // SAFETY: the program's own arguments.
         unsafe { real::aio_read64(control) }
     }
 
-    /// Writes in a thread of the C library's, whose calls nobody sees.
+    /// Writes in a thread of the C library, whose calls are not hooked.
     fn aio_write(control: *mut c_void) -> c_int {
         before_thread(control);
         // SAFETY: the program's own arguments.
         unsafe { real::aio_write(control) }
     }
 
-    /// Writes in a thread of the C library's, whose calls nobody sees.
+    /// Writes in a thread of the C library, whose calls are not hooked.
     fn aio_write64(control: *mut c_void) -> c_int {
         before_thread(control);
         // SAFETY: the program's own arguments.
         unsafe { real::aio_write64(control) }
     }
 
-    /// Does several such things.
+    /// Makes several such calls.
     fn lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
         before_threads(list, count);
         // SAFETY: the program's own arguments.
         unsafe { real::lio_listio(mode, list, count, event) }
     }
 
-    /// Does several such things.
+    /// Makes several such calls.
     fn lio_listio64(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
         before_threads(list, count);
         // SAFETY: the program's own arguments.
@@ -100,7 +100,7 @@ take_over! {
     }
 }
 
-/// The descriptor is the first word of `struct aiocb`.
+/// Returns the connection to the kernel. Its descriptor is the first word of `struct aiocb`.
 fn before_thread(control: *mut c_void) {
     if are_readable(control.cast::<c_int>(), 1) {
         // SAFETY: it can be read.
@@ -116,8 +116,8 @@ fn before_threads(list: *const *mut c_void, count: c_int) {
     }
 }
 
-/// Is it a call that a socket answers like one without an offset? Others the kernel refuses, or it knows more of them than
-/// we do.
+/// Whether a socket answers this call like one without an offset. The kernel refuses other calls, or handles flags that
+/// this library does not know.
 fn is_plain(fd: c_int, offset: off_t, flags: c_int) -> bool {
     if offset != -1 || !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
         return false;
@@ -154,13 +154,13 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     let real = || unsafe { real::sendfile(target, source, offset, count) };
     if !sockets::socket(target).is_some_and(|socket| socket.is_carried()) {
         to_kernel(source, Reason::Option);
-        // The parts are asked for only if it is carried by then.
+        // The parts are asked for only if the connection is carried by then.
         return send_parts(target, || Buffers::one(core::ptr::null(), 0), 0, false, real);
     }
     if !offset.is_null() && !are_readable(offset, 1) {
         return real();
     }
-    // The kernel takes for an end that has gone what it would take in one piece.
+    // The kernel counts the end as gone where it would take the bytes in one piece.
     let has_gone = |connection: Connection| {
         if connection.may_have_ended() {
             connection.ask_kernel();
@@ -170,11 +170,11 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     if sockets::socket(target).is_some_and(|socket| socket.carried().is_ok_and(has_gone)) {
         return real();
     }
-    // SAFETY: null, or the program's own; lseek takes no pointer.
+    // SAFETY: null, or the program's own; `lseek` takes no pointer.
     let start =
         unsafe { if offset.is_null() { libc::lseek(source, 0, libc::SEEK_CUR) } else { offset.read() } };
     if start < 0 {
-        // Of a source that does not exist the kernel takes nothing.
+        // The kernel takes nothing from a source that does not exist.
         if errno::last() != libc::EBADF {
             to_kernel(target, Reason::Option);
         }
@@ -182,7 +182,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     }
     let sent = copy_file(target, source, start, count);
     if sent > 0 {
-        // SAFETY: null, or the program's own; lseek takes no pointer.
+        // SAFETY: null, or the program's own; `lseek` takes no pointer.
         unsafe {
             if offset.is_null() {
                 libc::lseek(source, start + sent as off_t, libc::SEEK_SET);
@@ -194,7 +194,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     sent
 }
 
-/// Short files go by the stack, of which threads may have little.
+/// Copies short files through the stack, and others through a mapping: a thread may have little stack.
 fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize_t {
     if count <= SHORT_BYTES {
         return copy_short(target, source, start, count);
@@ -205,7 +205,7 @@ fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize
     }
 }
 
-/// Apart, as its buffer would take room of the stack where nothing is copied by it.
+/// A function of its own, so that its buffer takes no stack room where it is not used.
 #[inline(never)]
 fn copy_short(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize_t {
     copy_by(&mut [0; SHORT_BYTES], target, source, start, count)
@@ -241,7 +241,7 @@ fn copy_by(buffer: &mut [u8], target: c_int, source: c_int, start: off_t, count:
     done as ssize_t
 }
 
-/// A mapping that bytes of files are copied by: from a few that stay, or a new one.
+/// A mapping through which bytes of files are copied: one of a few that stay, or a new one.
 struct Buffer(*mut u8);
 
 static BUFFERS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
@@ -249,7 +249,7 @@ static BUFFERS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(core::ptr::null_mut
 impl Buffer {
     fn take() -> Option<Self> {
         for place in &BUFFERS {
-            // Acquire: pairs with the release in `drop`; its last user is done with it.
+            // Acquire: pairs with the release in `drop`. Its last user is done with it.
             let found = place.swap(core::ptr::null_mut(), Ordering::Acquire);
             if !found.is_null() {
                 return Some(Self(found));
@@ -263,7 +263,7 @@ impl Buffer {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped with this length until dropped, and borrowed from `self` alone; noughts are bytes.
+        // SAFETY: mapped with this length until dropped, and borrowed from `self` alone; zeros are bytes.
         unsafe { core::slice::from_raw_parts_mut(self.0, FILE_STEP) }
     }
 }
@@ -278,7 +278,7 @@ impl Drop for Buffer {
                 return;
             }
         }
-        // SAFETY: mapped by `take` with this length, and in nobody else's hands.
+        // SAFETY: mapped by `take` with this length, and nobody else has it.
         unsafe { libc::munmap(self.0.cast(), FILE_STEP) };
     }
 }

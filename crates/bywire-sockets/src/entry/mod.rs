@@ -1,9 +1,9 @@
-//! The names that this library takes over from the C library.
+//! The names that this library hooks in the C library.
 //!
-//! Each passes its arguments on to the room that decides, with the C library's own function.
+//! Each hook passes its arguments, and the C library's own function, to the module that decides.
 //!
-//! A thread that is cancelled in one is unwound by the C library, through these functions and whatever they hold: so none
-//! catches anything, and nothing of ours may panic.
+//! The C library unwinds a cancelled thread through these functions and whatever they hold. So none of them catches a
+//! panic, and nothing in this library may panic.
 
 mod credentials;
 mod data;
@@ -16,14 +16,14 @@ mod process;
 mod signals;
 mod stdio;
 
-/// Defines exported functions, which a cancelled thread may be unwound through.
+/// Defines exported functions. A cancelled thread may be unwound through them.
 macro_rules! take_over {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
-            /// As C's function of this name demands.
+            /// The requirements of C's function of this name.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 $body

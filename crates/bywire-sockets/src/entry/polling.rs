@@ -21,7 +21,7 @@ take_over! {
         poll_for(files, count, timeout_ms)
     }
 
-    /// The same, with a mask of signals.
+    /// The same, with a signal mask.
     fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         poll_with_mask(files, count, timeout, mask)
     }
@@ -31,7 +31,7 @@ take_over! {
         poll_with_mask(files, count, timeout, mask)
     }
 
-    /// Waits for any of several descriptors; the time left is told.
+    /// Waits for any of several descriptors, and stores the time left.
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let mut left = None;
         if own_call::are_over() {
@@ -52,7 +52,7 @@ take_over! {
             Some(status) => {
                 if let Some(left) = left {
                     let time = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left % 1_000_000_000 / 1000) as i64 };
-                    // SAFETY: a time-out was given.
+                    // SAFETY: a timeout was given.
                     unsafe { timeout.write(time) };
                 }
                 status
@@ -60,7 +60,7 @@ take_over! {
         }
     }
 
-    /// The same, with a mask of signals.
+    /// The same, with a signal mask.
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         if own_call::are_over() {
             // SAFETY: the program's own arguments.
@@ -87,12 +87,12 @@ take_over! {
         Wait { set_fd: set, events, count, timeout_ns: of_milliseconds(timeout_ms), real: &real }.run()
     }
 
-    /// The same, with a mask of signals.
+    /// The same, with a signal mask.
     fn epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int {
         wait_for_set(set, events, count, of_milliseconds(timeout_ms), mask)
     }
 
-    /// The same, with a finer time-out.
+    /// The same, with a timeout in nanoseconds.
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         if own_call::are_over() {
             // SAFETY: the program's own arguments.
@@ -112,7 +112,7 @@ take_over! {
     }
 }
 
-/// Can it be read, where there is a time-out at all? A sandbox that is closed meanwhile is asked about last.
+/// Whether the timeout can be read, if there is one. The check for a sandbox that is installed meanwhile comes last.
 fn is_time<T>(timeout: *const T) -> bool {
     timeout.is_null() || are_readable(timeout, 1) || own_call::are_over()
 }
@@ -121,7 +121,7 @@ fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {
     u64::try_from(timeout_ms).ok().map(|timeout| timeout * 1_000_000)
 }
 
-/// Rounded up, so that no wait is shorter than asked for.
+/// Rounds up, so that no wait is shorter than requested.
 fn to_milliseconds(timeout_ns: Option<u64>) -> c_int {
     timeout_ns.map_or(-1, |timeout| timeout.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int)
 }

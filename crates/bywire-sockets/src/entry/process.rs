@@ -1,4 +1,4 @@
-//! Calls that start, replace and end programs, and the one that makes any call.
+//! Calls that start, replace and end programs, and the call that makes any system call.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -75,7 +75,7 @@ take_over! {
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
-    /// A copy that a program will be started with.
+    /// Adds a copy of a descriptor that a program will be started with.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
         descriptors::name(old);
         // SAFETY: the program's own arguments, as they came.
@@ -126,37 +126,38 @@ take_over! {
 
     /// Forks.
     fn fork() -> pid_t {
-        // SAFETY: no arguments; runs the handlers that `startup::begin` has put there.
+        // SAFETY: no arguments. It runs the handlers that `startup::begin` has registered.
         fork::fork(|| unsafe { real::fork() })
     }
 
-    /// Forks, and the parent ends.
+    /// Forks, and the parent exits.
     fn daemon(stays: c_int, keeps: c_int) -> c_int {
-        // SAFETY: no pointers. Of those that return, only a process that could not fork is not a child.
+        // SAFETY: no pointers. It returns in the child, or in a process that could not fork.
         fork::fork(|| unsafe { real::daemon(stays, keeps) })
     }
 
-    /// Forks, with a terminal between the two.
+    /// Forks, with a pseudo-terminal between the two processes.
     fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t {
         // SAFETY: the program's own arguments, as they came.
         fork::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
     }
 
-    /// Forks without telling anybody.
+    /// Forks without running the fork handlers.
     fn _Fork() -> pid_t {
         fork_quietly()
     }
 
-    /// Any system call by its number: those that have a name here are taken over under it.
+    /// Makes any system call by its number. Calls that are hooked by name are also hooked here.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         call(number, [a, b, c, d, e, f])
     }
 }
 
-/// Forks, and waits. In a sandbox it is the C library's own, which returns twice: so nothing of it is left on the stack.
+/// Forks, and waits for the child. In a sandbox it is the C library's own function. That returns twice, so nothing of
+/// this one may stay on the stack.
 ///
 /// # Safety
-/// As C's `vfork` demands; the parent goes on when the child has become another program or has ended.
+/// The requirements of C's `vfork`. The parent continues when the child has executed another program or has ended.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() {
@@ -169,20 +170,21 @@ pub unsafe extern "C" fn vfork() {
     )
 }
 
-/// Where `vfork` goes on.
+/// The address where `vfork` continues.
 extern "C" fn choose_vfork() -> usize {
     let fork: unsafe extern "C-unwind" fn() -> pid_t = fork_and_wait;
     real::vfork_address().filter(|_| own_call::are_over()).unwrap_or(fork as usize)
 }
 
-/// Forks, as the memory of a parent that waits would be changed by the child's closing.
+/// Forks, because the child's close would otherwise change the memory of the waiting parent.
 unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     fork::await_next_child();
-    // SAFETY: runs the handlers that `begin` has put there.
+    // SAFETY: runs the handlers that `begin` has registered.
     let child = unsafe { fork() };
     if let Some(end) = fork::awaited_child() {
         let mut byte = 0u8;
-        // The child's end closes with its exec or its end. By number, as no thread is cancelled in `vfork`.
+        // The child's end of the pipe closes with its exec or its exit. The call is made by number, because a thread
+        // cannot be cancelled in `vfork`.
         errno::keep(|| {
             // SAFETY: room for a byte, and a descriptor of ours.
             unsafe {
@@ -197,15 +199,15 @@ unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     child
 }
 
-/// Defines functions whose arguments are a list in the call itself. `$replace` gets what comes first, and the list as an
-/// array: the words from the registers are put before those that are in memory already.
+/// Defines functions with variable arguments. `$replace` gets the first argument and the others as an array: the words
+/// from registers are stored in front of those that are in memory already.
 macro_rules! take_lists_over {
     ($($(#[$doc:meta])* fn $name:ident => $replace:ident;)*) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
-            /// As C's function of this name demands.
+            /// The requirements of C's function of this name.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() {
@@ -217,7 +219,7 @@ macro_rules! take_lists_over {
                     "push rdx",
                     "push rsi",
                     "mov rsi, rsp",
-                    // Where to go on; and a call finds the stack at a multiple of 16.
+                    // The address to continue at. The stack must be aligned to 16 bytes at a call.
                     "push rax",
                     "call {replace}",
                     "pop rcx",
@@ -265,11 +267,11 @@ unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Word
 }
 
 fn fork_quietly() -> pid_t {
-    // SAFETY: no arguments; the child goes on as a forked one does.
+    // SAFETY: no arguments. The child continues as a forked one does.
     fork_by(&|| unsafe { real::_Fork() }.into()) as pid_t
 }
 
-/// The same by the call's own number: what the child is to have of its own the program says there.
+/// Forks by system call number. The caller says what the child gets.
 fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
     fork::fork(|| {
         fork::before_fork();
@@ -284,9 +286,9 @@ fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
     .into()
 }
 
-/// Do these arguments of `clone3` make a process with memory and a stack like its parent's?
+/// Whether these arguments of `clone3` make a process with a copy of its parent's memory and stack.
 fn is_fork(arguments: *const u64, size: usize) -> bool {
-    // Of `struct clone_args` in linux/sched.h: the first version, and the places of the flags and the stack.
+    // From `struct clone_args` in linux/sched.h: the first version, and the offsets of the flags and the stack.
     const WORDS: usize = 8;
     const STACK: usize = 5;
     // SAFETY: the program's own structure, which can be read.
@@ -302,7 +304,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
     let fd = a as c_int;
     // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    // SAFETY: the program's own arguments, under the name that the number stands for.
+    // SAFETY: the program's own arguments, for the function that the number stands for.
     unsafe {
         match number {
             libc::SYS_futex => real(),
@@ -339,7 +341,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 real()
             }
             libc::SYS_io_setup => {
-                // What is submitted there nobody sees.
+                // Submissions to the ring are not hooked.
                 fallback::all_to_kernel(Reason::Option);
                 real()
             }
@@ -358,13 +360,13 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
             libc::SYS_epoll_wait => polling::epoll_wait(fd, b as _, c as _, d as _).into(),
             libc::SYS_poll => polling::poll(a as _, b as _, c as _).into(),
-            // The kernel's masks are the first eight bytes of the C library's, which hands on no more of them.
+            // The kernel's masks are the first eight bytes of the C library's, which passes no more of them on.
             libc::SYS_ppoll => polling::ppoll(a as _, b as _, c as _, d as _).into(),
             libc::SYS_epoll_pwait => polling::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
             SYS_EPOLL_PWAIT2 => polling::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_select => polling::select(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_pselect6 => {
-                // The last argument leads to the mask and its length.
+                // The last argument points to the mask and its length.
                 let mask =
                     (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
                 polling::pselect(fd, b as _, c as _, d as _, e as _, mask).into()

@@ -1,4 +1,4 @@
-//! Calls that set handlers of signals.
+//! Calls that set signal handlers.
 
 use core::ffi::c_int;
 

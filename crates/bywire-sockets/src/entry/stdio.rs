@@ -1,4 +1,4 @@
-//! Calls of the C library that write to a descriptor by themselves: such a socket is the kernel's.
+//! Calls of the C library that write to a descriptor themselves. The connection of such a socket returns to the kernel.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -9,14 +9,14 @@ use crate::connection::fallback::to_kernel;
 use crate::os::real;
 
 take_over! {
-    /// Writes a text.
+    /// Writes formatted text.
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         to_kernel(fd, Reason::Stdio);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::vdprintf(fd, format, arguments) }
     }
 
-    /// Writes a text, checked by the compiler.
+    /// Writes formatted text, checked by the compiler.
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         to_kernel(fd, Reason::Stdio);
         // SAFETY: the program's own arguments, as they came.
@@ -24,20 +24,20 @@ take_over! {
     }
 }
 
-/// Defines functions whose arguments are a list in the call itself. `$before` is given the descriptor, and says where the
-/// call goes on: with all registers that hold arguments as they were, and the stack.
+/// Defines functions with variable arguments. `$before` gets the descriptor and returns the address where the call
+/// continues, with the stack and all argument registers as they were.
 macro_rules! take_texts_over {
     ($($(#[$doc:meta])* fn $name:ident => $before:ident;)*) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
-            /// As C's function of this name demands.
+            /// The requirements of C's function of this name.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() {
                 core::arch::naked_asm!(
-                    // A call finds the stack at a multiple of 16.
+                    // The stack must be aligned to 16 bytes at a call.
                     "sub rsp, 184",
                     "mov [rsp], rdi",
                     "mov [rsp + 8], rsi",
@@ -45,7 +45,7 @@ macro_rules! take_texts_over {
                     "mov [rsp + 24], rcx",
                     "mov [rsp + 32], r8",
                     "mov [rsp + 40], r9",
-                    // How many of the next are used.
+                    // The number of vector registers in use.
                     "mov [rsp + 48], rax",
                     "movups [rsp + 56], xmm0",
                     "movups [rsp + 72], xmm1",
@@ -82,10 +82,10 @@ macro_rules! take_texts_over {
 }
 
 take_texts_over! {
-    /// Writes a text.
+    /// Writes formatted text.
     fn dprintf => before_text;
 
-    /// Writes a text, checked by the compiler.
+    /// Writes formatted text, checked by the compiler.
     fn __dprintf_chk => before_checked_text;
 }
 

@@ -1,8 +1,8 @@
-//! Epoll sets of the program's that hold carried connections.
+//! The program's epoll sets that hold carried connections.
 //!
-//! The kernel's set stays what the program waits on. It holds the bell, and of a carried connection it is asked
-//! only what the rings do not know. What it says of one is kept until the same look that asks the rings: so each
-//! connection is reported once, with everything that it is ready for.
+//! The program still waits on the kernel's set. That set holds the doorbell. For a carried connection it watches only
+//! the events that the rings do not know. What it reports for one is kept until the look that also examines the rings,
+//! so each connection is reported once, with everything that it is ready for.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -84,7 +84,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
     }
 }
 
-/// A registration that is not followed: such a socket stays in the kernel, or goes back there.
+/// A registration that is not tracked: its socket stays in the kernel, or returns there.
 fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
     socket.stay(Reason::Epoll);
     if let Ok(connection) = socket.carried() {
@@ -93,7 +93,7 @@ fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
     real()
 }
 
-/// A set, by the descriptor that it was called by.
+/// An epoll set with the descriptor of the call.
 struct OpenSet {
     set_fd: i32,
     name: u32,
@@ -117,11 +117,11 @@ impl OpenSet {
             Err(plain) => return self.register_plainly(&plain, operation, event, known),
             Ok(connection) => connection,
         };
-        // Where no ring can be heard, the kernel tells everything.
+        // If the set cannot hear the doorbell, the kernel reports everything.
         if !self.add_bell() {
             connection.bring_back(Reason::Memory);
         }
-        // The kernel decides whether this is possible at all, with what it will be asked.
+        // The kernel decides whether the operation is possible at all, with the events that it will watch.
         let wanted = { event.events };
         let asked = asked(&ready(&connection, wanted), wanted);
         let (at, item) = match (known, operation) {
@@ -133,11 +133,12 @@ impl OpenSet {
                 };
                 new
             }
-            // EEXIST or ENOENT, from the kernel itself.
+            // `EEXIST` or `ENOENT`, from the kernel itself.
             _ => return real(),
         };
         let mut own = epoll_event { events: asked, u64: name(at, item) };
-        // Room is asked of the rings, so the kernel often has nothing else to hear; what is spent it must hear anyway.
+        // The rings know about room, so the kernel often watches nothing else. A one-shot registration that has fired
+        // must be armed in the kernel anyway.
         let is_known = operation == libc::EPOLL_CTL_MOD
             && wanted & (EDGE | ONCE) == 0
             && item.spent.load(Ordering::Relaxed) == 0
@@ -160,13 +161,13 @@ impl OpenSet {
         item.asked.store(asked, Ordering::Relaxed);
         arm(item, &event, 1);
         self.list(&connection, at, item);
-        // A thread that sleeps in this set has not looked at the rings for it.
+        // A thread that sleeps in this set has not looked at the rings for this registration.
         doorbell::ring_own();
         0
     }
 
-    /// The kernel tells the program itself. Of what it tells once it names the item instead of what the program has
-    /// given it, as `wait` has to know what was told.
+    /// The kernel reports to the program directly. For events that it reports once, it reports the registration's name
+    /// instead of the program's data, because `wait` must know what was reported.
     fn register_plainly(
         &self,
         socket: &Socket,
@@ -182,7 +183,7 @@ impl OpenSet {
         let Some((at, item)) = known.or(claimed) else {
             let status = real(event);
             if status == 0 {
-                // Registered before we knew the set, or the table is full.
+                // Registered before the set was tracked, or the table is full.
                 socket.stay(if operation == libc::EPOLL_CTL_ADD { Reason::Memory } else { Reason::Epoll });
             }
             return status;
@@ -190,7 +191,8 @@ impl OpenSet {
         let is_named = { event.events } & ONCE != 0
             && (item.named.load(Ordering::Relaxed) != 0 || socket.shared.never.load(Ordering::Relaxed) == 0);
         let before = item.generation.load(Ordering::Relaxed);
-        // What is under way to another thread was told of what is replaced here: the kernel looks anew.
+        // Events on their way to another thread belong to the registration that is replaced here: the kernel looks
+        // again.
         item.generation.store(before.wrapping_add(1), Ordering::Relaxed);
         let status = real(if is_named { epoll_event { u64: name(at, item), ..event } } else { event });
         if status != 0 {
@@ -210,9 +212,11 @@ impl OpenSet {
         0
     }
 
-    /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
+    /// Does for a new registration what [`convert`] does for those that it finds, if the connection became carried
+    /// meanwhile.
     fn catch_up(&self, socket: &Socket, at: u32, item: &EpollItem) {
-        // SeqCst: pairs with the fence in `offer::prepare`, which is before the walk in `convert`: either this is found in the socket's list, or the stage here.
+        // SeqCst: pairs with the fence in `offer::prepare`, which comes before the walk in `convert`. Either that walk
+        // finds this registration in the socket's list, or this call sees the stage.
         fence(Ordering::SeqCst);
         if !socket.is_carried() {
             return;
@@ -236,7 +240,7 @@ impl OpenSet {
         list::put(&socket.shared.items, at, &item.next_of_socket);
     }
 
-    /// Into the list that every look at the set goes through.
+    /// Adds the registration to the list that every look at the set walks.
     fn list(&self, connection: &Connection, at: u32, item: &EpollItem) {
         if item.listed.swap(1, Ordering::Relaxed) != 0 {
             return;
@@ -252,7 +256,7 @@ impl OpenSet {
         if self.set.belled.load(Ordering::Relaxed) == 0 && doorbell::add_to(self.set_fd) {
             self.set.belled.store(1, Ordering::Relaxed);
         }
-        // Which of the other kind there are differs from process to process.
+        // Timers differ between the processes that have the set.
         self.set.belled.load(Ordering::Relaxed) != 0 && doorbell::add_timers_to(self.set_fd)
     }
 
@@ -262,10 +266,10 @@ impl OpenSet {
     }
 }
 
-/// Before a socket is carried: every set that holds it hears the bell, and asks the kernel less.
+/// Before a socket is carried: every set that holds it hears the doorbell, and the kernel watches fewer events.
 pub fn make_ready(socket: &Socket) -> bool {
     let is_simple = of_socket(socket).all(|(_, item)| {
-        // One that is gone tells nobody.
+        // A set that is gone reports to nobody.
         descriptors::set_named(item.set.load(Ordering::Relaxed)).is_none_or(|set| {
             set.nested.load(Ordering::Relaxed) == 0 && set.is_shared.load(Ordering::Relaxed) == 0
         })
@@ -274,7 +278,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         socket.stay(Reason::Epoll);
         return false;
     }
-    // Whether the kernel has told of it is known by its name alone.
+    // Only the registration's name in the event shows whether the kernel has reported it.
     let is_unknown = |item: &EpollItem| {
         item.events.load(Ordering::Relaxed) & ONCE != 0 && item.named.load(Ordering::Relaxed) == 0
     };
@@ -297,7 +301,7 @@ pub fn make_ready(socket: &Socket) -> bool {
     true
 }
 
-/// Once it is carried: its registrations are looked at with the rings.
+/// Once the socket is carried: its registrations are examined with the rings.
 pub fn convert(connection: &Connection) {
     for (at, item) in of_socket(connection) {
         let name = item.set.load(Ordering::Relaxed);
@@ -311,18 +315,19 @@ pub fn convert(connection: &Connection) {
     doorbell::ring_own();
 }
 
-/// Asks the kernel for what the rings do not know by now.
+/// Asks the kernel to watch what the rings do not know now.
 fn ask_now(set_fd: i32, connection: &Connection, at: u32, item: &EpollItem) {
     let found = ready(connection, item.events.load(Ordering::Relaxed));
     ask_again(set_fd, connection, at, item, &found);
 }
 
-/// Asks the kernel for what the rings do not know by what this look has found: what it did not find the kernel goes on being
-/// asked for, so that the same look need not tell of it.
+/// Asks the kernel to watch what the rings do not know according to this look. The kernel goes on watching what the
+/// look did not find, so the look need not report it.
 pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &EpollItem, found: &Ready) {
     let wanted = item.events.load(Ordering::Relaxed);
     let is_spent = item.spent.load(Ordering::Relaxed) != 0;
-    // One that is spent must not be heard again: by its edges, what is there already is not.
+    // A one-shot registration that has fired must not fire again. Edge-triggered, it does not fire for what is already
+    // there.
     let asked = match is_spent {
         false => asked(found, wanted),
         true if connection.owes() => EDGE | libc::EPOLLOUT as u32,

@@ -1,4 +1,4 @@
-//! What becomes of registrations when sockets or sets are closed, or go to other programs.
+//! What becomes of registrations when sockets or sets are closed, or are passed to other programs.
 
 use core::sync::atomic::Ordering;
 
@@ -13,11 +13,11 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
 use crate::wakeup::doorbell;
 
-/// A socket is gone for good, and the kernel has taken it out of its sets.
+/// Forgets a socket that is gone. The kernel has removed it from its sets.
 pub fn forget(socket: &Socket) {
     for _ in 0..ITEMS {
         let Some((at, item)) = of_socket(socket).next() else { return };
-        // In the list of a set that is gone, too: the next set in its place empties it.
+        // It may be in the list of a set that is gone, too. The next set in that record empties the list.
         let Some(set) = descriptors::set_place(item.set.load(Ordering::Relaxed)) else { return };
         let _held = set.lock.hold();
         unlink_from_socket(socket.shared, at);
@@ -25,8 +25,9 @@ pub fn forget(socket: &Socket) {
     }
 }
 
-/// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them, as
-/// far as they are meant. `closing` means the socket to the kernel still, and to the table no more.
+/// Gives the kernel's registrations of a socket, in this process's sets, back to the program, as far as `is_meant`
+/// selects them. They are no longer tracked. `closing` is a descriptor that still means the socket to the kernel, but
+/// not to the table.
 pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem) -> bool) {
     let here =
         |item: &EpollItem| descriptors::of_set(item.set.load(Ordering::Relaxed)).filter(|_| is_meant(item));
@@ -46,8 +47,9 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
     }
 }
 
-/// What the kernel is to follow of a registration that is the program's own again. It tells an end even of one that has told
-/// already what it was to tell once: by the item's name, which nobody knows any more, programs of this family do not hear that.
+/// What the kernel watches for a registration that is given back to the program. The kernel reports hang-ups even for a
+/// one-shot registration that has fired. It reports them under the registration's name, which nobody knows any more, so
+/// programs of this family do not see them.
 fn registered(set: &EpollSet, at: u32, item: &EpollItem) -> epoll_event {
     let data = item.data.load(Ordering::Relaxed);
     let is_shared = set.is_shared.load(Ordering::Relaxed) != 0;
@@ -58,12 +60,12 @@ fn registered(set: &EpollSet, at: u32, item: &EpollItem) -> epoll_event {
     }
 }
 
-/// A descriptor of a socket is being closed, and means it to the kernel still: what the kernel goes on telling of it it
-/// tells as to a program without this library. It does so as long as anybody has the socket.
+/// A descriptor of a socket is being closed, and still means the socket to the kernel. From now on the kernel reports
+/// its events as to a program without this library, for as long as anybody has the socket.
 pub fn leave_closing(socket: &Socket, is_last: bool) {
     // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
     let has_others_here = !is_last && socket.local.descriptors.load(Ordering::SeqCst) != 0;
-    // Others here bear registrations of their own, which are followed.
+    // Other descriptors here have registrations of their own, which are tracked.
     let is_meant = |item: &EpollItem| !has_others_here || item.fd.load(Ordering::Relaxed) == socket.fd;
     if !of_socket(socket).any(|(_, item)| is_meant(item)) {
         return;
@@ -73,9 +75,9 @@ pub fn leave_closing(socket: &Socket, is_last: bool) {
     let is_kernels = matches!(&connection, Some(Ok(connection)) if connection.is_kernels());
     let is_followed = matches!(&connection, Some(Ok(_))) && !is_kernels;
     let is_over = match is_last {
-        // Nobody else has it, but for whomever it was passed to.
+        // Nobody else has it, except programs to which it was passed.
         true => is_followed || !is_passed,
-        // A child closes what its parent goes on with.
+        // A child closes what its parent continues to use.
         false => !is_kernels && !is_used_here(socket),
     };
     if is_over {
@@ -89,7 +91,7 @@ pub fn leave_closing(socket: &Socket, is_last: bool) {
     leave(socket, Some(socket.fd), is_meant);
 }
 
-/// Is this process the one that is told of the socket, by one of its sets?
+/// Whether this process waits for the socket through one of its sets.
 fn is_used_here(socket: &Socket) -> bool {
     let me = pid::number().unwrap_or(0);
     of_socket(socket).any(|(_, item)| {
@@ -98,15 +100,15 @@ fn is_used_here(socket: &Socket) -> bool {
     })
 }
 
-/// Another program is about to have those of this process's sets that are meant: nothing in them is carried from here on.
-/// `false`: there are none.
+/// Another program is about to have the sets that `is_meant` selects: nothing in them is carried from here on. `false`:
+/// there are no such sets.
 pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
     let mut is_any = false;
     descriptors::each(|fd, kind| {
         if let DescriptorKind::EpollSet(_) = kind
             && is_meant(fd)
             && let Some((name, set)) = descriptors::set(fd)
-            // Erlang starts a helper program with its sets, while they are empty, and that closes them.
+            // Erlang starts a helper program that inherits its sets while they are empty, and closes them.
             && (set.carried.load(Ordering::Relaxed) != 0 || has_registered(name))
         {
             is_any = true;
@@ -118,7 +120,7 @@ pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
     is_any
 }
 
-/// Has a socket of this process a registration in the set of this name?
+/// Whether a socket of this process has a registration in the set of this name.
 fn has_registered(name: u32) -> bool {
     let mut is_any = false;
     sockets::each_held(|socket, _| {
@@ -127,7 +129,7 @@ fn has_registered(name: u32) -> bool {
     is_any
 }
 
-/// Is it in a set that another program may have?
+/// Whether the socket is in a set that another program may have.
 pub fn is_shared(socket: &Socket) -> bool {
     of_socket(socket).any(|(_, item)| is_in_shared(item))
 }
@@ -137,7 +139,7 @@ fn is_in_shared(item: &EpollItem) -> bool {
     set.is_some_and(|set| set.is_shared.load(Ordering::Relaxed) != 0)
 }
 
-/// What was brought back of such sets is registered as the program has done it, and their bells are gone.
+/// Registers what was returned to the kernel from such sets as the program has done, and removes their doorbells.
 pub fn leave_shared() {
     sockets::each_held(|socket, _| leave(socket, None, is_in_shared));
     descriptors::each(|fd, kind| {
@@ -146,7 +148,7 @@ pub fn leave_shared() {
             && set.is_shared.load(Ordering::Relaxed) != 0
         {
             let _held = set.lock.hold();
-            // What others of the family alone have they hear by the bell.
+            // For connections of other family members only, the doorbell is still heard.
             if set.carried.load(Ordering::Relaxed) == 0 && set.belled.swap(0, Ordering::Relaxed) != 0 {
                 doorbell::remove_from(fd);
             }
@@ -154,10 +156,10 @@ pub fn leave_shared() {
     });
 }
 
-/// No ring is heard in this set any more.
+/// Stops hearing the doorbell in this set.
 pub fn silence(set_fd: i32) {
     let Some((_, set)) = descriptors::set(set_fd) else { return };
-    // Others of the family may sleep in it: with them it is left as it is.
+    // Others of the family may sleep in it. Then it stays as it is.
     if set.processes.load(Ordering::Relaxed) == 1 && set.belled.swap(0, Ordering::Relaxed) != 0 {
         doorbell::remove_from(set_fd);
     }

@@ -1,4 +1,4 @@
-//! What a look at an epoll set finds: of which registrations it would report something, and why.
+//! What a look at an epoll set finds: the registrations to report, and why.
 
 use core::sync::atomic::Ordering;
 
@@ -10,29 +10,29 @@ use crate::epoll::registrations::{self, item};
 use crate::memory::arena::{EpollItem, EpollSet, FINISHED, HUNG_UP, ITEMS, SHUT};
 use crate::os::kernel;
 
-/// Once for each change.
+/// Reported once for each change.
 pub const EDGE: u32 = libc::EPOLLET as u32;
-/// Once until it is asked for again.
+/// Reported once until it is armed again.
 pub const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
-/// What a look at a connection finds for somebody who wants `wanted`.
+/// What a look at a connection finds for a caller that waits for `wanted`.
 pub fn ready(connection: &Connection, wanted: u32) -> Ready {
     connection.ready(wanted & !(EDGE | ONCE))
 }
 
-/// What the kernel has to be asked then. Where edges count, they count there too.
+/// The events that the kernel must watch then, edge-triggered if the program asked for that.
 pub fn asked(ready: &Ready, wanted: u32) -> u32 {
     ready.ask & !(EDGE | ONCE) | wanted & EDGE
 }
 
-/// What the rings say of an item now, beside what was reported. All of it is of one look: what was loaded later may say more
-/// than what is reported, and would count as reported.
+/// The state of a registration according to the rings, compared with what was reported. All values are from one look: a
+/// value that was loaded later might include more than is reported, and would count as reported.
 pub struct Look {
-    /// What the program asked for.
+    /// The events that the program waits for.
     pub wanted: u32,
     /// What is ready.
     pub bits: u32,
-    /// What the kernel has said since the last look.
+    /// What the kernel has reported since the last look.
     pub heard: u32,
     /// The peer's tail.
     pub tail: u64,
@@ -43,10 +43,10 @@ pub struct Look {
 }
 
 impl Look {
-    /// Has anything happened since the last report that the kernel would report again?
+    /// Whether anything has happened since the last report that the kernel would report again.
     fn is_news(&self, item: &EpollItem) -> bool {
-        // The kernel, too, reports everything that is wanted when bytes come for a registration that wants to hear of them, and when
-        // something ends for everybody.
+        // The kernel, too, reports all requested events when bytes arrive for a registration that waits for them, and
+        // when something ends for every registration.
         let is_more = has_more(item, self.wanted, self.tail);
         let is_end = item.seen_ended.load(Ordering::Relaxed) != self.ended;
         let is_room = self.bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != self.full;
@@ -54,7 +54,7 @@ impl Look {
         self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
     }
 
-    /// What is ready, and by what it has become so: bytes, room or an end, as far as it is ready for that.
+    /// A hash of what is ready and of what has made it ready: bytes, room or an end.
     fn fingerprint(&self, at: u32) -> u32 {
         let since = |is_ready: bool, count: u32| if is_ready { count } else { 0 };
         let words = [
@@ -64,14 +64,15 @@ impl Look {
             since(self.bits & OUT != 0, self.full),
             self.ended.into(),
         ];
-        // FNV-1a, by words, and the shuffle of MurmurHash3's end: sums of these for several registrations seldom agree.
+        // FNV-1a on words, with the finalizer of MurmurHash3: the sums of these for several registrations rarely
+        // collide.
         let hash = words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193));
         let hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
         hash ^ hash >> 13
     }
 
-    /// Has the kernel told something new? It tells everything once more whenever it is asked for something else, and nothing new
-    /// comes behind an end that was reported.
+    /// Whether the kernel has reported something new. It repeats everything whenever the watched events change, and
+    /// nothing new follows an end that was reported.
     fn is_heard_anew(&self, item: &EpollItem) -> bool {
         let ended = item.seen_ended.load(Ordering::Relaxed);
         let mut stale = ALWAYS | RDHUP;
@@ -84,7 +85,7 @@ impl Look {
         self.heard & self.bits & !stale != 0
     }
 
-    /// The same, once: what is seen now is no news the next time.
+    /// The same, once: what is seen now is not new the next time.
     pub fn take_news(&self, item: &EpollItem) -> bool {
         let is_news = self.is_news(item);
         item.fresh.store(0, Ordering::Relaxed);
@@ -97,14 +98,15 @@ impl Look {
     }
 }
 
-/// Bytes have come into the ring since the last report, perhaps behind others that lie in the kernel.
+/// Whether bytes have come into the ring since the last report, perhaps behind others that are in the kernel.
 pub fn has_more(item: &EpollItem, wanted: u32, tail: u64) -> bool {
     wanted & EDGE != 0 && wanted & IN != 0 && item.seen_tail.load(Ordering::Relaxed) != tail
 }
 
-/// The same, without the sets within it.
+/// Whether the set has something, not counting the sets within it.
 pub fn has_ready(set: &EpollSet) -> bool {
-    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
+    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate`
+    // of `wait`.
     if set.carried.load(Ordering::Acquire) == 0 {
         return false;
     }
@@ -112,8 +114,8 @@ pub fn has_ready(set: &EpollSet) -> bool {
     is_any_ready(set.carried.load(Ordering::Acquire))
 }
 
-/// What a set has, the sets within it aside, and why: another number for something else, or for the same that has come anew;
-/// 0 for nothing.
+/// What a set has, not counting the sets within it, and why. The number differs for something else, and for the same
+/// that has come again; 0 for nothing.
 pub fn state(set: &EpollSet) -> u32 {
     // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
     // `wait`.
@@ -125,7 +127,7 @@ pub fn state(set: &EpollSet) -> u32 {
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { break };
         if let Some(look) = due(item) {
-            // In any order, as looks change that.
+            // The sum does not depend on the order, which looks change.
             sum = sum.wrapping_add(look.fingerprint(at));
             least = 1;
         }
@@ -134,7 +136,7 @@ pub fn state(set: &EpollSet) -> u32 {
     sum.max(least)
 }
 
-/// Is one of these registrations of a set ready, from this one on? Called with the set's lock held.
+/// Whether one of a set's registrations, from this one on, is ready. The caller holds the set's lock.
 pub fn is_any_ready(first: u32) -> bool {
     let mut at = first;
     for _ in 0..ITEMS {
@@ -147,7 +149,7 @@ pub fn is_any_ready(first: u32) -> bool {
     false
 }
 
-/// What a look at the set would report of it, if anything.
+/// What a look at the set would report for this registration, if anything.
 fn due(item: &EpollItem) -> Option<Look> {
     let connection = registrations::connection(item)?;
     if item.spent.load(Ordering::Relaxed) != 0 {

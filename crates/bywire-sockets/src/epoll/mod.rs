@@ -1,4 +1,4 @@
-//! Epoll sets of the program's that hold carried connections.
+//! The program's epoll sets that hold carried connections.
 
 pub mod control;
 pub mod handover;

@@ -1,9 +1,9 @@
 //! Epoll sets within epoll sets.
 //!
-//! The kernel tells the outer set of the inner one's bell, if it is rung: so a thread that sleeps in the outer set announces it,
-//! and what has come to an inner set before is looked for, and rung for, by the outer set's own wait. That is done once for
-//! what an inner set has: the ring stays in it until somebody takes it there, and the kernel tells those around it of it as
-//! they have asked.
+//! The kernel reports the inner set to the outer one when the inner set's doorbell is rung. So a thread that sleeps in
+//! the outer set is announced, too. What has reached an inner set before is found by the outer set's own wait, which
+//! rings for it. It rings once for the same state of an inner set: the ring stays in that set until somebody takes it
+//! there, and the kernel reports it to the sets around it as they have asked.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -14,17 +14,18 @@ use crate::memory::descriptors;
 use crate::os::errno;
 use crate::wakeup::doorbell;
 
-/// In [`EpollSet::outer`]: within more than one set.
+/// In [`EpollSet::outer`]: the set is within more than one set.
 const SEVERAL: u32 = u32::MAX;
-/// The kernel's own limit, and one more: sets may have gone, and others come in their places.
+/// The kernel's own limit plus one: sets may have gone, and others may be in their records.
 const DEPTH_MAX: u32 = 6;
 
-/// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
+/// Notes that the set of `outer_fd` watches `inner`, if `real` succeeds. Returns the kernel's status.
 pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     let (Some(family), Some(found)) = (arena::shared(), descriptors::set_named(inner)) else { return real() };
-    // Another thread that adds it, or watches it, comes before this or after it: what is undone is this call's alone.
+    // Another thread that adds or watches it comes before this or after it, so this call undoes only what it has done.
     let held = family.nesting.hold();
-    // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
+    // Relaxed, all of them: the kernel orders them before any wait on the outer set, because it adds the inner one
+    // afterwards.
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
     let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
@@ -34,7 +35,7 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
         return status;
     };
     let known = found.outer.load(Ordering::Relaxed);
-    // Twice in one set, by two descriptors, counts as in several.
+    // A set that is twice in one set, by two descriptors, counts as being in several.
     found.outer.store(if known == 0 { name } else { SEVERAL }, Ordering::Relaxed);
     family.nested_end.fetch_max(inner % SETS as u32 + 1, Ordering::Relaxed);
     let held_sets = outer.holds_sets.swap(1, Ordering::Relaxed);
@@ -48,38 +49,39 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     }
     drop(held);
     if status == 0 {
-        // Those who sleep in the outer set have looked for what is in the sets within it.
+        // Threads that sleep in the outer set have already checked the sets within it.
         errno::keep(|| ring_for_inner(name, outer));
     }
     status
 }
 
-/// A set is watched by `poll`.
+/// Notes that `poll` watches a set.
 pub fn watch(set: &EpollSet) {
     if let Some(family) = arena::shared() {
-        // What is found there without the lock may be taken back by `add`.
+        // `add` may take back what is found without the lock.
         let _held = family.nesting.hold();
         set.nested.store(1, Ordering::Relaxed);
     }
 }
 
-/// The set of `outer_fd` watches `inner` no more. One that was in several counts as watched by each of them.
+/// Notes that the set of `outer_fd` no longer watches `inner`. A set that was in several counts as watched by each of
+/// them.
 pub fn remove(outer_fd: i32, inner: u32) {
     let (Some(found), Some((name, _))) = (descriptors::set_named(inner), descriptors::set(outer_fd)) else {
         return;
     };
     let Some(family) = arena::shared() else { return };
     let _held = family.nesting.hold();
-    // Relaxed: a thread that still finds it looks there in vain.
+    // Relaxed: a thread that still finds it only looks there without need.
     let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Does a set within this one have something?
+/// Whether a set within this one has something.
 pub fn is_any_ready(name: u32, set: &EpollSet) -> bool {
     is_any_below(name, set, DEPTH_MAX, &|inner| look::has_ready(inner))
 }
 
-/// Is that so of a set within this one, at any depth?
+/// Whether `is_so` holds for a set within this one, at any depth.
 fn is_any_below(name: u32, set: &EpollSet, depth: u32, is_so: &dyn Fn(&EpollSet) -> bool) -> bool {
     if set.holds_sets.load(Ordering::Relaxed) == 0 || depth == 0 {
         return false;
@@ -95,13 +97,14 @@ fn is_any_below(name: u32, set: &EpollSet, depth: u32, is_so: &dyn Fn(&EpollSet)
     })
 }
 
-/// Before the kernel is asked for a set: it shall know of what the sets within it have.
+/// Before the kernel is asked for a set: makes it know what the sets within it have.
 pub fn ring_for_inner(name: u32, set: &EpollSet) {
     let is_new = Cell::new(false);
-    // Of each of them: so `false`, for the next one.
+    // `false`, so that each of them is visited.
     is_any_below(name, set, DEPTH_MAX, &|inner| {
         let state = look::state(inner);
-        // Relaxed: who takes the ring clears this before it looks, and leaves what it does not take to the next wait.
+        // Relaxed: a thread that takes the ring clears this before it looks, and leaves what it does not take to the
+        // next wait.
         if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
             is_new.set(true);
         }
@@ -112,12 +115,12 @@ pub fn ring_for_inner(name: u32, set: &EpollSet) {
     }
 }
 
-/// Somebody has taken a ring out of this set: the next one is for whatever it has then.
+/// Notes that somebody has taken a ring out of this set: the next one is for whatever the set has then.
 pub fn taken(set: &EpollSet) {
     set.rung_for.store(0, Ordering::Relaxed);
 }
 
-/// What a set that is itself watched has for its watcher.
+/// Whether a set that is watched itself has something for its watcher.
 pub fn is_ready(name: u32) -> bool {
     descriptors::set_named(name).is_some_and(|set| look::has_ready(set) || is_any_ready(name, set))
 }

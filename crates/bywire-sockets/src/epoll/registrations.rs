@@ -1,4 +1,4 @@
-//! Registrations of sockets in epoll sets: their lists, and the names that the kernel reports for them.
+//! Registrations of sockets in epoll sets: their lists, and the names by which the kernel reports them.
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::connection::sockets::{self, Connection, Socket};
 use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, SOCKETS, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
 
-/// What the kernel reports for an item is its name: this, its generation, its index.
+/// The kernel reports the name of a registration: this value, its generation, its index.
 const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
 const INDEX_BITS: u32 = ITEMS.ilog2();
 const GENERATION_BITS: u32 = 20;
@@ -31,14 +31,14 @@ pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static EpollIt
     .take(ITEMS)
 }
 
-/// The number that the kernel knows a registration by. `None`: it has been closed since, and may be another file's.
+/// The descriptor by which the kernel knows a registration. `None`: it was closed since, and may mean another file.
 pub fn number(item: &EpollItem) -> Option<i32> {
     let fd = item.fd.load(Ordering::Relaxed);
     (descriptors::kind(fd) == DescriptorKind::Socket(item.socket.load(Ordering::Relaxed))).then_some(fd)
 }
 
-/// The connection of a registration, by a descriptor that means it: the number that it was registered by may have been closed
-/// since, and be another file's.
+/// The connection of a registration, by a descriptor that means it. The descriptor of the registration may have been
+/// closed since, and may mean another file.
 pub fn connection(item: &EpollItem) -> Option<Connection> {
     let index = item.socket.load(Ordering::Relaxed);
     let connection = sockets::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
@@ -48,7 +48,7 @@ pub fn connection(item: &EpollItem) -> Option<Connection> {
     sockets::by_index(descriptors::of_socket(index)?, index)?.mapped().ok()
 }
 
-/// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
+/// Removes a registration from its set's list and frees it. The caller removes it from the socket's list.
 pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
     if item.listed.swap(0, Ordering::Relaxed) != 0 {
         list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
@@ -57,7 +57,7 @@ pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
     item.set.store(0, Ordering::Release);
 }
 
-/// Takes everything out of a set's list, and out of the lists of its sockets. Called with the set's lock held.
+/// Removes all registrations from a set's list, and from the lists of their sockets. The caller holds the set's lock.
 pub fn empty(set: &EpollSet) {
     let Some(family) = arena::shared() else { return };
     for _ in 0..ITEMS {
@@ -66,17 +66,17 @@ pub fn empty(set: &EpollSet) {
         if let Some(shared) = family.sockets.get(gone.socket.load(Ordering::Relaxed) as usize) {
             unlink_from_socket(shared, at);
         }
-        // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `look::has_ready`.
+        // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `look::has_ready`.
         set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
         gone.listed.store(0, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         gone.set.store(0, Ordering::Release);
     }
-    // Relaxed: nothing is behind it.
+    // Relaxed: the list is empty.
     set.carried.store(0, Ordering::Relaxed);
 }
 
-/// Takes an item out of its socket's list.
+/// Removes a registration from its socket's list.
 pub fn unlink_from_socket(shared: &SharedSocket, at: u32) {
     let (Some(family), Some(gone)) = (arena::shared(), item(at)) else { return };
     let first = &shared.items;
@@ -86,7 +86,7 @@ pub fn unlink_from_socket(shared: &SharedSocket, at: u32) {
     }
 }
 
-/// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
+/// Takes a free registration; storing a set in it marks it as taken. Each socket has one of its own, for its first set.
 pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
     const SPARE: u32 = (ITEMS - SOCKETS) as u32;
     let family = arena::shared()?;
@@ -94,8 +94,8 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
     let spare = (0..256).map(|step| SOCKETS as u32 + start.wrapping_add(step) % SPARE);
     for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
         let Some(found) = item(at) else { continue };
-        // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which finds none in a
-        // place that is being made ready.
+        // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which matches no
+        // registration that is being prepared.
         if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if step > 0 {
                 family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
@@ -105,7 +105,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
             }
             found.listed.store(0, Ordering::Relaxed);
             found.named.store(0, Ordering::Relaxed);
-            // What another thread has been told of its last use is nothing to this one.
+            // What another thread was told of its last use does not match this use.
             found.generation.fetch_add(1, Ordering::Relaxed);
             return Some((at, found));
         }
@@ -113,7 +113,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
     None
 }
 
-/// The program wants `event` from here on; `fresh`: the next look reports what is there.
+/// Notes that the program waits for `event` from here on. `fresh`: the next look reports what is there.
 pub fn arm(item: &EpollItem, event: &epoll_event, fresh: u8) {
     item.events.store(event.events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
@@ -123,21 +123,21 @@ pub fn arm(item: &EpollItem, event: &epoll_event, fresh: u8) {
     item.fresh.store(fresh, Ordering::Relaxed);
 }
 
-/// What the kernel is to report for an item, in this use of it.
+/// What the kernel reports for a registration, in this use of it.
 pub fn name(at: u32, item: &EpollItem) -> u64 {
     let generation = u64::from(item.generation.load(Ordering::Relaxed)) % (1 << GENERATION_BITS);
     ITEM_DATA | generation << INDEX_BITS | u64::from(at)
 }
 
-/// The item of this name in a set, if the name is still its own. Called with the set's lock held.
+/// The registration of this name in a set, if the name is still valid. The caller holds the set's lock.
 pub fn named(data: u64, set: u32) -> Option<&'static EpollItem> {
     let at = (data % (1 << INDEX_BITS)) as u32;
-    // Acquire: pairs with the exchange in `claim`, of a place that is another set's by now. What the item holds is ordered by
-    // the set's lock.
+    // Acquire: pairs with the exchange in `claim`, for a record that belongs to another set by now. The set's lock
+    // orders the registration's fields.
     item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
 }
 
-/// Is it a name of an item, or was it one?
+/// Whether it is, or was, the name of a registration.
 pub fn is_name(data: u64) -> bool {
     data & TAG == ITEM_DATA
 }

@@ -1,4 +1,4 @@
-//! Epoll sets of the program's: their beginning, their end, and the processes that hold them.
+//! The program's epoll sets: their creation, their end, and the processes that hold them.
 
 use core::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::memory::robust::Counted;
 use crate::os::pid;
 use crate::wakeup::doorbell;
 
-/// `fd` is a new epoll set.
+/// Tracks `fd`, a new epoll set.
 pub fn track(fd: i32) {
     let Some(own) = arena::private() else { return };
     let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) else { return };
@@ -24,7 +24,7 @@ pub fn track(fd: i32) {
     descriptors::enter(fd, DescriptorKind::EpollSet(name));
 }
 
-/// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
+/// Claims a record for a new epoll set, held by this process. `looks`: records whose holders were killed are free, too.
 fn claim_set(looks: bool) -> Option<(u32, &'static EpollSet)> {
     let family = arena::shared()?;
     if looks {
@@ -41,9 +41,9 @@ fn claim_set(looks: bool) -> Option<(u32, &'static EpollSet)> {
     })
 }
 
-/// A place is a new set's, which nobody else knows yet: the name of that.
+/// Prepares a record for a new set that nobody else knows yet. Returns the set's name.
 fn begin_set(index: u32, set: &EpollSet) -> u32 {
-    /// What fits beside the kind of a meaning and the index.
+    /// The generations that fit beside a descriptor's kind and the index.
     const GENERATIONS: u32 = (1 << 30) / SETS as u32;
     let _held = set.lock.hold();
     registrations::empty(set);
@@ -72,7 +72,7 @@ fn begin_set(index: u32, set: &EpollSet) -> u32 {
     name
 }
 
-/// This process holds it: by its number, wherever there is room for that. Called with handlers held off.
+/// Notes this process as a holder, by its number if there is room. The caller has deferred handlers.
 fn note_holder(name: u32, set: &EpollSet) {
     if !holders::note(&set.holders)
         && let Some(family) = arena::shared()
@@ -81,7 +81,7 @@ fn note_holder(name: u32, set: &EpollSet) {
     }
 }
 
-/// This process holds it no more. `true`: it was the last one.
+/// This process stops holding it. `true`: it was the last holder.
 fn let_go_of(name: u32, set: &EpollSet) -> bool {
     if !holders::is_noted(&set.holders)
         && let Some(family) = arena::shared()
@@ -91,7 +91,7 @@ fn let_go_of(name: u32, set: &EpollSet) -> bool {
     holders::let_go(&set.processes, &set.holders)
 }
 
-/// Each epoll set that this process holds, once.
+/// Visits each epoll set that this process holds, once.
 fn each_set(visit: impl Fn(u32, &EpollSet)) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
@@ -101,18 +101,20 @@ fn each_set(visit: impl Fn(u32, &EpollSet)) {
     }
 }
 
-/// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
+/// This process is about to exit and holds no epoll set any more. The kinds of descriptors stay, because threads may
+/// use them.
 pub fn let_go_of_all() {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
         let held = descriptors::change();
-        // Closing takes from a count that is not nought, under the same lock.
+        // A close subtracts only from a count that is not zero, under the same lock.
         let is_held = count.swap(0, Ordering::Relaxed) != 0;
         drop(held);
         let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
         if is_held && let_go_of(name, set) {
             let _held = set.lock.hold();
-            // In one go, not one by one with the sockets. Its place may be another one's by now, which has emptied it.
+            // All at once, not one by one with the sockets. The record may belong to another set by now, which has
+            // emptied it.
             if descriptors::set_named(name).is_some() {
                 registrations::empty(set);
             }
@@ -120,7 +122,7 @@ pub fn let_go_of_all() {
     }
 }
 
-/// Takes a descriptor of a set out of the table. `true`: no known process has another one.
+/// Removes a set's descriptor from the table. `true`: no known process has another one.
 fn is_last_of_set(fd: i32, name: u32) -> bool {
     let _held = descriptors::change();
     let (Some(own), Some(set)) = (arena::private(), descriptors::set_named(name)) else { return false };
@@ -129,7 +131,8 @@ fn is_last_of_set(fd: i32, name: u32) -> bool {
     }
     descriptors::enter(fd, DescriptorKind::Untracked);
     let count = own.sets.get(name as usize % SETS);
-    // Relaxed: changed under `descriptors::change` alone. 0: this process has let go of all of its sets, as it ends.
+    // Relaxed: changed only under `descriptors::change`. 0: this process has released all of its sets, because it
+    // exits.
     count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) && let_go_of(name, set)
 }
 
@@ -137,12 +140,12 @@ fn is_last_of_set(fd: i32, name: u32) -> bool {
 pub fn clear(name: u32) {
     let Some(set) = descriptors::set_named(name) else { return };
     let _held = set.lock.hold();
-    // Its place may be another one's by now, which has emptied it.
+    // The record may belong to another set by now, which has emptied it.
     if descriptors::set_named(name).is_some() {
         registrations::empty(set);
     }
-    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets. Those of
-    // sockets that others have bear a name that no set will have, and go with the sockets.
+    // Registrations of sockets that are not carried are in none of the set's lists: they are found through the sockets.
+    // Those of sockets that other processes have carry a name that no set will have, and go with the sockets.
     sockets::each_held(|socket, _| {
         while let Some((at, item)) =
             of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
@@ -153,7 +156,7 @@ pub fn clear(name: u32) {
     });
 }
 
-/// This process uses the set: what is to be told of in it is told here.
+/// Notes that this process uses the set: its events are reported here.
 pub fn note_user(set: &EpollSet) {
     let me = pid::number().unwrap_or(0);
     if set.user.load(Ordering::Relaxed) != me {
@@ -161,26 +164,26 @@ pub fn note_user(set: &EpollSet) {
     }
 }
 
-/// `fd` means this set no more.
+/// Notes that `fd` no longer means this set.
 pub fn forget(fd: i32, name: u32) {
-    // Its lock is taken by threads that change the table.
+    // Threads that change the table take its lock.
     if is_last_of_set(fd, name) {
         clear(name);
     }
 }
 
-/// Before a fork: the child will hold what this process holds.
+/// Before a fork: counts the child as a holder of what this process holds.
 pub fn count_fork(fork: u32) {
     each_set(|name, set| {
         if let Some(forked) = arena::private().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
             forked.store(fork, Ordering::Relaxed);
         }
-        // AcqRel: pairs with the subtraction in `holders::let_go`, by the child.
+        // AcqRel: pairs with the subtraction in `holders::let_go` by the child.
         set.processes.fetch_add(1, Ordering::AcqRel);
     });
 }
 
-/// There is no child by the fork of this number.
+/// The fork of this number made no child.
 pub fn undo_fork(fork: u32) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), forked) in (0u32..).zip(&family.sets).zip(&own.sets_forked) {

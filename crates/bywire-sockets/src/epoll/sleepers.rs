@@ -10,15 +10,15 @@ use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{pid, signal_deferral};
 use crate::wakeup::doorbell;
 
-/// A thread that sleeps in a set, until dropped: it may be cancelled there, or leave by a jump.
+/// A thread that sleeps in a set, until dropped. It may be cancelled there, or left by a jump.
 pub struct Sleeping {
     _counted: Noted,
-    /// Announced to peers; `None`: there is no page.
+    /// It is announced to peers; `None`: there is no page.
     bell: Option<doorbell::Asleep>,
 }
 
-/// In the number that stands for a sleeper: from this bit on the place where it is noted, and from the second on the round in
-/// which it is counted. Below: the set's name.
+/// The bit positions of the fields in a sleeper's number: the set's name in the lowest bits, then the place of its
+/// note, then the round in which it is counted.
 const PLACE: u32 = 48;
 const ROUND: u32 = 32;
 
@@ -28,12 +28,12 @@ fn parts(number: usize) -> (u32, u32, u32) {
 }
 
 impl Sleeping {
-    /// The caller looks at everything once more. `place`: as of [`doorbell::asleep`].
+    /// Announces this thread. The caller then checks everything once more. `place` is as for [`doorbell::asleep`].
     pub fn announce(name: u32, set: &EpollSet, place: usize) -> Option<Self> {
         let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());
-        // Relaxed: a thread that looks after this one, and leaves something, finds it by the set's lock.
+        // Relaxed: a thread that looks after this one, and leaves something, finds the count by the set's lock.
         set.sleepers.fetch_add(1, Ordering::Relaxed);
         notes.note(noted, Counted::Asleep(name));
         let argument = (noted as usize) << PLACE | name as usize;
@@ -42,7 +42,7 @@ impl Sleeping {
         Some(Self { _counted: counted, bell: doorbell::asleep(place) })
     }
 
-    /// Would a peer ring for it?
+    /// Whether a peer would ring for it.
     pub fn is_announced(&self) -> bool {
         self.bell.is_some()
     }
@@ -53,25 +53,25 @@ fn wake(number: usize) {
     end(noted, Counted::Asleep(name));
 }
 
-/// One sleeper less.
+/// Removes one sleeper.
 fn end(noted: u32, counted: Counted) {
     if let Some(family) = arena::shared() {
         family.notes.end(noted, counted, || doorbell::count_out(counted));
     }
 }
 
-/// A thread that sleeps in a set of which peers need not know, until dropped: nothing in it is carried. Once something is, it
-/// is announced by the thread that puts that there.
+/// A thread that sleeps in a set that holds nothing carried, until dropped: peers need not know it. Once the set holds
+/// something carried, the thread that has put it there announces the sleeper.
 pub struct Unannounced(#[expect(dead_code, reason = "held for its drop")] Noted);
 
 impl Unannounced {
-    /// `None`: peers have to know. `place`: as of [`doorbell::asleep`].
+    /// `None`: peers must know. `place` is as for [`doorbell::asleep`].
     pub fn enter(name: u32, set: &EpollSet, place: usize) -> Option<Self> {
         if is_of_concern(set) {
             return None;
         }
         if set.branch.load(Ordering::Relaxed) != arena::branch() {
-            // It would be announced in another page than the one where it rises.
+            // Otherwise its announcement and its wake-up would be counted in different pages.
             doorbell::make_page();
             return None;
         }
@@ -89,8 +89,8 @@ impl Unannounced {
             notes.cancel(noted);
         }
         signal_deferral::admit();
-        // SeqCst: pairs with the fence in `doorbell::announce_sleepers`: either this thread is counted there, or it finds here what
-        // is in the set.
+        // SeqCst: pairs with the fence in `doorbell::announce_sleepers`. Either this thread is counted there, or it
+        // finds here what is in the set.
         fence(Ordering::SeqCst);
         if is_of_concern(set) { None } else { entered }
     }
@@ -101,8 +101,8 @@ fn leave(number: usize) {
     end(noted, Counted::Unannounced(name, round));
 }
 
-/// Has a wait for this set to do with rings?
+/// Whether rings matter for a wait on this set.
 fn is_of_concern(set: &EpollSet) -> bool {
-    // Acquire: pairs with the release exchange in `list::put`, by which a connection is listed.
+    // Acquire: pairs with the release exchange in `list::put`, which lists a connection.
     set.carried.load(Ordering::Acquire) != 0 || set.holds_sets.load(Ordering::Relaxed) != 0
 }

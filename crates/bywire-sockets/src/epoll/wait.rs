@@ -1,4 +1,4 @@
-//! Waiting for an epoll set of the program's: what the kernel has for it, and what the rings have.
+//! Waiting for an epoll set of the program: what the kernel has for it, and what the rings have.
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -21,36 +21,36 @@ use crate::os::{errno, jumps, kernel, own_call};
 use crate::wakeup::doorbell::{self, BELL_DATA};
 use crate::wakeup::spin;
 
-/// While rings have news all the time, the kernel is asked at one look of so many.
+/// While rings always have something to report, the kernel is asked at every look of this many.
 const KERNEL_EVERY: u32 = 8;
 
-/// So many carried connections are reported at once: they are put together on the stack, which may be small.
+/// Carried connections that are reported at once. They are collected on the stack, which may be small.
 const REPORTED_MAX: usize = 64;
 
-/// A set, as one wait sees it.
+/// A set as one wait sees it.
 struct View {
     set_fd: i32,
     name: u32,
     set: &'static EpollSet,
-    /// On the stack, further up than all that the wait does.
+    /// A position on the stack, further up than everything that the wait does.
     place: usize,
-    /// The last look has left something that another thread would be told of.
+    /// The last look has left something for another thread to report.
     is_left: Cell<bool>,
-    /// How many registrations the last look has looked at.
+    /// The number of registrations that the last look has examined.
     looked_at: Cell<usize>,
 }
 
-/// The wait of a call: `real` takes events, their number, and a time-out in milliseconds.
+/// The wait of a call. `real` takes the events, their number, and a timeout.
 pub struct Wait<'a> {
     /// The set's descriptor.
     pub set_fd: i32,
-    /// Where events go.
+    /// The array for events.
     pub events: *mut epoll_event,
-    /// How many.
+    /// The length of that array.
     pub count: i32,
-    /// When it ends: 0 at once, `None` never.
+    /// The timeout: 0 returns at once, `None` never expires.
     pub timeout_ns: Option<u64>,
-    /// The kernel's wait, with a time-out in nanoseconds.
+    /// The kernel's wait, with a timeout in nanoseconds.
     pub real: &'a dyn Fn(*mut epoll_event, i32, Option<u64>) -> i32,
 }
 
@@ -66,7 +66,7 @@ impl Wait<'_> {
         sets::note_user(set);
         let here = 0u8;
         let place = (&raw const here) as usize;
-        // What a call here has left by a jump.
+        // Releases what a call at this place has left by a jump.
         jumps::forget_below(place);
         let (is_left, looked_at) = (Cell::new(false), Cell::new(0));
         let view = View { set_fd: self.set_fd, name, set, place, is_left, looked_at };
@@ -89,7 +89,7 @@ impl Wait<'_> {
         }
     }
 
-    /// One look, with a sleep if there is nothing; `None`: look again.
+    /// Looks once, and sleeps if there is nothing; `None`: look again.
     #[inline(never)]
     fn turn(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
         let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
@@ -102,7 +102,7 @@ impl Wait<'_> {
 
     #[inline(never)]
     fn turn_of_carried(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
-        // The kernel's come first then: a full array would leave no place for them.
+        // The kernel's events come first then: a full array would leave no room for them.
         let mut found = 0;
         if view.set.turn.load(Ordering::Relaxed) >= KERNEL_EVERY {
             view.set.turn.store(0, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Wait<'_> {
             drop(sleeping);
             return Some(view.without_kernel(found));
         }
-        // Without a page nobody would ring: then sleeps are short.
+        // Without a page nobody would ring, so sleeps are short.
         let left_ns = match sleeping.is_announced() {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
@@ -143,19 +143,19 @@ impl Wait<'_> {
         self.result(view, heard)
     }
 
-    /// The kernel's answer at once, without what is for [`View::look`].
+    /// The kernel's answer at once, without the events for [`View::look`].
     fn ask(&self, view: &View) -> i32 {
         loop {
             let heard = (self.real)(self.events, self.count, Some(0));
             let (kept, was_bell) = view.sort(self.events, heard);
-            // The bell may have had the place of something else.
+            // The doorbell's event may have taken the room of another one.
             if kept > 0 || !was_bell || heard < self.count {
                 return kept;
             }
         }
     }
 
-    /// What the kernel has said, and what the rings have by now.
+    /// Combines what the kernel has reported with what the rings have by now.
     fn result(&self, view: &View, heard: i32) -> Option<i32> {
         if heard < 0 {
             return Some(heard);
@@ -174,14 +174,14 @@ impl Wait<'_> {
 }
 
 impl View {
-    /// Counts a turn in which the kernel was not asked for what it has beside the rings.
+    /// Counts a turn in which the kernel was not asked.
     fn without_kernel(&self, found: i32) -> i32 {
         self.set.turn.fetch_add(1, Ordering::Relaxed);
         found
     }
 
-    /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program: how many, and
-    /// whether the bell was among them.
+    /// Keeps what the kernel reports of carried connections for [`Self::look`], and leaves the rest to the program.
+    /// Returns the number left, and whether the doorbell was among the events.
     fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
         let (mut kept, mut was_bell, mut held) = (0, false, None);
         for index in 0..count.max(0) as usize {
@@ -205,11 +205,11 @@ impl View {
                         item.heard.fetch_or(event.events, Ordering::Relaxed);
                         continue;
                     }
-                    // It was told of a registration that has been replaced or removed since.
+                    // The event belongs to a registration that was replaced or removed since.
                     None => continue,
                 }
             }
-            // SAFETY: at most as far as was read.
+            // SAFETY: no further than was read.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
@@ -221,16 +221,17 @@ impl View {
         (kept as i32, was_bell)
     }
 
-    /// What is left wakes the next sleeper, as in the kernel's own sets, and threads that watch this set.
+    /// What is left wakes the next sleeper, as with the kernel's own sets, and threads that watch this set.
     fn pass_on(&self) {
         if self.is_left.get() && self.has_others() {
             doorbell::ring_own();
         }
     }
 
-    /// Would anybody else hear of what is left?
+    /// Whether anybody else would hear of what is left.
     fn has_others(&self) -> bool {
-        // Relaxed: who has looked before this thread is counted, by the set's lock; who looks after it finds what is left.
+        // Relaxed: a thread that has looked before this one is counted, by the set's lock. One that looks afterwards
+        // finds what is left.
         self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Relaxed) != 0
     }
 
@@ -243,16 +244,16 @@ impl View {
         let mut reported = [MaybeUninit::<epoll_event>::uninit(); REPORTED_MAX];
         let room = (count.max(0) as usize).min(REPORTED_MAX);
         let found = self.collect(reported.get_mut(..room).unwrap_or_default());
-        // The program's array may be nowhere: a handler that jumps out of here leaves no lock behind.
-        // SAFETY: it has room for `count` events, which are not fewer than were found, and as many were written.
+        // The program's array may be invalid: a handler that jumps out of here leaves no lock held.
+        // SAFETY: it has room for `count` events, which are at least as many as were found and initialised.
         unsafe { events.copy_from_nonoverlapping(reported.as_ptr().cast(), found) };
         found as i32
     }
 
-    /// What there is to report, as far as there is room: how many.
+    /// Collects what is to be reported, as far as there is room. Returns the number.
     fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
         let _held = self.set.lock.hold();
-        // A thread that has closed the set meanwhile may have made another one in its place.
+        // A thread that has closed the set meanwhile may have made another one in its record.
         if descriptors::set_named(self.name).is_none() {
             return 0;
         }
@@ -271,7 +272,7 @@ impl View {
                     place.write(event);
                 }
                 found += 1;
-                // A level stays until somebody has read it.
+                // A level-triggered event stays until somebody has read the bytes.
                 if item.events.load(Ordering::Relaxed) & (EDGE | ONCE) == 0 {
                     self.is_left.set(true);
                 }
@@ -281,7 +282,7 @@ impl View {
         found
     }
 
-    /// Puts what was not looked at first, so that nobody starves behind a few busy ones.
+    /// Moves the registrations that were not examined to the front, so that a few busy ones do not starve them.
     fn rotate(&self, first: u32, before: u32) {
         let (Some(split), head) = (item(before), self.set.carried.load(Ordering::Relaxed)) else { return };
         let mut end = first;
@@ -294,7 +295,7 @@ impl View {
         if let Some(end) = item(end) {
             split.next_of_set.store(0, Ordering::Relaxed);
             end.next_of_set.store(head, Ordering::Relaxed);
-            // Release: pairs with the acquire loads of the list's first; the links are changed before.
+            // Release: pairs with the acquire loads of the list's head. The links are changed before.
             self.set.carried.store(first, Ordering::Release);
         }
     }
@@ -318,16 +319,16 @@ impl View {
         let mut found = ready(&connection, wanted);
         ask_again(self.set_fd, &connection, at, item, &found);
         let mut bits = found.bits & (wanted | ALWAYS);
-        // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
-        // bytes: the kernel, too, looks again before it reports.
+        // One report contains everything, from the rings and from the kernel. What the kernel has reported may have
+        // been taken since, as an error or as bytes: the kernel, too, checks again before it reports.
         let elsewhere = found.elsewhere(wanted);
-        // By a number that this process has closed the kernel cannot be asked to tell of it.
+        // The kernel cannot watch it by a descriptor that this process has closed.
         let is_unasked = registrations::number(item).is_none();
         let is_told = (bits | heard & elsewhere) != 0;
         if elsewhere != 0 && (is_told || has_more(item, wanted, tail) || is_unasked) {
             let told = kernel::ready(connection.fd, elsewhere as i16 | libc::POLLRDHUP);
             connection.heard(told);
-            // What is told now is no news at the next look.
+            // What is reported now is not new at the next look.
             found = ready(&connection, wanted);
             bits |= (found.bits | u32::from(told as u16)) & (wanted | ALWAYS);
         }
@@ -337,7 +338,7 @@ impl View {
             _ => Look { wanted, bits, heard, tail, full, ended }.take_news(item),
         };
         if !is_due {
-            // Most connections of a large set stand still most of the time. One that waits for room does not.
+            // Most connections of a large set are idle most of the time. One that waits for room is not.
             let is_settled = wanted & OUT == 0
                 && bits == 0
                 && connection.is_at_rest()

@@ -1,8 +1,8 @@
-//! The memory that forked processes share for the sockets that they hold in common, and the memory that each has of its own.
+//! The memory that forked processes share for their sockets, and the memory that each process has of its own.
 //!
-//! Two mappings, made once and never moved: one that children share, with a [`SharedSocket`] for each socket and the
-//! epoll sets; one that they copy, with the meaning of each descriptor and the addresses of segments. Both are
-//! large and touched only where used.
+//! There are two mappings. They are made once and never move. Children share the first one: it holds a [`SharedSocket`]
+//! for each socket, and the epoll sets. Children copy the second one: it holds the kind of each descriptor and the
+//! addresses of segments. Both are large, and the kernel backs only the pages that are used.
 
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -10,131 +10,132 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::Notes;
 
-/// Descriptors that are known; one with a higher number is the C library's alone.
+/// Descriptors below this number are tracked. Higher ones are left to the C library.
 pub const DESCRIPTORS: usize = 1 << 20;
-/// Sockets of a family of processes at once.
+/// Sockets that a family of processes may have at once.
 pub const SOCKETS: usize = 1 << 16;
-/// Epoll sets of a family at once.
+/// Epoll sets that a family may have at once.
 pub const SETS: usize = 1 << 10;
-/// Registrations of sockets in them: one for each socket, and spare ones.
+/// Registrations of sockets in epoll sets: one for each socket, and spare ones.
 pub const ITEMS: usize = 1 << 17;
-/// Processes that are known by number to hold a socket.
+/// Processes that can be listed as holders of a socket.
 pub const HOLDERS: usize = 6;
-/// The same of an epoll set.
+/// Processes that can be listed as holders of an epoll set.
 pub const SET_HOLDERS: usize = 48;
-/// Programs at the other ends.
+/// Programs at the other ends of connections.
 pub const PEERS: usize = 1 << 11;
 
-/// Shared by all processes that have one by descent.
+/// Shared by a process and all its descendants.
 #[repr(C)]
 pub struct SharedArena {
     /// Index 0 is never used.
     pub sockets: [SharedSocket; SOCKETS],
     /// Index 0 is never used.
     pub sets: [EpollSet; SETS],
-    /// Index 0 is never used; those of records are their sockets' first registrations.
+    /// Index 0 is never used. The first ones, one for each socket, are the sockets' first registrations.
     pub items: [EpollItem; ITEMS],
-    /// What processes have counted; see [`crate::memory::robust`].
+    /// Counts that are taken back from killed processes; see [`crate::memory::robust`].
     pub notes: Notes,
     /// Counts branches; see [`branch`].
     pub branches: AtomicU32,
-    /// Held while something is taken out of the middle of a socket's list of registrations.
+    /// Held while a registration is removed from the middle of a socket's list.
     pub registering: Lock<{ rank::REGISTERING }>,
-    /// Held while a set is put into another one, or taken out.
+    /// Held while an epoll set is added to another one, or removed from it.
     pub nesting: Lock<{ rank::NESTING }>,
-    /// Sets from here on were never within others.
+    /// Sets from this index on were never members of other sets.
     pub nested_end: AtomicU32,
-    /// Where the search for a spare item goes on.
+    /// Where the search for a spare registration continues.
     pub next_item: AtomicU32,
-    /// Where the search for a free record goes on.
+    /// Where the search for a free record continues.
     pub next_socket: AtomicU32,
 }
 
-/// How far a socket is on its way out of the kernel.
+/// How far a socket has moved from the kernel to shared memory.
 pub mod stage {
     /// In the kernel.
     pub const PLAIN: u32 = 0;
-    /// Offered, and the other end is not known.
+    /// Offered to the pairing service; the other end is not known yet.
     pub const WAITING: u32 = 1;
     /// The other end's segment is mapped; this end is not ready.
     pub const PAIRED: u32 = 2;
-    /// Every call looks at the segments first.
+    /// Carried: every call looks at the segments first.
     pub const CARRIED: u32 = 3;
 }
 
-/// Bits of `SharedSocket::ended`, as poll gives them.
+/// Bits of `SharedSocket::ended`, as `poll` reports them.
 pub const FINISHED: u8 = 1;
 /// Hung up: both directions are over.
 pub const HUNG_UP: u8 = 2;
-/// The kernel has an error for us, or had.
+/// The kernel has, or had, an error to report.
 pub const FAILED: u8 = 4;
-/// We have shut down our receiving ourselves: the kernel says [`FINISHED`] for that, too.
+/// This end has shut down its receiving direction. The kernel reports [`FINISHED`] for that, too.
 pub const SHUT: u8 = 8;
-/// We have shut down our sending ourselves.
+/// This end has shut down its sending direction.
 pub const SHUT_SENDING: u8 = 16;
 
 /// Values of `SharedSocket::lingers`.
 pub mod linger {
-    /// It is as the kernel has made it.
+    /// As the kernel made it.
     pub const UNSET: u8 = 0;
-    /// We have told the kernel that a killed end is a reset.
+    /// The library has set it, so that a killed end resets the connection.
     pub const OURS: u8 = 1;
-    /// The program has told it what it wants.
+    /// The program has set it.
     pub const PROGRAMS: u8 = 2;
 }
 
-/// One TCP socket of the kernel's.
+/// One TCP socket of the kernel.
 #[repr(C, align(64))]
 pub struct SharedSocket {
     /// 0: free.
     pub used: AtomicU32,
     /// See [`stage`].
     pub stage: AtomicU32,
-    /// Why it is never carried, plus one.
+    /// Why it is never carried, plus one. 0: it may be carried.
     pub never: AtomicU8,
-    /// Bits of `poll` that will not go away again: peer finished, hung up, failed.
+    /// Bits of `poll` that never go away again: peer finished, hung up, failed.
     pub ended: AtomicU8,
-    /// Every byte before the cut has been taken out of the kernel.
+    /// Every byte before the cut-over has been read out of the kernel.
     pub drained: AtomicU8,
-    /// Was waited for by a call of ours once, in a set or by itself.
+    /// A hooked call has waited for it once, in an epoll set or directly.
     pub awaited: AtomicU8,
-    /// Processes that hold it; one that was killed counts until another one lets go of it.
+    /// Processes that hold it. A killed one counts until another process closes its copy.
     pub processes: AtomicU32,
-    /// Calls that moved data, until it was worth an offer.
+    /// Calls that moved data, counted until an offer pays.
     pub calls: AtomicU32,
     /// Counts uses of this record.
     pub generation: AtomicU32,
-    /// Sends that found too little room, for edges.
+    /// Sends that found too little room, for edge-triggered events.
     pub full: AtomicU32,
-    /// Bytes that calls of ours have given to the kernel, and taken from it.
+    /// Bytes that hooked calls gave to the kernel.
     pub sent: AtomicU64,
-    /// See `sent`.
+    /// Bytes that hooked calls took from the kernel.
     pub received: AtomicU64,
-    /// Does a call on it wait? See [`crate::connection::sleep`].
+    /// Whether a call on it blocks; see [`crate::connection::sleep`].
     pub waits: AtomicU8,
-    /// Has it a time-out for receiving, and for sending?
+    /// Whether it has a timeout for receiving, and for sending.
     pub has_timeout: [AtomicU8; 2],
-    /// The round of sleepers at the other end that was woken last.
+    /// The other end's round of sleepers that was woken last.
     pub woken: AtomicU32,
-    /// How far the sender takes the reader's core to be: an opinion of [`bywire_ring::distance`].
+    /// The sender's estimate of the distance of the reader's core: a state of [`bywire_ring::distance`].
     pub distance: AtomicU32,
     /// Sends into the ring.
     pub sends: AtomicU32,
-    /// Sleeps since the peer has said that it is about to end.
+    /// Sleeps since the peer announced that it is about to end.
     pub last_looks: AtomicU32,
-    /// Bytes at the end of the own ring that belong into the kernel, which had no room for them yet; see [`crate::connection::fallback`].
+    /// Bytes at the end of the own ring that must go to the kernel, which has no room for them yet; see
+    /// [`crate::connection::fallback`].
     pub owed: AtomicU32,
-    /// How many bytes the kernel was given when all of that is paid.
+    /// Bytes that the kernel will have been given once all owed bytes are paid.
     pub paid_at: AtomicU64,
-    /// Somebody is about to give the kernel some of it, or was killed while it did.
+    /// Somebody is about to give the kernel some of the owed bytes, or was killed while doing so.
     pub paying: AtomicU8,
-    /// The sending direction is shut down as soon as no byte is owed: until then that is owed as well.
+    /// The sending direction is to be shut down once no byte is owed. The shutdown is owed until then.
     pub shuts: AtomicU8,
-    /// How far the peer had read when the sender last looked.
+    /// The peer's read position when the sender last looked.
     pub seen_head: AtomicU64,
-    /// When it was offered.
+    /// Time of the offer.
     pub offered_ns: AtomicU64,
-    /// When the kernel was last asked whether the stream has ended.
+    /// Time when the kernel was last asked whether the stream has ended.
     pub asked_ns: AtomicU64,
     /// Calls inside the kernel: receiving, sending, polling.
     pub kernel_readers: AtomicU32,
@@ -146,28 +147,28 @@ pub struct SharedSocket {
     pub backed: AtomicU32,
     /// The first registration in an epoll set.
     pub items: AtomicU32,
-    /// The connection was broken by its peer's garbage.
+    /// The peer's ring held invalid data, and the connection was broken off.
     pub broken: AtomicU8,
     /// Who has set `SO_LINGER`; see [`crate::memory::arena::linger`].
     pub lingers: AtomicU8,
-    /// A process that counts has become another program, and has it no more.
+    /// A process that is counted as a holder has executed another program, and no longer has it.
     pub is_replaced: AtomicU8,
-    /// Threads that are counted as sleepers in the kernel: nobody counts a killed one out.
+    /// Threads that are counted as sleepers in the kernel. A killed thread stays counted.
     pub sleepers: [AtomicU32; 4],
-    /// When it was last looked whether one of them was killed.
+    /// Time of the last check for killed sleepers.
     pub looked_ns: AtomicU64,
-    /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
+    /// The process numbers of its holders, as far as there is room. Dead ones are removed. 0: free.
     pub holders: [AtomicU32; HOLDERS],
-    /// One sender at a time.
+    /// Held by the one sender.
     pub sending: Lock<{ rank::SENDING }>,
-    /// One receiver at a time.
+    /// Held by the one receiver.
     pub receiving: Lock<{ rank::RECEIVING }>,
     /// Bytes of the own ring that were given to the kernel, or are owed to it.
     pub returned: AtomicU64,
 }
 
 impl SharedSocket {
-    /// It is another socket's from here on, which this process holds.
+    /// Makes the record that of another socket, which this process holds.
     pub fn reset(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.stage.store(stage::PLAIN, Ordering::Relaxed);
@@ -218,71 +219,75 @@ impl SharedSocket {
     }
 }
 
-/// An epoll set of the program's.
+/// An epoll set of the program.
 #[repr(C, align(64))]
 pub struct EpollSet {
-    /// 0: free; else the processes that hold it: one that was killed counts until its place is wanted.
+    /// 0: free; else the number of processes that hold it. A killed one counts until the record is wanted.
     pub processes: AtomicU32,
-    /// Counts uses of this place: part of the set's name, so that registrations in the last set here are nothing to this one.
+    /// Counts uses of this record. It is part of the set's name, so registrations of an earlier set here do not match
+    /// this one.
     pub generation: AtomicU32,
-    /// The bell is in the kernel's set.
+    /// The process's doorbell is in the kernel's epoll set.
     pub belled: AtomicU32,
     /// The first registration of a carried socket.
     pub carried: AtomicU32,
-    /// Watched itself by another set or by poll.
+    /// Another set or `poll` watches it.
     pub nested: AtomicU32,
-    /// The name of the set that watches it, if that is one only; see [`crate::epoll::nested`].
+    /// The name of the set that watches it, if there is exactly one; see [`crate::epoll::nested`].
     pub outer: AtomicU32,
-    /// Watches others itself.
+    /// It watches other sets.
     pub holds_sets: AtomicU32,
-    /// Threads that sleep in it; one that was killed there is counted until it is noticed ([`crate::memory::robust`]).
+    /// Threads that sleep in it. One that was killed there is counted until that is noticed
+    /// ([`crate::memory::robust`]).
     pub sleepers: AtomicU32,
-    /// Threads that sleep in it and are not announced to peers, as nothing in it is carried; see [`bywire_ring::crowd`].
+    /// Threads that sleep in it and are not announced to peers, because nothing in it is carried; see
+    /// [`bywire_ring::crowd`].
     pub unannounced: AtomicU32,
-    /// The branch of the family whose threads those are; see [`branch`].
+    /// The branch of the family to which those threads belong; see [`branch`].
     pub branch: AtomicU32,
     /// Another program has it, or may have it: nothing in it is carried any more.
     pub is_shared: AtomicU32,
-    /// The process that has used it last.
+    /// The process that used it last.
     pub user: AtomicU32,
-    /// What it had that a set around it was last told of; see [`crate::epoll::nested`].
+    /// The state of it that was last reported to a set around it; see [`crate::epoll::nested`].
     pub rung_for: AtomicU32,
-    /// Looks that have found something since the kernel was last asked, so that nobody starves there.
+    /// Looks that have found something since the kernel was last asked. The count prevents starvation of the kernel's
+    /// events.
     pub turn: AtomicU32,
     /// Held while registrations change.
     pub lock: Lock<{ rank::SET }>,
-    /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
+    /// The process numbers of its holders, as far as there is room. Dead ones are removed. 0: free.
     pub holders: [AtomicU32; SET_HOLDERS],
 }
 
-/// A socket's registration in a set. Changed under the set's lock.
+/// The registration of a socket in an epoll set. It changes under the set's lock.
 #[repr(C, align(64))]
 pub struct EpollItem {
     /// The name of its set. 0: free.
     pub set: AtomicU32,
     /// The socket.
     pub socket: AtomicU32,
-    /// Its number when it was registered.
+    /// The socket's descriptor when it was registered.
     pub fd: AtomicI32,
-    /// What the program asked for.
+    /// The program's own event data.
     pub events: AtomicU32,
-    /// What the program wants to hear.
+    /// The events that the program waits for.
     pub data: AtomicU64,
-    /// What the kernel was last asked for.
+    /// The events that the kernel was last asked for.
     pub asked: AtomicU32,
-    /// What the kernel has said since it was last reported.
+    /// What the kernel has reported since the program was last told.
     pub heard: AtomicU32,
-    /// Counts its uses, and what it was armed with: part of its name.
+    /// Counts its uses and its arming. It is part of the registration's name.
     pub generation: AtomicU32,
-    /// The kernel reports the item's name though its socket is not carried.
+    /// The kernel reports the registration's name although its socket is not carried.
     pub named: AtomicU8,
-    /// Reported once with `EPOLLONESHOT`, and not armed again.
+    /// It was reported once with `EPOLLONESHOT`, and was not armed again.
     pub spent: AtomicU8,
     /// Nothing was reported since it was armed: the next look reports what is there.
     pub fresh: AtomicU8,
-    /// The kernel is asked for what it has to be asked of a connection that is at rest; see `Connection::is_at_rest`.
+    /// The kernel watches the events that it must watch for an idle connection; see `Connection::is_at_rest`.
     pub settled: AtomicU8,
-    /// In the set's list of carried ones.
+    /// It is in the set's list of carried sockets.
     pub listed: AtomicU8,
     /// `SharedSocket::ended` as reported.
     pub seen_ended: AtomicU8,
@@ -290,115 +295,115 @@ pub struct EpollItem {
     pub seen_full: AtomicU32,
     /// The peer's tail as reported.
     pub seen_tail: AtomicU64,
-    /// The record's next registration.
+    /// The socket's next registration.
     pub next_of_socket: AtomicU32,
-    /// The set's next carried one.
+    /// The next carried registration of the set.
     pub next_of_set: AtomicU32,
 }
 
-/// Each process's own.
+/// What each process has of its own.
 #[repr(C)]
 pub struct PrivateArena {
-    /// What each descriptor means: a kind in the upper two bits, an index below.
+    /// What each descriptor means: its kind in the upper two bits, an index in the lower ones.
     pub descriptors: [AtomicU32; DESCRIPTORS],
-    /// A bit for each descriptor: a program is to be started with a copy of it.
+    /// A bit for each descriptor: another program is to be started with a copy of it.
     pub named: [AtomicU64; DESCRIPTORS / 64],
     /// What this process holds of each record.
     pub sockets: [LocalSocket; SOCKETS],
-    /// Descriptors of this process that mean each set.
+    /// This process's descriptors of each set.
     pub sets: [AtomicU32; SETS],
-    /// The last fork for which each set was counted once more.
+    /// The last fork for which each set's count of holders was increased.
     pub sets_forked: [AtomicU32; SETS],
-    /// The programs at the other ends.
+    /// The programs at the other ends of connections.
     pub peers: [Peer; PEERS],
-    /// No socket and no set of the program's has a higher descriptor.
+    /// An upper bound of the program's descriptors that are sockets or sets.
     pub highest: AtomicU32,
-    /// No descriptor of the library's own has this number, or a higher one.
+    /// The library's own descriptors all have lower numbers than this.
     pub concealed_end: AtomicU32,
-    /// No descriptor of the library's own is more than this below the end of the table.
+    /// The library's own descriptors are at most this far below the end of the table.
     pub concealed_depth: AtomicU32,
 }
 
 /// What one process holds of a socket.
 #[repr(C, align(64))]
 pub struct LocalSocket {
-    /// Descriptors of this process.
+    /// This process's descriptors of the socket.
     pub descriptors: AtomicU32,
     /// Calls that use the mappings.
     pub users: AtomicU32,
-    /// Calls that sleep with it, or have slept, and are not over.
+    /// Calls that sleep with it, and calls that have slept and have not returned.
     pub waiters: AtomicU32,
-    /// The descriptor that those go on with, plus one, as the program has closed its last one; 0: none.
+    /// The descriptor with which those calls continue, plus one, once the program has closed its last one; 0: none.
     pub kept: AtomicU32,
     /// The segment that this side writes.
     pub own: AtomicPtr<u8>,
     /// The segment that the other side writes.
     pub remote: AtomicPtr<u8>,
-    /// Index of the program at the other end.
+    /// The index of the program at the other end.
     pub peer: AtomicU32,
-    /// Offered by this process: the service has to hear of the end.
+    /// This process has offered it: the pairing service must be told when it ends.
     pub offered: AtomicU32,
-    /// The last fork for which its record was counted once more.
+    /// The last fork for which the record's count of holders was increased.
     pub forked: AtomicU32,
 }
 
-/// A program at the other end of some connections.
+/// A program at the other end of connections.
 #[repr(C)]
 pub struct Peer {
-    /// Its number at the service.
+    /// Its number at the pairing service.
     pub number: AtomicU32,
     /// Connections to it.
     pub references: AtomicU32,
-    /// What wakes it.
+    /// The doorbell that wakes it.
     pub bell: AtomicI32,
-    /// Another user's: its bell is a timer.
+    /// It belongs to another user, so its doorbell is a timer.
     pub is_other_user: AtomicU32,
     /// Its page, which says whether it sleeps.
     pub page: AtomicPtr<u64>,
-    /// What its page said when its bell was last rung.
+    /// The state of its page when its doorbell was last rung.
     pub rung: AtomicU64,
 }
 
 static FAMILY: AtomicPtr<SharedArena> = AtomicPtr::new(ptr::null_mut());
 static OWN: AtomicPtr<PrivateArena> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes both mappings. Without them every call is the C library's.
+/// Makes both mappings. Without them every call is passed to the C library.
 pub fn found() {
     let family = map(size_of::<SharedArena>(), libc::MAP_SHARED);
     let own = map(size_of::<PrivateArena>(), libc::MAP_PRIVATE);
     if family.is_null() || own.is_null() {
         return;
     }
-    // Release, both: pair with nothing but the start of threads, which comes later; a handler of the loader's may
-    // look before.
+    // Release, both: only the start of threads pairs with them, which comes later. A handler of the loader may look
+    // earlier.
     FAMILY.store(family.cast(), Ordering::Release);
     OWN.store(own.cast(), Ordering::Release);
 }
 
-/// From here on every call is the C library's. The mappings stay, as a thread may be using them.
+/// From here on every call is passed to the C library. The mappings stay, because a thread may be using them.
 pub fn retire() {
     FAMILY.store(ptr::null_mut(), Ordering::Relaxed);
     OWN.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// What the family shares.
+/// What the family of processes shares.
 #[inline(always)]
 pub fn shared() -> Option<&'static SharedArena> {
-    // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
+    // SAFETY: null, or a mapping of this size that is never removed. Zeros are a valid value of every field: all are
     // atomics or locks.
     unsafe { FAMILY.load(Ordering::Relaxed).as_ref() }
 }
 
-/// What this process has.
+/// What this process has of its own.
 #[inline(always)]
 pub fn private() -> Option<&'static PrivateArena> {
-    // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
+    // SAFETY: null, or a mapping of this size that is never removed. Zeros are a valid value of every field: all are
     // atomics or locks.
     unsafe { OWN.load(Ordering::Relaxed).as_ref() }
 }
 
 fn map(length_bytes: usize, sharing: i32) -> *mut u8 {
-    // SAFETY: a new mapping, at a place of the kernel's choice.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let address = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -415,7 +420,8 @@ fn map(length_bytes: usize, sharing: i32) -> *mut u8 {
 /// See [`branch`].
 static BRANCH: AtomicU32 = AtomicU32::new(0);
 
-/// Processes of a family that have one page: a child that was forked before there was any begins a branch of its own.
+/// The branch of this process: processes of a family that have one page. A child that was forked before there was a
+/// page begins a branch of its own.
 pub fn branch() -> u32 {
     BRANCH.load(Ordering::Relaxed)
 }

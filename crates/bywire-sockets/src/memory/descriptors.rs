@@ -1,4 +1,4 @@
-//! What each descriptor of this process means, and which numbers are the library's own.
+//! The kind of each descriptor of this process, and the descriptors that are the library's own.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,16 +10,17 @@ const KIND: u32 = 3 << 30;
 const SOCKET: u32 = 1 << 30;
 const SET: u32 = 2 << 30;
 const HIDDEN: u32 = 3 << 30;
-/// Held while descriptors change their meaning, and across a fork.
+/// Held while descriptors change their kind, and across a fork.
 static CHANGING: Lock<{ rank::CHANGING }> = Lock::new();
 
 /// Counts forks, under [`CHANGING`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// `CHANGING`, from before a fork until all is in order behind it: until then handlers wait, which may want it, too.
+/// The guard of `CHANGING` during a fork, until the child is consistent. Handlers wait until then, because they may
+/// need the lock.
 struct Across(UnsafeCell<Option<Held<'static, { rank::CHANGING }>>>);
 
-// SAFETY: looked at by the holder of `CHANGING` alone.
+// SAFETY: only the holder of `CHANGING` accesses it.
 unsafe impl Sync for Across {}
 
 static ACROSS: Across = Across(UnsafeCell::new(None));
@@ -27,24 +28,24 @@ static ACROSS: Across = Across(UnsafeCell::new(None));
 /// What a descriptor means to this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorKind {
-    /// Nothing: the kernel's.
+    /// Nothing: it is left to the kernel.
     Untracked,
     /// A TCP socket.
     Socket(u32),
     /// An epoll set, by its name.
     EpollSet(u32),
-    /// One of the library's own, which the program does not know of.
+    /// One of the library's own, which the program does not know.
     Hidden,
 }
 
-/// What `fd` means.
+/// The kind of `fd`.
 #[inline(always)]
 pub fn kind(fd: i32) -> DescriptorKind {
     let Some(own) = arena::private() else { return DescriptorKind::Untracked };
     let Some(entry) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) else {
         return DescriptorKind::Untracked;
     };
-    // Acquire: pairs with the release stores below; the record was made before.
+    // Acquire: pairs with the release stores below. The record was made before them.
     match entry.load(Ordering::Acquire) {
         0 => DescriptorKind::Untracked,
         entry if entry & KIND == SOCKET => DescriptorKind::Socket(entry & !KIND),
@@ -53,14 +54,14 @@ pub fn kind(fd: i32) -> DescriptorKind {
     }
 }
 
-/// A program is to be started with a copy of this descriptor, whatever it means by then.
+/// Marks `fd`: a program is to be started with a copy of it, whatever its kind is by then.
 pub fn name(fd: i32) {
     if let Some((place, bit)) = naming(fd) {
         place.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
-/// Was it ever named so?
+/// Whether [`name`] was called for `fd`.
 pub fn is_named(fd: i32) -> bool {
     naming(fd).is_some_and(|(place, bit)| place.load(Ordering::Relaxed) & bit != 0)
 }
@@ -76,36 +77,36 @@ pub fn set(fd: i32) -> Option<(u32, &'static EpollSet)> {
     set_named(name).map(|set| (name, set))
 }
 
-/// The epoll set of this name; `None`: it is gone, and its place may be another one's.
+/// The epoll set of this name. `None`: it is gone, and its record may belong to another set.
 pub fn set_named(name: u32) -> Option<&'static EpollSet> {
     set_place(name).filter(|set| set.generation.load(Ordering::Relaxed) == name / SETS as u32)
 }
 
-/// Where the epoll set of this name is, or was.
+/// The record of the epoll set of this name, which may be gone.
 pub fn set_place(name: u32) -> Option<&'static EpollSet> {
     arena::shared()?.sets.get(name as usize % SETS)
 }
 
-/// A descriptor of this process that means the socket.
+/// A descriptor of this process for the socket.
 pub fn of_socket(index: u32) -> Option<i32> {
     let mut found = None;
     each(|fd, kind| found = if kind == DescriptorKind::Socket(index) { Some(fd) } else { found });
     found
 }
 
-/// `fd` is one of the library's own.
+/// Marks `fd` as one of the library's own.
 pub fn hide(fd: i32) {
     let _held = CHANGING.hold();
     enter(fd, DescriptorKind::Hidden);
 }
 
-/// `fd` is no longer one of the library's own.
+/// Marks `fd` as no longer one of the library's own.
 pub fn unhide(fd: i32) {
     let _held = CHANGING.hold();
     enter(fd, DescriptorKind::Untracked);
 }
 
-/// Every socket and every set of this process, by its descriptors.
+/// Visits every socket and every set of this process with its descriptors.
 pub fn each(mut visit: impl FnMut(i32, DescriptorKind)) {
     let Some(own) = arena::private() else { return };
     for fd in 0..=own.highest.load(Ordering::Relaxed).min(DESCRIPTORS as u32 - 1) as i32 {
@@ -116,7 +117,7 @@ pub fn each(mut visit: impl FnMut(i32, DescriptorKind)) {
     }
 }
 
-/// Every descriptor from `first` to `last` that means something, in their order: the library's own, too.
+/// Visits every descriptor from `first` to `last` that has a kind, in order, including the library's own.
 pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, DescriptorKind)) {
     let Some(own) = arena::private() else { return };
     let end = own.concealed_end.load(Ordering::Relaxed);
@@ -132,20 +133,20 @@ pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, Descriptor
     }
 }
 
-/// A fork begins: nothing changes its meaning until [`end_fork`]. The fork's number.
+/// Begins a fork: no descriptor changes its kind until [`end_fork`]. Returns the fork's number.
 pub fn begin_fork() -> u32 {
     let held = CHANGING.hold();
-    // SAFETY: `CHANGING` is held. What another thread left there, in a child that came from a raw system call, is no
-    // lock of this thread's.
+    // SAFETY: `CHANGING` is held. In a child that came from a raw system call, a guard of another thread of the parent
+    // may be left there; it is no lock of this thread.
     unsafe { ACROSS.0.get().write(Some(held)) };
-    // 0 is none.
+    // The number 0 means none.
     let fork = FORKS.load(Ordering::Relaxed).wrapping_add(1).max(1);
     FORKS.store(fork, Ordering::Relaxed);
     fork
 }
 
-/// There is no child by this fork, for which something was counted once more. `true`: nobody has it any more. One that another
-/// fork has counted since stays so.
+/// Undoes the count of a holder for a fork that made no child. `true`: nobody holds it any more. A count that another
+/// fork has made since stays.
 pub fn is_left(fork: u32, forked: &AtomicU32, processes: &AtomicU32) -> bool {
     let _held = CHANGING.hold();
     forked.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -153,13 +154,14 @@ pub fn is_left(fork: u32, forked: &AtomicU32, processes: &AtomicU32) -> bool {
         && processes.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
-/// When all is in order after a fork.
+/// Ends a fork, once everything is consistent.
 pub fn end_fork() {
-    // SAFETY: the thread that has forked holds `CHANGING`, or is alone.
+    // SAFETY: the thread that has forked holds `CHANGING`, or is the only thread.
     drop(unsafe { (*ACROSS.0.get()).take() });
 }
 
-/// The highest descriptor means nothing any more. One that is far above all others is not looked past at once.
+/// Lowers the bound after the highest descriptor has lost its kind. A descriptor far above all others does not cause
+/// one long search.
 fn lower(own: &PrivateArena, from: u32) {
     const LOOKS: u32 = 4096;
     let end = from.saturating_sub(LOOKS);
@@ -169,7 +171,7 @@ fn lower(own: &PrivateArena, from: u32) {
     own.highest.store(found.unwrap_or(end), Ordering::Relaxed);
 }
 
-/// What `fd` means from here on. Called with the lock of [`change`] held.
+/// Sets the kind of `fd`. The caller holds the lock of [`change`].
 pub fn enter(fd: i32, kind: DescriptorKind) {
     let entry = match kind {
         DescriptorKind::Untracked => 0,
@@ -179,7 +181,7 @@ pub fn enter(fd: i32, kind: DescriptorKind) {
     };
     let Some(own) = arena::private() else { return };
     if let Some(place) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) {
-        // Changed under `CHANGING` alone.
+        // Only the holder of `CHANGING` changes it.
         let raise = |limit: &AtomicU32, to: u32| {
             if limit.load(Ordering::Relaxed) < to {
                 limit.store(to, Ordering::Relaxed);
@@ -193,7 +195,7 @@ pub fn enter(fd: i32, kind: DescriptorKind) {
             }
             _ => raise(&own.highest, fd as u32),
         }
-        // Release: pairs with the acquire load in `kind`; the record was made before.
+        // Release: pairs with the acquire load in `kind`. The record was made before.
         place.store(entry, Ordering::Release);
         if entry == 0 && own.highest.load(Ordering::Relaxed) == fd as u32 {
             lower(own, fd as u32);
@@ -201,7 +203,7 @@ pub fn enter(fd: i32, kind: DescriptorKind) {
     }
 }
 
-/// A descriptor of this process that means the set of this name.
+/// A descriptor of this process for the set of this name.
 pub fn of_set(name: u32) -> Option<i32> {
     let mut found = None;
     each(|fd, kind| {
@@ -212,12 +214,12 @@ pub fn of_set(name: u32) -> Option<i32> {
     found
 }
 
-/// Descriptors change their meaning while this is held.
+/// Takes the lock under which descriptors change their kind.
 pub fn change() -> Held<'static, { rank::CHANGING }> {
     CHANGING.hold()
 }
 
-/// The thread that was changing something is not in a forked child.
+/// Clears the lock in a forked child: the thread that held it does not exist there.
 pub fn leave_threads_behind() {
     CHANGING.reset();
 }

@@ -1,24 +1,25 @@
-//! Records that have become free lately.
+//! Records that were freed lately.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 const FREED_MAX: usize = 128;
 
-/// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
+/// Records that this process has freed. Reusing them keeps them in the caches, however many sockets come and go at
+/// once.
 ///
-/// What it says is checked by the thread that claims a record, so that its places need not agree with each other.
+/// The thread that claims a record checks it, so the entries need not be consistent with each other.
 pub struct FreeList {
     count: AtomicU32,
     places: [AtomicU32; FREED_MAX],
 }
 
 impl FreeList {
-    /// None.
+    /// An empty list.
     pub const fn new() -> Self {
         Self { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] }
     }
 
-    /// This one is free.
+    /// Notes that this record is free.
     pub fn put(&self, index: u32) {
         let count = self.count.load(Ordering::Relaxed);
         if let Some(place) = self.places.get(count as usize) {
@@ -27,7 +28,7 @@ impl FreeList {
         }
     }
 
-    /// One that is free, perhaps; 0: none is known.
+    /// A record that may be free; 0: none is known.
     pub fn take(&self) -> u32 {
         let Some(count) = self.count.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
         self.count.store(count, Ordering::Relaxed);

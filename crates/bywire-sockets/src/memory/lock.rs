@@ -1,11 +1,11 @@
-//! Locks in memory that forked processes share, without the library's allocation and safe against a killed holder.
+//! Locks in memory that forked processes share. They do not allocate, and survive the death of their holder.
 //!
-//! The program's handlers wait while one is held ([`crate::process::signals`]): none finds a connection half changed, and none
-//! that jumps out of a call leaves a lock behind.
+//! The program's signal handlers are deferred while a lock is held ([`crate::process::signals`]). So no handler sees a
+//! connection in the middle of a change, and no handler that jumps out of a call leaves a lock held.
 //!
-//! Each lock has a [`rank`], by its type. A thread takes them in the order of their ranks, and one of each at most: then
-//! threads cannot wait for each other in a circle. Builds with debug assertions, as those of the tests, stop a program that
-//! does otherwise, whether anybody waits or not.
+//! Each lock type has a [`rank`]. A thread takes locks in the order of their ranks, and at most one of each rank, so
+//! threads cannot deadlock. Builds with debug assertions, such as those of the tests, abort a program that breaks this
+//! order, whether or not another thread waits.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -18,30 +18,30 @@ use crate::os::{own_call, signal_deferral, thread};
 pub mod rank {
     /// The connection to the pairing service.
     pub const TALKING: u8 = 0;
-    /// Epoll sets within epoll sets.
+    /// Epoll sets that are members of other epoll sets.
     pub const NESTING: u8 = 1;
-    /// An epoll set, and its registrations.
+    /// An epoll set and its registrations.
     pub const SET: u8 = 2;
-    /// A connection's receiver.
+    /// The receiver of a connection.
     pub const RECEIVING: u8 = 3;
-    /// A connection's sender.
+    /// The sender of a connection.
     pub const SENDING: u8 = 4;
-    /// The middles of sockets' lists of registrations.
+    /// The middles of the sockets' lists of registrations.
     pub const REGISTERING: u8 = 5;
     /// Doorbells for programs of other users.
     pub const HEARING: u8 = 6;
-    /// The own doorbell, and those of peers.
+    /// This process's doorbell, and those of peers.
     pub const ADOPTING: u8 = 7;
-    /// What descriptors mean.
+    /// The kinds of descriptors.
     pub const CHANGING: u8 = 8;
-    /// The program's handlers.
+    /// The program's signal handlers.
     pub const HANDLERS: u8 = 9;
 }
 
-/// How long a waiter sleeps before it looks whether the holder still lives.
+/// How long a waiter sleeps before it checks that the holder is alive.
 const LOOK_NS: i64 = 20_000_000;
 
-/// The thread that holds it, and whether others wait.
+/// The number of the thread that holds it, and whether others wait.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Lock<const RANK: u8> {
@@ -51,17 +51,18 @@ pub struct Lock<const RANK: u8> {
 /// A held lock.
 pub struct Held<'a, const RANK: u8> {
     lock: &'a Lock<RANK>,
-    /// What was blocked before; `None` where handlers are held off.
+    /// The signal mask before; `None` where handlers are deferred instead.
     blocked: Option<libc::sigset_t>,
 }
 
 impl<const RANK: u8> Lock<RANK> {
-    /// Not held.
+    /// A lock that is not held.
     pub const fn new() -> Self {
         Self { word: AtomicU32::new(0) }
     }
 
-    /// Waits for it. A holder that was killed is taken over from: what it had begun is invisible until published.
+    /// Waits for the lock. It takes the lock over from a holder that was killed: an unfinished change is invisible
+    /// until it is published.
     #[inline]
     pub fn hold(&self) -> Held<'_, RANK> {
         if signal_deferral::is_bypassed() {
@@ -72,14 +73,14 @@ impl<const RANK: u8> Lock<RANK> {
         Held { lock: self, blocked: None }
     }
 
-    /// The same for long work: no call of the kernel's is interrupted by a signal.
+    /// The same for longer work. Signals are blocked, so none interrupts a call of the kernel.
     pub fn hold_undisturbed(&self) -> Held<'_, RANK> {
         let blocked = Some(block_signals());
         self.take();
         Held { lock: self, blocked }
     }
 
-    /// The lock alone, for a holder that returns between; [`Self::give`] ends it.
+    /// Takes the lock without a guard, for a holder that returns in between; [`Self::give`] releases it.
     #[inline]
     pub fn take(&self) {
         #[cfg(debug_assertions)]
@@ -87,7 +88,7 @@ impl<const RANK: u8> Lock<RANK> {
         rule::take(&self.word, thread::number(), &Kernel);
     }
 
-    /// Lets go of it.
+    /// Releases the lock.
     #[inline]
     pub fn give(&self) {
         #[cfg(debug_assertions)]
@@ -95,13 +96,13 @@ impl<const RANK: u8> Lock<RANK> {
         rule::give(&self.word, &Kernel);
     }
 
-    /// Has this thread it?
+    /// Whether this thread holds the lock.
     pub fn is_own(&self) -> bool {
-        // Relaxed: only this thread puts its number there.
+        // Relaxed: only this thread stores its own number there.
         rule::holder(self.word.load(Ordering::Relaxed)) == thread::number()
     }
 
-    /// For a child's copy of a private lock, whose holders stayed behind.
+    /// Clears a child's copy of a private lock: its holders exist in the parent only.
     pub fn reset(&self) {
         #[cfg(debug_assertions)]
         order::end(RANK);
@@ -109,13 +110,13 @@ impl<const RANK: u8> Lock<RANK> {
     }
 }
 
-/// Which ranks this thread holds.
+/// The ranks that this thread holds.
 #[cfg(debug_assertions)]
 mod order {
     use core::cell::Cell;
 
     thread_local! {
-        // Constant and without a destructor: nothing is allocated or registered for it.
+        // Constant and without a destructor: the thread-local variable allocates and registers nothing.
         static RANKS: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -133,7 +134,7 @@ mod order {
     }
 }
 
-/// Sleeps on words, and asks who lives.
+/// Sleeps on futex words, and asks which threads are alive.
 struct Kernel;
 
 impl rule::Sleeping<AtomicU32> for Kernel {
@@ -170,7 +171,7 @@ impl<const RANK: u8> Drop for Held<'_, RANK> {
         self.lock.give();
         match &self.blocked {
             None => signal_deferral::admit(),
-            // SAFETY: the mask that `block_signals` found.
+            // SAFETY: the mask that `block_signals` returned.
             Some(mask) => unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
             },
@@ -180,7 +181,7 @@ impl<const RANK: u8> Drop for Held<'_, RANK> {
 
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-    // SAFETY: both are valid for writes; the mask of this thread alone is changed.
+    // SAFETY: both are valid for writes, and only this thread's mask changes.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         for fault in signal_deferral::FAULTS {

@@ -1,4 +1,4 @@
-//! Memory that forked processes share, and what one process has of its own.
+//! Memory that forked processes share, and memory of one process.
 
 pub mod arena;
 pub mod descriptors;

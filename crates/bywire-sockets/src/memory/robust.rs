@@ -1,61 +1,63 @@
-//! Counts of killed processes in memory that others share are taken back.
+//! Takes the counts of killed processes in shared memory back.
 //!
-//! A thread that counts itself before it sleeps notes that in a place of the family's, with the number of its process, as does
-//! a process that holds a set of which no more holders can be known. Once a second somebody who is about to sleep looks whether
-//! processes with notes were killed, and counts out what those have noted, as the kernel does for robust futexes.
+//! Before a thread sleeps, it increases a count and notes that in a place of the family's table, with its process
+//! number. A process that holds a set with a full list of holders does the same. Once a second, a thread that is about
+//! to sleep checks whether processes with notes were killed, and takes back what those have counted, as the kernel does
+//! for robust futexes.
 //!
 //! ```text
-//! place taken → counted → noted        note gone → counted out → place free
+//! place taken → counted → noted        note removed → count taken back → place free
 //! ```
 //!
-//! A process that is killed between two of these steps stays counted, so peers ring now and then in vain. The same holds for
-//! one that finds no place, or has no number that its family knows. None is ever counted out that was not counted.
+//! A process that is killed between two of these steps stays counted, so peers sometimes ring without need. The same
+//! holds for a process that finds no place, or that has no number known to its family. No count is ever taken back that
+//! was not made.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Notes of a family's at once.
+/// Notes that a family may have at once.
 const PLACES: usize = 1 << 12;
-/// In the place of a process: it was killed, and only some processes can count out what it has noted.
+/// Stands in the place of a process that was killed, when only some processes can take back what it has counted.
 const ORPHAN: u32 = u32::MAX;
-/// No place: what is counted is not noted.
+/// No place: the count is not noted.
 const NOWHERE: u32 = 0;
-/// Places of each kind that a thread looks at for one: with so many taken it notes nothing.
+/// Places of each kind that a thread tries. If all are taken, it notes nothing.
 const SEARCH: usize = 64;
 const EVERY_NS: u64 = 1_000_000_000;
-/// Processes that one look asks the kernel about.
+/// Processes that one check asks the kernel about.
 const LOOKS_MAX: u32 = 64;
 
-/// What the processes of a family have noted.
+/// The notes of a family's processes.
 #[repr(C)]
 pub struct Notes {
     /// Index 0 is never used.
     places: [NoteSlot; PLACES],
-    /// Places from here on were never used.
+    /// Places from this index on were never used.
     end: AtomicU32,
-    /// Where the next look begins.
+    /// Where the next check begins.
     from: AtomicU32,
-    /// When the last one was.
+    /// Time of the last check.
     looked_ns: AtomicU64,
 }
 
-/// Where a process has noted something.
+/// The place of one note.
 #[repr(C, align(64))]
 struct NoteSlot {
-    /// The number of the process; 0: free.
+    /// The process number; 0: free.
     process: AtomicU32,
-    /// What it has counted; 0: nothing.
+    /// What the process has counted; 0: nothing.
     noted: AtomicU64,
 }
 
 /// What can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// A sleeper that peers know of, in the page of this branch of the family.
+    /// A sleeper that peers know, in the page of this branch of the family.
     Announced(u32),
     /// A sleeper in the set of this name.
     Asleep(u32),
-    /// A sleeper in the set of this name that peers do not know of, in this round.
+    /// A sleeper in the set of this name that peers do not know, in this round.
     Unannounced(u32, u32),
     /// A process that holds the set of this name.
     Holder(u32),
@@ -87,21 +89,21 @@ impl Counted {
     }
 }
 
-/// What a look asks and does.
+/// What a check asks and does.
 pub struct Look<'a> {
-    /// The number of the process that looks.
+    /// The number of the process that checks.
     pub me: u32,
-    /// Does the process with this number run?
+    /// Whether the process with this number runs.
     pub runs: &'a dyn Fn(u32) -> bool,
-    /// Can this process count that out?
+    /// Whether this process can take that count back.
     pub is_within_reach: &'a dyn Fn(Counted) -> bool,
-    /// Counts it out.
+    /// Takes the count back.
     pub count_out: &'a dyn Fn(Counted),
 }
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
-    /// The places that this thread had last: who sleeps in a set takes two.
+    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
+    /// The places that this thread used last. A thread that sleeps in a set needs two.
     static LAST: [Cell<u32>; 2] = const { [const { Cell::new(NOWHERE) }; 2] };
 }
 
@@ -115,13 +117,13 @@ impl Notes {
         self.places.get(..end).unwrap_or(&self.places)
     }
 
-    /// A place for a note of the process `me`, which is to be made once it is counted; 0: there is none. No handler may come
-    /// meanwhile.
+    /// Takes a place for a note of the process `me`, which is written once the count is made; 0: no place is free. The
+    /// caller has deferred signal handlers.
     pub fn begin(&self, me: Option<u32>) -> u32 {
         let Some(me) = me else { return NOWHERE };
         let take = |index: u32, from: u32| {
             let place = self.place(index)?;
-            // A look first: an exchange takes the line from the thread that sleeps there, to no avail.
+            // A load first: a failing exchange would take the cache line from the thread that sleeps there.
             if place.process.load(Ordering::Relaxed) != from {
                 return None;
             }
@@ -135,7 +137,7 @@ impl Notes {
             if let Some(found) = last.iter().find_map(|had| take(had.get(), 0)) {
                 return found;
             }
-            // Of two threads either the process differs, or where this lies.
+            // Spreads threads over the table: either their process or the address of this variable differs.
             let others = self.others(me ^ ((&raw const *last).addr() >> 6) as u32);
             let found = others.clone().find_map(|index| take(index, 0));
             let Some(found) = found.or_else(|| others.clone().find_map(|index| take(index, ORPHAN))) else {
@@ -147,32 +149,33 @@ impl Notes {
         })
     }
 
-    /// Some places of others', from one on that this number decides, and some that nobody had yet.
+    /// Some used places, from one that this number selects, and then some that were never used.
     fn others(&self, number: u32) -> impl Iterator<Item = u32> + Clone {
         let end = self.end.load(Ordering::Relaxed).max(1);
         let start = (number.wrapping_mul(0x9E37_79B9) >> 16) % end;
         (start..end).chain(0..start).take(SEARCH).chain((end..PLACES as u32).take(SEARCH))
     }
 
-    /// It is counted.
+    /// Notes that the count was made.
     pub fn note(&self, index: u32, counted: Counted) {
         if let Some(place) = self.place(index) {
-            // Release: pairs with the acquire load in `reap`: who finds the note finds it counted.
+            // Release: pairs with the acquire load in `reap`. Whoever finds the note also finds the count.
             place.noted.store(counted.encode(), Ordering::Release);
         }
     }
 
-    /// Counts it out, unless somebody else has done so, who has taken this process for a killed one.
+    /// Removes the note before the count is taken back. `false`: another process took this one for a killed one and has
+    /// taken the count back.
     pub fn end(&self, index: u32, counted: Counted, count_out: impl FnOnce()) {
         let Some(place) = self.place(index) else { return count_out() };
-        // AcqRel: pairs with the acquire load in `reap`: while it is counted out there is no note of it.
+        // AcqRel: pairs with the acquire load in `reap`. There is no note while the count is taken back.
         if place.noted.compare_exchange(counted.encode(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             count_out();
             self.cancel(index);
         }
     }
 
-    /// Nothing is counted there.
+    /// Frees the place; nothing is counted.
     pub fn cancel(&self, index: u32) {
         if let Some(place) = self.place(index) {
             // Release: pairs with the acquire exchanges in `begin` and `reap`.
@@ -180,7 +183,7 @@ impl Notes {
         }
     }
 
-    /// The process `me` has counted this out by itself, wherever it was noted, if it was.
+    /// Removes the note of a count that the process `me` has taken back itself, wherever that was noted.
     pub fn forget(&self, me: Option<u32>, counted: Counted) {
         let Some(me) = me else { return };
         let is_it = |place: &&NoteSlot| {
@@ -194,20 +197,20 @@ impl Notes {
         }
     }
 
-    /// Has nobody looked for a while? Then the caller does.
+    /// Whether the last check is long enough ago. If so, the caller makes the next one.
     pub fn is_due(&self, now_ns: u64) -> bool {
         let last = self.looked_ns.load(Ordering::Relaxed);
         now_ns.saturating_sub(last) >= EVERY_NS
             && self.looked_ns.compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Looks for killed processes among those with notes, from where the last look has ended.
+    /// Checks the processes with notes, from where the last check ended.
     pub fn look(&self, look: &Look) {
         let places = self.used();
         let start = self.from.load(Ordering::Relaxed) as usize % places.len().max(1);
         let (mut known, mut looks) = ((look.me, true), 0);
         for (index, place) in places.iter().enumerate().cycle().skip(start).take(places.len()) {
-            // Relaxed: taken by an exchange in `reap`.
+            // Relaxed: an exchange in `reap` takes it.
             let owner = place.process.load(Ordering::Relaxed);
             if owner != 0 && owner != ORPHAN && owner != known.0 {
                 looks += 1;
@@ -223,18 +226,18 @@ impl Notes {
         }
     }
 
-    /// A new process has the number of one that was killed: what that has noted is not its own.
+    /// Removes the notes of a killed process whose number this new process has got.
     pub fn after_fork_in_child(&self, look: &Look) {
         self.used().iter().for_each(|place| reap(place, look.me, look));
     }
 }
 
-/// Counts out what a killed process has noted in a place.
+/// Takes back what a killed process has noted in a place.
 fn reap(place: &NoteSlot, owner: u32, look: &Look) {
     if place.process.load(Ordering::Relaxed) != owner {
         return;
     }
-    // Acquire: pairs with the release stores in `cancel`, and with those below by another one that looks.
+    // Acquire: pairs with the release stores in `cancel`, and with those below of another process that checks.
     if place.process.compare_exchange(owner, look.me, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
@@ -245,7 +248,7 @@ fn reap(place: &NoteSlot, owner: u32, look: &Look) {
         place.process.store(ORPHAN, Ordering::Release);
         return;
     }
-    // AcqRel: pairs with the acquire load above, by the next look if this process is killed meanwhile.
+    // AcqRel: pairs with the acquire load above in the next check, if this process is killed meanwhile.
     place.noted.swap(0, Ordering::AcqRel);
     if let Some(counted) = counted {
         (look.count_out)(counted);

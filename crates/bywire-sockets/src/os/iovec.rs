@@ -1,15 +1,15 @@
-//! The program's buffers, by whatever call they came.
+//! The program's buffers, as single buffers or as lists.
 
 use core::mem::MaybeUninit;
 
 use libc::{iovec, msghdr};
 
-/// As many parts as a call can have: `UIO_MAXIOV`.
+/// The maximum number of parts in a call: `UIO_MAXIOV`.
 const PARTS_MAX: usize = 1024;
-/// As many as are handed to the kernel at once when a call goes on there.
+/// The maximum number of parts that are passed to the kernel at once when a call continues there.
 pub const REST_MAX: usize = 16;
 
-/// A list of buffers of the program's, which vouches for them as it would to the kernel.
+/// A list of the program's buffers. The program guarantees their validity, as it does to the kernel.
 pub struct Buffers {
     single: iovec,
     list: *const iovec,
@@ -23,7 +23,7 @@ impl Buffers {
         Self { single, list: core::ptr::null(), count: 1 }
     }
 
-    /// A list of them, as `readv` takes it; more than the kernel allows count as none.
+    /// A list of them, as `readv` takes it. A list longer than the kernel allows counts as empty.
     pub fn list(list: *const iovec, count: usize) -> Self {
         let count = if list.is_null() || count > PARTS_MAX { 0 } else { count };
         Self { single: iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }, list, count }
@@ -33,17 +33,17 @@ impl Buffers {
         if self.list.is_null() {
             self.single
         } else {
-            // SAFETY: the program's list has `count` entries, as it has told us.
+            // SAFETY: the program's list has `count` entries, as the program states.
             unsafe { *self.list.add(index) }
         }
     }
 
-    /// How many bytes there are.
+    /// The total length in bytes.
     pub fn total(&self) -> usize {
         (0..self.count).fold(0usize, |sum, index| sum.saturating_add(self.part(index).iov_len))
     }
 
-    /// Visits `length` bytes from `skip` on, piece by piece.
+    /// Visits `length` bytes from offset `skip` on, piece by piece.
     pub fn each(&self, skip: usize, length: usize, mut visit: impl FnMut(*mut u8, usize)) {
         let (mut skip, mut left) = (skip, length);
         for index in 0..self.count {
@@ -61,12 +61,12 @@ impl Buffers {
         }
     }
 
-    /// What is left behind `skip`, or the first parts of it, as a list for the kernel.
+    /// The bytes after `skip`, or the first parts of them, as a list for the kernel.
     pub fn rest(&self, skip: usize) -> ([iovec; REST_MAX], usize) {
         self.window(skip, usize::MAX)
     }
 
-    /// At most `length` bytes of it.
+    /// At most `length` bytes of the list.
     pub fn window(&self, skip: usize, length: usize) -> ([iovec; REST_MAX], usize) {
         let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let (mut list, mut count) = ([empty; REST_MAX], 0);
@@ -80,7 +80,7 @@ impl Buffers {
     }
 }
 
-/// The first `count` parts of one list, then another list.
+/// The first `count` parts of one list, followed by another list.
 pub fn join(first: &[iovec; REST_MAX], count: usize, second: &[iovec; REST_MAX]) -> [iovec; 2 * REST_MAX] {
     let mut both = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2 * REST_MAX];
     let parts = first.iter().take(count).chain(second);
@@ -88,9 +88,9 @@ pub fn join(first: &[iovec; REST_MAX], count: usize, second: &[iovec; REST_MAX])
     both
 }
 
-/// A message of the first `count` parts and nothing else.
+/// A message of the first `count` parts without anything else.
 pub fn message(parts: &mut [iovec], count: usize) -> msghdr {
-    // SAFETY: noughts are a valid message.
+    // SAFETY: zeros are a valid message.
     let mut message: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = count.min(parts.len());

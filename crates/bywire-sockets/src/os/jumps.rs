@@ -1,46 +1,48 @@
-//! Calls that a signal handler has left by a jump (`siglongjmp`): what they had taken is given back.
+//! Calls that a signal handler leaves by a jump (`siglongjmp`): what they had taken is released.
 //!
-//! A call that may sleep notes what it has taken, with its place on the stack. The C library's jumps are seen, and give back
-//! what lies below the place that they go to. A jump by other means (`__builtin_longjmp`, a language's own) is not: what the
-//! next call of the thread finds at its own depth, or below, was left by one, as a call that is still under way lies further up
-//! there than whatever comes upon it. Threads that change stacks by themselves can mislead both: whatever was given back too
-//! early is taken anew by the call that wakes up, before it is used.
+//! A call that may sleep notes what it has taken, with its position on the stack. The C library's jump functions are
+//! hooked, and release everything noted below the position that they jump to. Jumps by other means
+//! (`__builtin_longjmp`, a language's own) are not hooked. The next call of the thread releases what is noted at its
+//! own depth or deeper: such a note was left by a jump, because a call that is still active lies further up the stack.
+//! Threads that switch stacks by themselves can mislead both rules. What was released too early is taken again by the
+//! call that wakes up, before it is used.
 
 use core::cell::Cell;
 
 use crate::os::errno;
 use crate::os::signal_deferral::{self, THREAD};
 
-/// Notes of one thread at once: a call makes a few, and so does a handler upon it. What is not noted is lost by a jump.
+/// Notes of one thread at once. A call makes a few, and so does a handler that interrupts it. A jump leaks what is not
+/// noted.
 const NOTES_MAX: usize = 12;
 
-/// How something is given back, with the number that stands for it.
+/// How something is released, with the number that identifies it.
 #[derive(Clone, Copy)]
 pub struct GiveBack {
     /// By the call itself.
     pub ends: fn(usize),
-    /// For a call that was left: what it held besides, too.
+    /// After a call that was left, together with what else it held.
     pub left: fn(usize),
-    /// Handed to either.
+    /// Passed to either function.
     pub argument: usize,
 }
 
 struct Notes {
     count: Cell<usize>,
     notes: [Note; NOTES_MAX],
-    /// Counts notes, so that none is taken for an earlier one of the same index.
+    /// Counts notes, so that a note is not confused with an earlier one of the same index.
     serial: Cell<u64>,
 }
 
 struct Note {
     serial: Cell<u64>,
-    /// Where on the stack its call is.
+    /// The position of its call on the stack.
     place: Cell<usize>,
     give_back: Cell<GiveBack>,
 }
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
+    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
     static NOTES: Notes = const {
         Notes {
             count: Cell::new(0),
@@ -65,8 +67,8 @@ pub struct Noted {
     give_back: GiveBack,
 }
 
-/// Takes something, and notes how it is given back: by the drop of what is returned, or by [`forget`] after a jump. No handler
-/// comes between.
+/// Takes something, and notes how it is released: by dropping the returned value, or by [`forget`] after a jump. No
+/// handler runs in between.
 #[inline]
 pub fn taking(give_back: GiveBack, take: impl FnOnce()) -> Noted {
     let here = 0u8;
@@ -77,20 +79,20 @@ pub fn taking(give_back: GiveBack, take: impl FnOnce()) -> Noted {
     noted
 }
 
-/// The same for what was taken at another place of the stack, by a thread whose handlers wait already.
+/// The same for what was taken at another position of the stack, by a thread that has deferred handlers already.
 pub fn note(place: usize, give_back: GiveBack) -> Noted {
     NOTES.with(|notes| notes.add(place, give_back))
 }
 
-/// Before this thread goes on at that place of the stack: gives back what was taken by calls that it leaves so.
+/// Before this thread continues at that position of the stack: releases what was taken by calls that it leaves.
 pub fn leave_for(place: usize) {
     if NOTES.with(|notes| notes.count.get()) != 0 {
         errno::keep(|| forget_below(place));
     }
 }
 
-/// Gives back what was taken by calls of this thread that handlers have left without being seen. For a call that has noted
-/// nothing yet: its own notes may lie anywhere in its frame.
+/// Releases what was taken by calls of this thread that a handler has left by an unhooked jump. The caller has noted
+/// nothing yet, because its own notes may lie anywhere in its frame.
 #[inline(always)]
 pub fn forget() {
     if NOTES.with(|notes| notes.count.get()) != 0 {
@@ -99,7 +101,7 @@ pub fn forget() {
     }
 }
 
-/// The same, seen from this place of the stack.
+/// The same, seen from this position of the stack.
 #[inline(never)]
 pub fn forget_below(here: usize) {
     let stack = THREAD.with(|thread| thread.stack.get());
@@ -112,20 +114,21 @@ pub fn forget_below(here: usize) {
     };
     let mut is_any = true;
     while is_any {
-        // A handler that jumps further out finds the note, or finds it given back.
+        // A handler that jumps further out finds the note, or finds it released.
         signal_deferral::hold_off();
         is_any = NOTES.with(forget_next);
         signal_deferral::admit();
     }
 }
 
-/// Was a call at `place` left, as one at `here` has come? The stack that handlers are on says nothing about another one.
+/// Whether a call at `place` was left, given that one at `here` is running. The handlers' stack says nothing about
+/// another stack.
 fn is_left(place: usize, here: usize, (base, length): (usize, usize)) -> bool {
     let is_on = |at: usize| at.wrapping_sub(base) < length;
     place <= here && is_on(place) == is_on(here) || is_on(place) && !is_on(here)
 }
 
-/// The child has one thread, and what calls of its parent have taken was counted anew.
+/// Clears the notes in a forked child: it has one thread, and what calls of its parent have taken was counted anew.
 pub fn after_fork_in_child() {
     NOTES.with(|notes| notes.count.set(0));
 }
@@ -148,7 +151,7 @@ impl Notes {
         self.notes.get(self.count.get().checked_sub(1)?)
     }
 
-    /// Gives back what was noted last, by a call that was left. No handler may come meanwhile.
+    /// Releases what was noted last, by a call that was left. The caller has deferred handlers.
     fn forget_last(&self) {
         if let Some(give_back) = self.last().map(|last| last.give_back.get()) {
             self.count.set(self.count.get() - 1);
@@ -156,13 +159,13 @@ impl Notes {
         }
     }
 
-    /// `false`: it is not there any more.
+    /// `false`: the note is gone.
     #[inline]
     fn take_out(&self, noted: &Noted) -> bool {
         let is_there = noted.index < self.count.get()
             && self.notes.get(noted.index).is_some_and(|note| note.serial.get() == noted.serial);
         if is_there {
-            // What lies above was left.
+            // The notes above it belong to calls that were left.
             while self.count.get() > noted.index + 1 {
                 self.forget_last();
             }
@@ -173,7 +176,7 @@ impl Notes {
 }
 
 impl Noted {
-    /// Gives it back in this way; `false`: it was given back already, as its call was taken for one that was left.
+    /// Releases it in this way. `false`: it was released already, because its call was taken for one that was left.
     #[inline]
     pub fn end(self, ends: impl FnOnce()) -> bool {
         core::mem::ManuallyDrop::new(self).end_by(ends)

@@ -1,60 +1,63 @@
-//! Questions to the kernel: limits, byte counts, options and readiness of a socket, and the clock.
+//! Questions to the kernel: the limits, byte counts, options and readiness of a socket, and the clock.
 
 use core::mem::MaybeUninit;
 
 use crate::os::{own_call, real};
 
-/// Bytes by the kernel's own account.
+/// The byte counts that the kernel keeps of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCounts {
     /// `TCP_ESTABLISHED`: neither end has finished.
     pub is_established: bool,
-    /// Bytes that it was given to send.
+    /// Bytes that the program has given to the kernel to send.
     pub given: u64,
-    /// Bytes that were taken out of it.
+    /// Bytes that the program has read from the kernel.
     pub taken: u64,
-    /// All of it is of one moment.
+    /// All counts are from the same moment.
     pub is_steady: bool,
 }
 
-/// May a file of this process become so long? One that becomes too long ends it by a signal, memory files too.
+/// Whether this process may make a file of this length. Exceeding the limit ends a process by a signal, for memory
+/// files too.
 pub fn may_file_have(length_bytes: u64) -> bool {
     limit(libc::RLIMIT_FSIZE) >= length_bytes
 }
 
-/// May this process make a descriptor of that number? One that it has already may lie beyond its limit.
+/// Whether this process may make a descriptor with that number. A descriptor that is open already may lie above the
+/// limit.
 pub fn may_make(fd: i32) -> bool {
     u64::try_from(fd).is_ok_and(|fd| fd < limit(libc::RLIMIT_NOFILE))
 }
 
 fn limit(kind: libc::__rlimit_resource_t) -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     unsafe { if libc::getrlimit(kind, limit.as_mut_ptr()) == 0 { limit.assume_init().rlim_cur } else { 0 } }
 }
 
-/// How long a file is.
+/// The length of a file.
 pub fn length_bytes(fd: i32) -> Option<u64> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     unsafe { (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_size as u64) }
 }
 
-/// Places in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
+/// Offsets in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
 const RECEIVED: usize = 128;
 const NOT_SENT: usize = 144;
 const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 
-/// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. One that was reset
-/// is closed without such an end; of that connection nothing is received any more.
+/// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. A
+/// connection that was reset is in `TCP_CLOSE` without such an end, and nothing more can be received from it.
 const HAS_END: [u8; 5] = [6, 7, 8, 9, 11];
 
-/// Bytes go on arriving while the kernel is asked twice; after so many looks the account is not of one moment.
+/// Bytes may arrive between two questions to the kernel. After this many attempts the counts are reported as not from
+/// the same moment.
 const LOOKS: u32 = 64;
 
-/// The account of `fd`, whom nobody reads meanwhile; `None` on a kernel that does not keep it.
+/// The byte counts of `fd`, from which nobody reads meanwhile. `None`: the kernel does not keep them.
 pub fn byte_counts(fd: i32) -> Option<ByteCounts> {
     let mut before = queued(fd)?;
     for _ in 0..LOOKS {
@@ -81,7 +84,7 @@ fn byte_counts_beside(fd: i32, queued: i32) -> Option<ByteCounts> {
     Some(ByteCounts {
         is_established: information.first() == Some(&1),
         given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
-        // The end of the stream counts as a byte there, and not among those that wait.
+        // The kernel counts the end of the stream as a byte received, but not as a byte that waits.
         taken: wide(RECEIVED)?.wrapping_sub(queued as u64).saturating_sub(has_end.into()),
         is_steady: true,
     })
@@ -96,7 +99,7 @@ pub fn queued(fd: i32) -> Option<i32> {
     (status == 0).then_some(queued)
 }
 
-/// A socket option's bytes: how many the kernel wrote.
+/// Reads a socket option. Returns the number of bytes that the kernel has written.
 pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
     let mut length = value.len() as libc::socklen_t;
     let _own = own_call::begin()?;
@@ -105,14 +108,14 @@ pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize>
     (status == 0).then_some(length as usize)
 }
 
-/// A socket option that is an int.
+/// Reads a socket option that is an int.
 pub fn number(fd: i32, level: i32, name: i32) -> Option<i32> {
     let mut value = [0; 4];
     option(fd, level, name, &mut value)?;
     Some(i32::from_ne_bytes(value))
 }
 
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO`, in nanoseconds; `None`: for ever.
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO` in nanoseconds; `None`: no limit.
 pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     let mut value = [0; 16];
     option(fd, libc::SOL_SOCKET, name, &mut value)?;
@@ -122,7 +125,7 @@ pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     (total > 0).then_some(total)
 }
 
-/// Was the descriptor told not to wait?
+/// Whether the descriptor is non-blocking.
 pub fn is_nonblocking(fd: i32) -> bool {
     let Some(_own) = own_call::begin() else { return false };
     // SAFETY: no pointers.
@@ -130,7 +133,7 @@ pub fn is_nonblocking(fd: i32) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// Has somebody set `SO_LINGER`?
+/// Whether somebody has set `SO_LINGER`.
 pub fn lingers(fd: i32) -> bool {
     let mut value = [0; size_of::<libc::linger>()];
     option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut value);
@@ -142,7 +145,7 @@ const MEMORY: i32 = 55;
 const MAY_SEND: usize = 12;
 const QUEUED: usize = 20;
 
-/// Will the kernel take so many bytes at once, beside what it holds already?
+/// Whether the kernel takes this many bytes at once, in addition to what it holds.
 pub fn has_room(fd: i32, bytes: usize) -> bool {
     let mut value = [0; 36];
     if option(fd, libc::SOL_SOCKET, MEMORY, &mut value).is_none_or(|length| length < QUEUED + 4) {
@@ -152,7 +155,7 @@ pub fn has_room(fd: i32, bytes: usize) -> bool {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
-    // A limit of what is not sent yet holds whatever room there is.
+    // A limit on unsent bytes applies whatever room there is.
     let unsent_max = number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize;
     if unsent_max != 0 && unsent_max <= bytes {
         return false;
@@ -160,12 +163,12 @@ pub fn has_room(fd: i32, bytes: usize) -> bool {
     word(MAY_SEND).saturating_sub(word(QUEUED)) >= with_overhead(bytes)
 }
 
-/// What the kernel counts for so many bytes, at most: it takes whole pieces until the limit is passed.
+/// An upper bound of what the kernel accounts for this many bytes: it takes whole pieces until the limit is exceeded.
 fn with_overhead(bytes: usize) -> usize {
     bytes + bytes / 8 + 4096
 }
 
-/// Lets the kernel take so many bytes more of a socket that is about to end, where this process may do so.
+/// Raises the send buffer of a socket that is about to end by this many bytes, if this process may.
 pub fn make_room(fd: i32, bytes: usize) {
     let set = |level: i32, name: i32, value: i32| {
         let length = size_of_val(&value) as u32;
@@ -175,12 +178,12 @@ pub fn make_room(fd: i32, bytes: usize) {
         })
     };
     let held = queued_to_send(fd).unwrap_or(0).max(0) as usize;
-    // The kernel doubles it.
+    // The kernel doubles the value.
     set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, with_overhead(bytes + held) as i32);
     set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
 }
 
-/// Bytes that the kernel was given, and the other end's kernel has not taken.
+/// Bytes that the kernel was given and that the other end's kernel has not taken.
 fn queued_to_send(fd: i32) -> Option<i32> {
     let mut queued = 0i32;
     // SAFETY: TIOCOUTQ writes one int.
@@ -204,17 +207,17 @@ pub fn linger(fd: i32, seconds: Option<i32>) {
     });
 }
 
-/// What `poll` says now, for these events.
+/// What `poll` reports at once for these events.
 pub fn ready(fd: i32, events: i16) -> i16 {
     wait(fd, events, 0).unwrap_or(0)
 }
 
-/// What `poll` says within so many milliseconds; `Err` with the error number.
+/// What `poll` reports within this many milliseconds; `Err` with the error number.
 pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     let mut file = libc::pollfd { fd, events, revents: 0 };
     let own = own_call::begin().ok_or(libc::EINTR)?;
     if timeout_ms != 0 {
-        // Nobody can wake it: it returns when it does, and the kernel restarts no `poll`.
+        // Nobody can wake the thread: `poll` returns by itself, and the kernel never restarts it.
         drop(own);
     }
     // SAFETY: one live entry.
@@ -224,7 +227,8 @@ pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     }
 }
 
-/// What `poll` says before this time, for ever if there is none; `Err` with the error number, `EAGAIN` when it has passed.
+/// What `poll` reports before this time, or without a limit if there is none; `Err` with the error number, `EAGAIN` at
+/// the time.
 pub fn wait_until(fd: i32, events: i16, deadline_ns: Option<u64>) -> Result<i16, i32> {
     let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now_ns()));
     let timeout_ms = left_ns.map_or(-1, |left| left.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
@@ -234,10 +238,10 @@ pub fn wait_until(fd: i32, events: i16, deadline_ns: Option<u64>) -> Result<i16,
     }
 }
 
-/// Nanoseconds of the clock that only goes forward.
+/// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     let time = unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
         time.assume_init()

@@ -1,4 +1,4 @@
-//! The operating system beneath the library: the C library's own functions, the kernel's answers, this thread and this process.
+//! The operating system: the C library's own functions, the kernel's answers, this thread and this process.
 
 pub mod errno;
 pub mod iovec;

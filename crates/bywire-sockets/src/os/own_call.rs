@@ -1,4 +1,5 @@
-//! Calls that the library makes of the kernel by itself, beside those of the program: once a sandbox closes there are none.
+//! System calls that the library makes by itself, in addition to those of the program. Once a sandbox is installed
+//! there are none.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -7,32 +8,33 @@ use crate::os::thread;
 
 static ARE_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Are there to be none any more?
+/// Whether the library may make no calls of its own any more.
 #[inline(always)]
 pub fn are_over() -> bool {
-    // Relaxed: a call that has to see it asks `begin`.
+    // Relaxed: a call that must see the change asks `begin`.
     ARE_OVER.load(Ordering::Relaxed)
 }
 
-/// Threads that are in calls of the library's own.
+/// The number of threads that are in the library's own calls.
 static BUSY: [Busy; STRIPES] = [const { Busy(AtomicU32::new(0)) }; STRIPES];
-/// So many counts, that threads do not take each other's line away.
+/// Several counters, so that threads do not contend for one cache line.
 const STRIPES: usize = 16;
-/// The thread that brings everything back, for which nothing is closed before it is done.
+/// The thread that returns all connections to the kernel. It may still make calls until it is done.
 static CLOSER: AtomicU32 = AtomicU32::new(0);
 
 #[repr(C, align(64))]
 struct Busy(AtomicU32);
 
-/// A call of the library's own, until dropped.
+/// One of the library's own calls, until dropped.
 pub struct OwnCall(&'static AtomicU32);
 
-/// Begins a call that the program has not made; `None`: there are to be none any more.
+/// Begins a call that the program did not make. `None`: the library may make none any more.
 #[inline]
 pub fn begin() -> Option<OwnCall> {
     let thread = thread::number();
     let count = &BUSY.get(thread as usize % STRIPES)?.0;
-    // SeqCst: pairs with the load in `is_any`: either this call is counted there, or sees that there are to be none.
+    // SeqCst: pairs with the load in `is_any`. Either that load counts this call, or this call sees that it may not be
+    // made.
     count.fetch_add(1, Ordering::SeqCst);
     let call = OwnCall(count);
     // SeqCst: pairs with the store in `end`.
@@ -40,7 +42,7 @@ pub fn begin() -> Option<OwnCall> {
     (!is_over).then_some(call)
 }
 
-/// The same for one that sleeps, which a handler may jump out of.
+/// The same for a call that sleeps, which a handler may leave by a jump.
 pub fn begin_sleep() -> Option<Noted> {
     let thread = thread::number();
     let stripe = thread as usize % STRIPES;
@@ -54,10 +56,10 @@ pub fn begin_sleep() -> Option<Noted> {
     (!is_over).then_some(noted)
 }
 
-/// A sleep is over, of a thread that is counted there.
+/// Ends a sleep of a thread that is counted there.
 fn wakes(stripe: usize) {
     if let Some(busy) = BUSY.get(stripe) {
-        // Release: pairs with the load in `is_any`; the call is over.
+        // Release: pairs with the load in `is_any`. The call is over.
         busy.0.fetch_sub(1, Ordering::Release);
     }
 }
@@ -65,36 +67,36 @@ fn wakes(stripe: usize) {
 impl Drop for OwnCall {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with the load in `is_any`; the call is over.
+        // Release: pairs with the load in `is_any`. The call is over.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Threads stayed behind, with the calls that they were in.
+/// Clears the counts in a forked child: the parent's other threads do not exist there.
 pub fn after_fork_in_child() {
     BUSY.iter().for_each(|busy| busy.0.store(0, Ordering::Relaxed));
     jumps::after_fork_in_child();
 }
 
-/// From here on there are to be none, but for those of this thread, until [`end_for_all`].
+/// Ends the library's own calls, except those of this thread until [`end_for_all`].
 pub fn end() {
     CLOSER.store(thread::number(), Ordering::Relaxed);
     // SeqCst: pairs with the load in `begin`.
     ARE_OVER.store(true, Ordering::SeqCst);
 }
 
-/// This thread makes none any more either.
+/// Ends the library's own calls of this thread too.
 pub fn end_for_all() {
     CLOSER.store(0, Ordering::Relaxed);
 }
 
-/// When the library is loaded, before any thread starts: are there to be none at all?
+/// Says whether the library may make any calls of its own. Called when it is loaded, before any thread starts.
 pub fn forbid(are_forbidden: bool) {
     ARE_OVER.store(are_forbidden, Ordering::Relaxed);
 }
 
-/// Is a thread in one?
+/// Whether any thread is in one.
 pub fn is_any() -> bool {
-    // SeqCst: pairs with the changes in `begin` and by its drop.
+    // SeqCst: pairs with the changes in `begin`, and with the drop of what it returns.
     BUSY.iter().any(|busy| busy.0.load(Ordering::SeqCst) != 0)
 }

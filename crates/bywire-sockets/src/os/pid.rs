@@ -1,34 +1,34 @@
-//! Other processes and threads, as far as they hold something of ours.
+//! The numbers of processes and threads, and whether they are alive.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::os::{own_call, real};
 
-/// 0: none that its family knows it by.
+/// The number by which the family knows this process; 0: there is none.
 static NUMBER: AtomicU32 = AtomicU32::new(ELSEWHERE);
-/// This process, or one that it descends from, was born where numbers mean other processes.
+/// This process, or an ancestor of it, was born in another PID namespace, where numbers mean other processes.
 const ELSEWHERE: u32 = 0;
 
-/// The process that was noted last.
+/// The process that [`note`] has seen last.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// When the library is loaded, and in every child.
+/// Notes this process's number. Called when the library is loaded, and in every child.
 pub fn note() {
     NOTED.store(std::process::id(), Ordering::Relaxed);
     find_number();
 }
 
-/// Is this the process that was noted last? Asks the kernel alone: a child in its parent's memory may have no variables of a
-/// thread.
+/// Whether this is the process that was noted last. It asks the kernel only, because a child in its parent's memory may
+/// have no thread-local variables.
 pub fn is_noted() -> bool {
     NOTED.load(Ordering::Relaxed) == std::process::id()
 }
 
 fn find_number() {
-    // A family begins here, or its number is unknown for good; a parent that cannot be seen from here has the number 0.
+    // A family begins here, or its number is never known. A parent in another PID namespace has the number 0.
     // SAFETY: no arguments.
     let is_elsewhere =
         HAS_BEGUN.swap(1, Ordering::Relaxed) != 0 && (number().is_none() || unsafe { libc::getppid() } == 0);
@@ -43,30 +43,30 @@ pub fn number() -> Option<u32> {
     }
 }
 
-/// Does the process with this number run? It may without the thread that it began with.
+/// Whether the process with this number runs. Its first thread may have ended.
 pub fn runs(number: u32) -> bool {
     lives(number) || threads(number) > 1
 }
 
-/// Does the thread or process with this number live? One whose parent has not asked for its end does not.
+/// Whether the thread or process with this number is alive. A zombie is not.
 pub fn lives(number: u32) -> bool {
     let Some(_own) = own_call::begin() else { return true };
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks.
     let found = unsafe { libc::kill(number as i32, 0) } == 0 || crate::os::errno::last() == libc::EPERM;
     found && !is_zombie(number)
 }
 
-/// Has this process but one thread?
+/// Whether this process has a single thread.
 pub fn is_alone() -> bool {
     threads(std::process::id()) == 1
 }
 
 fn is_zombie(number: u32) -> bool {
-    // The name in parentheses may hold anything; the state follows the last of them.
+    // The name in parentheses may hold any character. The state follows the last parenthesis.
     with_state(number, |state| matches!(state.first(), Some(b'Z' | b'X'))).unwrap_or(false)
 }
 
-/// How many threads it has; one that has ended and was not asked for still has one.
+/// The number of threads of a process. A zombie counts as one.
 fn threads(number: u32) -> u32 {
     let count = |state: &[u8]| {
         let digits = state.split(|byte| *byte == b' ').nth(THREADS)?;
@@ -77,10 +77,10 @@ fn threads(number: u32) -> u32 {
     with_state(number, count).flatten().unwrap_or(0)
 }
 
-/// Words from the state to the number of threads, in the kernel's line of a process.
+/// Words from the state to the number of threads, in `/proc/PID/stat`.
 const THREADS: usize = 17;
 
-/// What the kernel says of it, from its state on.
+/// Passes the rest of `/proc/PID/stat`, from the state on, to `visit`.
 fn with_state<T>(number: u32, visit: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let mut path = [0u8; 32];
     let digits = decimal(number);
@@ -113,7 +113,7 @@ fn with_state<T>(number: u32, visit: impl FnOnce(&[u8]) -> T) -> Option<T> {
     text.get(end + 2..).map(visit)
 }
 
-/// Decimal digits without allocation: a buffer and where they begin in it.
+/// Decimal digits without allocation: a buffer, and the position of the first digit in it.
 pub fn decimal(mut number: u32) -> ([u8; 10], usize) {
     let (mut digits, mut start) = ([0; 10], 10);
     while start == 10 || number > 0 {

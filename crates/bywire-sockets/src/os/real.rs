@@ -1,4 +1,4 @@
-//! The C library's own functions, behind the names that this library takes over.
+//! The C library's own functions, behind the names that this library hooks.
 
 #![allow(non_snake_case)]
 
@@ -10,13 +10,13 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
-/// The next definition of a name behind ours, looked up when the library is loaded, or by a call that comes before.
+/// The next definition of a hooked name. It is looked up when the library is loaded, or by an earlier call.
 struct Symbol {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
-/// Stands in for what this C library does not have.
+/// Stands for a function that this C library lacks.
 const ABSENT: usize = 1;
 
 impl Symbol {
@@ -29,10 +29,10 @@ impl Symbol {
     }
 
     fn address(&self) -> Option<usize> {
-        // Relaxed: every thread finds the same.
+        // Relaxed: every thread finds the same address.
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {
-            // SAFETY: a valid name; the handle is the one that dlsym documents for this use.
+            // SAFETY: a valid name; the handle is the one that is documented for this use.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
             address = if address == 0 { ABSENT } else { address };
             self.address.store(address, Ordering::Relaxed);
@@ -50,45 +50,45 @@ macro_rules! real {
             $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Looks all of them up: a later look would wait for a thread that loads a library.
+        /// Looks all of them up. A later lookup would wait for a thread that loads a library.
         pub fn find_all() {
             $(let _ = symbol::$name.address();)*
             let _ = (vfork_address(), dprintf_address(), checked_dprintf_address());
         }
 
         $(
-            /// The C library's.
+            /// The C library's function.
             ///
             /// # Safety
-            /// As C's function of this name demands.
+            /// The requirements of C's function of this name.
             #[inline]
             pub unsafe fn $name($($argument: $type),*) -> $result {
                 let Some(address) = symbol::$name.address() else {
                     crate::os::errno::set(libc::ENOSYS);
                     return $absent;
                 };
-                // SAFETY: the symbol of this name has this type in C; a thread that is cancelled in it is unwound.
+                // SAFETY: the symbol of this name has this type in C. A thread that is cancelled in it is unwound.
                 let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { core::mem::transmute(address) };
-                // SAFETY: the caller's.
+                // SAFETY: the caller's guarantee.
                 unsafe { function($($argument),*) }
             }
         )*
     };
 }
 
-/// Where the C library's `vfork` is, which only a caller that leaves no frame may go to.
+/// The address of the C library's `vfork`. Only a caller without a stack frame may jump to it.
 pub fn vfork_address() -> Option<usize> {
     static VFORK: Symbol = Symbol::new("vfork\0");
     VFORK.address()
 }
 
-/// Where the C library's `dprintf` is, whose arguments only a jump hands on.
+/// The address of the C library's `dprintf`. Only a jump can pass its variable arguments on.
 pub fn dprintf_address() -> usize {
     static DPRINTF: Symbol = Symbol::new("dprintf\0");
     DPRINTF.address().unwrap_or(absent as *const () as usize)
 }
 
-/// The same of `__dprintf_chk`.
+/// The address of `__dprintf_chk`.
 pub fn checked_dprintf_address() -> usize {
     static DPRINTF: Symbol = Symbol::new("__dprintf_chk\0");
     DPRINTF.address().unwrap_or(absent as *const () as usize)
@@ -99,7 +99,7 @@ extern "C" fn absent() -> c_int {
     -1
 }
 
-/// A jump does not return, and this C library has none of that name.
+/// A jump does not return, and this C library has no function of that name.
 fn without_jump() {
     std::process::abort()
 }

@@ -1,28 +1,28 @@
 //! What the runtimes of the compilers' sanitizers would learn from the C library's calls.
 //!
-//! AddressSanitizer and ThreadSanitizer stand before the C library's calls as this library does, and check the buffers
-//! that they are given, or learn that what was sent came before what was received. Where the runtime is a shared library,
-//! a program's calls come here first, and bytes that are carried never pass through it: so it is told.
+//! AddressSanitizer and ThreadSanitizer hook the C library's calls as this library does. They check the buffers of the
+//! calls, or learn that what was sent happened before what was received. If the runtime is a shared library, a
+//! program's calls reach this library first, and the runtime does not see carried bytes. So this library tells it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A function of a runtime; 0: there is none in this program.
+/// A function of a runtime; 0: this program has none.
 struct Told(AtomicUsize);
 
-/// The first byte of some that the program does not own; null: all are its own.
+/// Returns the first byte of a range that the program does not own; null: it owns all.
 static FIRST_FOREIGN: Told = Told::nobody();
-/// Reports that a byte which is not the program's own is read, and ends it as the user has asked.
+/// Reports that a byte that the program does not own is read, and ends the program as the user has configured.
 static ADDRESS_READ: Told = Told::nobody();
-/// The same for one that is written.
+/// The same for a byte that is written.
 static ADDRESS_WRITTEN: Told = Told::nobody();
 static THREAD_READ: Told = Told::nobody();
 static THREAD_WRITTEN: Told = Told::nobody();
-/// What this thread did so far comes before what follows [`THREAD_ACQUIRES`] of the same address elsewhere.
+/// Everything that this thread has done happens before what follows [`THREAD_ACQUIRES`] of the same address elsewhere.
 static THREAD_RELEASES: Told = Told::nobody();
 static THREAD_ACQUIRES: Told = Told::nobody();
 
-/// Stands for every connection, as one word does in the runtime for every socket.
+/// Stands for every connection, as the runtime uses one word for all sockets.
 static ORDER: AtomicUsize = AtomicUsize::new(0);
 
 impl Told {
@@ -31,14 +31,14 @@ impl Told {
     }
 
     fn find(&self, name: &core::ffi::CStr) {
-        // SAFETY: a valid name; the handle is the one for whatever the program has loaded.
+        // SAFETY: a valid name; the handle means whatever the program has loaded.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         self.0.store(found as usize, Ordering::Relaxed);
     }
 
     #[inline(always)]
     fn tell(&self, base: *const u8, length: usize) {
-        // Relaxed, here and below: it is set before the program has a thread.
+        // Relaxed, here and below: it is set before the program has a second thread.
         let address = self.0.load(Ordering::Relaxed);
         if address != 0 {
             let _nothing = tell(address, base, length);
@@ -48,15 +48,15 @@ impl Told {
 
 #[cold]
 fn tell(address: usize, base: *const u8, length: usize) -> *const u8 {
-    // SAFETY: the runtimes' functions of these names take an address and a length, or an address alone, and follow neither;
-    // what is returned where C returns nothing is not looked at.
+    // SAFETY: the runtimes' functions of these names take an address and a length, or an address alone, and follow
+    // neither. The result is ignored where C returns nothing.
     unsafe {
         let function: unsafe extern "C" fn(*const c_void, usize) -> *const u8 = core::mem::transmute(address);
         function(base.cast(), length)
     }
 }
 
-/// By its first byte that is wrong, which tells a runtime what is wrong with it.
+/// Reports the first byte that is wrong, so the runtime's report names it.
 #[inline(always)]
 fn check(base: *const u8, length: usize, report: &Told) {
     let address = FIRST_FOREIGN.0.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn check(base: *const u8, length: usize, report: &Told) {
     }
 }
 
-/// When the library is loaded.
+/// Looks the functions up when the library is loaded.
 pub fn find_all() {
     for (told, name) in [
         (&FIRST_FOREIGN, c"__asan_region_is_poisoned"),
@@ -83,14 +83,14 @@ pub fn find_all() {
     }
 }
 
-/// These bytes of the program's are about to be sent.
+/// The program is about to send these bytes.
 #[inline(always)]
 pub fn reads(base: *const u8, length: usize) {
     check(base, length, &ADDRESS_READ);
     THREAD_READ.tell(base, length);
 }
 
-/// These bytes of the program's are about to be received.
+/// The program is about to receive into these bytes.
 #[inline(always)]
 pub fn writes(base: *const u8, length: usize) {
     check(base, length, &ADDRESS_WRITTEN);
@@ -103,7 +103,7 @@ pub fn sends() {
     THREAD_RELEASES.tell((&raw const ORDER).cast(), 0);
 }
 
-/// Bytes have been received, wherever they were.
+/// Bytes have been received, from memory or from the kernel.
 #[inline(always)]
 pub fn has_received() {
     THREAD_ACQUIRES.tell((&raw const ORDER).cast(), 0);

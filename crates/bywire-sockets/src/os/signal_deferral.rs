@@ -1,4 +1,4 @@
-//! Signal handlers of the program are put off while something is half changed; see [`crate::process::signals`].
+//! Defers the program's signal handlers while something is in the middle of a change; see [`crate::process::signals`].
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
@@ -11,26 +11,27 @@ use crate::os::errno;
 
 /// What handlers and the calls that they interrupt tell each other.
 pub struct Thread {
-    /// Locks held by this thread, and other things that no handler is to find half changed.
+    /// Locks that this thread holds, and other changes that no handler may interrupt.
     pub held: Cell<u32>,
-    /// A signal has been put aside.
+    /// A signal was deferred.
     pub is_waiting: Cell<bool>,
-    /// Which one.
+    /// The number of the deferred signal.
     pub number: Cell<c_int>,
-    /// The process that it came to: a forked child is not to have it again.
+    /// The process that it was sent to. A forked child must not get it again.
     pub process: Cell<c_int>,
-    /// Not 0: a handler has come that ends calls, one without `SA_RESTART`. The kernel compares it as the thread falls asleep.
+    /// Not 0: a handler without `SA_RESTART` has run, which ends calls. The kernel compares it when the thread falls
+    /// asleep.
     pub is_interrupted: AtomicU32,
-    /// The stack that handlers may be on: its address and length, as the last one of them was told.
+    /// The stack that handlers run on: its address and length, as the last handler has seen it.
     pub stack: Cell<(usize, usize)>,
-    /// What is told of a signal that was put aside, and what was blocked as it came.
+    /// The deferred signal's information, and the signal mask when it arrived.
     pub information: UnsafeCell<MaybeUninit<siginfo_t>>,
     /// See `information`.
     pub mask: UnsafeCell<MaybeUninit<sigset_t>>,
 }
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
+    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
     pub static THREAD: Thread = const {
         Thread {
             held: Cell::new(0),
@@ -45,42 +46,42 @@ thread_local! {
     };
 }
 
-/// A call of the program's begins that handlers may end.
+/// Begins a call of the program that a handler may end.
 #[inline(always)]
 pub fn begin_call() {
     THREAD.with(|thread| thread.is_interrupted.store(0, Ordering::Relaxed));
 }
 
-/// Has a handler come since then that ends the call, as one without `SA_RESTART` does?
+/// Whether a handler without `SA_RESTART` has run since, which ends the call.
 pub fn is_interrupted() -> bool {
     THREAD.with(|thread| thread.is_interrupted.load(Ordering::Relaxed) != 0)
 }
 
-/// The word by which that is known, 0 if none has come.
+/// The word that says so; it is 0 if no such handler has run.
 pub fn interruption() -> *const u32 {
     THREAD.with(|thread| thread.is_interrupted.as_ptr().cast_const())
 }
 
-/// Does this thread hold locks, or other things that no handler is to find half changed?
+/// Whether this thread holds locks, or is in another change that no handler may interrupt.
 pub fn is_holding() -> bool {
     THREAD.with(|thread| thread.held.get() > 0)
 }
 
-/// From here on handlers wait, until [`admit`] has been called as often.
+/// Defers handlers until [`admit`] has been called as often.
 #[inline(always)]
 pub fn hold_off() {
     THREAD.with(|thread| {
         thread.held.set(thread.held.get() + 1);
-        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
+        // Pairs with the handler that may interrupt this thread here. No other thread is involved.
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
     });
 }
 
-/// Ends [`hold_off`]; what has come meanwhile is delivered.
+/// Ends [`hold_off`]. Deferred signals are delivered.
 #[inline(always)]
 pub fn admit() {
     THREAD.with(|thread| {
-        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
+        // Pairs with the handler that may interrupt this thread here. No other thread is involved.
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         let held = thread.held.get() - 1;
         thread.held.set(held);
@@ -91,12 +92,12 @@ pub fn admit() {
     });
 }
 
-/// What was put aside comes now.
+/// Delivers the deferred signal.
 #[cold]
 pub fn deliver_late(thread: &Thread) {
     thread.is_waiting.set(false);
-    // SAFETY: `deliver` has filled both before it said that a signal waits. All signals but those of faults are blocked until the
-    // mask is restored.
+    // SAFETY: `deliver` has filled both before it set `is_waiting`. All signals but those of faults are blocked until
+    // the mask is restored.
     errno::keep(|| unsafe {
         if libc::getpid() == thread.process.get() {
             send_again(thread.number.get(), (*thread.information.get()).as_ptr());
@@ -105,12 +106,12 @@ pub fn deliver_late(thread: &Thread) {
     });
 }
 
-/// Sends this thread a signal that has come to it already.
+/// Sends this thread a signal again that it has already received.
 ///
 /// # Safety
-/// `information` is what the kernel has told of it.
+/// `information` is what the kernel has passed with it.
 pub unsafe fn send_again(number: c_int, information: *const siginfo_t) {
-    // SAFETY: the caller's structure; the kernel lets a process send any information to itself.
+    // SAFETY: the caller's structure. The kernel lets a process send any information to itself.
     errno::keep(|| unsafe {
         let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
         if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, information) != 0 {
@@ -119,20 +120,21 @@ pub unsafe fn send_again(number: c_int, information: *const siginfo_t) {
     });
 }
 
-/// A handler that nobody saw being set may come at any time.
+/// The program has set a handler that this library did not see. It may run at any time.
 static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
 
-/// Do handlers come that cannot be held off?
+/// Whether handlers may run that cannot be deferred.
 #[inline(always)]
 pub fn is_bypassed() -> bool {
     IS_BYPASSED.load(Ordering::Relaxed)
 }
 
-/// The program has set a handler where nobody sees it.
+/// The program has set a handler that this library did not see.
 pub fn bypass() {
     IS_BYPASSED.store(true, Ordering::Relaxed);
 }
 
-/// The signals of what a thread does wrong itself. The kernel ends a process in which such a one is blocked when it comes.
+/// The signals that a fault of the thread itself raises. The kernel ends a process that blocks such a signal when it is
+/// raised.
 pub const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];

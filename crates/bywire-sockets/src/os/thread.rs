@@ -3,11 +3,11 @@
 use core::cell::Cell;
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
+    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread's number, which the kernel is asked for once.
+/// This thread's number. The kernel is asked once.
 pub fn number() -> u32 {
     THREAD.with(|number| {
         if number.get() == 0 {
@@ -18,7 +18,7 @@ pub fn number() -> u32 {
     })
 }
 
-/// A forked child's only thread has another number.
+/// Forgets the number in a forked child, whose thread has another one.
 pub fn forget() {
     THREAD.with(|number| number.set(0));
 }

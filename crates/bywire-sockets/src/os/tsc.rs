@@ -1,19 +1,20 @@
-//! How fast the processor's cycle counter goes, found out in passing: no program is held up for it when it starts.
+//! The rate of the processor's cycle counter. It is measured in passing, so that it does not delay the start of a
+//! program.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use bywire_ring::distance;
 
-/// When the counter was first read, by the clock and by itself.
+/// The first reading of the clock and of the counter.
 static BEGAN_NS: AtomicU64 = AtomicU64::new(0);
 static BEGAN_CYCLES: AtomicU64 = AtomicU64::new(0);
-/// What was found; 0: nothing yet.
+/// The threshold that was computed; 0: not known yet.
 static FAR_CYCLES: AtomicU64 = AtomicU64::new(0);
-/// Over so long a time the rate is right to a percent.
+/// A measurement over this time is right to one percent.
 const MEASURED_NS: u64 = 1_000_000;
 
-/// A load that takes more cycles is one of a line that lies in a distant cache; `None`: that is not known yet, to who has this
-/// clock.
+/// A load that takes more cycles than this comes from a cache line in a distant cache. `None`: not known yet. The
+/// caller passes the time.
 #[inline]
 pub fn far_cycles(now_ns: impl Fn() -> u64) -> Option<u64> {
     match FAR_CYCLES.load(Ordering::Relaxed) {
@@ -22,7 +23,7 @@ pub fn far_cycles(now_ns: impl Fn() -> u64) -> Option<u64> {
     }
 }
 
-/// Relaxed, all of them: a mix of two threads' beginnings gives a rate that is not far from right.
+/// Relaxed, all of them: mixing the first readings of two threads gives a rate that is nearly right.
 #[cold]
 fn find(now_ns: u64) -> Option<u64> {
     let now_cycles = distance::cycles();

@@ -1,25 +1,26 @@
-//! Is an address of the program's one that can be read? Structures that this library looks at before the kernel does must not
-//! be a fault where the kernel would say `EFAULT`.
+//! Whether an address of the program can be read. This library reads some structures before the kernel does, and must
+//! not fault where the kernel would return `EFAULT`.
 //!
-//! The kernel is asked once for each page and thread, and a few answers are kept: what a program hands over again and again
-//! costs nothing. So a page that was there and has gone since is not noticed. Where the library does nothing any more, it does
-//! not ask either: then nothing new can be read, and the call is the kernel's, which says what there is to say.
+//! The kernel is asked once for each page and thread. A few answers are cached, so structures that a program passes
+//! again and again cost nothing. A page that was unmapped since is not noticed. Once the library may make no calls of
+//! its own, it does not ask either: then no new address counts as readable, and the call goes to the kernel, which
+//! reports the error.
 
 use core::cell::Cell;
 
 use crate::os::{errno, own_call, real};
 
 const PAGE_BYTES: usize = 4096;
-/// Pages of a thread that are known.
+/// Cached pages of a thread.
 const KNOWN: usize = 8;
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for them.
+    // Constant and without a destructor: the thread-local variables allocate and register nothing.
     static PAGES: [Cell<usize>; KNOWN] = const { [const { Cell::new(0) }; KNOWN] };
     static NEXT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Can so many of these be read, as far as may be asked? A null never can.
+/// Whether an array of this many values can be read, as far as the library may ask. A null pointer never can.
 #[inline]
 pub fn are_readable<T>(first: *const T, count: usize) -> bool {
     let start = first as usize;
@@ -36,16 +37,16 @@ fn is_readable(page: usize) -> bool {
     PAGES.with(|pages| pages.iter().any(|known| known.get() == page)) || ask(page)
 }
 
-/// The kernel reads a set of signals there, before it finds that there is nothing to do with it.
+/// Asks by a system call that reads a set of signals from the address and then fails without an effect.
 #[cold]
 fn ask(page: usize) -> bool {
     const NOTHING: usize = 0x7FFF;
-    // First without a count, for which a new thread would ask for its number.
+    // Checked first without counting: counting would make a new thread ask for its number.
     if own_call::are_over() {
         return false;
     }
     let Some(_own) = own_call::begin() else { return false };
-    // SAFETY: it reads eight bytes, if it can, and then fails in any case.
+    // SAFETY: the kernel reads eight bytes, if it can, and then fails in any case.
     let number = errno::keep(|| unsafe {
         real::syscall(libc::SYS_rt_sigprocmask, NOTHING, page * PAGE_BYTES, 0, 8, 0, 0);
         errno::last()

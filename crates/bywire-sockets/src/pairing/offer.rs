@@ -1,4 +1,5 @@
-//! How a socket gets its way out of the kernel: offered to the pairing service, mapped, and made ready.
+//! How a connection leaves the kernel: it is offered to the pairing service, its segments are mapped, and both ends get
+//! ready.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -18,12 +19,12 @@ use crate::memory::lock::{Lock, rank};
 use crate::os::{errno, kernel, own_call, pid, real};
 use crate::wakeup::doorbell;
 
-/// How long a service that does not answer is left alone.
+/// A service that does not answer is not asked again for this time.
 const REST_NS: u64 = 1_000_000_000;
-/// What users look like that this user namespace does not know, such as the machine's root.
+/// The user number that stands for users unknown to this user namespace, such as the machine's root.
 const UNMAPPED: u32 = 65_534;
-/// Answers are looked for once in so many calls on whatever waits for one: a few more are all that the service sends to
-/// a program that does not listen.
+/// Answers are checked for once in this many calls on sockets that wait for one. The service sends only a few more
+/// packets than that to a program that does not read.
 const LOOK_EVERY: u32 = 32;
 
 static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
@@ -31,17 +32,17 @@ static SERVICE: AtomicI32 = AtomicI32::new(-1);
 static TALKING: Lock<{ rank::TALKING }> = Lock::new();
 static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
 static QUESTIONS: AtomicU64 = AtomicU64::new(0);
-/// The question that the service has not answered, 0: none.
+/// The question that the service has not answered; 0: none.
 static ASKED: AtomicU64 = AtomicU64::new(0);
-/// When it last said that it listens.
+/// Time when the service last said that it listens.
 static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
-/// The offer that it has not answered, 0: none.
+/// The offer that the service has not answered; 0: none.
 static OFFERED: AtomicU64 = AtomicU64::new(0);
-/// The service's address: bytes before the length, which is published last.
+/// The service's address: the bytes, and their length, which is published last.
 static PATH: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the service listens, and when to ask it.
+/// Sets where the service listens, and when to ask it.
 pub fn configure(path: &[u8], calls_min: Option<u32>) {
     if let Some(calls) = calls_min {
         policy::configure(calls);
@@ -54,32 +55,33 @@ pub fn configure(path: &[u8], calls_min: Option<u32>) {
         word.iter_mut().zip(bytes).for_each(|(target, byte)| *target = *byte);
         place.store(u32::from_ne_bytes(word), Ordering::Relaxed);
     }
-    // Release: pairs with the acquire loads of the length; the path is written before.
+    // Release: pairs with the acquire loads of the length. The path is written before.
     PATH_BYTES.store(path.len(), Ordering::Release);
 }
 
-/// Waits for a thread that is about to carry a connection: none does so any more that was told to stay before.
+/// Waits for a thread that is about to make a connection carried. Afterwards none does so for sockets that were told to
+/// stay before.
 pub fn settle() {
     drop(TALKING.hold_undisturbed());
 }
 
-/// There is no service for this process from here on, and nothing can be carried.
+/// From here on there is no service for this process, and nothing can be carried.
 pub fn unconfigure() {
     PATH_BYTES.store(0, Ordering::Relaxed);
     disconnect();
 }
 
-/// Can anything be carried at all?
+/// Whether anything can be carried at all.
 pub fn is_configured() -> bool {
-    // Acquire: pairs with the release store in `configure`; the path was written before.
+    // Acquire: pairs with the release store in `configure`. The path was written before.
     PATH_BYTES.load(Ordering::Acquire) > 0
 }
 
-/// At the beginning of every other call that moves data over a socket that is not carried.
+/// Called at the beginning of every other call that moves data over a socket that is not carried.
 #[inline(always)]
 pub fn consider(socket: &Socket) {
     let calls = socket.shared.calls.fetch_add(1, Ordering::Relaxed);
-    // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
+    // Acquire: pairs with the stores of the stage in `answered` and `prepare`. What was mapped comes before.
     match socket.shared.stage.load(Ordering::Acquire) {
         stage::PLAIN if calls >= policy::calls_min() => quietly(|| offer(socket)),
         stage::WAITING
@@ -93,7 +95,7 @@ pub fn consider(socket: &Socket) {
     }
 }
 
-/// What the program does not see, unless nothing is to be done any more.
+/// Does work that the program must not notice, unless the library may make no calls any more.
 fn quietly(work: impl FnOnce()) {
     if let Some(_own) = own_call::begin() {
         errno::keep(work);
@@ -110,7 +112,7 @@ fn offer(socket: &Socket) {
     if shared.processes.load(Ordering::Acquire) != 1 {
         return;
     }
-    // An unsuccessful try is not repeated at once.
+    // A failed attempt is not repeated at once.
     shared.calls.store(0, Ordering::Relaxed);
     let Some(account) = kernel::byte_counts(socket.fd) else {
         return socket.stay(Reason::Refused);
@@ -118,7 +120,8 @@ fn offer(socket: &Socket) {
     if !account.is_established {
         return;
     }
-    // SeqCst, both: pair with the additions in `sockets::KernelCall`; counts of bytes are complete when nobody is inside.
+    // SeqCst, both: pair with the additions in `sockets::KernelCall`. The byte counts are complete when nobody is
+    // inside.
     let is_quiet = shared.kernel_readers.load(Ordering::SeqCst) == 0
         && shared.kernel_writers.load(Ordering::SeqCst) == 0;
     if is_quiet && !account.is_steady {
@@ -138,27 +141,27 @@ fn offer(socket: &Socket) {
     let Some((file, address)) = doorbell::sealed(SEGMENT_BYTES) else {
         return socket.stay(Reason::Memory);
     };
-    // SAFETY: mapped with this length just now.
+    // SAFETY: mapped with this length above.
     STREAM.found(&unsafe { Window::new(address, SEGMENT_BYTES) });
-    // AcqRel: pairs with the acquire loads of `own` in `sockets::mapped` and the swap in `sockets::unmap_now`; the
-    // segment is founded before.
+    // AcqRel: pairs with the acquire loads of `own` in `sockets::mapped` and the swap in `sockets::unmap_now`. The
+    // segment is initialised before.
     let stale = socket.local.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
-        // SAFETY: an offer that a fork has taken back: nobody has used its segment.
+        // SAFETY: an offer that a fork has withdrawn: nobody has used its segment.
         unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
     }
     if socket.local.offered.swap(1, Ordering::Relaxed) != 0 {
-        // A fork has taken an offer back, of which the service knows nothing: this is another one.
+        // A fork has withdrawn an offer without telling the service. This is another offer.
         say(&Packet::new(Kind::End, token(socket)), &[]);
         shared.generation.fetch_add(1, Ordering::Relaxed);
     }
     shared.backed.store(0, Ordering::Relaxed);
     shared.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
-    // Release: pairs with the acquire loads of the stage; what is offered is mapped before.
+    // Release: pairs with the acquire loads of the stage. What is offered is mapped before.
     shared.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
     let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
-    // SAFETY: ours.
+    // SAFETY: this process owns it.
     unsafe { real::close(file) };
     if said {
         OFFERED.store(token, Ordering::Relaxed);
@@ -166,7 +169,8 @@ fn offer(socket: &Socket) {
     }
 }
 
-/// Does the service listen just now, with no offer before it? Waited for once; an answer that comes later is heard later.
+/// Whether the service listens just now, without an unanswered offer. It is waited for once; a later answer is read
+/// later.
 fn may_offer() -> bool {
     while hear().is_some() {}
     if OFFERED.load(Ordering::Relaxed) != 0 {
@@ -190,27 +194,27 @@ fn has_leave() -> bool {
     kernel::now_ns() < LEAVE_NS.load(Ordering::Relaxed).saturating_add(TIMEOUT_MS as u64 * 1_000_000)
 }
 
-/// Names this use of this record.
+/// The name of this use of this record.
 fn token(socket: &Socket) -> u64 {
     u64::from(socket.shared.generation.load(Ordering::Relaxed)) << 32 | u64::from(socket.index)
 }
 
-/// Have all bytes passed through calls of ours?
+/// Whether all bytes have passed through hooked calls.
 fn accounts_agree(socket: &Socket, account: &kernel::ByteCounts) -> bool {
-    // SeqCst, both: pair with the additions in `send::count` and `receive::count`, in calls that have left before
+    // SeqCst, both: pair with the additions in `send::count` and `receive::count`, in calls that had left before
     // `prepare` found nobody inside.
     socket.shared.sent.load(Ordering::SeqCst) == account.given
         && socket.shared.received.load(Ordering::SeqCst) == account.taken
 }
 
-/// Takes what the service has sent meanwhile.
+/// Handles the packets that the service has sent meanwhile.
 #[inline(never)]
 fn look() {
     let _held = TALKING.hold_undisturbed();
     while hear().is_some() {}
 }
 
-/// Waits for a certain packet, and takes all that come before it.
+/// Waits for a certain packet, and handles all that come before it.
 fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
     let end = kernel::now_ns() + TIMEOUT_MS as u64 * 1_000_000;
     loop {
@@ -221,7 +225,7 @@ fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
         }
         let service = SERVICE.load(Ordering::Relaxed);
         let left_ns = end.saturating_sub(kernel::now_ns());
-        // Rounded up, so that the last wait is not one of nothing, over and over.
+        // Rounded up, so that the last waits are not zero-length ones in a loop.
         if service < 0
             || left_ns == 0
             || kernel::wait(service, libc::POLLIN, left_ns.div_ceil(1_000_000) as i32).is_err()
@@ -231,7 +235,7 @@ fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
     }
 }
 
-/// The service is absent or asleep: everything stays in the kernel for a while.
+/// The service is absent or does not answer: everything stays in the kernel for a while.
 fn rest() {
     REST_UNTIL.store(kernel::now_ns() + REST_NS, Ordering::Relaxed);
 }
@@ -267,13 +271,13 @@ fn connect() -> bool {
     say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
 }
 
-/// Does the service at the other end belong to this user, or to root? Whatever it passes on is used and closed by the
-/// program's own threads, which cannot leave that to others: the service has to have looked at the kind of everything, as
-/// one of our [`VERSION`] does.
+/// Whether the service at the other end belongs to this user, or to root. The program's own threads use and close what
+/// it passes on, and a close may block. So the service must have checked the kind of every file, as a service of this
+/// [`VERSION`] does.
 fn is_trusted(fd: i32) -> bool {
     let mut credentials = [0; size_of::<libc::ucred>()];
     let found = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials);
-    // Process, user and group, each of four bytes.
+    // Process, user and group, of four bytes each.
     let user = credentials.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
     // SAFETY: no arguments.
     let own = unsafe { libc::geteuid() };
@@ -282,7 +286,7 @@ fn is_trusted(fd: i32) -> bool {
 
 fn address() -> (libc::sockaddr_un, libc::socklen_t) {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
-    // Acquire: pairs with the release store in `configure`; the path was written before.
+    // Acquire: pairs with the release store in `configure`. The path was written before.
     let length = PATH_BYTES.load(Ordering::Acquire);
     let bytes = PATH.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
     address.sun_path.iter_mut().zip(bytes.take(length)).for_each(|(target, byte)| *target = byte as i8);
@@ -305,7 +309,7 @@ const CONTROL_BYTES: usize = 64;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Sends a packet; `false` ends the connection to the service.
+/// Sends a packet. `false`: the connection to the service has ended.
 fn say(packet: &Packet, descriptors: &[i32]) -> bool {
     let service = SERVICE.load(Ordering::Relaxed);
     if service < 0 || descriptors.len() > DESCRIPTORS_MAX {
@@ -314,8 +318,8 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
     let mut bytes = packet.encode();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_BYTES]);
-    // SAFETY: noughts are a valid message; all parts of it live until the call is over, and the control buffer is
-    // larger than three descriptors need.
+    // SAFETY: zeros are a valid message. All its parts live until the call is over, and the control buffer has more
+    // room than three descriptors need.
     let sent = unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = &raw mut part;
@@ -336,7 +340,7 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
         }
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         let mut sent = real::sendmsg(service, &raw const message, flags);
-        // A service that somebody attacks takes descriptors from those alone whom it has accepted, which takes a moment.
+        // A service under attack takes descriptors only from programs that it has accepted, which takes a moment.
         let mut tries_left = if packet.kind == Kind::Hello { TIMEOUT_MS } else { 0 };
         while sent < 0 && errno::last() == libc::EPERM && tries_left > 0 {
             real::poll(ptr::null_mut(), 0, 1);
@@ -353,7 +357,7 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
     false
 }
 
-/// The next packet that has come, dealt with; `None`: none.
+/// Handles the next packet that has arrived; `None`: there is none.
 fn hear() -> Option<Packet> {
     let service = SERVICE.load(Ordering::Relaxed);
     if service < 0 {
@@ -363,7 +367,7 @@ fn hear() -> Option<Packet> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_BYTES]);
     let mut descriptors = [-1; DESCRIPTORS_MAX];
-    // SAFETY: as in `say`; what the kernel has written is read within the length that it states.
+    // SAFETY: as in `say`. What the kernel has written is read within the length that it reports.
     let received = unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = &raw mut part;
@@ -400,7 +404,7 @@ fn hear() -> Option<Packet> {
         Some(packet) if packet.kind == Kind::Withdraw => {
             descriptors.iter().for_each(|fd| close(*fd));
             doorbell::remove_timer(packet.token);
-            // Nobody waits for that: the service closes the bell when this program has ended at the latest.
+            // Nobody waits for the answer: the service closes the doorbell when this program has ended at the latest.
             say(&Packet::new(Kind::Withdrawn, packet.token), &[]);
         }
         Some(packet) => {
@@ -421,12 +425,12 @@ fn hear() -> Option<Packet> {
 
 fn close(fd: i32) {
     if fd >= 0 {
-        // SAFETY: received for us alone.
+        // SAFETY: received for this process alone.
         unsafe { real::close(fd) };
     }
 }
 
-/// What became of an offer.
+/// Handles the answer to an offer.
 fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     let [segment, bell, page] = descriptors;
     let socket = sockets::by_index(-1, packet.token as u32);
@@ -448,7 +452,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             if is_other_user && !doorbell::has_timer(packet.first) {
                 [segment, bell, page].iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::Foreign);
-                // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+                // Release: pairs with the acquire loads of the stage. The answer was handled before.
                 socket.shared.stage.store(stage::PLAIN, Ordering::Release);
                 return;
             }
@@ -456,10 +460,10 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             close(segment);
             let peer = doorbell::add_peer(packet.number, is_other_user, bell, page);
             let is_sound = !remote.is_null()
-                // SAFETY: mapped with this length just now.
+                // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
             if let Some(peer) = peer.filter(|_| is_sound) {
-                // Release: pairs with the acquire load in `Connection::tell`; the peer is adopted before.
+                // Release: pairs with the acquire load in `Connection::tell`. The peer is added before.
                 socket.local.peer.store(peer, Ordering::Release);
                 socket.local.remote.store(remote, Ordering::Release);
                 socket.shared.stage.store(stage::PAIRED, Ordering::Release);
@@ -467,19 +471,19 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             }
             peer.into_iter().for_each(doorbell::release_peer);
             if !remote.is_null() {
-                // SAFETY: mapped with this length just now, and nobody else knows it.
+                // SAFETY: mapped with this length above, and nobody else knows it.
                 unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };
             }
             Reason::Memory
         }
         Some(Verdict::Waiting) => return descriptors.iter().for_each(|fd| close(*fd)),
-        // Later again.
+        // The offer is repeated later.
         Some(Verdict::Full) => {
             descriptors.iter().for_each(|fd| close(*fd));
-            // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+            // Release: pairs with the acquire loads of the stage. The answer was handled before.
             return socket.shared.stage.store(stage::PLAIN, Ordering::Release);
         }
-        // The service has forgotten it, and hears of it at the next call.
+        // The service has forgotten the offer. The next call repeats it.
         Some(Verdict::Again) => {
             descriptors.iter().for_each(|fd| close(*fd));
             socket.shared.calls.store(policy::calls_min(), Ordering::Relaxed);
@@ -491,11 +495,11 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         _ => Reason::Refused,
     };
     socket.stay(reason);
-    // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+    // Release: pairs with the acquire loads of the stage. The answer was handled before.
     socket.shared.stage.store(stage::PLAIN, Ordering::Release);
 }
 
-/// Makes this end ready, if the kernel agrees with us on every byte and nobody sleeps where no ring is heard.
+/// Gets this end ready, if the kernel's counts equal the library's and nobody sleeps where a ring is not heard.
 #[inline(never)]
 fn prepare(socket: &Socket) {
     let shared = socket.shared;
@@ -503,12 +507,13 @@ fn prepare(socket: &Socket) {
     if shared.never.load(Ordering::Relaxed) != 0 || shared.processes.load(Ordering::Acquire) != 1 {
         return;
     }
-    // One that is never waited for through calls of ours would wait in vain.
+    // A connection that hooked calls never wait for would wait without being woken.
     if kernel::is_nonblocking(socket.fd) && shared.awaited.load(Ordering::Relaxed) == 0 {
         return;
     }
     let _held = TALKING.hold_undisturbed();
-    // Asked again, as `settle` waits for the lock alone. Acquire: pairs with the release store of `PAIRED` in `answered`.
+    // Checked again, because `settle` waits for the lock only. Acquire: pairs with the release store of `PAIRED` in
+    // `answered`.
     if shared.never.load(Ordering::Relaxed) != 0
         || shared.stage.load(Ordering::Acquire) != stage::PAIRED
         || !control::make_ready(socket)
@@ -517,8 +522,8 @@ fn prepare(socket: &Socket) {
     }
     let counts = [&shared.kernel_readers, &shared.kernel_pollers, &shared.kernel_writers];
     let sleepers = !passage::close(&shared.stage, stage::CARRIED, counts);
-    // SeqCst: pairs with the fence in `control`'s `catch_up`: either a fresh registration sees the stage there, or `control::convert`
-    // finds it in the socket's list.
+    // SeqCst: pairs with the fence in `control`'s `catch_up`. Either a new registration sees the stage there, or
+    // `control::convert` finds it in the socket's list.
     fence(Ordering::SeqCst);
     let account = kernel::byte_counts(socket.fd);
     let agrees = !sleepers
@@ -540,7 +545,7 @@ fn prepare(socket: &Socket) {
     }
 }
 
-/// The service hears that an offer is over; it may be waiting there, and its addresses will be used again.
+/// Tells the service that an offer is over. The offer may be waiting there, and its addresses will be reused.
 pub fn end(socket: &Socket) {
     let offered = &socket.local.offered;
     if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
@@ -556,9 +561,9 @@ pub fn end(socket: &Socket) {
     });
 }
 
-/// What this end has put into its ring, and taken out of its peer's.
+/// The bytes that this end has put into its ring, and taken out of its peer's.
 fn written_and_read(socket: &Socket) -> [u64; 2] {
-    // Acquire: pairs with the swap in `offer`, which has mapped it before.
+    // Acquire: pairs with the swap in `offer`, which comes after the mapping.
     let base = socket.local.own.load(Ordering::Acquire);
     if base.is_null() {
         return [0; 2];
@@ -568,7 +573,8 @@ fn written_and_read(socket: &Socket) -> [u64; 2] {
     [STREAM.tail(&own), STREAM.head(&own)]
 }
 
-/// Of all that this process has offered and not ended: the bytes that were sent in memory, and the ends that have moved any.
+/// The sums over all connections that this process has offered and not ended: bytes sent in memory, and ends that have
+/// moved any.
 pub fn tally() -> [u64; 2] {
     let [mut bytes, mut used] = [0; 2];
     if SERVICE.load(Ordering::Relaxed) >= 0 {
@@ -593,7 +599,7 @@ pub fn note(reason: Reason, count: u64) {
     });
 }
 
-/// The program ends, or becomes another one, with what [`tally`] has found.
+/// The program exits, or executes another one. The arguments are the result of [`tally`].
 pub fn leave([bytes, used]: [u64; 2]) {
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
@@ -603,9 +609,9 @@ pub fn leave([bytes, used]: [u64; 2]) {
     });
 }
 
-/// Before this process gives up what it takes to reach the service. A child that came from a raw system call and runs in its
-/// parent's memory gives up its own alone, as Chromium's, which has no variables of a thread either: nothing here may look for
-/// one before that is known.
+/// Connects before this process gives up the privileges that it needs to reach the service. A child that was made by a
+/// raw system call and runs in its parent's memory gives up only its own, as Chromium's does. It has no thread-local
+/// variables either, so nothing here may access one before that is known.
 pub fn connect_early() {
     if !is_configured() || !pid::is_noted() {
         return;
@@ -616,7 +622,7 @@ pub fn connect_early() {
     });
 }
 
-/// A child talks to the service for itself.
+/// A child connects to the service by itself.
 pub fn after_fork_in_child() {
     TALKING.reset();
     disconnect();
@@ -629,7 +635,7 @@ pub fn renumber(old: i32, new: i32) {
     let _ = SERVICE.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Is there anything to map at all?
+/// Whether anything can be mapped at all.
 pub fn is_possible() -> bool {
     is_configured() && arena::shared().is_some()
 }

@@ -15,23 +15,23 @@ use crate::os::{errno, jumps, kernel, real};
 use crate::wakeup::doorbell::{self, DoorbellSet};
 use crate::wakeup::spin;
 
-/// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
+/// Descriptors in one call for which stack room is used: threads and coroutines may have a small stack.
 const FILES_MAX: usize = 64;
-/// Descriptors in one call at all, as far as it can hold sockets of ours.
+/// Descriptors in one call altogether that may include tracked sockets.
 const CALL_MAX: u64 = crate::memory::arena::DESCRIPTORS as u64;
 const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
-/// Without a bell, a sleep lasts no longer than this before the rings are looked at again.
+/// Without a doorbell, a sleep lasts at most this long before the rings are checked again.
 const BLIND_NS: u64 = 10_000_000;
 
-/// The kernel's wait: entries, their number, the time-out.
+/// The kernel's wait: entries, their number, the timeout.
 type Real<'a> = &'a dyn Fn(*mut pollfd, u64, Option<u64>) -> i32;
 
-/// `poll`, with its time-out in nanoseconds.
+/// `poll`, with its timeout in nanoseconds.
 pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real) -> i32 {
     if count == 0 || count > CALL_MAX || !are_readable(files, count as usize) {
         return real(files, count, timeout_ns);
     }
-    // SAFETY: the program's own array, of the length that it gives.
+    // SAFETY: the program's own array, of the length that it states.
     let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
     if !files.iter().any(|file| matters(file.fd)) && owed::pay_before_wait(timeout_ns) == timeout_ns {
         return real(files.as_mut_ptr(), count, timeout_ns);
@@ -42,12 +42,12 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     }
     let here = 0u8;
     let place = (&raw const here) as usize;
-    // What a call here has left by a jump.
+    // Releases what a call at this place has left by a jump.
     jumps::forget_below(place);
     with_entries(files.len() + 1, |asked| wait_in(asked, files, end, place, real))
 }
 
-/// Room for so many entries, where `work` has them.
+/// Runs `work` with room for this many entries.
 pub fn with_entries(count: usize, work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
     if count <= FILES_MAX {
         return on_stack(work);
@@ -58,13 +58,13 @@ pub fn with_entries(count: usize, work: impl FnOnce(&mut [pollfd]) -> i32) -> i3
     }
 }
 
-/// Apart, so that calls which need no such room do not take it.
+/// A function of its own, so that calls which need no such room do not take it.
 #[inline(never)]
 fn on_stack(work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
     work(&mut [NONE; FILES_MAX])
 }
 
-/// Waits, with `asked` for what the kernel is asked in place of the program's entries.
+/// Waits. `asked` holds the entries for the kernel, which differ from the program's.
 fn wait_in(asked: &mut [pollfd], files: &mut [pollfd], end: Option<u64>, above: usize, real: Real) -> i32 {
     loop {
         let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
@@ -79,7 +79,7 @@ fn wait_in(asked: &mut [pollfd], files: &mut [pollfd], end: Option<u64>, above: 
     }
 }
 
-/// Entries for which the stack has no room.
+/// Memory for entries for which the stack has no room.
 struct Scratch {
     entries: *mut pollfd,
     count: usize,
@@ -87,7 +87,7 @@ struct Scratch {
 
 impl Scratch {
     fn new(count: usize) -> Option<Self> {
-        // SAFETY: a new private mapping; noughts are valid entries.
+        // SAFETY: a new private mapping; zeros are valid entries.
         let address = unsafe {
             libc::mmap(
                 core::ptr::null_mut(),
@@ -114,12 +114,12 @@ impl Drop for Scratch {
     }
 }
 
-/// Is there anything to it but the kernel?
+/// Whether this library has anything to do with a descriptor.
 fn matters(fd: i32) -> bool {
     matches!(descriptors::kind(fd), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
 }
 
-/// The kernel alone, with sockets counted that sleep there; `None`: some are carried.
+/// Waits in the kernel only, and counts the sockets that sleep there. `None`: some are carried.
 fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
     let mut entered = Entered { files, count: 0 };
     for index in 0..entered.files.len() {
@@ -135,7 +135,7 @@ fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
     (found != 0 || limit == left).then_some(found)
 }
 
-/// The first of these are counted, until dropped: a thread may be cancelled where it sleeps.
+/// Counts the first of these, until dropped: a thread may be cancelled where it sleeps.
 struct Entered<'a> {
     files: &'a mut [pollfd],
     count: usize,
@@ -156,7 +156,7 @@ fn count_of(fd: i32) -> Option<Socket> {
 
 fn enter(fd: i32) -> bool {
     match descriptors::kind(fd) {
-        // A thread that watches a set hears the bell: what is in it may be carried at any moment.
+        // A thread that watches a set hears the doorbell: what is in the set may become carried at any moment.
         DescriptorKind::EpollSet(_) => {
             let Some((_, set)) = descriptors::set(fd) else { return true };
             nested::watch(set);
@@ -176,12 +176,12 @@ fn enter(fd: i32) -> bool {
 fn leave(fd: i32) {
     if let Some(socket) = count_of(fd) {
         let count = &socket.shared.kernel_pollers;
-        // SeqCst: pairs with the load of the count in `offer::prepare`; what the call has done comes before.
+        // SeqCst: pairs with the load of the count in `offer::prepare`. What the call has done comes before.
         let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
     }
 }
 
-/// What the rings say of one entry, and what the kernel is to be asked of it.
+/// What the rings say of one entry, and what the kernel must be asked for it.
 fn look(file: &pollfd) -> (i16, i16) {
     match descriptors::kind(file.fd) {
         DescriptorKind::EpollSet(index) => {
@@ -201,7 +201,7 @@ fn look(file: &pollfd) -> (i16, i16) {
     }
 }
 
-/// One look at everything, with a sleep if there is nothing; `None`: look again.
+/// Looks once at everything, and sleeps if there is nothing; `None`: look again.
 #[inline(never)]
 fn turn(
     asked: &mut [pollfd],
@@ -230,7 +230,8 @@ fn turn(
         *place = pollfd { fd: file.fd, events, revents: 0 };
     }
     if is_ready && is_known {
-        // The kernel would add nothing that was asked for, but for ends that nobody has told: those stay to be heard.
+        // The kernel would add no requested event, except ends that were not announced. Those are reported by the next
+        // call.
         return Some(count_of_ready(files));
     }
     let bell = watch.as_ref().map_or(-1, |watch| watch.fd);
@@ -254,7 +255,7 @@ fn turn(
     (found > 0).then_some(found)
 }
 
-/// Does this library hear of whatever ends there? Another program that has the socket may shut it down unseen.
+/// Whether this library hears of every end of it. Another program that has the socket may shut it down unnoticed.
 fn is_told_here(fd: i32) -> bool {
     let is_ours = |socket: Socket| socket.is_carried() && socket.shared.never.load(Ordering::Relaxed) == 0;
     sockets::socket(fd).is_some_and(is_ours)
@@ -264,7 +265,7 @@ fn count_of_ready(files: &[pollfd]) -> i32 {
     files.iter().filter(|file| file.revents != 0).count() as i32
 }
 
-/// What the kernel has said of an entry, as far as the program asked for it.
+/// What the kernel has reported for an entry, as far as the program asked for it.
 fn merge(file: &pollfd, place: &pollfd) -> i16 {
     let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
     let Some(Ok(connection)) = sockets::socket(file.fd).map(Socket::carried) else {
@@ -284,12 +285,12 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
     bits & (file.events | always)
 }
 
-/// Nanoseconds of a time-out; `None` for one that is absent, which means for ever.
+/// The timeout in nanoseconds; `None` if there is none.
 ///
 /// # Safety
 /// `timeout` must be null or valid.
 pub unsafe fn nanoseconds(timeout: *const timespec) -> Option<u64> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's guarantee.
     let timeout = unsafe { timeout.as_ref() }?;
     Some(
         (timeout.tv_sec.max(0) as u64)

@@ -1,4 +1,4 @@
-//! `select` over descriptors of which some are carried connections: asked as a `poll`.
+//! `select` over descriptors of which some are carried connections. It is made into a `poll`.
 
 use libc::{fd_set, pollfd, sigset_t};
 
@@ -11,13 +11,13 @@ const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::PO
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR;
 const URGENT: i16 = libc::POLLPRI;
 
-/// One of the three sets, as words; programs may use longer ones than C declares.
+/// One of the three sets, as words. Programs may use longer sets than C declares.
 #[derive(Clone, Copy)]
 struct Bits(*mut u64);
 
 impl Bits {
     fn has(self, fd: i32) -> bool {
-        // SAFETY: the program's set has a bit for every descriptor below the number that it gave.
+        // SAFETY: the program's set has a bit for every descriptor below the number that the program states.
         !self.0.is_null() && unsafe { *self.0.add(fd as usize / 64) } >> (fd % 64) & 1 == 1
     }
 
@@ -25,13 +25,14 @@ impl Bits {
         if self.0.is_null() {
             return;
         }
-        // SAFETY: the program's set has a bit for every descriptor below the number that it gave.
+        // SAFETY: the program's set has a bit for every descriptor below the number that the program states.
         let word = unsafe { &mut *self.0.add(fd as usize / 64) };
         *word = *word & !(1 << (fd % 64)) | u64::from(is_in) << (fd % 64);
     }
 }
 
-/// `select`; `None`: nothing in it is of concern, the kernel's own will do. The time left goes to `left_ns`.
+/// `select`. `None`: the library has nothing to do with it, and the kernel's own call suffices. The time left is stored
+/// in `left_ns`.
 pub fn select(
     count: i32,
     sets: [*mut fd_set; 3],
@@ -58,13 +59,13 @@ pub fn select(
     Some(status)
 }
 
-/// What `poll` is asked of a descriptor.
+/// The events that `poll` is asked for a descriptor.
 fn events(bits: [Bits; 3], fd: i32) -> i16 {
     let wanted = [READABLE, WRITABLE, URGENT];
     bits.iter().zip(wanted).filter(|(set, _)| set.has(fd)).fold(0, |sum, (_, bits)| sum | bits)
 }
 
-/// The call, in `files`, which have room.
+/// Makes the call in `files`, which has room.
 fn wait(
     files: &mut [pollfd],
     count: i32,
@@ -92,7 +93,7 @@ fn wait(
     report(files, bits)
 }
 
-/// Writes the sets anew: how many bits are in them.
+/// Writes the sets. Returns the number of bits in them.
 fn report(files: &[pollfd], bits: [Bits; 3]) -> i32 {
     let mut found = 0;
     for file in files {

@@ -5,7 +5,7 @@ use crate::connection::sockets::Leaving;
 use crate::epoll::handover;
 use crate::pairing::offer;
 
-/// Counts a socket that has ended, and frees it.
+/// Counts a socket that has ended, and frees its record.
 pub fn finish(leaving: Leaving) {
     if leaving.is_last {
         outcome::ended(&leaving);
@@ -13,7 +13,7 @@ pub fn finish(leaving: Leaving) {
     free(leaving);
 }
 
-/// The kernel has closed a socket that is counted already. A record that nobody holds is free again.
+/// The kernel has closed a socket that was counted already. Frees its record if nobody holds it.
 pub fn free(leaving: Leaving) {
     if !leaving.is_last {
         return;

@@ -1,4 +1,4 @@
-//! Other programs that get this one's descriptors: by exec, by a start, or in a message.
+//! Other programs that get this one's descriptors: by exec, by a spawn, or in a message.
 
 use core::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::memory::descriptors;
 use crate::os::{errno, own_call, real};
 use crate::pairing::offer;
 
-/// Before another program takes this process's place.
+/// Before another program replaces this process.
 pub fn before_replacement() {
     if own_call::are_over() {
         return;
@@ -21,7 +21,7 @@ pub fn before_replacement() {
     offer::leave(offer::tally());
 }
 
-/// Another program will close this one, in order, where nobody is to see it.
+/// Another program will close this connection, in order, where this library does not see it.
 fn leave_to_kernel(socket: &Socket, fd: i32) {
     if is_inherited(fd) {
         return;
@@ -32,20 +32,20 @@ fn leave_to_kernel(socket: &Socket, fd: i32) {
             connection.leave_to_program();
         } else {
             connection.leave_to_others(true);
-            // This process counts from here on, and has it no more.
+            // From here on this process is counted as a holder, and does not have it.
             socket.shared.is_replaced.store(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Does a program that is started have this descriptor?
+/// Whether a program that is started gets this descriptor.
 fn is_inherited(fd: i32) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
-/// Before another program is started; `has_actions`: after steps that may copy descriptors.
+/// Before another program is started. `has_actions`: steps before the start may copy descriptors.
 pub fn hand_over(has_actions: bool) {
     let goes_on = |fd| is_inherited(fd) || (has_actions && descriptors::is_named(fd));
     errno::keep(|| {
@@ -57,17 +57,17 @@ pub fn hand_over(has_actions: bool) {
     });
 }
 
-/// What is in sets that another program may have goes back to the kernel, and those are the program's own.
+/// Returns connections in sets that another program may have to the kernel, and gives those sets back to the program.
 fn empty_shared_sets() {
     let is_shared = |fd| sockets::socket(fd).is_some_and(|socket| handover::is_shared(&socket));
     fallback::hand_back(is_shared, Reason::Epoll);
-    // One that another thread was making ready meanwhile is ready by now, or never.
+    // A connection that another thread was preparing is carried by now, or never will be.
     offer::settle();
     fallback::hand_back(is_shared, Reason::Epoll);
     handover::leave_shared();
 }
 
-/// Before the descriptors that `each` visits go to programs that may not know this library.
+/// Before the descriptors that `each` visits are passed to programs that may not have this library.
 pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
     errno::keep(|| {
         fallback::hand_back_each(

@@ -1,4 +1,4 @@
-//! The end of the process, in order.
+//! The orderly exit of the process.
 
 use core::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::epoll::{handover, sets};
 use crate::os::{own_call, pid};
 use crate::pairing::offer;
 
-/// The process ends in order: its peers are told to look.
+/// The process exits in order: its peers are told to check.
 pub fn end() {
     if own_call::are_over() || !pid::is_noted() {
         return;
@@ -23,7 +23,8 @@ pub fn end() {
         if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
             match is_last {
                 true => connection.take_leave(),
-                // Those that count may be none: a child that has become another program counts as long as that runs.
+                // The counted holders may be gone: a child that has executed another program counts for as long as that
+                // runs.
                 false => connection.leave_to_others(true),
             }
             connection.tell(News::Route);
@@ -33,10 +34,10 @@ pub fn end() {
             outcome::ended(socket);
         }
         sockets::let_go(socket.shared);
-        // Nobody else is in the middle of something: it may be used again.
+        // No other thread is using it: the record may be reused.
         // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
         if is_last && socket.local.users.load(Ordering::SeqCst) == 1 {
-            // Its registrations would be the next socket's.
+            // Otherwise its registrations would be those of the next socket in this record.
             handover::forget(socket);
             // Release: pairs with the exchange in `sockets::track`.
             socket.shared.used.store(0, Ordering::Release);
@@ -47,7 +48,7 @@ pub fn end() {
     offer::leave(tally);
 }
 
-/// A thread ends by itself: the process with it, if it is the last one.
+/// A thread ends by itself. If it is the last one, the process ends with it.
 pub fn end_thread() {
     if own_call::are_over() {
         return;

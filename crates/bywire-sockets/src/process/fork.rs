@@ -1,4 +1,4 @@
-//! Forks: what the child has of its own, and what both go on with.
+//! Forks: what the child gets, and what parent and child both keep.
 
 use core::cell::Cell;
 use core::ptr;
@@ -12,25 +12,25 @@ use crate::pairing::offer;
 use crate::process::{closing, signals};
 use crate::wakeup::doorbell;
 
-/// A word that a forked child finds wiped; null: there is none.
+/// A word that a forked child finds zeroed; null: there is none.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
+    // Constant and without a destructor: the thread-local variables allocate and register nothing.
     /// This thread waits for the child of its next fork, by a pipe.
     static AWAITS: Cell<bool> = const { Cell::new(false) };
-    /// That pipe: where to read, and where to write.
+    /// The ends of that pipe for reading and for writing.
     static PIPE: Cell<[i32; 2]> = const { Cell::new([-1; 2]) };
-    /// The number of a fork of this thread's, which may have failed; 0: none.
+    /// The number of this thread's last fork, which may have failed; 0: none.
     static FORK: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The next fork of this thread is a `vfork`: [`awaited_child`] is for after it.
+/// The next fork of this thread is a `vfork`. [`awaited_child`] is called after it.
 pub fn await_next_child() {
     AWAITS.set(true);
 }
 
-/// In the parent: what ends when the child has become another program, or has ended.
+/// In the parent: a pipe that ends when the child has executed another program, or has ended.
 pub fn awaited_child() -> Option<i32> {
     let [end, _] = PIPE.replace([-1; 2]);
     (end >= 0).then_some(end)
@@ -44,7 +44,7 @@ pub extern "C" fn before_fork() {
     sockets::count_fork(fork);
     sets::count_fork(fork);
     FORK.set(fork);
-    // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
+    // From here to the end of the fork no other thread forks: its child would have the pipe as well.
     if AWAITS.replace(false) {
         let mut ends = [-1; 2];
         // SAFETY: room for two descriptors.
@@ -58,7 +58,8 @@ fn close_end(index: usize) {
     if let Some(end) = PIPE.get().get(index)
         && *end >= 0
     {
-        // SAFETY: a descriptor of ours. By number, as no thread is cancelled in `fork`.
+        // SAFETY: this library's own descriptor. The call is made by number, because a thread cannot be cancelled in
+        // `fork`.
         errno::keep(|| unsafe { real::syscall(libc::SYS_close, *end as usize, 0, 0, 0, 0, 0) });
     }
 }
@@ -71,7 +72,7 @@ pub extern "C" fn after_fork_in_parent() {
     descriptors::end_fork();
 }
 
-/// Forks by `real`: the handlers behind a fork are not told whether it has failed, and this is.
+/// Forks by `real`. The fork handlers are not told whether the fork has failed; the caller of `real` is.
 pub fn fork(real: impl FnOnce() -> i32) -> i32 {
     FORK.set(0);
     let child = real();
@@ -100,7 +101,7 @@ pub fn after_fork_in_child() {
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();
     offer::after_fork_in_child();
-    // The other end closes with the child's exec, or its end.
+    // The other end closes with the child's exec, or its exit.
     close_end(0);
     PIPE.set([-1; 2]);
     descriptors::end_fork();
@@ -109,7 +110,7 @@ pub fn after_fork_in_child() {
 /// Makes the word by which a fork is noticed without asking the kernel each time.
 pub fn mark() {
     const PAGE_BYTES: usize = 4096;
-    // SAFETY: a new private mapping, which stays.
+    // SAFETY: a new private mapping that is never removed.
     unsafe {
         let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let page =
@@ -117,23 +118,23 @@ pub fn mark() {
         if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
             return;
         }
-        // Release: pairs with the acquire loads of the mark; its page is mapped before.
+        // Release: pairs with the acquire loads of the mark. Its page is mapped before.
         MARK.store(page.cast(), Ordering::Release);
     }
     set_mark();
 }
 
 fn set_mark() {
-    // SAFETY: null, or a page that stays.
+    // SAFETY: null, or a page that is never removed.
     // Acquire: pairs with the release store where the page is mapped.
     if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
 }
 
-/// Has this process come from a raw system call, which nobody has told of?
+/// Whether this process was made by a raw system call, for which no handler has run.
 pub fn is_missed() -> bool {
-    // SAFETY: null, or a page that stays.
+    // SAFETY: null, or a page that is never removed.
     // Acquire: pairs with the release store where the page is mapped.
     if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
     {

@@ -1,24 +1,24 @@
-//! Programs in Go call the kernel by themselves, past this library.
+//! Recognises programs in Go, which make system calls by themselves and bypass this library.
 
 use core::ffi::{c_int, c_void};
 
-/// The owner of the note in which Go's linker identifies what it has made, and the note's kind.
+/// The owner of the ELF note by which Go's linker identifies its output, and the note's type.
 const OWNER: &[u8] = b"Go\0\0";
 const BUILD: u32 = 4;
-/// Owner's length, description's length, kind.
+/// The length of the owner, the length of the description, and the type.
 const HEADER_BYTES: usize = 12;
 
-/// Was this program made by Go's linker? Its libraries do not count.
+/// Whether Go's linker has made this program. Its libraries do not count.
 pub fn is_program() -> bool {
     let mut found = false;
-    // SAFETY: the function takes what the C library gives it, and is called before this one returns.
+    // SAFETY: the function takes what the C library passes, and is called before this one returns.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
 }
 
-/// Looks at the notes of the first object, which is the program.
+/// Examines the notes of the first object, which is the program.
 unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the C library's own structures; what the headers name is mapped for as long as the program runs.
+    // SAFETY: the C library's own structures. What the headers name stays mapped while the program runs.
     unsafe {
         let object = &*object;
         for index in 0..usize::from(object.dlpi_phnum) {
@@ -30,11 +30,11 @@ unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, found: 
             }
         }
     }
-    // No further object.
+    // Visits no further object.
     1
 }
 
-/// Is Go's note among these? Each part of one begins at a multiple of four.
+/// Whether Go's note is among these. Each part of a note is aligned to four bytes.
 fn has_mark(mut notes: &[u8]) -> bool {
     loop {
         let word = |at: usize| {

@@ -1,4 +1,5 @@
-//! io_uring, through which a program reaches any descriptor past this library: it is refused, or else nothing is carried.
+//! `io_uring`, through which a program reaches any descriptor past this library. It is refused, or else nothing is
+//! carried.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +9,19 @@ use bywire_pairing::reason::Reason;
 use crate::connection::fallback;
 use crate::pairing::offer;
 
-/// What the kernel and most containers answer where it is forbidden.
+/// What the kernel and most containers return where `io_uring` is forbidden.
 pub const REFUSED: c_int = libc::EPERM;
-/// The library that most programs make their rings by.
+/// The library by which most programs make their rings.
 const LIBURING: &CStr = c"liburing.so.2";
 
 static IS_KEPT: AtomicBool = AtomicBool::new(false);
 
-/// The program may have rings.
+/// Allows the program to make rings.
 pub fn keep() {
     IS_KEPT.store(true, Ordering::Relaxed);
 }
 
-/// May the program make a ring now? If so, all that it has is the kernel's from here on.
+/// Whether the program may make a ring now. If so, all its connections return to the kernel.
 pub fn permit() -> bool {
     if !offer::is_configured() {
         return true;
@@ -32,9 +33,9 @@ pub fn permit() -> bool {
     true
 }
 
-/// A function of liburing's, behind ours of the same name; it may have been loaded for a part of the program alone.
+/// The function of liburing behind the hook of the same name. It may have been loaded for a part of the program only.
 pub fn of_liburing(name: &CStr) -> Option<*mut libc::c_void> {
-    // SAFETY: valid names; a library that is loaded already stays.
+    // SAFETY: valid names. A library that is loaded already stays loaded.
     let found = unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
         if next.is_null() {

@@ -1,4 +1,4 @@
-//! Descriptors of the program's: how sockets begin, are duplicated, shut down and closed.
+//! The program's descriptors: how sockets are made, duplicated, shut down and closed.
 
 use core::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::pairing::offer;
 use crate::process::{closing, fork};
 use crate::wakeup::doorbell;
 
-/// A new socket: TCP ones are followed from here on.
+/// A new socket. TCP sockets are tracked from here on.
 pub fn after_socket(fd: i32, domain: i32, kind: i32, protocol: i32) {
     let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & 0xF == libc::SOCK_STREAM
@@ -25,7 +25,7 @@ pub fn after_socket(fd: i32, domain: i32, kind: i32, protocol: i32) {
     }
 }
 
-/// A connection that a listener has taken.
+/// A connection that a listener has accepted.
 pub fn after_accept(listener: i32, fd: i32) {
     if fd < 0 || !offer::is_possible() {
         return;
@@ -39,7 +39,7 @@ pub fn after_accept(listener: i32, fd: i32) {
     });
 }
 
-/// `close`, around the kernel's.
+/// `close`, around the kernel's own.
 pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
     match descriptors::kind(fd) {
         DescriptorKind::Untracked => return real(),
@@ -55,8 +55,8 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
-/// Leaves calls that sleep with a connection a descriptor, if `fd` is the last one: over TCP they go on, and the connection
-/// ends when they are over.
+/// Keeps a duplicate for calls that sleep with a connection, if `fd` is its last descriptor. Over TCP such calls
+/// continue, and the connection ends when they return.
 fn keep_for_waiters(fd: i32) {
     jumps::forget();
     let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) else { return };
@@ -77,16 +77,16 @@ fn keep_for_waiters(fd: i32) {
     });
 }
 
-/// What was kept for waiters, if nobody waits any more.
+/// Closes the duplicate that was kept for sleeping calls, if none is left.
 pub fn close_kept(left: Option<u32>) {
     if let Some(kept) = left {
         let kept = kept as i32 - 1;
-        // SAFETY: a descriptor that calls of ours alone know.
+        // SAFETY: a descriptor that only calls of this library know.
         errno::keep(|| close(kept, || unsafe { real::close(kept) }));
     }
 }
 
-/// Takes `fd` out of the table, and tells the kernel how its end will be.
+/// Removes `fd` from the table, and tells the kernel how to end the connection.
 pub fn before_close(fd: i32) -> Option<Leaving> {
     notice_fork();
     keep_for_waiters(fd);
@@ -102,8 +102,8 @@ pub fn before_close(fd: i32) -> Option<Leaving> {
             connection.leave_to_others(false);
         }
     }
-    // Bytes that were given back by now went through the kernel. The end is counted before the peer can see it: then the
-    // program may end, while this thread is still in its close.
+    // Bytes that were returned by now went through the kernel. The end is counted before the peer can see it, because
+    // the program may exit while this thread is still in its close.
     if leaving.is_last {
         log::ending(&leaving);
         outcome::ended(&leaving);
@@ -111,7 +111,7 @@ pub fn before_close(fd: i32) -> Option<Leaving> {
     Some(leaving)
 }
 
-/// The kernel has closed it.
+/// After the kernel has closed the socket.
 pub fn after_close(leaving: Option<Leaving>) {
     let Some(leaving) = leaving else { return };
     if leaving.is_last
@@ -124,7 +124,7 @@ pub fn after_close(leaving: Option<Leaving>) {
     closing::free(leaving);
 }
 
-/// `close_range`: the library's own descriptors stay.
+/// `close_range`: the library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) -> i32) -> i32 {
     if flags & libc::CLOSE_RANGE_CLOEXEC as i32 != 0 || first > last {
         return real(first, last);
@@ -150,7 +150,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
     status
 }
 
-/// After `dup` and its like: `new` is what `old` is.
+/// After `dup` and similar calls: `new` is a duplicate of `old`.
 pub fn after_dup(old: i32, new: i32) {
     if new >= 0
         && new != old
@@ -160,7 +160,7 @@ pub fn after_dup(old: i32, new: i32) {
     }
 }
 
-/// `dup2` and `dup3`, around the kernel's: whatever `new` was is closed by it.
+/// `dup2` and `dup3`, around the kernel's own, which closes what `new` was.
 pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
     if old == new || descriptors::kind(old) == DescriptorKind::Hidden {
         return if old == new { real() } else { errno::fail(libc::EBADF) as i32 };
@@ -168,14 +168,14 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
     match descriptors::kind(new) {
         DescriptorKind::Untracked => {}
         DescriptorKind::Hidden => make_way(new),
-        // It stays what it is: to the kernel as well, whose registrations of it go on.
+        // It stays what it is. That holds for the kernel too, whose registrations of it stay.
         same @ (DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
             if same == descriptors::kind(old) =>
         {
             return real();
         }
         DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {
-            // Nothing of `new` is given up for a call that fails.
+            // A call that fails leaves `new` as it is.
             // SAFETY: no pointers.
             if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 || !kernel::may_make(new) {
                 return real();
@@ -192,9 +192,9 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
-/// The program wants this very number: the library's own descriptor moves.
+/// The program asks for this very number: the library's own descriptor moves to another one.
 fn make_way(fd: i32) {
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of this library.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     descriptors::unhide(fd);
     if moved >= 0 {
@@ -204,7 +204,7 @@ fn make_way(fd: i32) {
     }
 }
 
-/// `shutdown`, around the kernel's.
+/// `shutdown`, around the kernel's own.
 pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     let Some(socket) = sockets::socket(fd) else { return real() };
     let (ends_receiving, ends_sending) =
@@ -213,7 +213,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         Ok(connection) => connection,
         Err(plain) => {
             let status = real();
-            // It may be carried later: what the kernel then says of its end is our own doing.
+            // The socket may be carried later. Then the end that the kernel reports is this end's own doing.
             if status == 0 {
                 let bits =
                     if ends_receiving { SHUT } else { 0 } | if ends_sending { SHUT_SENDING } else { 0 };
@@ -224,7 +224,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     };
     connection.serve();
     connection.ask_kernel();
-    // What has ended both ways cannot be shut down for its peer: that one has heard something else.
+    // A connection that has ended both ways cannot be shut down for its peer, which was told something else.
     let is_over = connection.shared.ended.load(Ordering::Relaxed) & arena::HUNG_UP != 0;
     if ends_receiving {
         connection.shared.ended.fetch_or(SHUT, Ordering::Relaxed);
@@ -233,17 +233,17 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         connection.end_before_the_kernels(false);
         let _held = connection.shared.sending.hold();
         let before = connection.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
-        // An end that still receives has half a connection; a killed one is then to be a reset, as nothing else
-        // would tell its peer, who goes on sending.
+        // An end that still receives has half a connection. Its death must be a reset, because nothing else would tell
+        // its peer, which goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
             STREAM.raise(&connection.own, HALF);
-            // What was asked back comes through the kernel, which answers for it.
+            // What the peer asked to have back comes through the kernel, which then answers for it.
             if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
                 connection.guard();
             }
         }
     }
-    // What comes from now on is answered by a reset, as by an end that is closed.
+    // Bytes that arrive from now on are answered by a reset, as a closed end answers them.
     let ended = connection.shared.ended.load(Ordering::Relaxed);
     if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over {
         STREAM.raise(&connection.own, LEAVING);
@@ -262,44 +262,44 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
-/// Is something owed? Then the kernel is told the end of what we send when it has all of that.
+/// Whether something is owed. If so, the kernel is told the end of this direction once it has all of that.
 fn is_shut_when_paid(connection: &Connection) -> bool {
-    // A payer holds it as well: either the last of it is still to be paid, or nothing is.
+    // A payer holds the lock as well: either the last bytes are still to be paid, or nothing is owed.
     let _held = connection.shared.sending.hold();
     let is_owing = connection.owes();
     if is_owing {
-        // Relaxed: ordered by the lock, as the load in `Connection::paid`.
+        // Relaxed: ordered by the lock, as is the load in `Connection::paid`.
         connection.shared.shuts.store(1, Ordering::Relaxed);
     }
     is_owing
 }
 
-/// `fd` is a new TCP socket.
+/// Tracks `fd`, a new TCP socket.
 fn track(fd: i32) {
     forget_stale(fd);
     sockets::track(fd);
 }
 
-/// `fd` is a new epoll set.
+/// Tracks `fd`, a new epoll set.
 pub fn track_set(fd: i32) {
     forget_stale(fd);
     sets::track(fd);
 }
 
-/// `new` means what `old` does.
+/// Tracks `new` as a duplicate of `old`.
 fn duplicate(old: i32, new: i32) {
     forget_stale(new);
     sockets::duplicate(old, new);
 }
 
-/// A number that the kernel has given anew was closed behind our back.
+/// The kernel has reused a number that was closed without this library's notice.
 fn forget_stale(fd: i32) {
     if let Some(leaving) = forget(fd) {
         closing::finish(leaving);
     }
 }
 
-/// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
+/// Removes `fd` from the table, before the kernel closes it and reuses its number.
 fn forget(fd: i32) -> Option<Leaving> {
     match descriptors::kind(fd) {
         DescriptorKind::Untracked => None,
@@ -311,18 +311,18 @@ fn forget(fd: i32) -> Option<Leaving> {
     }
 }
 
-/// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
+/// This process no longer belongs to its family: it holds nothing, and none of its descriptors is tracked.
 pub fn forget_all() {
     descriptors::each(|fd, kind| {
         let DescriptorKind::Socket(_) = kind else { return };
         let Some(leaving) = forget(fd) else { return };
-        // A call of another thread may be in the middle of it: then its place is not used again.
+        // A call of another thread may be using it. Then the record is not reused.
         // SeqCst: pairs with the change of the count by calls that enter and leave.
         if leaving.is_last && leaving.local.users.load(Ordering::SeqCst) == 1 {
             handover::forget(&leaving);
             let shared = leaving.shared;
             drop(leaving);
-            // Release: pairs with the exchange in `track`; the mappings are gone before.
+            // Release: pairs with the exchange in `track`. The mappings are gone before.
             shared.used.store(0, Ordering::Release);
         }
     });
@@ -333,7 +333,7 @@ pub fn forget_all() {
     });
 }
 
-/// In a forked child. What calls of other threads kept open is closed: those are not here.
+/// In a forked child. It closes what calls of the parent's other threads kept open: those threads do not exist here.
 pub extern "C" fn after_fork_in_child() {
     fork::after_fork_in_child();
     if !own_call::are_over() {
@@ -341,7 +341,7 @@ pub extern "C" fn after_fork_in_child() {
     }
 }
 
-/// A process that came from a raw system call counts as forked as soon as it closes something.
+/// A process that was made by a raw system call counts as forked as soon as it closes something.
 pub fn notice_fork() {
     if fork::is_missed() {
         thread::forget();

@@ -1,4 +1,4 @@
-//! What a process does with its connections: fork, exec, signals, sandboxes, its end.
+//! What a process does with its connections: fork, exec, signals, sandboxes, exit.
 
 pub mod closing;
 pub mod exec;

@@ -1,9 +1,10 @@
-//! Programs that forbid themselves calls of the kernel (`seccomp`), or were started where some are forbidden.
+//! Programs that restrict their own system calls (`seccomp`), or were started with such a restriction.
 //!
-//! A filter's author did not think of this library: one call too many may end the program. So everything is brought back
-//! before a filter is installed. From then on the library does nothing: each call is the C library's, as the program has made
-//! it. The same holds for children, and for programs that are started behind such a filter. A filter around `bywire run`
-//! itself, as of a container or systemd, is different: it has to allow the calls that docs/sockets.md names.
+//! The author of a filter did not consider this library: one unexpected system call may end the program. So all
+//! connections return to the kernel before a filter is installed. From then on the library does nothing: each call goes
+//! to the C library as the program has made it. The same holds for children, and for programs that are started behind
+//! such a filter. A filter around `bywire run` itself, such as that of a container or systemd, is different: it must
+//! allow the calls that docs/sockets.md lists.
 
 use core::ffi::c_int;
 
@@ -20,12 +21,12 @@ use crate::pairing::offer;
 use crate::process::{lifecycle, signals};
 use crate::wakeup::doorbell;
 
-/// How long it waits for others: a thread that is stopped, as in a debugger, may never come.
+/// How long to wait for other threads. A thread that is stopped, for instance in a debugger, may never come.
 const AWAIT_NS: u64 = 2_000_000_000;
 
-/// When the library is loaded: is it behind more filters than `bywire run` was?
+/// Whether the program has more filters than `bywire run` had, when the library is loaded.
 ///
-/// By calls that the dynamic loader has made just before. Where that cannot be told, it is.
+/// It makes only system calls that the dynamic loader has just made. In case of doubt the result is `true`.
 pub fn find(known: u32) -> bool {
     const STATUS_BYTES: usize = 16 << 10;
     let mut text = [0u8; STATUS_BYTES];
@@ -51,7 +52,7 @@ pub fn find(known: u32) -> bool {
 /// Before `prctl`.
 pub fn before_prctl(option: c_int, mode: usize, program: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
-    // Without a program it is a question: whether there are filters at all.
+    // Without a program the call only asks whether there are filters.
     if option == libc::PR_SET_SECCOMP && (is_strict || program != 0) {
         errno::keep(|| withdraw(Reason::Sandbox));
     }
@@ -65,7 +66,7 @@ pub fn before_seccomp(operation: usize, program: usize) {
     }
 }
 
-/// Brings everything back, tells what there is to tell, and does nothing from here on.
+/// Returns all connections to the kernel, reports what there is to report, and does nothing from here on.
 pub fn withdraw(reason: Reason) {
     if own_call::are_over() {
         return;
@@ -89,7 +90,7 @@ pub fn withdraw(reason: Reason) {
 
 fn leave(reason: Reason) {
     fallback::all_to_kernel(reason);
-    // One that another thread was making ready meanwhile is ready by now, or never.
+    // A connection that another thread was preparing is carried by now, or never will be.
     offer::settle();
     fallback::all_to_kernel(reason);
     let tally = offer::tally();
@@ -111,8 +112,8 @@ fn leave(reason: Reason) {
     offer::leave(tally);
 }
 
-/// Those that sleep where only a word or a bell would wake them look again, and make the program's own calls. None is in a
-/// call of the library's any more.
+/// Threads that sleep where only a futex word or a doorbell would wake them check again, and make the program's own
+/// calls. Afterwards none is in a call of the library any more.
 fn await_threads() {
     let end_ns = kernel::now_ns() + AWAIT_NS;
     loop {

@@ -1,8 +1,9 @@
-//! The program's signal handlers wait while a lock of ours is held, for a copy's time.
+//! Defers the program's signal handlers while this library holds a lock, which takes as long as a copy.
 //!
-//! Handlers are called through [`deliver`]. One that comes while this thread holds a lock is put aside with all
-//! others blocked, and sent to the thread anew when the lock is free: so no handler finds a connection half changed, and
-//! none that jumps out of a call leaves a lock behind. Nothing of this costs a system call unless a signal comes.
+//! Handlers are called through [`deliver`]. A signal that arrives while this thread holds a lock is put aside, with all
+//! others blocked, and is sent to the thread again when the lock is free. So no handler finds a connection in the
+//! middle of a change, and none that jumps out of a call leaves a lock held. This costs no system call unless a signal
+//! arrives.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -18,9 +19,9 @@ use crate::os::{errno, own_call, real};
 
 const SIGNALS: usize = 65;
 
-/// What the program has asked for, where it is a function.
+/// The handler that the program has set, if it is a function.
 struct Handler {
-    /// 0: not ours.
+    /// 0: not set through this library.
     function: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
@@ -31,18 +32,19 @@ static HANDLERS: [Handler; SIGNALS] =
         SIGNALS];
 static CHANGING: Lock<{ rank::HANDLERS }> = Lock::new();
 
-/// The thread that was changing a handler stayed behind.
+/// Clears the lock in a forked child: the thread that was changing a handler does not exist there.
 pub fn after_fork_in_child() {
     CHANGING.reset();
 }
 
-/// What a thread does wrong itself cannot wait: the same instruction would fail again.
+/// Whether the thread itself has raised the signal by a fault. Such a signal cannot wait: the same instruction would
+/// fault again.
 fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
-    // SAFETY: the kernel's own.
+    // SAFETY: the kernel's own structure.
     signal_deferral::FAULTS.contains(&number) && unsafe { (*information).si_code } > 0
 }
 
-/// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
+/// The kernel calls this function for every handler of the program. All signals are blocked when it begins.
 extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     let (place, stack) = stacks(context);
     let is_put_aside = THREAD.with(|thread| {
@@ -51,9 +53,9 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
             return false;
         }
         if thread.is_waiting.get() {
-            // One waits already: this one waits in the kernel, blocked.
+            // One is deferred already: this one waits in the kernel, blocked.
             block_rest(context, 1 << (number - 1));
-            // SAFETY: the kernel's own structure, as it told it.
+            // SAFETY: the kernel's own structure, as the kernel has passed it.
             unsafe { signal_deferral::send_again(number, information) };
             return true;
         }
@@ -73,7 +75,8 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
         if let Some(noted) = fault {
             noted.end(|| {});
             THREAD.with(|thread| {
-                // One has come during the handler of the fault, and waits until the copy is over, as do others from here on.
+                // A signal came during the handler of the fault. It waits until the copy is over, as do others from
+                // here on.
                 if !was_waiting && thread.is_waiting.get() {
                     keep_mask(thread, block_rest(context, 0));
                 }
@@ -82,11 +85,11 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
     }
 }
 
-/// Blocks, for what was interrupted, all signals but those of faults, and `others`: what was blocked before.
+/// Blocks all signals but those of faults, and `others`, in what was interrupted. Returns the mask that was in force.
 fn block_rest(context: *mut c_void, others: u64) -> u64 {
     let faults = signal_deferral::FAULTS.iter().fold(0, |bits, number| bits | 1 << (number - 1));
-    // SAFETY: the kernel's own structure; the mask in it is what this thread goes on with. C's type is longer than the kernel's
-    // eight bytes, which are all that may be touched.
+    // SAFETY: the kernel's own structure, whose mask is the one that the thread continues with. C's type is longer than
+    // the kernel's eight bytes, and only those may be accessed.
     unsafe {
         let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
         let before = mask.read();
@@ -95,13 +98,13 @@ fn block_rest(context: *mut c_void, others: u64) -> u64 {
     }
 }
 
-/// What is blocked again when the signal that was put aside is sent anew.
+/// Sets the mask that is restored when the deferred signal is sent again.
 fn keep_mask(thread: &signal_deferral::Thread, mask: u64) {
-    // SAFETY: this thread's own; the first eight bytes of a mask are all that the kernel has.
+    // SAFETY: this thread's own. The kernel's mask is only the first eight bytes.
     unsafe { (*thread.mask.get()).as_mut_ptr().cast::<u64>().write(mask) };
 }
 
-/// Where on its stack a thread was interrupted, and which stack its handlers may be on.
+/// The position on its stack where a thread was interrupted, and the stack that its handlers may run on.
 fn stacks(context: *mut c_void) -> (usize, (usize, usize)) {
     // SAFETY: the kernel's own structure.
     let context = unsafe { &*context.cast::<ucontext_t>() };
@@ -109,13 +112,13 @@ fn stacks(context: *mut c_void) -> (usize, (usize, usize)) {
     (place, (context.uc_stack.ss_sp as usize, context.uc_stack.ss_size))
 }
 
-/// A buffer of the program's cannot be used, in the middle of a copy with locks held. Its handler puts that right and returns,
-/// or jumps out: then the jump gives the locks back.
+/// A buffer of the program caused a fault, in the middle of a copy with locks held. The program's handler repairs the
+/// fault and returns, or jumps out. A jump releases the locks.
 fn begin_fault(place: usize, held: u32) -> Noted {
     jumps::note(place, GiveBack { ends: |_| {}, left: was_left_faulty, argument: held as usize })
 }
 
-/// A handler has jumped out of a copy, for which so many locks were held.
+/// A handler has jumped out of a copy that held this many locks.
 fn was_left_faulty(held: usize) {
     sockets::each_held(|socket, fd| {
         if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::mapped) {
@@ -133,7 +136,7 @@ fn was_left_faulty(held: usize) {
 
 fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     let Some(handler) = HANDLERS.get(number as usize) else { return };
-    // Acquire: pairs with the release stores of the function; what belongs to it is written before.
+    // Acquire: pairs with the release stores of the function. The fields that belong to it are written before.
     let function = handler.function.load(Ordering::Acquire);
     let (flags, mut mask) = (handler.flags.load(Ordering::Relaxed), handler.mask.load(Ordering::Relaxed));
     if function == 0 {
@@ -142,13 +145,13 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     if flags & libc::SA_NODEFER == 0 {
         mask |= 1 << (number - 1);
     }
-    // SAFETY: the context is the kernel's; the mask of this thread alone is changed, to what the kernel would have set; the
+    // SAFETY: the context is the kernel's. Only this thread's mask is changed, to what the kernel would have set. The
     // function is the program's, and takes three arguments or ignores two of them.
     unsafe {
         if flags & libc::SA_RESETHAND != 0 {
-            // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
+            // Release: pairs with the acquire load in `deliver`, after which the rest is read.
             handler.function.store(0, Ordering::Release);
-            // The kernel, too, keeps what else was asked for.
+            // The kernel, too, keeps the other settings.
             let mut ordinary = action(libc::SIG_DFL, flags);
             (&raw mut ordinary.sa_mask).cast::<u64>().write(handler.mask.load(Ordering::Relaxed));
             real::sigaction(number, &raw const ordinary, core::ptr::null_mut());
@@ -163,20 +166,20 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
             core::mem::transmute(function);
         function(number, information, context);
     }
-    // Behind it: what it has called itself is over.
+    // After the handler has returned: the library's calls that it made are over.
     if flags & libc::SA_RESTART == 0 {
         THREAD.with(|thread| thread.is_interrupted.store(1, Ordering::Relaxed));
     }
 }
 
 fn action(function: usize, flags: c_int) -> libc::sigaction {
-    // SAFETY: noughts are a valid action.
+    // SAFETY: zeros are a valid action.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     (action.sa_sigaction, action.sa_flags) = (function, flags);
     action
 }
 
-/// The program's own handlers are the kernel's again.
+/// Sets the program's own handlers in the kernel again.
 pub fn give_back() {
     let _held = CHANGING.hold_undisturbed();
     for (number, handler) in HANDLERS.iter().enumerate() {
@@ -185,7 +188,7 @@ pub fn give_back() {
             continue;
         }
         let mut own = action(function, handler.flags.load(Ordering::Relaxed));
-        // SAFETY: the first eight bytes of a mask are all that the kernel has; a live structure, of the program's own handler.
+        // SAFETY: the kernel's mask is only the first eight bytes; a live structure, with the program's own handler.
         unsafe {
             (&raw mut own.sa_mask).cast::<u64>().write(handler.mask.load(Ordering::Relaxed));
             real::sigaction(number as c_int, &raw const own, core::ptr::null_mut());
@@ -200,19 +203,19 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
         // SAFETY: the program's own arguments, here and below.
         return unsafe { real::sigaction(number, new, old) };
     };
-    // The program's structures are read and written without the lock: they may be nowhere.
+    // The program's structures are read and written without the lock: their addresses may be invalid.
     // SAFETY: null, or the program's own.
     let given = unsafe { new.as_ref().copied() };
     let mut found = action(libc::SIG_DFL, 0);
     let status = exchange(number, handler, given, &mut found);
     if status == 0 && !old.is_null() {
-        // SAFETY: the program's own, which takes one.
+        // SAFETY: the program's own structure, which has room for one.
         unsafe { old.write(found) };
     }
     status
 }
 
-/// Sets what was `given`, and tells what was there.
+/// Sets the action that was `given`, and returns the earlier one.
 fn exchange(
     number: c_int,
     handler: &Handler,
@@ -225,13 +228,13 @@ fn exchange(
         handler.flags.load(Ordering::Relaxed),
         handler.mask.load(Ordering::Relaxed),
     );
-    // SAFETY: live structures; the first eight bytes of a mask are all that the kernel has.
+    // SAFETY: live structures. The kernel's mask is only the first eight bytes.
     let status = unsafe {
         match given {
             Some(given) if !matches!(given.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
                 handler.flags.store(given.sa_flags, Ordering::Relaxed);
                 handler.mask.store((&raw const given.sa_mask).cast::<u64>().read(), Ordering::Relaxed);
-                // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
+                // Release: pairs with the acquire load in `deliver`, after which the rest is read.
                 handler.function.store(given.sa_sigaction, Ordering::Release);
                 let kept = given.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
                 let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
@@ -247,7 +250,7 @@ fn exchange(
                 let new = given.as_ref().map_or(core::ptr::null(), |given| &raw const *given);
                 let status = real::sigaction(number, new, old);
                 if status == 0 && given.is_some() {
-                    // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
+                    // Release: pairs with the acquire load in `deliver`, after which the rest is read.
                     handler.function.store(0, Ordering::Release);
                 }
                 status
@@ -260,17 +263,17 @@ fn exchange(
     status
 }
 
-/// What the program is told was its own.
+/// Fills in the earlier action that is reported to the program.
 fn tell_old(told: &mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
     let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
     if told.sa_sigaction == deliver as usize && function != 0 {
         (told.sa_sigaction, told.sa_flags) = (function, flags);
-        // SAFETY: a live structure; the first eight bytes of a mask are all that the kernel has.
+        // SAFETY: a live structure. The kernel's mask is only the first eight bytes.
         unsafe { (&raw mut told.sa_mask).cast::<u64>().write(mask) };
     }
 }
 
-/// `signal` and its like, around the C library's: what that has set is taken over.
+/// `signal` and similar calls, around the C library's own, whose setting is then replaced by [`deliver`].
 pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
     let known = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number));
     let Some(handler) = known.filter(|_| !own_call::are_over()) else {

@@ -13,7 +13,8 @@ use crate::process::{exit, fork, golang, io_uring, lifecycle, sandbox};
 use crate::wakeup::spin;
 
 unsafe extern "C" {
-    /// The C library's: what `quick_exit` runs; behind its `at_quick_exit`, which is no symbol.
+    /// The C library's function that registers what `quick_exit` runs. `at_quick_exit` calls it and is no symbol of the
+    /// C library.
     fn __cxa_at_quick_exit(work: extern "C" fn(*mut c_void), library: *mut c_void) -> i32;
 }
 
@@ -21,11 +22,11 @@ extern "C" fn end_quickly(_: *mut c_void) {
     exit::end();
 }
 
-/// When the library is loaded.
+/// Runs when the library is loaded.
 pub fn begin() {
     real::find_all();
     sanitizer::find_all();
-    // SAFETY: names of the environment, and handlers that live as long as the library.
+    // SAFETY: names of environment variables, and handlers that live as long as the library.
     unsafe {
         let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
         if path.is_null() {
@@ -42,7 +43,8 @@ pub fn begin() {
         }
         let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
         if !loaded.is_null() {
-            // It takes no descriptor. The programs that this one starts find it there, or else its parent gone.
+            // A directory takes no descriptor. Programs that this one starts find it there, or else find their parent
+            // gone.
             libc::mkdir(loaded, 0o700);
         }
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
@@ -62,7 +64,7 @@ pub fn begin() {
                 spin::configure(CStr::from_ptr(cores));
             }
         }
-        // The first one that is put there runs last.
+        // The handler that is registered first runs last.
         __cxa_at_quick_exit(end_quickly, ptr::null_mut());
         libc::pthread_atfork(
             Some(fork::before_fork),

@@ -1,4 +1,4 @@
-//! Receiving over a socket of the program's.
+//! Receiving on the program's sockets.
 
 use core::sync::atomic::Ordering;
 
@@ -17,12 +17,12 @@ use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, threa
 use crate::pairing::offer;
 use crate::transfer::waiting::Waiting;
 
-/// Flags of a receive that do not concern the stream: the kernel answers them.
+/// Flags of a receive that does not concern the stream. The kernel answers it.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// How long the kernel is left alone with bytes that are under way in it.
+/// How long to wait for bytes that are on their way through the kernel.
 const UNDER_WAY_MS: i32 = 100;
 
-/// A receive, by whatever call it came: `real` is that call as it stands.
+/// A receive by any call. `real` is that call as the program has made it.
 #[inline(always)]
 pub fn receive(fd: i32, parts: impl FnOnce() -> Buffers, flags: i32, real: impl Fn() -> isize) -> isize {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return paying(fd, flags, real) };
@@ -58,7 +58,7 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
     }
 }
 
-/// Through the kernel, counted; `None`: it is carried by now.
+/// Receives through the kernel, counted; `None`: the connection is carried by now.
 fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = KernelCall::enter(&socket.shared.kernel_readers, socket.shared)?;
     let received = socket.away(|| paying(socket.fd, flags, real));
@@ -66,7 +66,7 @@ fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Opt
     Some(received)
 }
 
-/// Receives by a call of the kernel's. Whoever owes the kernel something does not sleep in it.
+/// Receives by a call of the kernel. A process that owes the kernel bytes does not sleep in it.
 #[inline(always)]
 pub fn paying(fd: i32, flags: i32, receive: impl Fn() -> isize) -> isize {
     match if owed::may_owe() { pay_until_input(fd, flags) } else { None } {
@@ -75,13 +75,14 @@ pub fn paying(fd: i32, flags: i32, receive: impl Fn() -> isize) -> isize {
     }
 }
 
-/// Waits for input, and pays meanwhile: `Some` error number ends the call. `None`: it does not wait, or nothing is owed.
+/// Waits for input, and pays meanwhile. `Some` error number ends the call. `None`: it does not wait, or nothing is
+/// owed.
 #[cold]
 fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
     if own_call::are_over() || flags & (ASIDE | libc::MSG_DONTWAIT) != 0 || kernel::is_nonblocking(fd) {
         return None;
     }
-    // A fault handler of the program may receive while this thread holds what paying needs.
+    // A fault handler of the program may receive while this thread holds locks that paying needs.
     if signal_deferral::is_holding() || kernel::ready(fd, libc::POLLIN) != 0 {
         return None;
     }
@@ -95,7 +96,7 @@ fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
             if !owed::may_owe() {
                 return None;
             }
-            // A handler may have come between two sleeps, too.
+            // A handler may also have run between two sleeps.
             let is_over = |number| match number {
                 libc::EAGAIN => deadline.is_some_and(|deadline| deadline <= kernel::now_ns()),
                 _ => {
@@ -117,17 +118,17 @@ fn pay_until_input(fd: i32, flags: i32) -> Option<i32> {
 #[inline(always)]
 fn count(shared: &SharedSocket, flags: i32, received: isize) {
     if received > 0 && flags & libc::MSG_PEEK == 0 {
-        // SeqCst: pairs with the loads in `offer::accounts_agree` and `Connection::source`, of who found nobody
-        // inside.
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `Connection::source`, which found nobody inside
+        // the kernel.
         shared.received.fetch_add(received as u64, Ordering::SeqCst);
     }
 }
 
-/// What one look at the connection came to.
+/// The result of one look at the connection.
 enum Step {
-    /// So many bytes.
+    /// This many bytes were received.
     Received(usize),
-    /// Nothing there.
+    /// There is nothing.
     Empty,
     /// Where the next byte is will be known in a moment.
     Moment,
@@ -135,9 +136,9 @@ enum Step {
     End,
     /// This error number.
     Failed(i32),
-    /// The program's own call is right again, for good.
+    /// The program's own call is right again, permanently.
     Real,
-    /// Look again.
+    /// Another look is needed.
     Again,
 }
 
@@ -149,15 +150,15 @@ fn receive_carried(
 ) -> isize {
     let (given_fd, mut waiting) = (connection.fd, None);
     let total = parts.total();
-    // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
+    // `MSG_WAITALL` is implemented here: part of the bytes may be in the kernel, part in the ring.
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
-    // Asked for once, as the time-out is, and as in the kernel: who changes them does not mean a call that sleeps already.
+    // Asked once, as is the timeout, and as in the kernel: a change does not affect a call that sleeps already.
     let mut returns_at_once = None;
     jumps::forget();
     signal_deferral::begin_call();
     loop {
-        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        // Another thread has returned all connections meanwhile. Only the program's own call is right now.
         if own_call::are_over() {
             return if done > 0 { done as isize } else { real() };
         }
@@ -198,13 +199,14 @@ fn receive_carried(
                 continue;
             }
             Step::Again => continue,
-            // Somebody else is in the middle of it, for microseconds, if nothing has stopped it.
+            // Another thread is halfway through a change, which takes microseconds unless it was stopped.
             Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
             Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
             Step::Failed(number) => return errno::fail(number),
-            // A call that waits already goes on, whatever its end was told since: the program's own would be a new one.
+            // A call that waits already continues, whatever its end was told since. The program's own call would be a
+            // new one.
             Step::Real if done == 0 && !owed::may_owe() && waiting.is_none() => {
                 let received = connection.away(|| match connection.fd == given_fd {
                     true => real(),
@@ -221,12 +223,12 @@ fn receive_carried(
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
         }
         let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
-        // As in the kernel, any handler ends a call that has a part of what it asks for: as one with a time-out.
+        // As in the kernel, any handler ends a call that has part of its bytes, as it ends one with a timeout.
         let deadline = if done > 0 { deadline.or(Some(u64::MAX)) } else { deadline };
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
             Step::Real => wait_in_kernel(connection, fruitless, deadline),
-            // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
+            // A sleeper that leaves the kernel wakes nobody, so these sleeps are short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
             _ if matches!(connection.source(), Ok(Source::Held)) && is_given_back(connection) => continue,
@@ -241,21 +243,22 @@ fn receive_carried(
     }
 }
 
-/// What the other end was asked for may be this very process's to give.
+/// The bytes that the other end was asked for may be ones that this very process must give.
 #[cold]
 fn is_given_back(connection: &Connection) -> bool {
     errno::keep(owed::serve_all);
     connection.source() != Ok(Source::Held)
 }
 
-/// Was the descriptor of a call that waits closed right now, and another one left to it?
+/// Checks whether the descriptor of a waiting call was closed just now, and another one was kept for it.
 #[cold]
 fn is_left_another(connection: &mut Connection) -> bool {
     let closed = connection.fd;
     connection.follow() && connection.fd != closed
 }
 
-/// What a call comes to that has slept; `None`: it looks again, by the descriptor that it was left if its own was closed.
+/// The result of a call after a sleep. `None`: it looks again, by the descriptor that was kept for it if its own was
+/// closed.
 fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
     match woken {
         Woken::Look if own_call::are_over() || connection.follow() => None,
@@ -266,7 +269,7 @@ fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option
     }
 }
 
-/// A call that owes the kernel something does not sleep there for what it receives: it pays meanwhile.
+/// A call that owes the kernel bytes does not sleep there until it receives some: it pays meanwhile.
 fn pay_first(connection: &Connection, deadline: &mut Option<Option<u64>>) -> Option<Woken> {
     if connection.in_ring().is_ok_and(|there| there > 0) {
         return None;
@@ -279,14 +282,14 @@ fn pay_first(connection: &Connection, deadline: &mut Option<Option<u64>>) -> Opt
     connection.pay_while_waiting(libc::POLLIN | libc::POLLRDHUP, deadline)
 }
 
-/// How long a moment may last.
+/// The longest duration of a moment.
 const MOMENT_NS: u64 = 1_000_000;
 
-/// Offers the core to others for as long as a moment lasts that began with the first call; `false`: it lasts longer.
+/// Offers the core to others for as long as the moment lasts that began with the first call. `false`: it lasts longer.
 ///
-/// The thread that makes the moment may wait for this very core. The account of spinning does not cover it, as each direction leaves
-/// the kernel once and comes back once. It is not slept through: a call that does not wait would report that there is nothing,
-/// and no edge would follow.
+/// The thread that ends the moment may wait for this very core. Spinning's allowance does not cover this, because each
+/// direction leaves the kernel once and returns once. A sleep is not possible: a non-blocking call would report that
+/// there is nothing, and no edge-triggered event would follow.
 fn is_short(since: &mut Option<u64>) -> bool {
     let now = kernel::now_ns();
     if now.saturating_sub(*since.get_or_insert(now)) >= MOMENT_NS {
@@ -297,7 +300,7 @@ fn is_short(since: &mut Option<u64>) -> bool {
     true
 }
 
-/// A stream has no seams: a call that has come to the end of what one place holds goes on in the next.
+/// A stream is continuous: a call that has read all bytes of one place continues with the next place.
 fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
@@ -308,7 +311,7 @@ fn has_more(connection: &Connection) -> bool {
     }
 }
 
-/// Takes what is there, without sleeping but for bytes that the kernel has promised.
+/// Takes what is there. It sleeps only for bytes that are already on their way through the kernel.
 fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
         return Ok(Step::Failed(libc::ECONNRESET));
@@ -343,7 +346,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             drop(held);
             match step {
-                // They are on their way: the kernel, too, sleeps for them.
+                // They are on their way. The kernel, too, sleeps for them.
                 Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
                     match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
                         Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
@@ -354,7 +357,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
         }
         Source::Held => {
-            // Another program that has the socket may have ended it.
+            // Another program that has the socket may have shut it down.
             connection.ask_kernel();
             match connection.source()? {
                 Source::Held => Ok(Step::Empty),
@@ -378,7 +381,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             let is_taken = flags & libc::MSG_PEEK == 0;
             let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
             if !is_taken && is_last && length == available {
-                // What follows is in the kernel again.
+                // The following bytes are in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
                 let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
                 count(connection.shared, flags, more);
@@ -393,7 +396,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
     }
 }
 
-/// Bytes are being taken out of the ring, until dropped: its writer takes none of them back meanwhile.
+/// Bytes are being taken out of the ring, until dropped. Its writer takes none of them back meanwhile.
 struct Taking<'a> {
     connection: &'a Connection,
 }
@@ -406,7 +409,7 @@ impl Drop for Taking<'_> {
 }
 
 impl Step {
-    /// A receive of no bytes at all is over at once.
+    /// A receive of no bytes returns at once.
     fn or_end(self, total: usize) -> Self {
         match self {
             Self::Received(0) if total == 0 => Self::End,
@@ -415,7 +418,8 @@ impl Step {
     }
 }
 
-/// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
+/// The writer is in the kernel. So this thread sleeps there, counted, and the writer's last piece wakes it at the
+/// latest.
 #[inline(never)]
 fn sleep_in_kernel(
     connection: &Connection,
@@ -442,7 +446,7 @@ fn sleep_in_kernel(
         _ => Step::Again,
     };
     if !sleeping.end(|| connection.leave_kernel(thread::number())) && !connection.is_as_it_was(use_of_place) {
-        // A handler has closed it, and what has come went to this call.
+        // A handler has closed it. The bytes received belong to this call.
         return Ok(match step {
             Step::Received(_) | Step::End => step,
             _ => Step::Failed(libc::EINTR),
@@ -450,31 +454,32 @@ fn sleep_in_kernel(
     }
     route?;
     Ok(match step {
-        // It has slept as long as the program allows.
+        // It has slept for as long as the program allows.
         Step::Empty => Step::Failed(libc::EAGAIN),
         step => step,
     })
 }
 
-/// The same for a call that has a part already, which any handler ends: the kernel would begin the receive of the rest anew.
+/// The same for a call that has part of its bytes, which any handler ends. The kernel would start a new receive for the
+/// rest.
 fn receive_rest(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
     let deadline = if waits { connection.deadline(libc::SO_RCVTIMEO) } else { Some(0) };
     loop {
         let now = kernel::now_ns();
-        // Not for long at once, as in `wait_in_kernel`.
+        // Short sleeps, as in `wait_in_kernel`.
         let look_ns = sleep::look_ns(usize::MAX);
         let left_ns = deadline.map_or(look_ns, |deadline| deadline.saturating_sub(now).min(look_ns));
         let until = owed::pay_before_wait(Some(left_ns)).map(|left| now.saturating_add(left));
         match kernel::wait_until(connection.fd, libc::POLLIN | libc::POLLRDHUP, until) {
-            // Another thread has closed the descriptor: its number may be another file's.
+            // Another thread has closed the descriptor. Its number may mean another file.
             Ok(_) | Err(libc::EAGAIN) if !connection.is_current() => return Step::Failed(libc::EBADF),
-            // Only a turn is over.
+            // Only one short sleep is over.
             Err(libc::EAGAIN) if deadline.is_none_or(|deadline| deadline > kernel::now_ns()) => {}
             Err(number) => return Step::Failed(number),
             Ok(_) => {
                 return match take_from_kernel(connection, parts, done, flags, u64::MAX) {
-                    // Another thread was faster.
+                    // Another thread has taken the bytes first.
                     Step::Empty => Step::Again,
                     step => step,
                 };
@@ -483,7 +488,7 @@ fn receive_rest(connection: &Connection, parts: &Buffers, done: usize, flags: i3
     }
 }
 
-/// This thread sleeps in the kernel no more, on the connection of this index.
+/// This thread no longer sleeps in the kernel, on the connection of this index.
 fn has_left_kernel(index: usize) {
     if let Some(Ok(connection)) = sockets::by_index(-1, index as u32).map(Socket::mapped) {
         connection.leave_kernel(thread::number());
@@ -496,16 +501,17 @@ fn was_left_there(index: usize) {
     sockets::used(index);
 }
 
-/// The ring is over, and the rest of the stream is the kernel's.
+/// The ring has ended, and the rest of the stream comes through the kernel.
 fn back_in_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
-    // What this process owes on another connection may be what it waits for: it does not sleep in the program's own call.
+    // What this process owes on another connection may cause what it waits for, so it does not sleep in the program's
+    // own call.
     if done == 0 && !owed::may_owe() {
         return Step::Real;
     }
     more_from_kernel(connection, parts, done, flags)
 }
 
-/// What is there right now; `Real`: nothing.
+/// Receives what is there right now; `Real`: nothing.
 fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
     count(connection.shared, flags, received);
@@ -515,9 +521,10 @@ fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
     }
 }
 
-/// Sleeps there, and pays meanwhile what is owed on whatever connections.
+/// Sleeps there, and pays meanwhile what is owed on all connections.
 ///
-/// Not for long at once: `poll` looks at what the number means whenever it wakes, and sleeps on if another file has it by then.
+/// The sleeps are short: `poll` checks what the number means when it wakes, and continues to sleep if it means another
+/// file by then.
 fn wait_in_kernel(connection: &Connection, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
     let now = kernel::now_ns();
     let look_ns = sleep::look_ns(fruitless);
@@ -539,8 +546,8 @@ fn take_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
     of_kernel(received)
 }
 
-/// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
-/// read once more, to where they are already.
+/// Peeks at bytes that came through the kernel behind the ring, while bytes from before the ring wait there as well.
+/// Those are read once more, to where they are already.
 fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: usize, flags: i32) -> usize {
     if !matches!(STREAM.route(&connection.remote), Ok(Route::Back(_))) {
         return 0;
@@ -549,19 +556,19 @@ fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: u
     let (after, second) = parts.rest(seen + in_ring);
     let mut both = crate::os::iovec::join(&before, first, &after);
     let mut message = crate::os::iovec::message(&mut both, first + second);
-    // SAFETY: the program's own buffers, as it handed them to us.
+    // SAFETY: the program's own buffers, as the program has passed them.
     let found = unsafe { real::recvmsg(connection.fd, &raw mut message, flags | libc::MSG_DONTWAIT) };
     usize::try_from(found).unwrap_or(0).saturating_sub(seen)
 }
 
-/// Has the stream ended in the kernel, with nothing left there to be read?
+/// Whether the stream has ended in the kernel, with nothing left to read there.
 fn is_over(connection: &Connection) -> bool {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
 }
 
 fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32, limit: usize) -> isize {
-    // An error is for a call that has got nothing: this one would only take it away.
+    // An error is for a call that has received nothing. This call would consume it.
     if done > 0 && is_over(connection) {
         return 0;
     }
@@ -572,7 +579,7 @@ fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32
         // Nobody can wake it.
         drop(own);
     }
-    // SAFETY: the program's own buffers, as it handed them to us.
+    // SAFETY: the program's own buffers, as the program has passed them.
     unsafe { real::recvmsg(connection.fd, &raw mut message, flags) }
 }
 
@@ -589,11 +596,11 @@ fn of_kernel(received: isize) -> Step {
 
 fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) {
     let mut at = 0;
-    // `MSG_TRUNC` throws a stream's bytes away.
+    // With `MSG_TRUNC`, bytes of a stream are discarded.
     if flags & libc::MSG_TRUNC == 0 {
         parts.each(done, length, |base, length| {
             sanitizer::writes(base, length);
-            // SAFETY: the program's own buffer, as it handed it to us.
+            // SAFETY: the program's own buffer, as the program has passed it.
             unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
             at += length;
         });
@@ -603,7 +610,7 @@ fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: 
     }
 }
 
-/// The ring is empty: has the stream ended? The kernel knows.
+/// The ring is empty: asks the kernel whether the stream has ended.
 fn end_or_nothing(connection: &Connection) -> Step {
     let Some(_own) = own_call::begin() else { return Step::Empty };
     let mut byte = 0u8;
@@ -615,13 +622,13 @@ fn end_or_nothing(connection: &Connection) -> Step {
         1.. => Step::Failed(libc::ECONNRESET),
         _ => match errno::last() {
             libc::EAGAIN => return Step::Empty,
-            // One that had finished in order and was killed afterwards has said all that it had to say.
+            // An end that had shut down in order and was killed afterwards has sent everything.
             _ if STREAM.flags(&connection.remote) & HALF != 0 => Step::End,
             number => Step::Failed(number),
         },
     };
-    // What was published before the end is to be read before it; and a byte in the kernel may be of a stream
-    // that has gone back there meanwhile.
+    // Bytes that were published before the end are read before it. A byte in the kernel may belong to a stream that has
+    // returned there meanwhile.
     if connection.source() != Ok(Source::Ring(0)) {
         return Step::Again;
     }

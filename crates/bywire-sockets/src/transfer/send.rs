@@ -1,4 +1,4 @@
-//! Sending over a socket of the program's.
+//! Sending on the program's sockets.
 
 use core::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::offer;
 use crate::transfer::waiting::Waiting;
 
-/// A send, by whatever call it came: `real` is that call as it stands.
+/// A send by any call. `real` is that call as the program has made it.
 #[inline(always)]
 pub fn send(
     fd: i32,
@@ -68,7 +68,7 @@ fn send_tracked(
     }
 }
 
-/// What no ring can do.
+/// Whether the call does something that rings cannot do.
 #[inline(always)]
 fn never_by(flags: i32, is_special: bool) -> Option<Reason> {
     if flags & libc::MSG_OOB != 0 {
@@ -93,7 +93,7 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
     }
 }
 
-/// Through the kernel, counted; `None`: it is carried by now.
+/// Sends through the kernel, counted; `None`: the connection is carried by now.
 fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = KernelCall::enter(&socket.shared.kernel_writers, socket.shared)?;
     let sent = socket.away(real);
@@ -104,8 +104,8 @@ fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
 #[inline(always)]
 fn count(shared: &SharedSocket, sent: isize) {
     if sent > 0 {
-        // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
-        // inside.
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, which found nobody inside
+        // the kernel.
         shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
     }
 }
@@ -122,7 +122,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
     jumps::forget();
     signal_deferral::begin_call();
     loop {
-        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        // Another thread has returned all connections meanwhile. Only the program's own call is right now.
         if own_call::are_over() {
             return if done > 0 { done as isize } else { real(connection) };
         }
@@ -133,7 +133,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
         let step = match STREAM.route(&connection.own) {
             Ok(Route::Kernel) => change_over(connection, parts, done, flags),
             Ok(Route::Ring) if total > 0 => send_in_ring(connection, parts, done),
-            // Behind what the kernel has no room for yet.
+            // It waits behind the bytes that the kernel has no room for yet.
             Ok(Route::Back(_)) if connection.owes() => {
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 match wait_to_pay(connection, flags, &mut deadline) {
@@ -143,7 +143,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                     Some(number) => return errno::fail(number),
                 }
             }
-            // What is only half done here goes on in the kernel.
+            // A call that has sent part of its bytes in the ring continues in the kernel.
             Ok(Route::Back(_)) if done > 0 => {
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 through_kernel(connection, parts, done, flags)
@@ -167,7 +167,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
             Step::Kernel => {
-                // As the program asked, sleeping where it sleeps without us.
+                // As the program asked, sleeping where the call would sleep without this library.
                 let Some(_inside) = enter(connection) else { continue };
                 let sent = connection.away(|| real(connection));
                 count(connection.shared, sent);
@@ -187,7 +187,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
-                    // Another thread may be sending: the ring's beginning is its own to move.
+                    // Another thread may be sending, and only that one may move the ring's start.
                     !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
                         || STREAM.route(&connection.own) != Ok(Route::Ring)
                 });
@@ -207,33 +207,34 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
     }
 }
 
-/// What is published at once of a long send.
+/// Bytes of a long send that are published at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// The kernel is asked about the other end at one send of so many.
+/// The kernel is asked about the other end at one send of this many.
 const ASK_EVERY: u32 = 64;
 
-/// What one look at the connection came to.
+/// The result of one look at the connection.
 enum Step {
-    /// So many bytes are on their way.
+    /// This many bytes were sent.
     Sent(usize),
-    /// The kernel has them for now.
+    /// The bytes go through the kernel for now.
     Kernel,
     /// The ring is full.
     Full,
-    /// The kernel knows what is wrong.
+    /// The kernel has the right error.
     Refused,
 }
 
-/// Counts a call in the kernel of a connection whose route may change, until dropped; `None`: it has changed.
+/// Counts a call in the kernel of a connection whose route may change, until dropped; `None`: the route has changed.
 fn enter(connection: &Connection) -> Option<Noted> {
     let writing = counted(&connection.shared.kernel_writers);
-    // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, behind which the count is looked at: either this call is
-    // counted there, or it sees the new route here.
+    // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, after which the count is read. Either this call
+    // is counted there, or it sees the new route here.
     core::sync::atomic::fence(Ordering::SeqCst);
     (STREAM.route(&connection.own) == Ok(Route::Kernel)).then_some(writing)
 }
 
-/// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
+/// Another thread changes the route and holds the lock. If it was killed halfway, the lock is taken over: the route
+/// stays as it was, or ends.
 fn wait_for_route(connection: &Connection) {
     let held = connection.shared.sending.hold();
     match STREAM.route(&connection.own) {
@@ -245,7 +246,7 @@ fn wait_for_route(connection: &Connection) {
     connection.tell(News::Route);
 }
 
-/// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
+/// Waits until nothing is owed to the kernel, if this call may wait; the error number if it may not.
 fn wait_to_pay(connection: &mut Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
     if connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
         return Some(libc::EPIPE);
@@ -255,7 +256,7 @@ fn wait_to_pay(connection: &mut Connection, flags: i32, deadline: &mut Option<Op
     }
     let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
     match connection.pay_while_waiting(0, deadline) {
-        // What is owed and what is sent must not go to the file that has the number by now.
+        // The bytes must not go to another file that has the number by now.
         None | Some(Woken::Look) if own_call::are_over() || connection.follow() => None,
         None | Some(Woken::Look) => Some(libc::EBADF),
         Some(Woken::Signal) => Some(libc::EINTR),
@@ -263,7 +264,8 @@ fn wait_to_pay(connection: &mut Connection, flags: i32, deadline: &mut Option<Op
     }
 }
 
-/// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes threads that sleep there.
+/// Leaves the kernel, if the other end is ready. One more piece goes through the kernel, to wake threads that sleep
+/// there.
 fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let left = parts.total().saturating_sub(done);
     if left == 0
@@ -284,11 +286,11 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
     step
 }
 
-/// The last piece for the kernel, while the route is pending.
+/// Sends the last piece through the kernel, while the route is pending.
 fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let shared = connection.shared;
-    // SeqCst: pairs with the additions of calls that have left; whether all have is looked at next, and the kernel
-    // agrees or not.
+    // SeqCst: pairs with the additions of calls that have left. The next steps check that all have left, and that the
+    // kernel's count agrees.
     let sent = shared.sent.load(Ordering::SeqCst);
     let agrees = || {
         kernel::byte_counts(connection.fd)
@@ -301,7 +303,7 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     let (mut space, count) = parts.rest(done);
     let given = send_now(connection.fd, &mut space, count, flags);
     if given > 0 {
-        // SeqCst: pairs with the loads of the next look at the counts, under this lock or with nobody inside.
+        // SeqCst: pairs with the loads of the next comparison of the counts, under this lock or with nobody inside.
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
         Step::Sent(given as usize)
@@ -311,11 +313,11 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     }
 }
 
-/// By the descriptor that was kept for this call.
+/// Sends by the descriptor that was kept for this call.
 fn send_otherwise(connection: &Connection, parts: &Buffers, flags: i32) -> isize {
     let (mut space, count) = parts.rest(0);
     let mut message = crate::os::iovec::message(&mut space, count);
-    // SAFETY: the parts are the program's own, as it handed them to us.
+    // SAFETY: the parts are the program's own, as the program has passed them.
     unsafe { real::sendmsg(connection.fd, &raw mut message, flags) }
 }
 
@@ -323,15 +325,15 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
     let Some(_own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
     let mut message = crate::os::iovec::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the parts are the program's own, as it handed them to us. By number, as no thread is cancelled in this call: the
-    // route may be pending.
+    // SAFETY: the parts are the program's own, as the program has passed them. The call is made by number, because a
+    // thread cannot be cancelled in it: the route may be pending.
     unsafe {
         let message = (&raw mut message) as usize;
         real::syscall(libc::SYS_sendmsg, fd as usize, message, flags as usize, 0, 0, 0) as isize
     }
 }
 
-/// Bytes of a call that began in the ring, and goes on in the kernel.
+/// Sends the rest of a call through the kernel that began in the ring.
 fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let (mut space, count) = parts.rest(done);
     let _inside = counted(&connection.shared.kernel_writers);
@@ -339,8 +341,8 @@ fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, fla
     loop {
         let sent = send_now(connection.fd, &mut space, count, flags);
         if sent > 0 {
-            // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
-            // inside.
+            // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, which found nobody
+            // inside the kernel.
             connection.shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
             return Step::Sent(sent as usize);
         }
@@ -351,7 +353,8 @@ fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, fla
         if deadline.is_none() {
             deadline = connection.deadline(libc::SO_SNDTIMEO);
         }
-        // Not for long at once: `poll` looks at what the number means whenever it wakes, and sleeps on if another file has it.
+        // The sleeps are short: `poll` checks what the number means when it wakes, and continues to sleep if it means
+        // another file.
         let look_ns = kernel::now_ns().saturating_add(sleep::look_ns(usize::MAX));
         let until_ns = deadline.map_or(look_ns, |deadline| deadline.min(look_ns));
         match kernel::wait_until(connection.fd, libc::POLLOUT, Some(until_ns)) {
@@ -370,12 +373,12 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     if STREAM.route(&connection.own) != Ok(Route::Ring) {
         return Step::Sent(0);
     }
-    // A killed peer tells nobody.
+    // A killed peer announces nothing.
     let sends = connection.shared.sends.fetch_add(1, Ordering::Relaxed);
     if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
         connection.ask_kernel();
     }
-    // The kernel has the right error, and the signal, for what cannot be sent any more.
+    // The kernel has the right error, and the signal, for bytes that can no longer be sent.
     let is_shut = connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
     if is_shut || connection.peer_is_gone() {
         return Step::Refused;
@@ -389,7 +392,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     let length = room.min(left);
     if length == 0 {
         STREAM.want_room(&connection.own);
-        // Room that came meanwhile may have been told to nobody.
+        // Room that was freed meanwhile may have been announced to nobody.
         return match STREAM.room(&connection.own, &connection.remote) {
             Ok(0) => Step::Full,
             _ => Step::Sent(0),
@@ -412,25 +415,26 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
         STREAM.publish(&connection.own, piece);
         at += piece;
         if at < length {
-            // The reader begins with the first piece while the second is copied.
+            // The reader starts with the first piece while the second one is copied.
             connection.tell(News::Bytes);
         }
     }
     drop(held);
     connection.tell(News::Bytes);
-    // Behind the fence of `tell`: an end that has asked for the ring back meanwhile has seen these bytes there, or is seen here.
+    // After the fence of `tell`: an end that has asked for the ring's bytes meanwhile has seen these bytes there, or
+    // its request is seen here.
     connection.serve();
     Step::Sent(at)
 }
 
-/// Copies a piece into the ring: around the caches where the reader shares none with us.
+/// Copies a piece into the ring, around the caches if the reader shares none with this core.
 fn stage(connection: &Connection, parts: &Buffers, skip: usize, length: usize) {
     let opinion = connection.shared.distance.load(Ordering::Relaxed);
     let is_far = distance::store_kind(opinion, length) == StoreKind::Nontemporal;
     let mut at = 0;
     parts.each(skip, length, |base, length| {
         sanitizer::reads(base, length);
-        // SAFETY: the program's bytes, as it handed them to us; within the room.
+        // SAFETY: the program's bytes, as the program has passed them; within the room.
         unsafe { STREAM.stage(&connection.own, at, base, length, is_far) };
         at += length;
     });
@@ -441,7 +445,7 @@ fn broken_pipe(done: usize, flags: i32) -> isize {
         return done as isize;
     }
     if flags & libc::MSG_NOSIGNAL == 0 {
-        // SAFETY: the signal that a write into a broken connection raises.
+        // SAFETY: raises the signal of a write to a broken connection.
         unsafe { libc::raise(libc::SIGPIPE) };
     }
     errno::fail(libc::EPIPE)

@@ -1,4 +1,4 @@
-//! Calls that sleep with a socket, or go into the kernel with it, until they return or a handler has jumped out of them.
+//! Calls that sleep with a socket, or enter the kernel with it, until they return or a handler has jumped out of them.
 
 use bywire_ring::waiters;
 
@@ -14,7 +14,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A thread that closes the last descriptor from here on leaves this call another one.
+    /// From here on, a thread that closes the last descriptor keeps a duplicate for this call.
     pub fn begin(connection: &Connection) -> Self {
         let (local, argument) = (connection.local, connection.index as usize);
         let noted = jumps::taking(GiveBack { ends: waits_no_more, left: waited, argument }, || {
@@ -31,14 +31,14 @@ impl Drop for Waiting {
     }
 }
 
-/// A call has waited, with the socket of this index.
+/// A call with the socket of this index has finished waiting.
 fn waits_no_more(index: usize) {
     if let Some(local) = arena::private().and_then(|own| own.sockets.get(index)) {
         waiters::end(&local.waiters);
     }
 }
 
-/// The same for one that was left.
+/// The same for a call that was left by a jump.
 fn waited(index: usize) {
     waits_no_more(index);
     if let Some(local) = arena::private().and_then(|own| own.sockets.get(index)) {

@@ -1,13 +1,13 @@
-//! Doorbells: they wake threads that sleep on many descriptors at once.
+//! Doorbells wake threads that sleep on many descriptors at once.
 //!
-//! A family of processes has one bell, an eventfd that is never read: epoll sets watch it by edge, so every ring
-//! wakes every set that holds it. A page says whether anybody sleeps, so that it is rung for
-//! sleepers only. A bell bears a mark that descriptors of programs do not have, and is looked at before it is written to:
-//! programs close descriptors that they do not know, and numbers are given anew.
+//! A family of processes has one doorbell, an eventfd that is never read. Epoll sets watch it edge-triggered, so every
+//! ring wakes every set that holds it. A page says whether anybody sleeps, so that peers ring for sleepers only. A
+//! doorbell carries a mark that the program's descriptors do not have, and the mark is checked before the doorbell is
+//! written to: programs close descriptors that they do not know, and the kernel reuses the numbers.
 //!
-//! A program that has a bell can silence it. Programs of one user trust each other so far. Those of another user get a bell of
-//! their own from the service: a timer that is never set, whose ring nobody can delay. With it they can disturb only their own
-//! connections.
+//! A program that has a doorbell can silence it. Programs of one user trust each other that far. Programs of another
+//! user get a separate doorbell from the pairing service: a timer that is never armed, whose ring nobody can delay.
+//! With it they can disturb only their own connections.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -26,47 +26,49 @@ use crate::memory::robust::{Counted, Look};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{own_call, pid, real, signal_deferral};
 
-/// What the kernel reports for the bell in a set.
+/// What the kernel reports for the doorbell in a set.
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
-/// Sleepers in poll or select at once that have a set of their own ready.
+/// Sets that are kept ready for sleepers in `poll` or `select`.
 const POOL: usize = 64;
 
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// A bell's open file bears it, for every descriptor of it: the signal that `O_ASYNC`, which is never set, would
-/// send.
+/// The mark of a doorbell's open file, visible through every descriptor of it: the signal that `O_ASYNC` would send,
+/// which is never set.
 const MARK: i32 = 63;
 /// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
 const SET_MARK: i32 = 10;
 const SEE_MARK: i32 = 11;
 /// `TFD_IOC_SET_TICKS` of linux/timerfd.h: rings a timer.
 const SET_COUNT: usize = 0x4008_5400;
-/// Timers that a process can have.
+/// Timers that a process may have.
 const TIMERS_MAX: usize = 64;
-/// How many there are; and what the service calls each.
+/// The number of timers. The service's name of each follows.
 static TIMERS_COUNT: AtomicUsize = AtomicUsize::new(0);
 static TIMERS: [AtomicI32; TIMERS_MAX] = [const { AtomicI32::new(-1) }; TIMERS_MAX];
 static TIMER_NAMES: [AtomicU64; TIMERS_MAX] = [const { AtomicU64::new(0) }; TIMERS_MAX];
-/// The inode that every eventfd has, and its device.
+/// The inode and the device that all eventfds have.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
-/// Sets that hold bells alone, and in which nobody sleeps: see [`DoorbellSet::encode`]; 0: none there.
+/// Sets that hold doorbells only, and in which nobody sleeps; see [`DoorbellSet::encode`]. 0: an empty slot.
 static SETS: [AtomicU64; POOL] = [const { AtomicU64::new(0) }; POOL];
-/// Counts forks to this process, and withdrawals: a set that is older is the parent's, too, or may hold a bell that was withdrawn.
+/// Counts forks to this process, and withdrawals. An older set belongs to the parent too, or may hold a doorbell that
+/// was withdrawn.
 static AGE: AtomicU32 = AtomicU32::new(0);
-/// Timers that this process has from its parent: a bit for each place.
+/// Timers that this process has inherited: a bit for each slot.
 static INHERITED: AtomicU64 = AtomicU64::new(0);
 
 const _: () = assert!(TIMERS_MAX <= u64::BITS as usize);
 
-/// Held while timers are put into sets, or taken out: none comes into one behind its withdrawal.
+/// Held while timers are added to sets or removed from them: none is added after its withdrawal.
 static HEARING: Lock<{ rank::HEARING }> = Lock::new();
 static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 
-/// This family's bell and page, made when first asked for.
+/// This family's doorbell and page, made on the first call.
 pub fn own() -> Option<(i32, i32)> {
-    // Acquire, both: pair with the release stores of the same words below; both descriptors are marked and hidden before.
+    // Acquire, both: pair with the release stores of the same words below. Both descriptors are marked and hidden
+    // before.
     let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if bell >= 0 && page >= 0 {
         return is_bell(bell).then_some((bell, page));
@@ -85,7 +87,7 @@ pub fn own() -> Option<(i32, i32)> {
     // SAFETY: no pointers.
     let is_marked = unsafe { real::fcntl(bell, SET_MARK, MARK as usize) } == 0;
     let Some((inode, device)) = inode(bell).filter(|_| is_marked) else {
-        // SAFETY: made just now.
+        // SAFETY: made above.
         unsafe { real::close(bell) };
         return None;
     };
@@ -94,18 +96,19 @@ pub fn own() -> Option<(i32, i32)> {
     let bell = hide_high(bell);
     let (file, address) = sealed(PAGE_BYTES)?;
     let file = hide_high(file);
-    // Release: pairs with the acquire load in `page`; the page is mapped before.
+    // Release: pairs with the acquire load in `page`. The page is mapped before.
     PAGE.store(address, Ordering::Release);
-    // Release, both: pair with the acquire loads above, and in `ring_own`; what they mean is known before.
+    // Release, both: pair with the acquire loads above, and in `ring_own`. The descriptors are registered as hidden
+    // before.
     PAGE_FILE.store(file, Ordering::Release);
     BELL.store(bell, Ordering::Release);
     Some((bell, file))
 }
 
-/// From this number on programs seldom look.
+/// Programs rarely use descriptors from this number on.
 pub fn first_high() -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     let limit = unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr());
         limit.assume_init().rlim_cur
@@ -113,22 +116,22 @@ pub fn first_high() -> u64 {
     limit.min(arena::DESCRIPTORS as u64) / 8 * 7
 }
 
-/// Moves a descriptor to there, and out of their sight.
+/// Moves a descriptor to such a number, and registers it as hidden.
 pub fn hide_high(fd: i32) -> i32 {
     let high = first_high();
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of this library.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, high as usize) };
     if moved < 0 {
         descriptors::hide(fd);
         return fd;
     }
-    // SAFETY: a descriptor of ours, of which nobody else knows the number.
+    // SAFETY: a descriptor of this library, whose number nobody else knows.
     unsafe { real::close(fd) };
     descriptors::hide(moved);
     moved
 }
 
-/// Memory that this process alone may write, and the descriptor to hand to readers.
+/// Memory that only this process can write, and the descriptor that is passed to readers.
 pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
     const SEALS: i32 =
         libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
@@ -159,12 +162,12 @@ pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
     }
 }
 
-/// Maps what a peer has sealed, after a look at its seals and its size.
+/// Maps the memory that a peer has sealed, after checking its seals and its size.
 pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
     const SEALS: i32 =
         libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
     let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: valid for writes, noughts are a value; the mapping is new.
+    // SAFETY: valid for writes, and zeros are a value; the mapping is new.
     unsafe {
         let seals = libc::fcntl(file, libc::F_GET_SEALS);
         if seals < 0
@@ -179,15 +182,16 @@ pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
     }
 }
 
-/// This family's page, if there is one.
+/// This family's page, if it has one.
 fn page() -> Option<Window> {
-    // Acquire: pairs with the release store in `own`; the page is mapped before.
+    // Acquire: pairs with the release store in `own`. The page is mapped before.
     let base = PAGE.load(Ordering::Acquire);
-    // SAFETY: `own` has mapped so many bytes there, for writing, and nobody unmaps them.
+    // SAFETY: `own` has mapped this many bytes for writing, and nobody unmaps them.
     (!base.is_null()).then(|| unsafe { Window::new(base, PAGE_BYTES) })
 }
 
-/// Makes the page, and the bell, if there is none yet: who is announced there sleeps as long as it likes.
+/// Makes the page and the doorbell, if there are none yet. A thread that is announced in a page may sleep without a
+/// limit.
 pub fn make_page() {
     if PAGE.load(Ordering::Relaxed).is_null()
         && let Some(_own) = own_call::begin()
@@ -196,10 +200,11 @@ pub fn make_page() {
     }
 }
 
-/// A thread that is about to sleep where only the bell wakes it, until dropped. It looks at everything once more after this.
+/// Announces a thread that is about to sleep where only the doorbell wakes it, until dropped. The thread checks
+/// everything once more after it is announced.
 pub struct Asleep(#[expect(dead_code, reason = "held for its drop")] Noted);
 
-/// Announces it. `place` is one on the stack further up than all that its call does meanwhile.
+/// Announces this thread. `place` is a position on the stack, further up than everything that the call does meanwhile.
 pub fn asleep(place: usize) -> Option<Asleep> {
     let page = page()?;
     look_for_killed();
@@ -220,7 +225,7 @@ fn rise_noted(noted: usize) {
     }
 }
 
-/// Before a sleep: counts out killed processes, if nobody has looked for them for a while.
+/// Before a sleep: takes back the counts of killed processes, if nobody has checked for them for a while.
 pub fn look_for_killed() {
     if let Some(family) = arena::shared()
         && family.notes.is_due(crate::os::kernel::now_ns())
@@ -229,7 +234,7 @@ pub fn look_for_killed() {
     }
 }
 
-/// Counts out killed processes, of a few at least.
+/// Checks some processes, and takes back the counts of those that were killed.
 pub fn count_out_killed() {
     with_look(|family, look| crate::os::errno::keep(|| family.notes.look(look)));
 }
@@ -243,13 +248,13 @@ fn with_look(work: impl FnOnce(&arena::SharedArena, &Look)) {
         Counted::Asleep(_) | Counted::Holder(_) => true,
     };
     let runs = &pid::runs;
-    // A handler that jumps out would leave a place for good to this process, which runs, or a file open.
+    // A handler that jumps out would leave a file open, or a place taken by this process, which is alive.
     signal_deferral::hold_off();
     work(family, &Look { me, runs, is_within_reach: &is_within_reach, count_out: &count_out });
     signal_deferral::admit();
 }
 
-/// One less of those.
+/// Takes back one count.
 pub fn count_out(counted: Counted) {
     match counted {
         Counted::Announced(_) => rise(),
@@ -267,55 +272,56 @@ pub fn count_out(counted: Counted) {
         }
         Counted::Holder(name) => {
             if let Some(set) = descriptors::set_named(name) {
-                // AcqRel: pairs with the same of other processes, as in `holders::let_go`.
+                // AcqRel: pairs with the same operation of other processes, as in `holders::let_go`.
                 set.processes.fetch_sub(1, Ordering::AcqRel);
             }
         }
     }
 }
 
-/// Something is in this set from here on that peers ring for: threads that sleep in it already are announced.
+/// The set holds something from here on that peers ring for: announces the threads that sleep in it already.
 pub fn announce_sleepers(set: &EpollSet) {
-    // Those of another branch are told by their own page of what they have.
+    // Another branch's page says what those of that branch have.
     if set.branch.load(Ordering::Relaxed) != arena::branch() {
         return;
     }
-    // SeqCst: pairs with the fence in `sleepers::Unannounced::enter`: either a sleeper is counted here, or it finds what is in
-    // the set.
+    // SeqCst: pairs with the fence in `sleepers::Unannounced::enter`. Either a sleeper is counted here, or it finds
+    // what is in the set.
     fence(Ordering::SeqCst);
-    // One that finds no page has none to wake it either: nothing is carried.
+    // A process without a page has no peer that would ring: nothing is carried.
     if let Some(page) = page() {
-        // No handler runs, or jumps, between its steps.
+        // No handler runs, or jumps, between the two steps.
         signal_deferral::hold_off();
         crowd::announce(&set.unannounced, &page);
         signal_deferral::admit();
     }
 }
 
-/// One of those is awake, or one that was announced.
+/// Ends the announcement of one sleeper that is awake.
 pub fn rise() {
     if let Some(page) = page() {
         rule::rise(&page);
     }
 }
 
-/// This thread has taken a ring out of a set that others may sleep in. It looks at everything after this.
+/// This thread has taken a ring out of a set that others may sleep in. It checks everything after this.
 pub fn take_ring() {
     if let Some(page) = page() {
         rule::take(&page);
     }
 }
 
-/// Wakes the program at the other end, if it sleeps. What it is to find was published before, with a fence behind it.
+/// Wakes the program at the other end, if it sleeps. What the program will find was published before, followed by a
+/// fence.
 pub fn ring(index: u32) {
     let Some(peer) = peer(index) else { return };
     let base = peer.page.load(Ordering::Relaxed);
     if base.is_null() {
         return;
     }
-    // SAFETY: `add_peer` has mapped so many bytes there, for as long as the peer is referred to.
+    // SAFETY: `add_peer` has mapped this many bytes there, for as long as the peer is referred to.
     let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
-    // Relaxed, as below: who reads an older value rings once more for nothing.
+    // Relaxed, as below: a reader of an older value rings once more without need.
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
     let bell = peer.bell.load(Ordering::Relaxed);
     if peer.is_other_user.load(Ordering::Relaxed) == 0 {
@@ -326,9 +332,9 @@ pub fn ring(index: u32) {
     peer.rung.store(rung, Ordering::Relaxed);
 }
 
-/// Wakes every sleeper of our own family, for sets that others watch.
+/// Wakes every sleeper of this family, for sets that others watch.
 pub fn ring_own() {
-    // Acquire: pairs with the release store in `own`; the bell is marked before.
+    // Acquire: pairs with the release store in `own`. The doorbell is marked before.
     ring_eventfd(BELL.load(Ordering::Acquire));
 }
 
@@ -336,50 +342,50 @@ fn ring_eventfd(bell: i32) {
     let Some(_own) = own_call::begin() else { return };
     if is_bell(bell) {
         let one = 1u64;
-        // SAFETY: eight bytes that live.
+        // SAFETY: eight live bytes.
         crate::os::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
     }
 }
 
-/// Rings a timer: the error, 0 for none.
+/// Rings a timer. Returns the error number, 0 for none.
 fn set_timer(bell: i32, count: u64) -> i32 {
     let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
-        // SAFETY: eight bytes that are read, and that live; other kinds of files know no such call.
+        // SAFETY: eight live bytes that are read. Other kinds of files do not have this operation.
         let status = unsafe { real::ioctl(bell, SET_COUNT, (&raw const count).cast_mut().cast()) };
         if status == 0 { 0 } else { crate::os::errno::last() }
     })
 }
 
-/// Does this number still mean a timer? Only a timer says that nought is no count.
+/// Whether this number still means a timer. Only a timer reports that zero is an invalid count.
 fn is_timer(fd: i32) -> bool {
     fd >= 0 && set_timer(fd, 0) == libc::EINVAL
 }
 
-/// A bell of our own for programs of some other user, which is the callee's from here on. Only who holds the lock of the
-/// service's connection is here, as for [`remove_timer`].
+/// Adds a doorbell of this process for programs of another user, and takes ownership of it. The caller holds the lock
+/// of the service's connection, as for [`remove_timer`].
 pub fn add_timer(name: u64, fd: i32) {
-    // Relaxed: changed under that lock alone.
+    // Relaxed: changed only under that lock.
     let count = TIMERS_COUNT.load(Ordering::Relaxed);
     let is_free = |place: &AtomicI32| place.load(Ordering::Relaxed) < 0;
     let at = TIMERS.iter().take(count).position(is_free).unwrap_or(count);
     let place = TIMERS.get(at).zip(TIMER_NAMES.get(at));
     let Some((place, known)) = place.filter(|_| is_timer(fd)) else {
-        // SAFETY: received for us alone; closing -1 does nothing.
+        // SAFETY: received for this process alone; closing -1 does nothing.
         unsafe { real::close(fd) };
         return;
     };
     known.store(name, Ordering::Relaxed);
     INHERITED.fetch_and(!(1 << at), Ordering::Relaxed);
-    // Release: pairs with the acquire loads in `has_timer` and `add_timers_to`; it has its name before.
+    // Release: pairs with the acquire loads in `has_timer` and `add_timers_to`. Its name is stored before.
     place.store(hide_high(fd), Ordering::Release);
-    // Release: pairs with the acquire loads of the count; so many bells are in their places.
+    // Release: pairs with the acquire loads of the count. The doorbells up to it are stored before.
     TIMERS_COUNT.store(count.max(at + 1), Ordering::Release);
 }
 
-/// The service withdraws a bell: no connection needs it, so nobody has a reason to ring it.
+/// The service withdraws a doorbell: no connection needs it, so nobody has a reason to ring it.
 pub fn remove_timer(name: u64) {
-    // Relaxed: changed under the lock of the service's connection alone.
+    // Relaxed: changed only under the lock of the service's connection.
     let mut bells = TIMERS.iter().zip(&TIMER_NAMES).take(TIMERS_COUNT.load(Ordering::Relaxed));
     let found = bells
         .find(|(bell, known)| bell.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
@@ -388,9 +394,9 @@ pub fn remove_timer(name: u64) {
     }
 }
 
-/// Takes a bell out of every set of the program's that is meant, and makes those where `poll` sleeps anew: whoever keeps a copy
-/// of it wakes nobody there any more but those who sleep, once. Nothing is taken out of the latter: one that a parent's thread
-/// sleeps in is the same set in its child. Then the bell is closed.
+/// Removes a doorbell from the program's sets that `is_meant` selects, makes new sets for threads that sleep in `poll`,
+/// and closes it. A program that keeps a copy of the doorbell can then wake only threads that sleep in `poll` already,
+/// once. Nothing is removed from those sets: a set in which a thread of a parent sleeps is the same set in its child.
 fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
     let held = HEARING.hold();
     let bell = place.swap(-1, Ordering::Relaxed);
@@ -403,7 +409,7 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
             _ => false,
         };
         if is_meant {
-            // SAFETY: no pointers. It may not be in this set, or this may be no set, or be closed by now.
+            // SAFETY: no pointers. The doorbell may not be in this set, or this may be no set, or may be closed.
             crate::os::errno::keep(|| unsafe {
                 real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell, ptr::null_mut())
             });
@@ -416,18 +422,19 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
     }
 }
 
-/// Those who sleep in poll take new sets from here on. One in use is closed when its sleep is over.
+/// Threads that sleep in `poll` take new sets from here on. A set in use is closed when its sleep is over.
 fn renew_sets() {
-    // Release: pairs with the acquire load in `DoorbellSet::take`: a bell that was withdrawn comes into no set of the new age.
+    // Release: pairs with the acquire load in `DoorbellSet::take`. No set of the new age holds a doorbell that was
+    // withdrawn.
     AGE.fetch_add(1, Ordering::Release);
     for place in &SETS {
-        // Acquire: pairs with the release exchange in the drop. Of an earlier age it is closed there.
+        // Acquire: pairs with the release exchange in the drop. A set of an earlier age is closed there.
         drop(DoorbellSet::decode(place.swap(0, Ordering::Acquire)));
     }
 }
 
-/// The service withdraws a child's bells from its parent. The child has no reason to hear those that it has inherited as soon
-/// as it has no connection to another user: what it makes by itself brings bells of its own.
+/// The service withdraws a child's doorbells from its parent. The child need not hear inherited doorbells once it has
+/// no connection to another user: connections that it makes itself bring their own doorbells.
 fn leave_inherited() {
     let inherited = INHERITED.load(Ordering::Relaxed);
     let Some(own) = arena::private().filter(|_| inherited != 0) else { return };
@@ -440,26 +447,26 @@ fn leave_inherited() {
     let inherited = INHERITED.swap(0, Ordering::Relaxed);
     for (at, place) in TIMERS.iter().enumerate() {
         if inherited & 1 << at != 0 {
-            // Sets that its parent has, too, hold the bell for both.
+            // The sets that its parent has, too, hold the doorbell for both.
             withdraw(place, |set| set.processes.load(Ordering::Relaxed) == 1);
         }
     }
 }
 
-/// Have we this bell?
+/// Whether this process has the doorbell of this name.
 pub fn has_timer(name: u64) -> bool {
-    // Acquire: pairs with the release store in `add_timer`; so many bells are in their places.
+    // Acquire: pairs with the release store in `add_timer`. The doorbells up to the count are stored before.
     let count = TIMERS_COUNT.load(Ordering::Acquire);
-    // Acquire: pairs with the release store in `add_timer`, before which the bell got its name.
+    // Acquire: pairs with the release store in `add_timer`, before which the doorbell got its name.
     let is_it = |(bell, known): (&AtomicI32, &AtomicU64)| {
         bell.load(Ordering::Acquire) >= 0 && known.load(Ordering::Relaxed) == name
     };
     TIMERS.iter().zip(&TIMER_NAMES).take(count).any(is_it)
 }
 
-/// Puts the timers into a set.
+/// Adds the timers to a set.
 pub fn add_timers_to(set: i32) -> bool {
-    // Acquire: pairs with the release store in `add_timer`; so many bells are in their places.
+    // Acquire: pairs with the release store in `add_timer`. The doorbells up to the count are stored before.
     let count = TIMERS_COUNT.load(Ordering::Acquire);
     if count == 0 {
         return true;
@@ -472,7 +479,7 @@ pub fn add_timers_to(set: i32) -> bool {
     })
 }
 
-/// Does this number still mean a bell?
+/// Whether this number still means a doorbell.
 fn is_bell(fd: i32) -> bool {
     // SAFETY: no pointers.
     fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
@@ -485,7 +492,7 @@ fn is_eventfd(fd: i32) -> bool {
 
 fn inode(fd: i32) -> Option<(u64, u64)> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     unsafe {
         (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| {
             let found = found.assume_init();
@@ -494,7 +501,7 @@ fn inode(fd: i32) -> Option<(u64, u64)> {
     }
 }
 
-/// Puts the bell into an epoll set of the program's.
+/// Adds the doorbell to an epoll set of the program.
 pub fn add_to(set: i32) -> bool {
     own().is_some_and(|(bell, _)| add(set, bell))
 }
@@ -507,9 +514,9 @@ fn add(set: i32, bell: i32) -> bool {
     status == 0 || crate::os::errno::last() == libc::EEXIST
 }
 
-/// Takes all bells out of an epoll set.
+/// Removes all doorbells from an epoll set.
 pub fn remove_from(set: i32) {
-    // Acquire: pairs with the release store in `add_timer`; the bells come before.
+    // Acquire: pairs with the release store in `add_timer`. The doorbells are stored before.
     let timers = TIMERS.iter().take(TIMERS_COUNT.load(Ordering::Acquire));
     for bell in core::iter::once(&BELL).chain(timers) {
         // SAFETY: no pointers.
@@ -519,16 +526,16 @@ pub fn remove_from(set: i32) {
     }
 }
 
-/// A set that holds bells alone, for a sleeper in poll.
+/// A set that holds doorbells only, for a sleeper in `poll`.
 pub struct DoorbellSet {
-    /// It becomes readable when a bell is rung.
+    /// It becomes readable when a doorbell is rung.
     pub fd: i32,
-    /// What [`AGE`] was before it was made.
+    /// The value of [`AGE`] before the set was made.
     age: u32,
 }
 
 impl DoorbellSet {
-    /// One from the pool, or a new one.
+    /// A set from the pool, or a new one.
     pub fn take() -> Option<Self> {
         let _own = own_call::begin()?;
         // Acquire: pairs with the release increment in `renew_sets`.
@@ -537,7 +544,7 @@ impl DoorbellSet {
             // Acquire: pairs with the release exchange in the drop.
             let found = Self::decode(place.swap(0, Ordering::Acquire));
             if let Some(found) = found.filter(|found| found.age == age) {
-                // One that has come since may be missing.
+                // A timer that was added since may be missing.
                 return add_timers_to(found.fd).then_some(found);
             }
         }
@@ -554,7 +561,7 @@ impl DoorbellSet {
         None
     }
 
-    /// For its place in the pool: the age above, and below the descriptor and one more.
+    /// The value for its slot in the pool: the age in the upper half, the descriptor plus one in the lower half.
     fn encode(&self) -> u64 {
         u64::from(self.age) << 32 | (self.fd as u64 + 1)
     }
@@ -563,11 +570,11 @@ impl DoorbellSet {
         (word != 0).then(|| Self { fd: (word as u32 - 1) as i32, age: (word >> 32) as u32 })
     }
 
-    /// Forgets rings that have been heard.
+    /// Discards rings that were heard.
     pub fn drain(&self) {
         let Some(_own) = own_call::begin() else { return };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + TIMERS_MAX];
-        // SAFETY: room for so many events.
+        // SAFETY: room for this many events.
         unsafe { real::epoll_wait(self.fd, events.as_mut_ptr(), events.len() as i32, 0) };
     }
 }
@@ -577,9 +584,10 @@ impl Drop for DoorbellSet {
         if descriptors::kind(self.fd) != descriptors::DescriptorKind::Hidden {
             return;
         }
-        // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by the thread that takes it.
+        // Acquire: pairs with the release increment in `renew_sets`. A set that is put back too late is found out by
+        // the thread that takes it.
         let is_young = self.age == AGE.load(Ordering::Acquire);
-        // Release: pairs with the acquire swaps by which it is taken out: it is whole before.
+        // Release: pairs with the acquire swaps that take it out. It is complete before.
         let put = |place: &AtomicU64| {
             place.compare_exchange(0, self.encode(), Ordering::Release, Ordering::Relaxed).is_ok()
         };
@@ -599,7 +607,7 @@ pub fn discard(fd: i32) {
     crate::os::errno::keep(|| unsafe { real::close(fd) });
 }
 
-/// Closes all that this process has: nothing wakes it but the kernel.
+/// Closes everything that this process has. From here on only the kernel wakes its threads.
 pub fn close_all() {
     let [bell, page] = [&BELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
     if is_bell(bell) {
@@ -615,7 +623,7 @@ pub fn close_all() {
     }
 }
 
-/// A child's sets of its own: those that it has inherited are its parent's, edge by edge.
+/// Makes a child's own sets: inherited sets belong to its parent too, with their edge-triggered events.
 pub fn after_fork_in_child() {
     if let Some(family) = arena::shared()
         && PAGE.load(Ordering::Relaxed).is_null()
@@ -640,7 +648,7 @@ pub fn renumber(old: i32, new: i32) {
         let word = place.load(Ordering::Relaxed);
         if word as u32 == old as u32 + 1 {
             let moved = word >> 32 << 32 | (new as u64 + 1);
-            // Release: pairs with the acquire swaps by which it is taken out.
+            // Release: pairs with the acquire swaps that take it out.
             let _ = place.compare_exchange(word, moved, Ordering::Release, Ordering::Relaxed);
         }
     }
@@ -658,7 +666,7 @@ fn peer(index: u32) -> Option<&'static Peer> {
     arena::private()?.peers.get(index as usize)
 }
 
-/// Takes a program at the other end into use, with its bell and page, which are the callee's from here on.
+/// Starts to use a program at the other end, and takes ownership of its doorbell and page.
 pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
     let peers = &arena::private()?.peers;
@@ -683,7 +691,7 @@ pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Optio
         close_both(bell, page);
         return None;
     }
-    // SAFETY: ours.
+    // SAFETY: this process owns it.
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
     peer.is_other_user.store(is_other_user.into(), Ordering::Relaxed);
@@ -695,14 +703,14 @@ pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Optio
 }
 
 fn close_both(bell: i32, page: i32) {
-    // SAFETY: received for us alone.
+    // SAFETY: received for this process alone.
     unsafe {
         real::close(bell);
         real::close(page);
     }
 }
 
-/// One connection to that program is over.
+/// Ends the use by one connection to that program.
 pub fn release_peer(index: u32) {
     let Some(peer) = peer(index) else { return };
     let held = ADOPTING.hold();
@@ -715,7 +723,7 @@ pub fn release_peer(index: u32) {
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
         if !page.is_null() {
-            // SAFETY: mapped by `add_peer` with this length; nobody refers to it any more.
+            // SAFETY: mapped by `add_peer` with this length. Nobody refers to it any more.
             unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
         }
     }

@@ -1,11 +1,11 @@
-//! Looking for a moment before sleeping: on a core of which this thread holds the token, and as long as that pays.
+//! Spinning for a short time before a sleep: on a core whose token this thread holds, and as long as that pays.
 //!
-//! A token is a time until which a thread looks on that core. The token of a killed thread expires soon. While it
-//! looks, a thread offers the core to others again and again. If another one has run, it sleeps at once.
+//! A token is a time until which a thread spins on that core. The token of a killed thread expires soon. While it
+//! spins, a thread repeatedly offers the core to others. If another thread has run, it sleeps at once.
 //!
-//! On a core that others want, looking is expensive: the scheduler takes a thread that offers the core for one that has had its
-//! turn, and lets all others have theirs, which takes milliseconds. That is found out by trying, and paid for: each thread
-//! has an [`Allowance`].
+//! Spinning is expensive on a core that others want: the scheduler treats a thread that yields as one that has had its
+//! turn, and runs all others first, which takes milliseconds. A thread finds that out by trying, and pays for it from
+//! its [`Allowance`].
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -16,17 +16,17 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::os::{errno, kernel, own_call, real};
 use crate::wakeup::allowance::Allowance;
 
-/// Cores that have a token; on others nobody looks.
+/// Cores that have a token. Nobody spins on others.
 const CORES: usize = 512;
-/// How long a wait may be that is worth looking for.
+/// The longest wait that is worth spinning for.
 const LOOK_NS: u64 = 30_000;
-/// A token that nobody has renewed for so long is free: a little more than it is renewed.
+/// A token that was not renewed for this time is free. It is a little longer than the interval of renewals.
 const LEASE_NS: u64 = 50_000;
-/// Looks between two looks at the clock, of one that looks at so few things as one connection.
+/// Looks between two readings of the clock, for a look at as little as one connection.
 const ROUND: u32 = 24;
-/// From here on the core is offered to others.
+/// From this time on the core is offered to others.
 const OFFER_NS: u64 = 2_000;
-/// A thread that was away for so long was interrupted, or was not alone on its core.
+/// A thread that was away for this long was interrupted, or was not alone on its core.
 const AWAY_NS: u64 = 4_000;
 /// A thread that was away for no longer, and then found what it waited for, has let its partner run on the same core.
 const HANDED_NS: u64 = 15_000;
@@ -40,13 +40,13 @@ static TOKENS: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for them.
+    // Constant and without a destructor: the thread-local variables allocate and register nothing.
     static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new()) };
-    /// How often the kernel has given the core of this thread to others, when it was last asked.
+    /// How often the kernel has given this thread's core to others, when it was last asked.
     static SWITCHES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Maps the tokens that all programs of one user share, in the file of this name.
+/// Maps the tokens that all programs of one user share, from the file of this name.
 pub fn configure(path: &CStr) {
     const LENGTH_BYTES: usize = CORES * size_of::<Core>();
     // SAFETY: a valid name; the results are checked, and the mapping is new.
@@ -59,13 +59,13 @@ pub fn configure(path: &CStr) {
         if file < 0 {
             return;
         }
-        // With memory or disk behind all of it: a full one must not be found out by a signal.
+        // Memory or disk space is allocated for the whole file: a full disk must not become a signal later.
         if kernel::may_file_have(LENGTH_BYTES as u64) && libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0
         {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
             if address != libc::MAP_FAILED {
-                // Release: pairs with the acquire load in `token`; the tokens are mapped before.
+                // Release: pairs with the acquire load in `token`. The tokens are mapped before.
                 TOKENS.store(address.cast(), Ordering::Release);
                 // Relaxed: a thread that sees it too early finds no token.
                 IS_ALLOWED.store(true, Ordering::Relaxed);
@@ -80,11 +80,11 @@ fn token() -> Option<&'static Core> {
     let core = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
     // Acquire: pairs with the release store in `configure`.
     let tokens = TOKENS.load(Ordering::Acquire);
-    // SAFETY: a mapping of so many that stays.
+    // SAFETY: a mapping of this many tokens that is never removed.
     if tokens.is_null() || core >= CORES { None } else { unsafe { tokens.add(core).as_ref() } }
 }
 
-/// Looks until `is_ready`, if that may be soon; each look is at so many things. `false`: it is time to sleep.
+/// Spins until `is_ready`, if that may be soon. Each look examines this many `things`. `false`: it is time to sleep.
 #[inline]
 pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
     if !IS_ALLOWED.load(Ordering::Relaxed) || own_call::are_over() {
@@ -105,7 +105,7 @@ fn look(
     deadline_ns: Option<u64>,
     allowance: &mut Allowance,
 ) -> bool {
-    // What is about to come needs no token and no clock.
+    // What is about to arrive needs no token and no clock.
     for _ in 0..round {
         if is_ready() {
             allowance.save();
@@ -144,7 +144,7 @@ fn look(
             away = after - now >= AWAY_NS;
             now = after;
         }
-        // An interruption by the machine itself is nobody's wish for the core.
+        // An interruption by the machine itself means that no thread wants the core.
         has_lost_core = away && has_others_run();
         if has_lost_core || now >= end {
             break is_ready();
@@ -160,11 +160,11 @@ fn look(
     found
 }
 
-/// Has the kernel given this thread's core to another one since it was last asked?
+/// Whether the kernel has given this thread's core to another one since it was last asked.
 #[cold]
 fn has_others_run() -> bool {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: valid for writes; noughts are a value.
+    // SAFETY: valid for writes; zeros are a value.
     let count = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nivcsw
