@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_and_nothing_else() {
+    fn rates_are_parsed_and_other_output_is_refused() {
         let redis = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"165016.50\",\"0.158\"\n";
         assert_eq!(gets_per_second(redis).unwrap(), 165_016.5);
         assert!(gets_per_second("\"SET\",\"1\"").is_err());

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_left_out_with_the_reason_and_harms_nobody() {
+    fn a_failed_contestant_is_left_out_with_its_reason_and_others_are_kept() {
         let mut contest = Contest::default();
         contest.add("weak", counting("weak", vec![1.0, -1.0, 2.0]));
         contest.add("strong", counting("strong", vec![1.0; 5]));

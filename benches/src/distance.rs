@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_those_of_the_tables() {
+    fn distances_match_the_tables() {
         assert_eq!([40.0, 170.0].map(Distance::of), Distance::ALL);
     }
 }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_is_read_and_nothing_else() {
+    fn received_counts_are_parsed_and_other_output_is_refused() {
         let printed = r#"{"end":{"sum":{"bits_per_second":9e9},"sum_received":{"bits_per_second":8e9}}}"#;
         assert_eq!(received(printed).unwrap(), 1e9);
         let lossy = r#"{"end":{"sum":{"bits_per_second":16e9,"lost_percent":50}}}"#;
@@ -378,14 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_is_read() {
+    fn round_trips_are_parsed() {
         let printed = r#"{"end":{"sum_received_bidir_reverse":{"bits_per_second":8e9}}}"#;
         assert_eq!(received_back(printed).unwrap(), 1e9);
         assert!(received_back(r#"{"end":{}}"#).is_err());
     }
 
     #[test]
-    fn the_median_is_read_and_not_the_mean() {
+    fn the_median_is_parsed_instead_of_the_mean() {
         let printed =
             "sockperf: Summary: Latency is 7.436 usec\nsockperf: ---> percentile 50.000 =    6.870\n";
         assert_eq!(half_rtt_ns(printed).unwrap(), 6870.0);

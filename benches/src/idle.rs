@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_account_grows_with_work() {
+    fn processor_time_grows_with_work() {
         let busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let busy = ChildGuard(busy);
         // The account is brought up to date at ticks.

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_says_all_that_was_asked() {
+    fn the_command_contains_every_option_of_the_request() {
         let request = Request {
             size_bytes: Some(8),
             integrity: Some(true),

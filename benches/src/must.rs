@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_go_by_the_direction() {
+    fn verdicts_respect_the_direction_of_a_figure() {
         assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.2), "must");
         assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.4), "**missed**");
         assert_eq!(AtLeast { must: 20.0, aim: 40.0 }.verdict(41.0), "aim");

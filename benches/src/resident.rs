@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_account_of_this_process_is_read() {
+    fn the_resident_memory_of_this_process_is_read() {
         assert!(proportional_bytes(std::process::id()).unwrap() > 100_000.0);
         assert!(proportional_bytes(u32::MAX).is_err());
     }

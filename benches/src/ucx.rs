@@ -138,7 +138,7 @@ mod tests {
         100000,0.155,0.314,0.315,24.30,24.30,3185116,3185117\n";
 
     #[test]
-    fn the_last_row_is_read_by_its_columns_names() {
+    fn the_last_row_is_parsed_by_column_names() {
         let figures = figures(PRINTED).unwrap();
         assert_eq!(column(&figures, "50.0_percentile_lat").unwrap(), 0.155);
         assert_eq!(column(&figures, "overall_mr").unwrap(), 3_185_117.0);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_run_says_why() {
+    fn a_contestant_that_did_not_run_has_a_reason() {
         let mut contest = Contest::default();
         contest.add("iperf3 vde", Err(anyhow::anyhow!("not installed")));
         assert!(page(&contest).contains("| vde | 1500 | not run: not installed | not run: interrupted |"));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_of_a_series_that_is_taken() {
+    fn every_figure_belongs_to_a_measured_series() {
         let contest = contestants(0.1);
         must::assert_contestants(&MUSTS, &contest);
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_says_why() {
+    fn a_figure_that_was_not_measured_has_a_reason() {
         let mut contest = Contest::default();
         contest.add("ucx", Err(anyhow::anyhow!("not installed")));
         assert!(page(&contest).contains("| not measured: not installed |"));

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rivals_that_are_not_there_are_named_with_the_reason() {
+    fn missing_rivals_are_listed_with_the_reason() {
         let mut contest = Contest::default();
         contest.add("mpi", Err(anyhow::anyhow!("mpicc is not installed")));
         let page = page(&contest);

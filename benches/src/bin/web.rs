@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_read_with_care() {
+    fn rates_are_parsed_strictly() {
         assert_eq!(
             requests_per_second("  1 threads\nRequests/sec:  41234.5\nTransfer/sec: 3MB\n"),
             Some(41234.5)

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_did_not_run_says_why_and_the_others_stand() {
+    fn a_rival_that_did_not_run_has_a_reason_and_the_others_have_results() {
         let mut contest = Contest::default();
         contest.add("iperf3 veth", Err(anyhow::anyhow!("not installed")));
         let page = page(&ways(), false, &contest);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_somebody_who_runs_it_and_differs_in_what_it_says() {
+    fn every_row_has_a_runner_and_a_distinct_text() {
         for knobs in [false, true] {
             let contest = contestants(&ways(), knobs, 0.1);
             let runs = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name);

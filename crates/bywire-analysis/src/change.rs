@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn differences_are_named_except_those_that_are_always_there() {
+    fn differences_are_listed_except_those_that_always_exist() {
         let before = json!({ "kernel": { "release": "6.1" }, "command": ["a"], "boot": "x", "old": 1 });
         let after = json!({ "kernel": { "release": "6.2" }, "command": ["b"], "boot": "x" });
         let found = changes(&before, &after);

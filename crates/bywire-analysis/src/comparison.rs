@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_beyond_the_threshold_and_outside_the_interval() {
+    fn a_difference_exceeds_the_threshold_and_lies_outside_the_interval() {
         let of = |estimate, interval, unit| verdict(estimate, interval, unit, Rule::default());
         assert_eq!(of(0.1, [0.02, 0.2], Unit::Nanoseconds), Verdict::Worse);
         assert_eq!(of(0.1, [0.02, 0.2], Unit::BytesPerSecond), Verdict::Better);

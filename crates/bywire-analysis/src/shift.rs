@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn small_distributions_are_those_of_the_tables() {
+    fn small_distributions_match_published_tables() {
         // The 20 orders of three and three: 1, 1, 2, 3, 3, 3, 3, 2, 1, 1 of them for 0 to 9.
         let orders: Vec<f64> = mann_whitney(3, 3).iter().map(|probability| probability * 20.0).collect();
         let expected = [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 1.0, 1.0];
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_the_one_of_the_tables() {
+    fn intervals_match_published_tables() {
         // Five and five at 95 %: the table's critical value is 2, so two differences lie below.
         let strata = [stratum(&[0.0; 5], &[0.0; 5])];
         assert_eq!(Tables::default().outside(&strata, 0.025), Some(2));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_approximation_agrees_where_both_serve() {
+    fn the_approximation_agrees_with_the_exact_interval() {
         let strata = [stratum(&[0.0; 40], &[0.0; 40])];
         let exact = Tables::default().outside(&strata, 0.001).unwrap();
         let near = approximate([(40, 40)].into_iter(), 0.001).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bootstrap_covers_the_true_median_about_as_often_as_it_says() {
+    fn bootstrap_intervals_cover_the_true_median_at_the_stated_rate() {
         // With few pairs the percentile interval is a little too narrow. It must not be much too narrow.
         let mut random = SplitMix(11);
         let mut uniform = || random.bits() as f64 / u64::MAX as f64;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_mark_the_stranger_only() {
+    fn fences_mark_only_the_outlier() {
         let marked = tukey_outliers(&[10.0, 11.0, 10.5, 10.2, 30.0, 10.8]);
         assert_eq!(marked, [false, false, false, false, true, false]);
         assert_eq!(tukey_outliers(&[1.0, 100.0, 1.0]), [false; 3]);

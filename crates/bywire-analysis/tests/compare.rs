@@ -175,7 +175,7 @@ fn outcomes(count: u64, sides: impl Fn(u64) -> [Side; 2]) -> (u64, u64) {
 const COMPARISONS: u64 = 200;
 
 #[test]
-fn equals_differ_in_at_most_one_of_twenty_comparisons() {
+fn equal_sessions_differ_in_at_most_one_of_twenty_comparisons() {
     for sides in [one_after_the_other, in_turn] {
         let (none, _) = outcomes(COMPARISONS, |seed| sides(seed, 0.0));
         eprintln!("no difference in {none} of {COMPARISONS}");
@@ -184,7 +184,7 @@ fn equals_differ_in_at_most_one_of_twenty_comparisons() {
 }
 
 #[test]
-fn a_slow_down_of_ten_percent_is_found_in_nineteen_of_twenty() {
+fn a_slowdown_of_ten_percent_is_found_in_nineteen_of_twenty() {
     for sides in [one_after_the_other, in_turn] {
         let (_, found) = outcomes(COMPARISONS, |seed| sides(seed, 0.1));
         eprintln!("found in {found} of {COMPARISONS}");
@@ -193,7 +193,7 @@ fn a_slow_down_of_ten_percent_is_found_in_nineteen_of_twenty() {
 }
 
 #[test]
-fn sessions_in_turn_are_recognised_and_others_are_not() {
+fn alternating_sessions_are_recognised_and_others_are_not() {
     let [before, after] = in_turn(1, 0.0);
     assert!(before.alternates_with(&after));
     assert!(!before.alternates_with(&side(after.sessions[1..].to_vec())));
@@ -206,7 +206,7 @@ fn sessions_in_turn_are_recognised_and_others_are_not() {
 }
 
 #[test]
-fn without_the_machine_read_beside_it_a_comparison_would_be_misled() {
+fn a_comparison_without_the_machine_probe_is_misled() {
     // The proof that states matter: what the machine probe read is thrown away, and the simulation's far state decides.
     let (none, _) = outcomes(COMPARISONS, |seed| {
         one_after_the_other(seed, 0.0).map(|mut side| {
@@ -220,7 +220,7 @@ fn without_the_machine_read_beside_it_a_comparison_would_be_misled() {
 }
 
 #[test]
-fn load_that_delayed_the_machine_probe_is_no_slow_down() {
+fn load_that_delays_the_machine_probe_is_not_reported_as_a_slowdown() {
     let [before, mut after] = one_after_the_other(11, 0.0);
     for cell in &mut after.sessions[0].cells {
         for moment in &mut cell.moments {
@@ -234,7 +234,7 @@ fn load_that_delayed_the_machine_probe_is_no_slow_down() {
 }
 
 #[test]
-fn few_pairs_are_told_rather_than_judged() {
+fn a_comparison_of_few_pairs_reports_their_number_and_no_verdict() {
     let mut machine = Machine::new(5);
     let (before, after) = (side(vec![machine.session(2, 0.0)]), side(vec![machine.session(2, 0.5)]));
     let comparison = Comparison::of(&before, &after, Rule::default());
@@ -303,7 +303,7 @@ fn a_cell_that_failed_midway_is_missing_unless_it_failed_before_too() {
 }
 
 #[test]
-fn every_form_says_the_same() {
+fn every_output_format_has_the_same_results() {
     let [before, mut after] = in_turn(7, 0.3);
     after.sessions[0].environment = json!({ "kernel": { "release": "6.19" } });
     let comparison = Comparison::of(&before, &after, Rule::default());

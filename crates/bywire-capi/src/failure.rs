@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn panics_end_at_the_edge() {
+    fn panics_end_at_the_c_boundary() {
         assert_eq!(answer(|| panic!("on purpose")), BW_ERROR_PANIC.code());
         assert_eq!(last(), BW_ERROR_PANIC.text().to_str().expect("UTF-8"));
         assert_eq!(shielded(7, || panic!("on purpose")), 7);
     }
 
     #[test]
-    fn the_last_failure_keeps_its_particulars_until_the_next() {
+    fn the_last_error_keeps_its_details_until_the_next() {
         assert_eq!(answer(|| Err(SendError::TooLong { max: 4096 }.into())), BW_ERROR_TOO_LONG.code());
         assert!(last().contains("4096"));
         assert_eq!(answer(|| Err(SendError::Full.into())), BW_ERROR_FULL.code());

@@ -404,7 +404,7 @@ mod tests {
     use crate::error::bw_error_t::BW_ERROR_PANIC;
 
     #[test]
-    fn after_a_panic_a_port_answers_nothing_else_and_can_be_closed() {
+    fn after_a_panic_a_port_can_only_be_closed() {
         let place = tempfile::tempdir().expect("a directory");
         let options = bywire::PortOptions {
             runtime_directory: Some(place.path().to_owned()),

@@ -173,7 +173,7 @@ fn every_row_names_what_the_header_has_and_every_function_of_the_header_has_a_ro
 }
 
 #[test]
-fn every_event_and_every_field_crosses() {
+fn every_event_and_every_field_reaches_c() {
     let header = header();
     let header = header.replace(" *", " ");
     let events = source("message/event.rs");
@@ -230,7 +230,7 @@ fn every_enumeration_of_the_interface_is_in_the_header() {
 }
 
 #[test]
-fn pages_name_what_is_there() {
+fn pages_name_existing_functions() {
     let header = header();
     let words = |text: &str| -> BTreeSet<String> {
         let words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');

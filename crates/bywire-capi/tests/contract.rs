@@ -15,7 +15,7 @@ fn source(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn two_ports_of_one_process_walk_the_whole_contract() {
+fn two_ports_of_one_process_pass_the_whole_contract() {
     let installed = Installed::new();
     for dialect in DIALECTS {
         let program = installed.compile(&source("walk.c"), dialect);
@@ -24,7 +24,7 @@ fn two_ports_of_one_process_walk_the_whole_contract() {
 }
 
 #[test]
-fn two_processes_talk_and_one_notices_the_death_of_the_other() {
+fn two_processes_exchange_messages_and_one_detects_the_death_of_the_other() {
     let installed = Installed::new();
     for dialect in DIALECTS {
         let program = installed.compile(&source("pair.c"), dialect);
@@ -40,7 +40,7 @@ fn two_processes_talk_and_one_notices_the_death_of_the_other() {
 }
 
 #[test]
-fn a_second_thread_in_one_port_is_told_so() {
+fn a_second_thread_in_one_port_gets_an_error() {
     if !cfg!(debug_assertions) {
         eprintln!("not run: without debug assertions the library notices most such calls, not every one");
         return;
@@ -51,7 +51,7 @@ fn a_second_thread_in_one_port_is_told_so() {
 }
 
 #[test]
-fn null_and_garbage_are_errors_and_no_crash() {
+fn null_and_invalid_arguments_are_errors() {
     let installed = Installed::new();
     for dialect in DIALECTS {
         let program = installed.compile(&source("garbage.c"), dialect);

@@ -40,13 +40,13 @@ fn requests_of_many_clients_are_answered_each_in_order() {
 }
 
 #[test]
-fn the_ring_passes_its_counter_round() {
+fn the_ring_example_passes_its_counter_around() {
     let example = Example::new("ring.c");
     running::check_ring(|arguments| example.start(arguments));
 }
 
 #[test]
-fn two_chat_beside_their_keyboards() {
+fn two_chat_programs_exchange_lines_while_reading_the_keyboard() {
     let example = Example::new("chat.c");
     let mut first = example.start(&[]);
     let address = first.line();
@@ -62,7 +62,7 @@ fn two_chat_beside_their_keyboards() {
 }
 
 #[test]
-fn the_program_of_the_manual_works_as_it_stands_by_the_commands_that_stand_there() {
+fn the_program_of_the_manual_builds_and_runs_by_the_printed_commands() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/c.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let text = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");

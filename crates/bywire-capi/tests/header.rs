@@ -60,7 +60,7 @@ fn the_header_is_current() {
 }
 
 #[test]
-fn c_and_cpp_take_the_header_alone_and_twice() {
+fn c_and_cpp_compile_the_header_alone_and_twice() {
     let installed = Installed::new();
     let text = "#include <bywire.h>\n#include <bywire.h>\nint main(void) { return BW_OK + (int)(bw_abi_version() - BW_ABI_VERSION); }\n";
     for (name, dialect) in

@@ -45,7 +45,7 @@ fn an_installer_that_cannot_write_says_so_in_one_line() {
 
 /// A package is made under another root, and says where it will be.
 #[test]
-fn a_destination_stands_before_the_prefix() {
+fn destdir_is_prepended_to_the_prefix() {
     let root = tempfile::tempdir().expect("a directory");
     let mut install = Command::new(env!("CARGO_BIN_EXE_bywire-install"));
     install.args(["--prefix", "/usr", "--destination"]).arg(root.path());
@@ -113,7 +113,7 @@ fn only_installed_files_are_removed() {
 }
 
 #[test]
-fn a_prefix_that_an_installation_has_made_goes_with_it() {
+fn a_prefix_that_an_installation_created_is_removed_with_it() {
     let prefix = Prefix { place: tempfile::tempdir().expect("a directory") };
     prefix.install("--libraries", &libraries());
     succeed(prefix.uninstall());
@@ -121,7 +121,7 @@ fn a_prefix_that_an_installation_has_made_goes_with_it() {
 }
 
 #[test]
-fn files_that_cannot_be_removed_are_named_and_stay_on_the_list() {
+fn files_that_cannot_be_removed_are_reported_and_stay_on_the_list() {
     let prefix = Prefix::installed();
     let header = prefix.path("include/bywire.h");
     let text = fs::read(&header).expect("the header");
@@ -136,7 +136,7 @@ fn files_that_cannot_be_removed_are_named_and_stay_on_the_list() {
 }
 
 #[test]
-fn words_that_x_does_not_know_end_with_2_before_anything_is_built() {
+fn unknown_commands_of_x_exit_with_2_before_anything_is_built() {
     for words in
         [&["uninstall", "--prefx=/"][..], &["uninstall", "/usr"], &["install", "/usr"], &["nonsense"]]
     {
@@ -262,7 +262,7 @@ fn features(crates: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
 /// together: with bits of code alone where only programs and foreign libraries are made, and with machine code as well
 /// where a crate has an rlib beside a foreign library.
 #[test]
-fn an_installation_builds_nothing_that_a_session_has_built() {
+fn an_installation_rebuilds_nothing_that_a_session_has_built() {
     let machine = Machine::new();
     let prefix = machine.path("prefix").display().to_string();
     let session = machine.x(&["bench"]);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_stands_with_its_share_and_how_it_was_found() {
+    fn every_part_is_shown_with_its_share_and_its_method() {
         let part = |name: &str, ns: f64| Share {
             name: name.to_owned(),
             ns,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breakdown_whose_parts_do_not_add_up_is_said_to_have_failed() {
+    fn a_breakdown_whose_parts_do_not_add_up_is_reported_as_failed() {
         let part = |ns: f64| Share { name: "waking".to_owned(), ns, ci95_ns: None, how: "how".to_owned() };
         let account = Account { parts: vec![part(901_000.0), part(-900_000.0)], ..Account::default() };
         let text = text(&account, 1000.0);

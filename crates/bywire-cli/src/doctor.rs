@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_by_looking() {
+    fn programs_are_searched_in_the_path() {
         assert!(on_path("sh").is_some());
         assert!(on_path("no-such-program-anywhere").is_none());
     }

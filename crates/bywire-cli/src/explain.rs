@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_connection_is_told_and_garbage_is_not() {
+    fn every_connection_is_reported_and_invalid_lines_are_ignored() {
         let log = "7 carried 127.0.0.1:4000 127.0.0.1:80 100 2000 90 1900\n\
                    7 Short 127.0.0.1:4001 127.0.0.1:80 1 2 0 0\nnonsense\n7 carried 1 2 3\n";
         let told = tell(log);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_a_whole_program_are_reported_once_and_are_no_connections() {
+    fn lines_about_a_whole_program_are_reported_once_and_not_counted_as_connections() {
         let told = tell("7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n");
         assert!(
             told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n")
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_counted() {
+    fn many_connections_are_counted_instead_of_listed() {
         let log = "7 carried a b 1 1 1 1\n".repeat(TOLD_MAX + 5);
         assert!(tell(&log).contains("and 5 more"));
     }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_tell_every_check() {
+    fn text_and_json_contain_every_check() {
         let checks: usize = machines().iter().map(|machine| machine.checks.len()).sum();
         let lines = table().lines().filter(|line| line.starts_with("  ")).count();
         assert_eq!(lines, checks);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_long_enough_and_kept_from_others() {
+    fn a_key_must_be_long_and_unreadable_for_others() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let read_as = |mode, contents: &str| {
             fs::write(file.path(), contents).unwrap();

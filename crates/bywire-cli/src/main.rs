@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_in_pages_are_accepted() {
+    fn the_command_accepts_every_command_of_the_pages() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let directories = [root.clone(), root.join("docs")];
         let files = directories.iter().flat_map(|directory| fs::read_dir(directory).unwrap().flatten());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_the_sources_are_accepted() {
+    fn the_command_accepts_every_command_of_the_sources_page() {
         let page =
             fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sources.md")).unwrap();
         let commands: Vec<&str> =
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "unexpected argument")]
-    fn a_wrong_example_would_be_found() {
+    fn a_wrong_example_is_found() {
         accept("bywire doctor --frobnicate");
     }
 }

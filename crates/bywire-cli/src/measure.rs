@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_of_a_measurement_asks_for_the_same_again() {
+    fn the_printed_command_repeats_the_measurement() {
         let mut all = Request::new("tcp", "stream");
         for row in listed() {
             let mut request = Request::new("tcp", "stream");

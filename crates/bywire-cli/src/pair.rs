@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_are_read_strictly_beside_tables_of_others() {
+    fn spaces_are_parsed_strictly_and_other_tables_are_ignored() {
         let text = "[ethernet]\nmtu = 9000\n[sockets]\none-address-space = [[\"a\", \"/run/netns/b\"], [\"pid:7\"]]\n";
         let settings = parse(text).expect("settings");
         assert_eq!(settings.one_address_space, [vec!["a", "/run/netns/b"], vec!["pid:7"]]);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell_why_nothing_is_loaded_into_them() {
+    fn the_reason_why_a_file_loads_no_library_is_found() {
         let directory = tempfile::tempdir().expect("a directory");
         let place = |name: &str| directory.path().join(name);
         let script = |of: &str| format!("#! {} -e\nexit\n", place(of).display()).into_bytes();

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_words_agree() {
+    fn counts_have_the_right_singular_or_plural() {
         let one = Status {
             processes: 1,
             carried: 1,

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn results_come_first_in_their_order_and_stand_below_each_other() {
+    fn results_come_first_in_order_and_are_aligned() {
         let details = json!({
             "elapsed_seconds": 1.0, "round_trip_p50_ns": 55_740.0, "round_trip_p99_ns": 83_450.0,
             "round_trip_p999_ns": 145_020.0, "target_send_socket_bytes": 4096, "send_socket_bytes": 4096,
@@ -426,14 +426,14 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_says_that_it_is_half_of_a_round_trip() {
+    fn a_latency_is_labelled_as_half_of_a_round_trip() {
         let text = of_cell(&cell("latency", "ns", json!({})));
         assert!(text.contains("  half-RTT, median") && text.contains("Half-RTT is half of a round trip"));
         assert!(text.contains("18.25 µs") && text.contains("21.29 µs") && !text.contains("p50"), "{text}");
     }
 
     #[test]
-    fn cells_that_differ_in_how_they_were_taken_have_different_ways() {
+    fn cells_that_differ_in_how_they_were_measured_have_different_labels() {
         let way_of = |level: &str, name: &str, value: serde_json::Value| {
             let mut cell = cell("rr", "transactions_per_second", json!({}));
             (cell.level, cell.link) = (level.to_owned(), None);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_below_their_heading() {
+    fn lines_are_aligned_with_their_heading() {
         let line = line(&cell("rr", "transactions_per_second", json!({})));
         let ends = |text: &str, word: &str| text.find(word).map(|at| at + word.len());
         assert_eq!(ends(&line_heading(), "median"), ends(&line, "18.3 k/s"), "{line}");

@@ -85,7 +85,7 @@ fn tests_without_a_breakdown_are_refused_in_one_line() {
 }
 
 #[test]
-fn the_text_says_how_each_part_was_found() {
+fn the_text_has_the_method_of_each_part() {
     let directory = tempfile::tempdir().unwrap();
     let output =
         bywire(directory.path(), &["measure", "unix", "breakdown", "--time", "0.1"]).output().unwrap();

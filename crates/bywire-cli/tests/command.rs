@@ -11,7 +11,7 @@ fn bywire(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn doctor_finds_what_every_linux_has() {
+fn doctor_finds_tools_that_every_linux_has() {
     let output = bywire(&["doctor", "--json"]);
     assert!(output.status.success());
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -27,14 +27,14 @@ fn doctor_finds_what_every_linux_has() {
 }
 
 #[test]
-fn doctor_speaks_plain_text_to_a_pipe() {
+fn doctor_writes_plain_text_to_a_pipe() {
     let output = bywire(&["doctor"]);
     assert!(output.status.success() && !output.stdout.contains(&b'\x1b'));
     assert!(String::from_utf8(output.stdout).unwrap().contains("two cores"));
 }
 
 #[test]
-fn unknown_words_are_usage_errors() {
+fn unknown_arguments_are_usage_errors() {
     let output = bywire(&["frobnicate"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty() && !output.stderr.is_empty());
@@ -50,7 +50,7 @@ fn complaint(arguments: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
+fn an_invalid_command_prints_one_line_and_exits_with_2() {
     let misuses = [
         (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'; see `bywire --help`"),
         (&["measure"], "<LEVEL> <TEST>; see `bywire measure --help`"),
@@ -131,7 +131,7 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
 }
 
 #[test]
-fn a_directory_without_a_session_is_answered_with_those_that_exist() {
+fn a_directory_without_a_session_lists_existing_sessions() {
     let place = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {
         std::fs::create_dir(place.path().join(name)).unwrap();
@@ -146,13 +146,13 @@ fn a_directory_without_a_session_is_answered_with_those_that_exist() {
 }
 
 #[test]
-fn exit_codes_stand_in_the_help() {
+fn the_help_lists_the_exit_codes() {
     let help = String::from_utf8(bywire(&["--help"]).stdout).unwrap();
     assert!(help.contains("Exit codes: 0 success; 1 something failed; 2 "), "{help}");
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_one_line() {
+fn an_unwritable_directory_is_reported_in_one_line() {
     let output = bywire(&["man", "--output", "/proc/no/such"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -160,7 +160,7 @@ fn a_directory_that_cannot_be_written_is_one_line() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure() {
+fn a_closed_output_pipe_is_not_an_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_bywire"))
         .args(["completions", "bash"])
         .stdout(Stdio::piped())
@@ -175,7 +175,7 @@ fn a_reader_that_leaves_early_is_no_failure() {
 }
 
 #[test]
-fn completions_and_manual_name_the_subcommands() {
+fn completions_and_manual_pages_contain_every_subcommand() {
     for arguments in [&["completions", "bash"][..], &["man"]] {
         let output = bywire(arguments);
         assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("doctor"));
@@ -191,7 +191,7 @@ fn shells_complete_levels_tests_presets_and_links() {
 }
 
 #[test]
-fn every_page_belongs_to_the_program_and_refers_to_none_that_is_not_there() {
+fn every_manual_page_belongs_to_the_program_and_refers_to_existing_pages() {
     let place = tempfile::tempdir().unwrap();
     assert!(bywire(&["man", "--output", place.path().to_str().unwrap()]).status.success());
     let pages: Vec<_> = std::fs::read_dir(place.path()).unwrap().flatten().collect();
@@ -204,7 +204,7 @@ fn every_page_belongs_to_the_program_and_refers_to_none_that_is_not_there() {
 }
 
 #[test]
-fn a_session_whose_only_line_is_cut_off_is_a_failure() {
+fn a_session_whose_only_line_is_truncated_is_an_error() {
     let place = tempfile::tempdir().unwrap();
     let session = serde_json::json!({
         "schema": bywire_results::cell::SESSION_SCHEMA, "preset": "quick", "started": "", "seconds": 1.0, "command": [],
@@ -217,7 +217,7 @@ fn a_session_whose_only_line_is_cut_off_is_a_failure() {
 }
 
 #[test]
-fn the_help_of_measure_tells_levels_and_that_of_a_level_its_tests_links_and_defaults() {
+fn the_help_of_measure_lists_levels_and_that_of_a_level_lists_tests_links_and_defaults() {
     let help = |words: &[&str]| {
         let help = String::from_utf8(bywire(&[&["measure"], words, &["--help"]].concat()).stdout).unwrap();
         let plain = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -259,7 +259,7 @@ fn the_help_of_measure_tells_levels_and_that_of_a_level_its_tests_links_and_defa
 }
 
 #[test]
-fn the_help_of_bench_tells_how_long_each_preset_takes() {
+fn the_help_of_bench_has_the_duration_of_each_preset() {
     let output = bywire(&["bench", "--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
     for (name, _) in bywire_measure::preset::PRESETS {
@@ -270,7 +270,7 @@ fn the_help_of_bench_tells_how_long_each_preset_takes() {
 }
 
 #[test]
-fn doctor_asks_only_for_what_something_here_uses() {
+fn doctor_asks_only_for_tools_that_are_used() {
     let said: serde_json::Value = serde_json::from_slice(&bywire(&["doctor", "--json"]).stdout).unwrap();
     assert!(said["findings"].as_array().unwrap().len() > 5, "{said:#}");
     for finding in said["findings"].as_array().unwrap() {
@@ -298,7 +298,7 @@ fn progress_is_shown_on_a_terminal_and_nowhere_else() {
 }
 
 #[test]
-fn the_help_of_run_status_and_pair_breaks_no_sentence_before_the_line_is_full() {
+fn the_help_of_run_status_and_pair_fills_its_lines() {
     for (name, columns) in ["run", "status", "pair"].map(|name| [(name, 80), (name, 100)]).concat() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
         command.args([name, "--help"]).env("COLUMNS", columns.to_string()).stdin(Stdio::null());

@@ -60,7 +60,7 @@ fn edit_session(session: &Path, edit: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn a_slow_down_is_found_and_equals_are_equal() {
+fn a_slowdown_is_found_and_equal_sessions_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     before(at, "before");
@@ -127,7 +127,7 @@ fn a_slow_down_is_found_and_equals_are_equal() {
 }
 
 #[test]
-fn a_cell_that_vanished_does_not_pass() {
+fn a_missing_cell_fails_the_comparison() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     before(at, "before");
@@ -164,7 +164,7 @@ fn a_cell_that_vanished_does_not_pass() {
 }
 
 #[test]
-fn a_session_file_may_hold_anything() {
+fn a_session_file_with_any_content_is_handled() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     before(at, "hostile");

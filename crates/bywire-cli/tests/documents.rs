@@ -242,7 +242,7 @@ fn have_taps() -> bool {
 }
 
 #[test]
-fn the_first_network_answers_and_is_taken_down() {
+fn the_first_network_of_the_page_works_and_is_removed() {
     if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
         return;
     }
@@ -259,7 +259,7 @@ fn the_first_network_answers_and_is_taken_down() {
 }
 
 #[test]
-fn processes_that_share_a_runtime_directory_make_one_network() {
+fn processes_with_one_runtime_directory_form_one_network() {
     if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
         return;
     }
@@ -273,7 +273,7 @@ fn processes_that_share_a_runtime_directory_make_one_network() {
 }
 
 #[test]
-fn the_printed_settings_are_taken() {
+fn the_printed_settings_are_accepted() {
     if !have_taps() {
         return;
     }
@@ -295,7 +295,7 @@ fn the_printed_settings_are_taken() {
 }
 
 #[test]
-fn the_printed_drop_in_is_read_by_systemd_without_a_complaint() {
+fn systemd_accepts_the_printed_drop_in_without_a_warning() {
     let tool = Command::new("systemd-analyze").arg("--version").output();
     if !tool.is_ok_and(|output| output.status.success()) {
         return println!("not run: systemd-analyze is not here: apt-get install systemd");
@@ -319,7 +319,7 @@ fn the_printed_drop_in_is_read_by_systemd_without_a_complaint() {
 }
 
 #[test]
-fn programs_are_carried_by_the_first_commands() {
+fn programs_are_carried_by_the_printed_commands() {
     let Some(redis) = Service::find("redis-server", "redis-server") else { return };
     let block = |name: &str| block(&page(name), "bywire run -- redis-server").to_owned();
     assert_eq!(block("README.md"), block("docs/sockets.md"), "the two pages begin otherwise");

@@ -175,7 +175,7 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, text: &[u8]) {
 }
 
 #[test]
-fn two_namespaces_are_joined_shown_and_left_as_they_were() {
+fn two_namespaces_are_joined_and_restored() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -227,7 +227,7 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
 }
 
 #[test]
-fn prometheus_is_answered_where_that_was_asked_for() {
+fn metrics_are_served_where_configured() {
     let Some((one, _, directory)) = stage() else { return };
     let first = interface(&one, "10.77.0.1/24");
     let _running = up_with_metrics(&one, directory.path(), &["--interface", &first], 1);
@@ -246,7 +246,7 @@ fn prometheus_is_answered_where_that_was_asked_for() {
 }
 
 #[test]
-fn frames_are_recorded_for_whoever_asks() {
+fn frames_are_recorded_on_request() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -303,7 +303,7 @@ fn an_interrupt_removes_everything() {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_and_comes_back_under_an_open_connection() {
+fn a_killed_process_leaves_nothing_and_an_open_connection_survives_its_restart() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -388,7 +388,7 @@ fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: 
 }
 
 #[test]
-fn a_stream_under_way_goes_on_after_every_kill_of_the_far_process() {
+fn a_stream_continues_after_every_kill_of_the_far_process() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -404,7 +404,7 @@ fn a_stream_under_way_goes_on_after_every_kill_of_the_far_process() {
 }
 
 #[test]
-fn a_stream_under_way_goes_on_after_a_kill_of_the_only_process() {
+fn a_stream_continues_after_a_kill_of_the_only_process() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -470,7 +470,7 @@ impl Drop for Stopped {
 }
 
 #[test]
-fn a_stopped_far_process_neither_stops_nor_loses_what_is_for_others() {
+fn a_stopped_far_process_neither_delays_nor_loses_frames_for_others() {
     const ROUNDS: usize = 200;
     let Some((one, stopped, directory)) = stage() else { return };
     let live = Namespace::fresh().expect("a third one");
@@ -523,7 +523,7 @@ fn a_stopped_far_process_neither_stops_nor_loses_what_is_for_others() {
 }
 
 #[test]
-fn a_killed_carrier_ends_everything_and_what_it_left_is_swept_at_the_next_start() {
+fn files_of_a_killed_carrier_are_removed_at_the_next_start() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -548,7 +548,7 @@ fn a_killed_carrier_ends_everything_and_what_it_left_is_swept_at_the_next_start(
 }
 
 #[test]
-fn the_namespace_of_a_process_is_not_that_of_whoever_gets_its_number() {
+fn a_reused_process_number_does_not_lead_to_another_namespace() {
     let Some((one, _, directory)) = stage() else { return };
     let directory = directory.path();
     let Ok(mut resident) = Command::new("unshare").args(["--net", "sleep", "60"]).spawn() else {
@@ -569,7 +569,7 @@ fn the_namespace_of_a_process_is_not_that_of_whoever_gets_its_number() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_neither_used_nor_believed() {
+fn a_directory_of_another_user_is_not_used() {
     let Some((one, _, directory)) = stage() else { return };
     let directory = directory.path();
     let theirs = directory.join("eth");
@@ -616,7 +616,7 @@ fn a_directory_planted_by_another_user_is_neither_used_nor_followed() {
 
 /// Each step of a call, at which the caller stops, and ends later.
 #[test]
-fn callers_and_watchers_that_stop_or_end_at_any_step_hold_up_no_frame() {
+fn clients_that_stop_or_exit_at_any_step_delay_no_frame() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
@@ -647,7 +647,7 @@ fn callers_and_watchers_that_stop_or_end_at_any_step_hold_up_no_frame() {
 
 /// A process of the same user reaches the ports of those who carry frames, which close at once what it sends.
 #[test]
-fn descriptors_that_are_sent_to_the_ports_of_carriers_hold_up_no_frame() {
+fn descriptors_sent_to_a_carriers_port_delay_no_frame() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
@@ -676,7 +676,7 @@ fn descriptors_that_are_sent_to_the_ports_of_carriers_hold_up_no_frame() {
 }
 
 #[test]
-fn callers_who_take_their_time_hold_up_nobody_for_long() {
+fn slow_clients_do_not_delay_others_for_long() {
     let Some((one, _, directory)) = stage() else { return };
     let first = interface(&one, "10.77.0.1/24");
     let arguments = ["--node", "near", "--interface", &first];
@@ -700,7 +700,7 @@ fn callers_who_take_their_time_hold_up_nobody_for_long() {
 
 /// What no caller is asked for: those who look after the network and those who carry frames go on.
 #[test]
-fn descriptors_that_callers_send_to_the_doors_hold_up_nobody() {
+fn descriptors_sent_to_control_sockets_delay_nobody() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
@@ -744,7 +744,7 @@ fn descriptors_that_callers_send_to_the_doors_hold_up_nobody() {
 const UNIT: &str = include_str!("../../../packaging/bywire-eth.service");
 
 #[test]
-fn the_unit_is_sound() {
+fn the_systemd_unit_is_valid() {
     let directory = tempfile::tempdir().expect("a directory");
     let unit = directory.path().join("bywire-eth.service");
     let text = UNIT.replace("/usr/local/bin/bywire", env!("CARGO_BIN_EXE_bywire"));
@@ -764,7 +764,7 @@ fn the_unit_is_sound() {
 }
 
 #[test]
-fn the_unit_s_capabilities_suffice_and_readiness_is_told() {
+fn the_capabilities_of_the_unit_suffice_and_readiness_is_reported() {
     let Some((one, other, directory)) = stage() else { return };
     let bound = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a bound");
     let kept: Vec<String> =
@@ -842,7 +842,7 @@ fn the_file_is_read_again_on_request() {
 }
 
 #[test]
-fn the_background_start_returns_with_interfaces_that_stand() {
+fn the_background_start_returns_once_interfaces_are_up() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
@@ -867,7 +867,7 @@ fn the_background_start_returns_with_interfaces_that_stand() {
 }
 
 #[test]
-fn an_interface_that_is_missing_comes_back_as_it_is_told_by_then() {
+fn a_missing_interface_is_created_again_with_current_settings() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (file, place) = (directory.join("bywire.toml"), directory.join("place"));

@@ -41,7 +41,7 @@ fn cell(directory: &Path, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_cell_says_how_its_frames_were_carried_and_what_that_cost() {
+fn a_cell_has_how_its_frames_were_carried_and_the_cost() {
     let Some(directory) = stage() else { return };
     for link in ["one-process", "two-processes"] {
         for (test, protocol) in [("stream", "tcp"), ("rr", "tcp"), ("latency", "udp")] {
@@ -75,7 +75,7 @@ fn a_cell_says_how_its_frames_were_carried_and_what_that_cost() {
 }
 
 #[test]
-fn streams_round_trips_and_latencies_are_measured_at_a_usual_mtu_and_a_large_one() {
+fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu() {
     let Some(directory) = stage() else { return };
     let before = interfaces();
     for test in [&["stream"][..], &["rr", "--size", "1"], &["latency"]] {
@@ -95,7 +95,7 @@ fn streams_round_trips_and_latencies_are_measured_at_a_usual_mtu_and_a_large_one
 }
 
 #[test]
-fn several_connections_share_a_carrier_and_what_they_send_again_is_counted() {
+fn several_connections_share_a_carrier_and_retransmissions_are_counted() {
     let Some(directory) = stage() else { return };
     for link in ["two-processes", "veth"] {
         let all = ["streams", "--connections", "4", "--mtu", "9000", "--link", link, "--time", "1"];
@@ -108,14 +108,14 @@ fn several_connections_share_a_carrier_and_what_they_send_again_is_counted() {
 }
 
 #[test]
-fn datagrams_longer_than_the_mtu_go_on_arriving_after_losses() {
+fn datagrams_longer_than_the_mtu_still_arrive_after_losses() {
     let Some(directory) = stage() else { return };
     let arguments = ["stream", "--protocol", "udp", "--size", "8KiB", "--mtu", "1500", "--time", "0.5"];
     assert!(cell(directory.path(), &arguments)["value"].as_f64() > Some(0.0));
 }
 
 #[test]
-fn plain_veth_stands_beside_it_and_nobody_else_carries() {
+fn plain_veth_is_measured_without_carriers() {
     let Some(directory) = stage() else { return };
     let cell = cell(directory.path(), &["stream", "--link", "veth", "--time", "0.05"]);
     assert_eq!((&cell["level"], &cell["link"]), (&json!("eth"), &json!("veth")));
@@ -134,7 +134,7 @@ fn every_test_of_tcp_runs_over_it() {
 }
 
 #[test]
-fn netperf_prints_what_the_ends_speak() {
+fn netperf_style_prints_the_protocol_of_the_ends() {
     let Some(directory) = stage() else { return };
     let all = ["measure", "eth", "rr", "--size", "1", "--time", "2.5", "--style", "netperf"];
     let output = bywire(directory.path(), &all).output().unwrap();
@@ -175,7 +175,7 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_measurement_leaves_no_process_and_its_files_go_with_the_next() {
+fn a_killed_measurement_leaves_no_process_and_the_next_removes_its_files() {
     let Some(directory) = stage() else { return };
     let mut running = long_measurement(directory.path());
     signal(&running, Signal::KILL);
@@ -211,7 +211,7 @@ fn ends(moments: u32) -> impl Iterator<Item = Ended> {
 }
 
 #[test]
-fn an_end_at_any_moment_leaves_nothing() {
+fn termination_at_any_moment_leaves_nothing() {
     let Some(directory) = stage() else { return };
     let directory = directory.path();
     let before = interfaces();

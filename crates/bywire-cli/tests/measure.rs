@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn the_ports_of_a_pair_leave_no_file() {
+fn the_ports_of_a_measurement_leave_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
     command
@@ -87,7 +87,7 @@ fn two_cores() -> bool {
 }
 
 #[test]
-fn the_text_of_a_cell_tells_the_machines_state_and_its_ends() {
+fn the_text_of_a_cell_has_the_state_of_the_machine_and_the_ends() {
     let output = bywire(&["measure", "msg", "latency", "--time", "0.02"]);
     let said = text(&output.stdout);
     let line = said.lines().find(|line| line.trim_start().starts_with("cache line "));
@@ -100,7 +100,7 @@ fn the_text_of_a_cell_tells_the_machines_state_and_its_ends() {
 }
 
 #[test]
-fn a_sweep_takes_the_time_it_is_given() {
+fn a_sweep_takes_the_requested_time() {
     for seconds in [0.1, 0.8] {
         let output = bywire(&["measure", "unix", "nhalf", "--time", &seconds.to_string(), "--json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -225,7 +225,7 @@ fn udp_counts_what_was_sent_and_what_arrived() {
 }
 
 #[test]
-fn both_ends_have_the_congestion_control_that_was_asked_for() {
+fn both_ends_use_the_requested_congestion_control() {
     let chosen = |more: &[&str]| {
         let cell = measure(&[&["tcp", "bidir"], more].concat());
         ["congestion", "target_congestion"].map(|name| cell["details"][name].as_str().unwrap().to_owned())
@@ -280,7 +280,7 @@ fn ports_of_two_nodes_are_measured_over_udp() {
 }
 
 #[test]
-fn namespaces_join_two_stacks_by_a_cable() {
+fn namespaces_are_joined_by_veth() {
     let arguments =
         ["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "9000", "--time", "0.02"];
     let output = bywire(&[&arguments[..], &["--json"]].concat());
@@ -295,7 +295,7 @@ fn namespaces_join_two_stacks_by_a_cable() {
 }
 
 #[test]
-fn bad_input_is_answered_in_one_line() {
+fn invalid_input_is_reported_in_one_line() {
     let refused = [
         (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, sock, udp"),
         (&["measure", "tpc", "latency"], "did you mean `tcp`?"),
@@ -413,7 +413,7 @@ fn the_far_end_may_require_a_key() {
 }
 
 #[test]
-fn a_far_end_that_dies_in_the_middle_of_a_test_is_told_in_one_line() {
+fn the_death_of_a_far_end_during_a_test_is_reported_in_one_line() {
     let (mut server, address) = serve(&[]);
     let client = Running::start(&["measure", "tcp", "stream", "--between", &address, "--time", "600"]);
     assert!(server.line().contains("tcp stream"));
@@ -426,7 +426,7 @@ fn a_far_end_that_dies_in_the_middle_of_a_test_is_told_in_one_line() {
 }
 
 #[test]
-fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
+fn the_far_end_refuses_other_versions_and_values_out_of_bounds() {
     let (server, address) = serve(&[]);
     let mut connection = Raw::open(&address);
     let version = connection.hear()["version"].as_str().unwrap().to_owned();
@@ -470,7 +470,7 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
 }
 
 #[test]
-fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
+fn the_far_end_sends_datagrams_only_to_the_requesting_address() {
     let (server, address) = serve(&[]);
     let mut connection = Raw::open(&address);
     let version = connection.hear()["version"].as_str().unwrap().to_owned();

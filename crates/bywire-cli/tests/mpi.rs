@@ -101,7 +101,7 @@ fn end_of(child: &mut Child) -> ExitStatus {
 }
 
 #[test]
-fn an_end_at_any_moment_leaves_nothing() {
+fn termination_at_any_moment_leaves_nothing() {
     for (implementation, link, moments_ms) in
         [("open-mpi", "veth", [200, 900, 1500]), ("mpich", "shm", [100, 400, 900])]
     {
@@ -192,7 +192,7 @@ fn an_interrupt_without_namespaces_leaves_no_shared_memory() {
 }
 
 #[test]
-fn an_implementation_that_is_not_here_is_told_in_one_line_with_what_to_do() {
+fn a_missing_implementation_is_reported_in_one_line_with_advice() {
     let directory = tempfile::tempdir().unwrap();
     for (implementation, what_to_do) in
         [("open-mpi", "apt-get install openmpi-bin libopenmpi-dev"), ("mpich", "pip install mpich")]
@@ -208,7 +208,7 @@ fn an_implementation_that_is_not_here_is_told_in_one_line_with_what_to_do() {
 }
 
 #[test]
-fn an_open_mpi_whose_launcher_takes_other_options_is_told_in_one_line() {
+fn an_open_mpi_with_other_launcher_options_is_reported_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     for (name, script) in
         [("mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), ("mpicc", "#!/bin/sh\nexit 1\n")]

@@ -63,7 +63,7 @@ fn check(cell: &Value, test: &str, connections: usize) {
 const TIME: [&str; 2] = ["--time", "1"];
 
 #[test]
-fn every_level_that_is_here_runs_every_test() {
+fn every_available_level_runs_every_test() {
     let directory = tempfile::tempdir().unwrap();
     for level in ["msg", "unix", "tcp", "udp"] {
         for test in ["streams", "hotspot", "fanin", "fanout"] {
@@ -92,7 +92,7 @@ fn every_level_that_is_here_runs_every_test() {
 }
 
 #[test]
-fn nodes_stand_around_a_switch() {
+fn nodes_are_connected_by_a_switch() {
     let directory = tempfile::tempdir().unwrap();
     let ways: [&[&str]; 3] = [
         &["tcp", "fanin"],
@@ -120,7 +120,7 @@ fn nodes_stand_around_a_switch() {
 }
 
 #[test]
-fn an_interrupt_ends_all_of_them() {
+fn an_interrupt_ends_all_connections() {
     let directory = tempfile::tempdir().unwrap();
     let all = ["measure", "msg", "streams", "--connections", "8", "--time", "60"];
     let mut running = bywire(directory.path(), &all).spawn().unwrap();
@@ -132,7 +132,7 @@ fn an_interrupt_ends_all_of_them() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
+fn invalid_combinations_are_refused_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let refusals: [(&[&str], &str); 6] = [
         (&["tcp", "streams", "--connections", "65"], "1 to 64"),

@@ -115,7 +115,7 @@ fn two_machines() -> Option<(Scene, [Up; 2])> {
 }
 
 #[test]
-fn two_machines_meet_and_a_killed_service_is_replaced_while_connections_go_on() {
+fn two_machines_connect_and_connections_survive_a_killed_service() {
     let Some((scene, [one, other])) = two_machines() else { return };
     let [a, b] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
@@ -163,7 +163,7 @@ fn two_machines_meet_and_a_killed_service_is_replaced_while_connections_go_on() 
 }
 
 #[test]
-fn the_file_of_the_page_is_one() {
+fn the_fabric_file_of_the_page_is_valid() {
     let block = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("fabric.toml");

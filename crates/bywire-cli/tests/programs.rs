@@ -189,7 +189,7 @@ fn dnsmasq(stage: &Stage) -> Running {
 }
 
 #[test]
-fn an_address_is_had_by_dhcp() {
+fn an_address_is_obtained_by_dhcp() {
     let Some(stage) = stage(&[("dnsmasq", "dnsmasq-base"), ("busybox", "busybox")]) else { return };
     let _server = dnsmasq(&stage);
     let lease = eventually("a lease", || {
@@ -206,7 +206,7 @@ fn an_address_is_had_by_dhcp() {
 }
 
 #[test]
-fn an_address_follows_from_router_advertisements() {
+fn an_address_is_obtained_by_router_advertisements() {
     let Some(stage) = stage(&[("dnsmasq", "dnsmasq-base")]) else { return };
     let _server = dnsmasq(&stage);
     eventually("an address of the advertised prefix", || {
@@ -217,7 +217,7 @@ fn an_address_follows_from_router_advertisements() {
 }
 
 #[test]
-fn nc_carries_a_file_each_way() {
+fn nc_transfers_a_file_each_way() {
     const FILE_BYTES: usize = 16 << 20;
     let Some(stage) = stage(&[("nc", "netcat-openbsd")]) else { return };
     let stage = stage.with_address();
@@ -287,7 +287,7 @@ fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
 }
 
 #[test]
-fn ssh_runs_a_command_and_carries_what_is_piped_through_it() {
+fn ssh_runs_a_command_and_transfers_piped_bytes() {
     const PIPED_BYTES: usize = 32 << 20;
     let Some(service) = Service::find("sshd", "openssh-server") else { return };
     let Some(stage) = stage(&[("ssh", "openssh-client")]) else { return };

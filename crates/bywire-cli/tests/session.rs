@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SESSION: [&str; 6] = ["bench", "quick", "--time", "0.01", "--levels", "msg,unix,tcp"];
 
 #[test]
-fn a_session_that_is_interrupted_at_any_moment_keeps_its_cells_and_leaves_nothing() {
+fn a_session_interrupted_at_any_moment_keeps_its_cells_and_leaves_nothing() {
     std::thread::scope(|scope| {
         for half in 0..2 {
             scope.spawn(move || (0..INTERRUPTS / 2).for_each(|number| interrupted(2 * number + half)));
@@ -111,7 +111,7 @@ fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
 }
 
 #[test]
-fn a_full_disk_in_the_middle_keeps_what_was_measured() {
+fn a_full_disk_during_a_session_keeps_finished_measurements() {
     let stage = tempfile::tempdir().unwrap();
     let place = stage.path().join("session");
     // A limit for one file stands for the disk: the cells reach it long before the session's end.
@@ -129,7 +129,7 @@ fn a_full_disk_in_the_middle_keeps_what_was_measured() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_beginning_is_told_in_one_line() {
+fn a_disk_that_is_full_from_the_start_is_reported_in_one_line() {
     let stage = tempfile::tempdir().unwrap();
     let place = stage.path().join("session");
     let output = limited(stage.path(), 0, &place);
@@ -150,7 +150,7 @@ fn limited(stage: &Path, kilobytes: u32, place: &Path) -> Output {
 }
 
 #[test]
-fn a_directory_that_goes_away_in_the_middle_keeps_what_it_held() {
+fn a_directory_removed_during_a_session_keeps_its_files() {
     let stage = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (stage.path().join("session"), stage.path().join("elsewhere"));
     // Every pair is stored, and it is long before there are no more of them.

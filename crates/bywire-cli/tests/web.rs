@@ -139,7 +139,7 @@ fn a_trace_is_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
+fn invalid_combinations_are_refused_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let refusals: [(&[&str], &str); 9] = [
         (&["latency"], "web-file, web-zipf"),
@@ -183,7 +183,7 @@ fn end(running: &mut Child, signal: Signal, span: Duration) {
 }
 
 #[test]
-fn an_end_at_any_moment_leaves_nothing_behind() {
+fn termination_at_any_moment_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
     let measured: [&[&str]; 5] = [
         &["web", "web-file", "--server", "nginx"],
@@ -222,7 +222,7 @@ fn await_beside(running: &Child, what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_end_while_a_server_starts_leaves_nothing_behind() {
+fn termination_while_a_server_starts_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
     // It has a version and never listens. A process of its own writes it, as one that is being written cannot be run.
     let program = directory.path().join("nginx");
@@ -245,7 +245,7 @@ fn an_end_while_a_server_starts_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_server_goes_even_if_whoever_keeps_it_is_killed_too() {
+fn a_server_ends_even_if_its_guard_is_killed_too() {
     let directory = tempfile::tempdir().unwrap();
     if !rustix::process::geteuid().is_root()
         || cell(directory.path(), &["web-file", "--time", "0.25"]).is_none()
@@ -297,7 +297,7 @@ fn a_server_goes_even_if_whoever_keeps_it_is_killed_too() {
 }
 
 #[test]
-fn an_interrupted_session_keeps_what_it_has_measured() {
+fn an_interrupted_session_keeps_finished_measurements() {
     let directory = tempfile::tempdir().unwrap();
     if cell(directory.path(), &["web-file", "--time", "0.25"]).is_none() {
         return;

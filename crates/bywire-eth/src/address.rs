@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_addresses_go_both_ways() {
+    fn addresses_are_parsed_and_printed() {
         let address = MacAddress([0x02, 0xAB, 0, 9, 0xFF, 0x10]);
         assert_eq!(address.to_string().parse(), Ok(address));
         assert_eq!("02-ab-00-09-FF-10".parse(), Ok(address));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_the_wire_s_own_addresses_are_known() {
+    fn multicast_and_link_local_addresses_are_recognised() {
         assert!(MacAddress::BROADCAST.is_multicast() && MacAddress::BROADCAST.is_broadcast());
         let control = |last| MacAddress([0x01, 0x80, 0xC2, 0, 0, last]);
         assert!(control(0).is_link_local_control() && control(0x0F).is_link_local_control());

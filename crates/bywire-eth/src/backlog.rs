@@ -159,7 +159,7 @@ mod tests {
 
     /// A process that takes one datagram shortly before each deadline, so that the next datagram finds no room again.
     #[test]
-    fn a_process_that_takes_little_holds_back_no_longer_than_one_that_takes_nothing() {
+    fn a_slow_process_delays_frames_no_longer_than_a_stopped_one() {
         for waiting in [1, 3] {
             let mut backlog = Backlog::default();
             let (began, time) = (Instant::now(), Duration::from_millis(50));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_taken_a_fourth_of_its_ring_is_waited_for_again() {
+    fn a_process_that_has_drained_a_quarter_of_its_ring_is_waited_for_again() {
         for (bytes, count) in [(TAKEN_BYTES / 8, 8), (1, TAKEN_DATAGRAMS)] {
             let mut backlog = Backlog::default();
             let (began, time) = (Instant::now(), Duration::from_millis(50));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_another_s_by_now_is_another_interface() {
+    fn a_reused_port_is_another_interface() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let mut capture = CaptureSender::new(theirs);
         for label in ["blue:by0", "blue:by0", "red:by0"] {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_frames_tells_its_interfaces() {
+    fn a_file_without_frames_lists_its_interfaces() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         drop(theirs);
         let kinds = |interface: Option<&str>| {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stops_loses_frames_and_holds_up_nobody() {
+    fn a_stopped_reader_loses_frames_and_delays_nobody() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let mut capture = CaptureSender::new(theirs);
         for _ in 0..1000 {

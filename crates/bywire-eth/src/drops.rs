@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_counted_apart_under_their_names() {
+    fn each_cause_is_counted_under_its_name() {
         for (index, (cause, _)) in Cause::ALL.iter().enumerate() {
             assert_eq!(*cause as usize, index);
         }

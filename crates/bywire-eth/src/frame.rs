@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_found_behind_each_other() {
+    fn nested_headers_are_found() {
         let expected = Layout {
             network: Network::Ipv4,
             transport: Transport::Tcp,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn unsound_network_headers_are_something_else() {
+    fn invalid_network_headers_count_as_unknown() {
         let other = |change: &dyn Fn(&mut Vec<u8>)| assert_eq!(parsed(change).network, Network::Other);
         other(&|frame| frame[12..14].copy_from_slice(&[8, 6]));
         other(&|frame| frame[12..14].copy_from_slice(&[0, 46]));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn unsound_transport_headers_are_something_else() {
+    fn invalid_transport_headers_count_as_unknown() {
         let other = |change: &dyn Fn(&mut Vec<u8>)| {
             let layout = parsed(change);
             let offsets = (layout.transport_offset, layout.payload_offset);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn only_extensions_that_a_transport_may_follow_are_passed() {
+    fn only_extension_headers_before_a_transport_are_skipped() {
         let frame = |extensions: &[[u8; 8]], first: u8| {
             let mut frame = [&[2; 12][..], &[0x86, 0xDD, 0x60, 0, 0, 0, 1, 0, first, 64]].concat();
             frame.extend([0xFD; 32]);

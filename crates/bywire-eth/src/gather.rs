@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_flow_goes_on_as_one_frame() {
+    fn a_burst_of_one_flow_is_merged_into_one_frame() {
         let (all, carried) = taken(&segments(), BATCH_FRAMES);
         assert_eq!((all, carried.len()), (Taken::All, 1));
         let (header, frame) = carried[0].split_first_chunk().expect("a header");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_for_a_group_go_each_by_itself() {
+    fn multicast_frames_are_not_merged() {
         let mut burst = segments();
         burst.iter_mut().for_each(|packet| packet[VnetHeader::BYTES] |= 1);
         assert_eq!(taken(&burst, BATCH_FRAMES), (Taken::All, burst));
@@ -261,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_stays_as_it_is() {
+    fn a_single_frame_is_unchanged() {
         let (some, carried) = taken(&segments(), 1);
         assert_eq!((some, carried), (Taken::Some, segments()[..1].to_vec()));
     }
 
     #[test]
-    fn frames_read_from_a_vanished_device_go_on() {
+    fn frames_read_from_a_removed_device_are_forwarded() {
         let (ours, kernels) = Socket::pair().expect("a pair");
         kernels.send(&segments()[0], &[]).expect("sent");
         // A child process of a parallel test may hold a copy of this descriptor until it calls `exec`.

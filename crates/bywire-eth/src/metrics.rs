@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_is_told_once_with_all_its_samples() {
+    fn every_metric_family_is_printed_once_with_all_samples() {
         let traffic = serde_json::json!({ "frames": 3, "superframes": 1, "bytes": 90 });
         let interface = |name: &str| {
             serde_json::json!({

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_rule_the_terminal() {
+    fn text_of_a_refusal_does_not_control_the_terminal() {
         let (mut network, theirs) = network();
         order::send(&theirs, &Answer::Refused("\u{1b}[2Jno\n".to_owned()), None).expect("sent");
         let said = network.counts(0).expect_err("refused").to_string();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_every_loop_are_read_before_the_next_order() {
+    fn refusals_of_every_loop_are_read_before_the_next_command() {
         let (mut network, theirs) = network_of(2);
         for (index, each) in theirs.iter().enumerate() {
             let said = [Answer::Refused(index.to_string()), Answer::Vanished(index), Answer::Done];
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_what_never_was_is_not_believed() {
+    fn the_removal_of_an_unknown_interface_is_ignored() {
         let (mut network, theirs) = network();
         for id in [INTERFACES_MAX, usize::MAX] {
             order::send(&theirs, &Answer::Vanished(id), None).expect("sent");

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_takes_what_it_offers_or_the_reason_is_told() {
+    fn a_kernel_accepts_its_offloads_or_the_reason_is_reported() {
         if let Err(error) = std::fs::metadata("/dev/net/tun") {
             return println!(
                 "not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`"

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_frame_again() {
+    fn parts_are_reassembled_into_the_frame() {
         let whole: Vec<u8> = (0..WHOLE_BYTES_MAX).map(|index| index as u8).collect();
         let mut reassembler = Reassembler::default();
         for _ in 0..2 {

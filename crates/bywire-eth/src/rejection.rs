@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_has_its_own_place_and_label() {
+    fn every_cause_has_its_own_counter_and_label() {
         let labels: std::collections::BTreeSet<_> = BadFrame::ALL.iter().map(|cause| cause.label()).collect();
         assert_eq!(labels.len(), BadFrame::ALL.len());
         for (index, cause) in BadFrame::ALL.into_iter().enumerate() {

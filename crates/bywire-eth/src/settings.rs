@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_told_in_one_word() {
+    fn interfaces_are_parsed_from_one_argument() {
         let blue = plan("blue:by0=10.77.0.1/24,fd00::1/64").expect("a plan");
         assert_eq!((blue.label().as_str(), blue.addresses.len(), blue.mtu_bytes), ("blue:by0", 2, 1500));
         assert_eq!(plan("pid:17:by0").expect("a plan").namespace.to_string(), "pid:17");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_strictly() {
+    fn files_are_parsed_strictly() {
         let parse = |text: &str| toml::from_str::<File>(text).map(|file| file.ethernet);
         let both = parse(
             "[ethernet]\nmtu = 9000\n[[ethernet.interface]]\nname = \"by0\"\n[[ethernet.interface]]\nnamespace = \"blue\"\nname = \"by0\"\nmtu = 1280\n",

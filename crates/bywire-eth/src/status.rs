@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_that_differ_are_told_with_what_that_does() {
+    fn different_mtus_are_reported_with_their_effect() {
         let interface = |name: &str, mtu_bytes: u32| json!({ "interface": name, "mtu": mtu_bytes });
         let far =
             json!({ "node": "n2", "interfaces": [interface("red:by0", 9000), interface("red:by1", 1500)] });

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_with_a_foreign_source_address_are_dropped() {
+    fn frames_with_the_source_address_of_another_node_are_dropped() {
         let mut switch = switch();
         let foreign = Verdict::Drop(Cause::ForeignSource);
         assert_eq!(switch.judge(0, &frame(mac(1), mac(77)), 0), foreign);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn broadcasts_go_everywhere_but_back() {
+    fn broadcasts_go_to_every_port_but_their_own() {
         let mut switch = switch();
         let targets = |switch: &Switch, from| {
             (0..6).filter(|to| switch.floods(from, *to, false)).collect::<Vec<SwitchPortId>>()
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn storms_are_bounded_for_each_lane_and_end() {
+    fn broadcast_storms_are_bounded_for_each_lane_and_end() {
         let mut switch = switch();
         let broadcast = |switch: &mut Switch, port: u8, now_ms| {
             switch.judge(port.into(), &frame(MacAddress::BROADCAST, mac(port)), now_ms)
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn announcing_again_gives_no_new_allowance() {
+    fn repeated_announcements_give_no_new_allowance() {
         let mut switch = switch();
         let broadcast = frame(MacAddress::BROADCAST, mac(13));
         let taken = (0..100).filter(|_| {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_here_has_its_address_whoever_claims_it() {
+    fn a_local_interface_keeps_its_address_whoever_claims_it() {
         let mut switch = switch();
         assert!(switch.insert(5, Attachment::Interface { mac: mac(13), is_bridge: false }));
         assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), Verdict::To(5));

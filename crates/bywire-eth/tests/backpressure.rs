@@ -111,7 +111,7 @@ fn met(node: &Node, directory: &Path, number: u8) -> (HostilePeer, Peer) {
 }
 
 #[test]
-fn frames_without_room_wait_at_the_interface_and_are_not_lost() {
+fn frames_without_room_wait_in_the_interface_queue() {
     const FRAMES: usize = 1500;
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
@@ -142,7 +142,7 @@ fn frames_without_room_wait_at_the_interface_and_are_not_lost() {
 
 /// One queue of the interface serves another process. The other queue serves the interfaces of this process.
 #[test]
-fn a_queue_that_is_held_back_holds_up_no_other() {
+fn a_blocked_queue_delays_no_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
     let (end, queue) = Socket::pair().expect("a pair");
@@ -188,7 +188,7 @@ fn watched_for(file: &OwnedFd) -> Vec<u32> {
 
 /// The kernel limits the number of watched descriptors per user. A loop that gave up a place might not get it back.
 #[test]
-fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
+fn a_blocked_queue_stays_registered_with_epoll() {
     const IN: u32 = 1;
     let directory = tempfile::tempdir().expect("a directory");
     let node = Node::new(ENDLESS);
@@ -217,7 +217,7 @@ fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
 }
 
 #[test]
-fn a_process_that_never_reads_holds_up_nobody_for_long() {
+fn a_process_that_never_reads_does_not_delay_others_for_long() {
     const FRAMES: usize = 300;
     let directory = tempfile::tempdir().expect("a directory");
     let (mut silent, mut reader);
@@ -355,7 +355,7 @@ fn cable() -> Option<Vec<Host>> {
 }
 
 #[test]
-fn four_streams_between_two_processes_repeat_hardly_more_than_over_a_cable() {
+fn four_streams_between_two_processes_retransmit_hardly_more_than_over_veth() {
     let (Some(cable), Some(carried)) = (cable(), hosts(2)) else { return };
     let mut joined = join_hosts(&carried, Link::Between, 9000);
     // On this machine, a thread may wait for a processor longer than the default hold-back.

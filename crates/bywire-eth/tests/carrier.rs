@@ -257,7 +257,7 @@ fn a_full_target_loses_its_own_frames_only() {
 }
 
 #[test]
-fn superframes_are_cut_for_a_kernel_that_takes_none() {
+fn superframes_are_segmented_for_a_kernel_without_offloads() {
     let bench = bench(3, &[], 100);
     // The kernel of interface 1 accepts no superframes, that of interface 2 does.
     let (end, queue) = Socket::pair().expect("a pair");
@@ -313,7 +313,7 @@ fn refuse_whole_frames() {
 }
 
 #[test]
-fn a_kernel_that_refuses_superframes_while_running_gets_segments_and_is_offered_none_any_more() {
+fn a_kernel_that_starts_to_refuse_superframes_gets_segments_from_then_on() {
     let bench = bench_with(2, &[], 100, refuse_whole_frames);
     for refusals in 1..=5 {
         bench.send(0, &superframe(1));
@@ -330,7 +330,7 @@ fn a_kernel_that_refuses_superframes_while_running_gets_segments_and_is_offered_
 }
 
 #[test]
-fn behind_a_bridge_addresses_are_learned() {
+fn addresses_behind_a_bridge_are_learned_by_the_carrier() {
     let bench = bench(3, &[1], 100);
     let behind = [2, 9, 9, 9, 9, 9];
     let question = frame(behind, mac(0), &[8, 0]);
@@ -343,7 +343,7 @@ fn behind_a_bridge_addresses_are_learned() {
 }
 
 #[test]
-fn a_device_that_vanishes_is_told_and_its_place_is_free() {
+fn a_removed_device_is_reported_and_its_slot_is_free() {
     let mut bench = bench(2, &[], 100);
     bench.ends.remove(1);
     // A closed socket reads as a frame of no bytes, a removed TAP device as an error. Both end an interface.
@@ -355,7 +355,7 @@ fn a_device_that_vanishes_is_told_and_its_place_is_free() {
 }
 
 #[test]
-fn devices_that_vanish_all_at_once_are_told_by_and_by() {
+fn devices_removed_at_once_are_reported_one_after_another() {
     const MANY: usize = 900;
     let mut bench = bench(MANY, &[], 100);
     bench.ends.clear();
@@ -376,7 +376,7 @@ fn devices_that_vanish_all_at_once_are_told_by_and_by() {
 }
 
 #[test]
-fn a_place_that_was_given_up_is_told_of_no_more() {
+fn a_released_slot_is_not_reported_again() {
     // More interfaces than are reported before the first release.
     const MANY: usize = 40;
     let mut bench = bench(MANY, &[], 100);
@@ -392,7 +392,7 @@ fn a_place_that_was_given_up_is_told_of_no_more() {
 }
 
 #[test]
-fn frames_allocate_nothing_once_it_is_warm() {
+fn frames_allocate_nothing_after_warm_up() {
     let bench = bench(3, &[2], 1 << 40);
     let kinds = [
         frame(mac(1), mac(0), &[8; 1400]),
@@ -422,7 +422,7 @@ fn frames_allocate_nothing_once_it_is_warm() {
 }
 
 #[test]
-fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
+fn the_longest_datagrams_between_processes_allocate_nothing_after_warm_up() {
     const COUNT: usize = 2000;
     const FAR: [u8; 6] = [2, 9, 9, 9, 9, 9];
     let directory = tempfile::tempdir().expect("a directory");

@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn a_partial_checksum_is_completed_and_found_right((packet, _) in superframes(), place: prop::sample::Index, bit in 0..8) {
+    fn a_partial_checksum_is_completed_correctly((packet, _) in superframes(), place: prop::sample::Index, bit in 0..8) {
         let mut frame = packet.partial();
         complete(packet.vnet(0), &mut frame).expect("inside");
         let whole = packet.whole();
@@ -76,7 +76,7 @@ proptest! {
 }
 
 #[test]
-fn only_what_is_partial_and_no_superframe_is_completed() {
+fn only_partial_checksums_of_plain_frames_are_completed() {
     let packet = Packet::udp(vec![1, 2, 3]);
     let mut frame = packet.whole();
     complete(VnetHeader::default(), &mut frame).expect("nothing to do");
@@ -90,7 +90,7 @@ fn only_what_is_partial_and_no_superframe_is_completed() {
 }
 
 #[test]
-fn a_datagram_without_a_checksum_is_not_right() {
+fn a_datagram_without_a_checksum_is_not_verified() {
     let packet = Packet::udp(vec![1, 2, 3]);
     let mut frame = packet.whole();
     frame[40..42].fill(0);

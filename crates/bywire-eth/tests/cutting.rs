@@ -149,7 +149,7 @@ fn fold(bytes: &[u8], start: u32) -> u16 {
 }
 
 #[test]
-fn we_cut_and_sum_as_the_kernel_does() {
+fn segmentation_and_checksums_match_the_kernels() {
     let Some(bench) = bench() else { return };
     let mut compared = 0;
     for (ipv6, udp, tag) in [(false, false), (false, true), (true, false), (true, true)]

@@ -14,7 +14,7 @@ use hosts::{Host, INTERFACE, SETTINGS, connect, exchange, hosts, persist, tcp, u
 const STREAM_BYTES: usize = 8 << 20;
 
 #[test]
-fn one_frame_per_wake_carries_the_same() {
+fn one_frame_per_wake_up_delivers_the_same() {
     let Some(hosts) = hosts(2) else { return };
     let _network = connect(&hosts, 1500, CarrierSettings { coalesce: false, spin_us: 0, ..SETTINGS });
     let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
@@ -93,7 +93,7 @@ fn all_nodes_of_ipv6_hear_each_other() {
 }
 
 #[test]
-fn a_connection_survives_the_end_and_return_of_the_network() {
+fn a_connection_survives_a_restart_of_the_network() {
     let Some(hosts) = hosts(2) else { return };
     let network = connect(&hosts, 1500, SETTINGS);
     let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
@@ -141,7 +141,7 @@ fn frames_with_another_source_address_are_dropped() {
 }
 
 #[test]
-fn behind_a_bridge_others_are_reached() {
+fn stations_behind_a_bridge_are_reached() {
     let Some(hosts) = hosts(3) else { return };
     // Host 3 has no interface of the fabric. A `veth` pair connects it to a bridge in host 2.
     hosts[1].ip("link add br0 type bridge");
@@ -212,7 +212,7 @@ fn vanished(network: &mut Network) -> bywire_eth::interface::Plan {
 }
 
 #[test]
-fn a_device_with_several_queues_vanishes_once_for_all() {
+fn a_device_with_several_queues_is_reported_removed_once() {
     let Some(hosts) = hosts(2) else { return };
     let mut network = Network::start(&Launch::Thread, 3, SETTINGS).expect("a network");
     for host in &hosts {

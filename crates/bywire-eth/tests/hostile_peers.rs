@@ -155,7 +155,7 @@ fn write_packet(datagram: &mut [u8], noise: &mut Noise) {
 }
 
 #[test]
-fn datagrams_of_every_length_with_any_headers_reach_no_kernel_that_would_refuse_them() {
+fn datagrams_that_the_kernel_would_refuse_are_dropped_before_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (node, mut hostile_peer, peer) = node(directory.path());
     hostile_peer.introduce(peer, FAR);
@@ -221,7 +221,7 @@ fn a_peer_that_announces_constantly_is_read_once_a_turn() {
 }
 
 #[test]
-fn a_dropped_peer_is_connected_again() {
+fn a_dropped_peer_reconnects() {
     let directory = tempfile::tempdir().expect("a directory");
     let (node, mut hostile_peer, peer) = node(directory.path());
     let began = Instant::now();
@@ -243,7 +243,7 @@ fn a_dropped_peer_is_connected_again() {
 }
 
 #[test]
-fn a_name_that_rules_a_terminal_is_not_taken() {
+fn a_name_with_control_characters_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (_node, mut hostile_peer, peer) = node(directory.path());
     let text = String::from_utf8(introduction(FAR, 1)).expect("text").replace("far:", "\\u001b[2J");

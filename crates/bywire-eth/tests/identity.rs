@@ -69,14 +69,14 @@ fn plain(frames: Vec<Vec<u8>>) -> Vec<(Descriptor, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn segments_are_what_their_sender_would_have_sent((packet, segment_bytes) in superframes()) {
+    fn segments_equal_those_that_their_sender_would_send((packet, segment_bytes) in superframes()) {
         let expected: Vec<_> = packet.segments(usize::from(segment_bytes)).iter().map(Packet::whole).collect();
         prop_assert_eq!(segments(packet.descriptor(segment_bytes), &packet.partial()), expected);
         prop_assert_eq!(segments(packet.descriptor(0), &packet.partial()), vec![packet.whole()]);
     }
 
     #[test]
-    fn merged_segments_are_the_superframe_again((packet, segment_bytes) in superframes()) {
+    fn merged_segments_equal_the_superframe((packet, segment_bytes) in superframes()) {
         // Packets with extensions are never merged, so the test leaves them out.
         let packet = Packet { extension_words: 0, ..packet };
         let descriptor = packet.descriptor(segment_bytes);
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn pieces_are_legal_and_lose_nothing((packet, segment_bytes) in superframes(), bytes_max in 100..20_000usize) {
+    fn fragments_are_valid_and_lose_nothing((packet, segment_bytes) in superframes(), bytes_max in 100..20_000usize) {
         let (frame, descriptor) = (packet.partial(), packet.descriptor(segment_bytes));
         let Ok(pieces) = pieces(descriptor, &frame, bytes_max) else {
             prop_assert!(bytes_max < packet.payload_offset() + usize::from(segment_bytes));
@@ -233,7 +233,7 @@ fn out_of_identified(dont_fragment: bool, identifications: &[u16]) -> usize {
 }
 
 #[test]
-fn identifications_may_stand_still_only_where_they_mean_nothing() {
+fn repeated_identifications_are_merged_only_where_they_are_unused() {
     assert_eq!(out_of_identified(true, &[0, 0, 0, 0]), 1);
     assert_eq!(out_of_identified(false, &[0, 0, 0, 0]), 4);
     assert_eq!(out_of_identified(true, &[0xFFFF, 0, 1, 2]), 1);
@@ -244,7 +244,7 @@ fn identifications_may_stand_still_only_where_they_mean_nothing() {
 }
 
 #[test]
-fn flows_that_share_their_ports_are_merged_apart() {
+fn flows_with_the_same_ports_are_merged_separately() {
     let one = Packet::tcp(vec![5; 500]).segments(100);
     let frames =
         one.iter().flat_map(|packet| [packet.whole(), Packet { source: 7, ..packet.clone() }.whole()]);
@@ -287,7 +287,7 @@ fn a_zero_checksum_is_written_as_ones_in_datagrams_alone() {
 }
 
 #[test]
-fn a_wrong_checksum_is_never_mended() {
+fn a_wrong_checksum_is_never_corrected() {
     for at in [14 + 10, 34 + 16, 60] {
         let mut frames: Vec<_> = Packet::tcp(vec![5; 300]).segments(100).iter().map(Packet::whole).collect();
         frames[1][at] ^= 0x10;
@@ -310,7 +310,7 @@ fn a_wrong_checksum_is_never_mended() {
 }
 
 #[test]
-fn a_fragment_lets_nothing_of_its_flow_wait_behind_it() {
+fn a_fragment_flushes_its_flow() {
     let mut frames: Vec<_> = Packet::udp(vec![5; 300]).segments(100).iter().map(Packet::whole).collect();
     let mut fragment = frames[2].clone();
     fragment[14 + 6] = 0x20;
@@ -323,7 +323,7 @@ fn a_fragment_lets_nothing_of_its_flow_wait_behind_it() {
 }
 
 #[test]
-fn more_flows_than_are_held_still_come_out() {
+fn more_flows_than_the_table_holds_are_all_forwarded() {
     let frames: Vec<_> = (0..200u16)
         .map(|index| Packet { port: index % 40, payload: vec![1; 100], ..Packet::udp(Vec::new()) }.whole())
         .collect();
@@ -334,7 +334,7 @@ fn more_flows_than_are_held_still_come_out() {
 }
 
 #[test]
-fn bounds_of_a_merged_frame_are_kept() {
+fn a_merged_frame_stays_within_its_bounds() {
     let tcp = Packet::tcp(vec![5; 60_000]);
     let frames = plain(tcp.segments(100).iter().map(Packet::whole).collect());
     let lengths: Vec<_> = coalesced(&frames, 65_549).iter().map(|(.., numbers)| numbers.len()).collect();
@@ -350,7 +350,7 @@ fn bounds_of_a_merged_frame_are_kept() {
 }
 
 #[test]
-fn packets_that_cannot_be_cut_are_reported() {
+fn packets_that_cannot_be_segmented_are_reported() {
     let packet = Packet::tcp(vec![5; 3000]);
     let headers = packet.payload_offset();
     let cut =

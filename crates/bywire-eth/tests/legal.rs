@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn a_kernel_s_header_is_believed_only_where_the_frame_bears_it_out(
+    fn a_kernel_header_is_accepted_only_if_it_matches_the_frame(
         (packet, segment_bytes) in superframes(),
         header: [u8; 10],
         kept in any::<u16>(),
@@ -107,7 +107,7 @@ fn examples() -> Vec<(Packet, u16)> {
 }
 
 #[test]
-fn frames_cut_off_anywhere_are_refused_or_legal() {
+fn frames_truncated_anywhere_are_refused_or_valid() {
     for (packet, segment_bytes) in examples() {
         let frame = packet.partial();
         let superframe = packet.descriptor(segment_bytes);
@@ -129,7 +129,7 @@ fn frames_cut_off_anywhere_are_refused_or_legal() {
 }
 
 #[test]
-fn headers_shorter_than_the_frame_s_are_not_enough() {
+fn headers_shorter_than_the_frames_are_refused() {
     let (packet, segment_bytes) = examples().remove(0);
     let frame = packet.partial();
     let descriptor = packet.descriptor(segment_bytes).to_bytes();
@@ -143,7 +143,7 @@ type Change<'a> = &'a dyn Fn(&mut Packet, &mut Vec<u8>, &mut [u8; 8]);
 
 /// Every cause that a peer can bring about, each by one change.
 #[test]
-fn each_lie_is_refused_for_its_own_cause() {
+fn each_false_field_is_refused_with_its_cause() {
     let lie = |change: Change<'_>| {
         let mut packet = Packet::tcp(vec![7; 3000]);
         let mut descriptor = packet.descriptor(1000).to_bytes();
@@ -189,7 +189,7 @@ fn each_lie_is_refused_for_its_own_cause() {
 }
 
 #[test]
-fn offloads_that_were_never_asked_for_are_refused() {
+fn offloads_that_were_not_requested_are_refused() {
     let packet = Packet::udp(vec![7; 3000]);
     let frame = packet.partial();
     let told = packet.vnet(1000);
@@ -213,7 +213,7 @@ fn offloads_that_were_never_asked_for_are_refused() {
 }
 
 #[test]
-fn padding_and_verified_frames_pass() {
+fn padded_and_verified_frames_are_accepted() {
     let packet = Packet { option_words: 0, ..Packet::tcp(vec![1, 2]) };
     let mut frame = packet.partial();
     frame.resize(60, 0);

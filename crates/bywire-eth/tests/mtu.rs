@@ -21,17 +21,17 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 const AROUND: usize = 9;
 
 #[test]
-fn mtu_68_is_the_least() {
+fn mtu_68_is_the_minimum() {
     crosses(68);
 }
 
 #[test]
-fn mtu_576_is_what_every_host_takes() {
+fn mtu_576_is_accepted_by_every_host() {
     crosses(576);
 }
 
 #[test]
-fn mtu_1280_is_the_least_of_ipv6() {
+fn mtu_1280_is_the_minimum_of_ipv6() {
     crosses(1280);
 }
 
@@ -41,7 +41,7 @@ fn mtu_1499_is_odd() {
 }
 
 #[test]
-fn mtu_1500_is_usual() {
+fn mtu_1500_is_standard() {
     crosses(1500);
 }
 
@@ -51,18 +51,18 @@ fn mtu_9000_is_jumbo() {
 }
 
 #[test]
-fn mtu_30000_is_longer_than_what_is_merged() {
+fn mtu_30000_is_above_the_merging_limit() {
     crosses(30_000);
 }
 
 #[test]
-fn mtu_65450_and_65451_are_the_edge_of_a_datagram_between_processes() {
+fn mtu_65450_and_65451_are_the_limit_of_a_datagram_between_processes() {
     crosses(65_450);
     crosses(65_451);
 }
 
 #[test]
-fn mtu_65521_is_the_greatest() {
+fn mtu_65521_is_the_maximum() {
     crosses(65_521);
 }
 

@@ -41,7 +41,7 @@ fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
 }
 
 #[test]
-fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
+fn three_processes_with_several_queues_exchange_broadcasts_and_multicasts() {
     let Some(hosts) = hosts(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut networks: Vec<Network> = hosts.iter().map(|host| node(host, 1500, directory.path(), 2)).collect();
@@ -79,7 +79,7 @@ fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
 }
 
 #[test]
-fn a_connection_survives_the_far_process_s_end_and_return() {
+fn a_connection_survives_a_restart_of_the_far_process() {
     let Some(hosts) = hosts(2) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut one = node(&hosts[0], 1500, directory.path(), 1);
@@ -97,7 +97,7 @@ fn a_connection_survives_the_far_process_s_end_and_return() {
 }
 
 #[test]
-fn a_process_that_claims_anothers_address_neither_receives_nor_sends_by_it() {
+fn a_process_that_claims_anothers_address_neither_receives_nor_sends_with_it() {
     let Some(hosts) = hosts(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut one = node(&hosts[0], 1500, directory.path(), 1);
@@ -127,7 +127,7 @@ fn a_process_that_claims_anothers_address_neither_receives_nor_sends_by_it() {
 }
 
 #[test]
-fn a_changed_mtu_is_told_to_the_others() {
+fn a_changed_mtu_is_announced_to_the_others() {
     let Some(hosts) = hosts(2) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut one = node(&hosts[0], 1500, directory.path(), 1);
@@ -181,7 +181,7 @@ fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
 }
 
 #[test]
-fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
+fn the_maximum_number_of_interfaces_is_announced_to_the_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let one = quiet_node("a", 300, directory.path());
     let other = quiet_node("bb", 1024, directory.path());
@@ -215,7 +215,7 @@ fn processor_of(thread: &str) -> String {
 }
 
 #[test]
-fn two_processes_that_have_nothing_to_carry_use_no_processor() {
+fn two_idle_processes_use_no_processor_time() {
     let directory = tempfile::tempdir().expect("a directory");
     let nodes = ["idle-a", "idle-bb"].map(|name| quiet_node(name, 2, directory.path()));
     for orders in &nodes {
@@ -241,7 +241,7 @@ fn two_processes_that_have_nothing_to_carry_use_no_processor() {
 }
 
 #[test]
-fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
+fn a_device_removed_during_another_request_is_reported() {
     let Some(hosts) = hosts(1) else { return };
     let mut network = hosts::connect(&hosts, 1500, SETTINGS);
     hosts[0].ip(&format!("link delete {INTERFACE}"));

@@ -50,7 +50,7 @@ fn a_header_is_derived_within_a_tenth_of_a_microsecond() {
 }
 
 #[test]
-fn ten_bytes_are_summed_in_a_nanosecond() {
+fn checksums_take_a_nanosecond_for_ten_bytes() {
     if is_slow_build() {
         return;
     }

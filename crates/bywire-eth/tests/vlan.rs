@@ -135,7 +135,7 @@ fn payload(length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
+fn tags_are_kept_and_may_exceed_the_mtu_by_four_bytes() {
     for link in LINKS {
         let Some(hosts) = hosts(2) else { return };
         let _joined = join(&hosts, link, MTU_BYTES);
@@ -174,7 +174,7 @@ fn two_tags_and_tagged_broadcasts_pass() {
 }
 
 #[test]
-fn a_tag_hides_no_foreign_source() {
+fn a_tag_does_not_hide_the_source_address_of_another_node() {
     let Some(hosts) = hosts(2) else { return };
     let mut joined = join(&hosts, Link::Within, MTU_BYTES);
     let (one, other) = (PacketSocket::open(&hosts[0]), PacketSocket::open(&hosts[1]));
@@ -193,7 +193,7 @@ fn a_tag_hides_no_foreign_source() {
 }
 
 #[test]
-fn frames_with_a_priority_tag_alone_are_for_everybody() {
+fn frames_with_only_a_priority_tag_are_delivered() {
     for link in LINKS {
         let Some(hosts) = hosts(2) else { return };
         let _joined = join(&hosts, link, MTU_BYTES);
@@ -223,7 +223,7 @@ fn datagram(source: u8, target: u8, port: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn vlan_devices_of_the_kernel_speak_through_it() {
+fn vlan_devices_of_the_kernel_exchange_frames() {
     let Some(hosts) = hosts(2) else { return };
     let _network = connect(&hosts, MTU_BYTES, SETTINGS);
     for host in &hosts {

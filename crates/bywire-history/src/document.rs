@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_document_parses_and_its_rows_carry_its_name() {
+    fn every_document_parses_and_its_rows_have_its_name() {
         for document in documents() {
             assert!(!document.figures.is_empty(), "{}", document.document);
             for figure in &document.figures {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn normalised_rates_follow_from_what_is_printed() {
+    fn normalised_rates_follow_from_printed_figures() {
         let mut checked = 0;
         for (_, figure) in figures() {
             let factor = match figure.unit.as_str() {

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn fitted_figures_are_met() {
+    fn the_models_meet_the_fitted_figures() {
         let fitted: Vec<_> = checks().into_iter().filter(|(_, check)| check.kind == Kind::Fitted).collect();
         assert!(fitted.len() >= 20, "{}", fitted.len());
         for (name, check) in fitted {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn predictions_are_off_by_what_the_page_says() {
+    fn prediction_errors_match_the_page() {
         // In percent. A change of any of these is a change of the model, which the page's readers must learn of.
         let expected = [
             ("GM 2.0, PCIXD", "gm/2.0/pcixd/two-way", 1.4),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_leave_their_teeth_and_long_messages_near_the_link() {
+    fn fragmentation_makes_a_sawtooth_and_long_messages_approach_the_link_rate() {
         for machine in machines().iter().filter(|machine| machine.document == "gm") {
             let pipeline = &machine.pipeline;
             let edge = GM_FRAGMENT_BYTES * 2.0;

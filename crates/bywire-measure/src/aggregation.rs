@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_one_end_and_carriers_may_have_more_than_one_core() {
+    fn threads_of_one_end_and_carriers_may_use_more_than_one_core() {
         let cpu = aggregation(Test::Rr, vec![busy(0, 1.25, 1.31)]).cpu();
         assert!(is_near(cpu.source.attributed, 1.25) && is_near(cpu.target.attributed, 1.25), "{cpu:?}");
         let carriers = cpu.carriers.unwrap();
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_have_of_their_core_what_they_had_of_all_the_time() {
+    fn processor_time_of_connections_is_scaled_to_the_common_time() {
         // Each had a quarter of a second alone, so the core worked for 1.25 s in 1.25 s rather than in 1 s.
         let group = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
         let cpu = aggregation(Test::Hotspot, group).cpu();

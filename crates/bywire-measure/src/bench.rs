@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_which_of_its_level_failed() {
+    fn a_failed_cell_is_described_by_its_options() {
         let request = Request {
             link: Some("two-processes".to_owned()),
             protocol: Some("udp".to_owned()),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_written_by_rfc_3339() {
+    fn times_are_written_as_in_rfc_3339() {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");

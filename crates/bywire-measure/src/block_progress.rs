@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_a_stretch_apart_and_show_a_pause() {
+    fn progress_notes_are_evenly_spaced_and_show_a_pause() {
         let mut progress = progress(Test::Streams);
         // An operation each 100 µs for 3 ms, nothing for 10 ms, and 3 ms again.
         for operation in 1..=60 {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_bounded_and_kept_for_several_connections_alone() {
+    fn progress_notes_are_bounded_and_kept_only_for_several_connections() {
         let mut long = progress(Test::Hotspot);
         // A pause before each.
         (1..100_000).for_each(|operation| long.note(operation * 10 * STRETCH_NS, operation));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_keeps_the_kernels_pace() {
+    fn the_clock_runs_at_the_rate_of_the_kernels() {
         let clock = Clock::shared();
         let outer = Instant::now();
         let before = clock.now_ns();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_become_nanoseconds_without_overflow() {
+    fn cycle_counts_convert_to_nanoseconds_without_overflow() {
         let counter = Counter { start: 1000, ns_per_count: 1 << 31 };
         assert_eq!(counter.elapsed_ns(3000), 1000);
         assert_eq!(counter.elapsed_ns(0), 0);

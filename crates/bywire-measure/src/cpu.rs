@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_found_by_its_whole_name() {
+    fn a_core_is_matched_by_its_whole_name() {
         let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         let times = CoreTimes::of_core(STAT, 1).unwrap();
         assert_eq!(times.idle, 400.0 * tick);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_numbers_belong_together() {
+    fn busy_stolen_and_attributed_shares_are_consistent() {
         let cost = snapshot(10.0, 5.0, 0.0, 0.0).until(&snapshot(12.0, 5.5, 0.5, 0.0));
         assert_eq!(cost.machine_busy, Some(0.5), "2 s − 0.5 idle − 0.5 stolen");
         assert_eq!(cost.steal, Some(0.25));
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn short_spans_carry_no_machine_figures() {
+    fn short_intervals_have_no_machine_wide_figures() {
         let cost = snapshot(10.0, 5.0, 0.0, 0.0).until(&snapshot(10.02, 5.0, 0.0, 0.0));
         assert_eq!(cost.machine_busy, None);
         assert!(cost.attributed.is_some());
     }
 
     #[test]
-    fn a_threads_account_is_read_by_its_first_two_fields() {
+    fn processor_time_of_a_thread_is_read_from_two_fields() {
         assert_eq!(thread_account("2000000000 500000000 7\n"), Some((2.0, 0.5)));
         assert_eq!(thread_account("2000000000"), None);
         assert_eq!(thread_account("a b c"), None);

@@ -75,7 +75,7 @@ pub(crate) mod tests {
     use crate::plan::End;
 
     #[test]
-    fn disturbances_are_named_and_a_moment_is_none() {
+    fn disturbances_are_named_and_a_short_one_does_not_count() {
         let reasons = |stolen, waited| {
             of(Taken { wall_seconds: 0.5, stolen_seconds: Some(stolen), waited_seconds: Some(waited) })
         };

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_survive_their_byte_and_others_are_refused() {
+    fn marks_are_decoded_as_encoded_and_others_are_refused() {
         for kind in [Kind::Data, Kind::Begin, Kind::End, Kind::Finished] {
             let mark = Mark::from_byte(Mark::new(kind, 37).byte()).unwrap();
             assert_eq!((mark.kind(), mark.tag()), (kind, 5));

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_essentials_are_there_and_the_host_is_not_named() {
+    fn the_environment_is_complete_without_the_host_name() {
         let environment = describe(&pin::allowed_cores());
         assert!(!environment["kernel"]["release"].as_str().unwrap().is_empty());
         assert!(environment["cpu"]["online"].is_string());
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_whole_but_for_the_programs_directory() {
+    fn the_command_line_is_complete_except_the_programs_directory() {
         let arguments = ["/home/someone/bin/bywire", "measure", "--key", "/etc/key"].map(str::to_owned);
         assert_eq!(command(arguments.into_iter()), ["bywire", "measure", "--key", "/etc/key"]);
     }
 
     #[test]
-    fn the_boot_is_known_by_a_hash_only() {
+    fn the_boot_is_identified_only_by_a_hash() {
         let identity = boot_identity().unwrap();
         assert_eq!(identity.len(), 16);
         assert_eq!(Some(&identity), boot_identity().as_ref());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_core_alone_and_cores_that_are_not_there_share_nothing() {
+    fn single_and_missing_cores_share_no_cache() {
         assert!(shared(&[0]).is_empty());
         assert!(shared(&[0, u32::MAX]).is_empty());
     }

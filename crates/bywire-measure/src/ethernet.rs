@@ -206,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_node_that_knows_nothing_of_the_other_is_waited_for() {
+    fn a_measurement_waits_until_both_nodes_know_each_other() {
         let alone = json!({ "peers": [] });
         let greeted = json!({ "peers": [{ "interfaces_count": 0 }] });
         let ready = json!({ "peers": [{ "interfaces_count": 1 }] });

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_busy_where_it_was_put_and_none_is_left() {
+    fn each_load_thread_runs_on_its_core_and_ends() {
         let (first, second) = pin::two_cores();
         let busy = || -> usize {
             let tasks = std::fs::read_dir("/proc/self/task").expect("this process");

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
+    fn invalid_combinations_are_refused_in_one_line_with_valid_ones() {
         let refusals = [
             (
                 refusal(|r| r.level = "tpc".into()),

@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_yields_readings_and_its_target_ends() {
+    fn every_test_yields_results_and_its_target_ends() {
         for &test in Test::ALL {
             for reading in two_readings(&Spec { size_bytes: 4099, ..Spec::new(test) }) {
                 assert!(reading.value.is_finite() && reading.value > 0.0, "{test:?}: {reading:?}");
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_is_enough_and_two_cores_add_up() {
+    fn one_cache_line_suffices_and_two_cores_add_up() {
         two_readings(&Spec { lines: 1, ..Spec::new(Test::Cacheline) });
         let spec = Spec { both_cores: true, ..Spec::new(Test::Memcpy) };
         assert!(spec.needs_target());
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_really_touch_every_byte() {
+    fn passes_touch_every_byte() {
         let mut buffers = Buffers::new(Test::Touched, 5003).unwrap();
         buffers.pass();
         let mark = buffers.mark;
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parameters_are_one_line() {
+    fn invalid_parameters_are_reported_in_one_line() {
         for spec in [
             Spec { size_bytes: 0, ..Spec::new(Test::Memcpy) },
             Spec { size_bytes: SIZE_BYTES_MAX + 1, ..Spec::new(Test::Read) },
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_skip_the_two_words_that_are_none() {
+    fn sequences_skip_the_two_reserved_words() {
         assert_eq!(next_sequence(0), 1);
         assert_eq!(next_sequence(STOPPED - 1), 1);
     }

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_time_counts_in_which_all_ran() {
+    fn only_the_time_in_which_all_connections_ran_counts() {
         let group = [connection(0, 5), connection(15, 5)];
         let together = Together::of(Test::Streams, &group).unwrap();
         // From 15 to 50 ms, in five slices.
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn all_run_once_the_last_sender_does_so() {
+    fn all_connections_run_once_the_last_sender_does() {
         // Both do ten operations in a millisecond while they send. Both targets were ready at the beginning. The second
         // source had its first turn after 10 ms.
         let early = uneven(0, &[(30, 300)]);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_is_short_however_long_the_blocks_are_that_count() {
+    fn a_warm_up_block_is_short_for_any_block_length() {
         for (time_seconds, due_us) in
             [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
         {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_did_not_run_at_one_time_is_repeated_and_then_refused() {
+    fn a_group_without_common_time_is_repeated_and_then_refused() {
         let apart = || vec![uneven(0, &[(100, 10)]), uneven(95, &[(195, 10)])];
         let together = || vec![uneven(0, &[(100, 10)]), uneven(85, &[(185, 10)])];
         let mut attempts = 0;
@@ -467,13 +467,13 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_one_for_equals_and_one_over_n_for_one_alone() {
+    fn fairness_is_one_for_equal_rates_and_one_over_n_for_a_single_active_connection() {
         assert!((fairness(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
         assert!((fairness(&[3.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
     }
 
     #[test]
-    fn a_full_core_is_told() {
+    fn a_saturated_core_is_reported() {
         let one = [connection(0, 1)];
         assert_eq!(limit(1, &one), None);
         let two = [connection(0, 1), connection(0, 1)];

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn data_crosses_the_cable() {
+    fn data_crosses_the_veth_pair() {
         let Some(pair) = pair(1500) else { return };
         if pair.source.is_unprivileged() {
             eprintln!("not run: a thread cannot enter a user namespace; run as root");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_may_join_them_and_what_it_keeps_goes_with_them() {
+    fn a_closure_may_join_namespaces_and_its_result_is_dropped_with_them() {
         let joined = Namespaces::joined(|source, target| {
             // With other names than `veth_pair` gives, and a process, as a network in user space would have.
             let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_join_is_passed_on() {
+    fn the_error_of_a_join_is_returned() {
         let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
         assert!(
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_refers_to_the_namespaces_once_dropped() {
+    fn dropped_namespaces_have_no_references_left() {
         let Some(pair) = pair(1500) else { return };
         let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
         let references = || {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cores_are_read() {
+    fn lists_of_cores_are_parsed() {
         assert_eq!(core_list("0\n"), [0]);
         assert_eq!(core_list("0-2,8\n"), [0, 1, 2, 8]);
         assert!(core_list("\n").is_empty());

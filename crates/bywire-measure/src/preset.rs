@@ -575,7 +575,7 @@ mod tests {
     use crate::measure::{Measurement, Topology};
 
     #[test]
-    fn every_cell_of_every_preset_makes_sense() {
+    fn every_cell_of_every_preset_is_valid() {
         // The library is built with the command, but not with this test.
         let has_library = bywire_pairing::launch::find_library().is_ok();
         for (name, _) in PRESETS {
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_takes_about_as_long_as_is_said() {
+    fn each_preset_takes_about_the_stated_time() {
         let of = |name: &str, time| {
             let preset = named(name, time, None).unwrap();
             crate::bench::expected(&preset, None).as_secs_f64() / 60.0
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_answered_with_those_that_exist() {
+    fn unknown_names_are_reported_with_valid_names() {
         let refused = named("fast", None, None).unwrap_err().to_string();
         assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip, toe"), "{refused}");
         let levels = ["tpc".to_owned()];
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_levels_are_kept_and_time_is_set() {
+    fn selected_levels_are_kept_and_the_time_is_applied() {
         let levels = ["eth".to_owned()];
         let preset = named("gm-ethernet", Some(2.0), Some(&levels)).unwrap();
         let cells: Vec<_> = preset.groups.iter().flatten().collect();

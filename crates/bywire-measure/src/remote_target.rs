@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_comes_byte_by_byte_has_no_longer_than_any_other() {
+    fn a_line_that_arrives_byte_by_byte_has_the_same_time_limit() {
         let (mut slow, server) = connection();
         let mut line = Line::new(server).unwrap();
         line.reader.get_mut().until = Some(Instant::now() + Duration::from_millis(200));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_for_those_who_have_the_key() {
+    fn long_messages_are_accepted_only_with_the_key() {
         let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
         let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_no_part_of_a_job() {
+    fn the_key_is_not_part_of_a_job() {
         let request = Request { key: Some(b"the key".to_vec()), ..Request::new("tcp", "stream") };
         let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
         assert_eq!(plan.request.key, request.key);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_shown_in_a_few_harmless_letters() {
+    fn another_version_is_shown_in_a_few_printable_characters() {
         let hostile = format!("1\u{1b}[2J\n10.0.0.1:1: tcp stream{}", "x".repeat(60_000));
         let said = same_version(PROTOCOL, &hostile).unwrap_err().to_string();
         assert!(said.starts_with("its version is 1\\u{1b}[2J\\n10.0.0.1:1") && said.len() < 120, "{said}");
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_without_the_key_take_no_place_of_those_who_have_it() {
+    fn clients_without_the_key_take_no_slot_of_those_with_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, Some(b"the key".to_vec()), |_| {}));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_place_in_the_tables() {
+    fn every_kind_has_a_row_in_the_tables() {
         for (kind, _) in NAMES {
             assert!(KINDS.contains(&kind), "{kind}");
         }

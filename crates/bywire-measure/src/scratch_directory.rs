@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_directories_without_a_holder_are_removed() {
+    fn only_directories_without_an_owner_process_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         let held = ScratchDirectory::make(at("pair-held"), "none").unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_being_removed_is_not_taken() {
+    fn a_directory_that_is_being_removed_is_not_used() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("pair");
         fs::create_dir(&path).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_tcp_are_read_by_their_names() {
+    fn tcp_counters_are_read_by_name() {
         let text = "Ip: OutSegs\nIp: 7\nTcp: InSegs OutSegs RetransSegs\nTcp: 1 20 3\nUdp: OutSegs\nUdp: 9\n";
         assert_eq!(Segments::read(text).unwrap(), Segments { sent: 20, again: 3 });
         for other in ["", "Tcp: OutSegs\nTcp: 1\n", "Tcp: OutSegs RetransSegs\n"] {

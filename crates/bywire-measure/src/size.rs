@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_shown() {
+    fn sizes_are_parsed_and_printed() {
         for (text, bytes) in
             [("64", 64), ("1KiB", 1024), ("1MiB", 1 << 20), ("1000", 1000), ("2GiB", 2 << 30)]
         {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_a_power_of_1024_in_capitals_or_not() {
+    fn units_are_powers_of_1024_in_upper_or_lower_case() {
         for text in ["8K", "8k", "8KB", "8kB", "8kb", "8KiB", "8kib", "8KIB", "8 KiB", "8192", "8192B"] {
             assert_eq!(parse(text).unwrap(), 8192, "{text}");
         }

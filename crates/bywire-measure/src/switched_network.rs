@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_alone_is_refused() {
+    fn a_network_of_one_node_is_refused() {
         assert!(SwitchedNetwork::bridge(1, 1500).unwrap_err().to_string().contains("2 to 64"));
     }
 }

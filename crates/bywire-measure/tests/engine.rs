@@ -116,7 +116,7 @@ fn has_noted_how_far_it_got(part: &Part) {
 }
 
 #[test]
-fn the_end_of_several_connections_that_counts_notes_how_far_it_got() {
+fn the_counting_end_of_several_connections_notes_its_progress() {
     for level in [Level::Unix, Level::Tcp, Level::Udp] {
         let (_, target) = by_level(&multi_connection_plan(level, Test::Streams)).unwrap();
         has_noted_how_far_it_got(&target.blocks[0]);
@@ -128,7 +128,7 @@ fn the_end_of_several_connections_that_counts_notes_how_far_it_got() {
 }
 
 #[test]
-fn one_port_with_many_peers_notes_how_far_each_got() {
+fn one_port_with_many_peers_notes_the_progress_of_each() {
     let plan = multi_connection_plan(Level::Msg, Test::Fanin);
     let _place = ScratchDirectory::make(scratch_directory::directory(&plan.cookie), "bywire-lab-").unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -210,7 +210,7 @@ fn spinning_ends_measure_too() {
 }
 
 #[test]
-fn long_messages_cross_small_socket_buffers_whole() {
+fn long_messages_cross_small_socket_buffers_intact() {
     for (level, test) in [(Level::Unix, Test::Stream), (Level::Tcp, Test::Stream), (Level::Tcp, Test::Bidir)]
     {
         let plan = plan(level, test, 1 << 20).with(|request| request.socket_buffer_bytes = Some(4096));
@@ -239,7 +239,7 @@ fn every_round_trip_is_in_the_histogram() {
 }
 
 #[test]
-fn a_stranger_is_not_taken_for_the_source() {
+fn a_datagram_of_another_sender_is_not_taken_for_the_sources() {
     let plan = plan(Level::Tcp, Test::Latency, 8);
     let (listener, address) = Tcp::listen(&plan).unwrap();
     let stranger = Plan { cookie: "f".repeat(32), ..plan.clone() };
@@ -255,7 +255,7 @@ fn a_stranger_is_not_taken_for_the_source() {
 }
 
 #[test]
-fn a_peer_that_goes_away_is_an_error_at_once() {
+fn a_peer_that_exits_is_an_error_at_once() {
     for level in [Level::Unix, Level::Tcp] {
         let plan = plan(level, Test::Stream, 1000);
         let error = match level {
@@ -436,7 +436,7 @@ fn every(n: usize) -> Option<Loss> {
 }
 
 #[test]
-fn without_faults_the_faulty_endpoint_is_sound() {
+fn the_faulty_endpoint_without_faults_is_correct() {
     for test in [Test::Latency, Test::Stream, Test::Bidir] {
         let (target, source) = with_faults::<true>(test, |_| {});
         assert_eq!(target.unwrap().blocks.len(), 3, "{test}");
@@ -463,7 +463,7 @@ fn a_short_message_fails_the_test() {
 }
 
 #[test]
-fn a_block_of_which_nothing_but_its_end_arrives_has_a_time() {
+fn a_block_of_which_only_the_end_arrives_has_a_time() {
     for test in [Test::Stream, Test::Bidir] {
         let lose: Loss = Box::new(|mark| mark.kind() == Kind::Data);
         let (target, source) = with_faults::<false>(test, |source| source.lose = Some(lose));
@@ -476,7 +476,7 @@ fn a_block_of_which_nothing_but_its_end_arrives_has_a_time() {
 }
 
 #[test]
-fn sends_that_the_system_refused_are_counted() {
+fn sends_refused_by_the_kernel_are_counted() {
     let (_, source) = with_faults::<false>(Test::Stream, |source| source.refuse_every = Some(2));
     for part in some(source.unwrap().unwrap().blocks) {
         // Between any two messages that went one attempt was refused; the last of a block never is.
@@ -487,7 +487,7 @@ fn sends_that_the_system_refused_are_counted() {
 }
 
 #[test]
-fn asking_again_for_a_lost_end_is_no_time_of_sending() {
+fn repeated_questions_for_a_lost_end_are_not_send_time() {
     // An end asks again after 20 ms.
     let (lost, asking_seconds) = (3, 0.015);
     for test in [Test::Stream, Test::Bidir] {
@@ -524,7 +524,7 @@ fn messages_read_after_the_last_send_have_their_own_arrival_time() {
 }
 
 #[test]
-fn asking_again_for_a_lost_end_is_no_time_of_arrival() {
+fn repeated_questions_for_a_lost_end_are_not_receive_time() {
     let (source, target) = Faulty::<false>::pair();
     let (mut source, wire) = (source, Arc::clone(&target.incoming));
     // The end gets lost until all else has been read, and twice more, 20 ms apart: the time of arrival is over by then.
@@ -544,7 +544,7 @@ fn asking_again_for_a_lost_end_is_no_time_of_arrival() {
 }
 
 #[test]
-fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_lost() {
+fn a_lost_question_or_answer_beside_a_long_transfer_is_repeated() {
     for is_answer in [false, true] {
         let (mut source, mut target): (Vec<_>, Vec<_>) = (0..2).map(|_| Faulty::<false>::pair()).unzip();
         let asked = if is_answer { &mut target[1] } else { &mut source[1] };
@@ -567,7 +567,7 @@ fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_l
 }
 
 #[test]
-fn lost_messages_are_asked_for_again_where_a_level_may_lose_them() {
+fn lost_messages_are_requested_again_on_lossy_levels() {
     for test in [Test::Stream, Test::Bidir] {
         for n in [2, 3, 5] {
             let (target, source) = with_faults::<false>(test, |source| source.lose = every(n));

@@ -42,7 +42,7 @@ fn every_document_has_its_section_and_its_preset() {
 }
 
 #[test]
-fn a_row_with_neither_and_a_bad_command_are_refused() {
+fn a_row_without_command_and_reason_and_an_invalid_command_are_refused() {
     for today in [
         "",
         "soon",

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn each_slip_is_told_with_its_line_and_field() {
+    fn each_error_in_a_fabric_file_is_reported_with_line_and_field() {
         let node = |name: &str, addresses: &str, key: &str| {
             format!("[[node]]\nname = {name}\naddresses = {addresses}\nkey = \"{key}\"\n")
         };

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_was_made() {
+    fn a_key_file_is_read_back() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join(FILE_NAME);
         let made = make(&path).expect("made");

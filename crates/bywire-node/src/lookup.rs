@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_have_their_turns_however_much_one_of_them_asks() {
+    fn lookups_of_users_are_served_in_turn() {
         let line = Line::default();
         let question = |port, uid| Question::User { port, uid, gids: Vec::new() };
         assert!((0..1000).all(|port| line.join(7, question(port, 7))));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_found_and_unknown_ones_are_told() {
+    fn names_and_addresses_are_resolved_and_unknown_names_are_errors() {
         let lookups = Lookups::start().expect("threads");
         let node = PublicKey([1; 32]);
         let addresses =

@@ -51,7 +51,7 @@ fn meet(asking: &mut Toy, asked: &mut Toy, connection: u32) {
 }
 
 #[test]
-fn packets_and_descriptors_that_are_wrong_end_their_own_socket_only() {
+fn invalid_packets_and_descriptors_end_only_their_own_socket() {
     let Some(scene) = Scene::up(2) else { return };
     let [a, b] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
@@ -130,7 +130,7 @@ fn names_that_are_too_long_to_be_passed_on_are_refused() {
 }
 
 #[test]
-fn packets_of_strangers_get_no_answer_and_hold_nothing_up() {
+fn packets_from_unknown_nodes_get_no_answer_and_delay_nothing() {
     let Some(scene) = Scene::up(3) else { return };
     let [a, b, c] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));

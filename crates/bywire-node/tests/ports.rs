@@ -151,7 +151,7 @@ fn everything_crosses_between_two_machines() {
 }
 
 #[test]
-fn the_end_of_a_process_on_another_machine_is_told_at_once() {
+fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
     let Some(scene) = Scene::up(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };
     // By a command, from this thread: an actor ends with the thread that has started it.

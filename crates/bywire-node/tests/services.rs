@@ -13,7 +13,7 @@ use bywire_wire::service::{Answers, End, NotConnected, Notice, Refusal, Request,
 use scene::{PATIENCE, Scene, Toy, introduction, kept, soon};
 
 #[test]
-fn a_connection_is_made_and_the_terms_of_its_ends_mirror_each_other() {
+fn both_ends_of_a_connection_get_mirrored_terms() {
     let Some(scene) = Scene::up(2) else { return };
     let [a, b] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
@@ -59,7 +59,7 @@ fn a_connection_is_made_and_the_terms_of_its_ends_mirror_each_other() {
 }
 
 #[test]
-fn what_cannot_be_connected_is_told_by_its_reason() {
+fn a_refused_connection_is_reported_with_its_reason() {
     let Some(scene) = Scene::up(2) else { return };
     let [a, b] = &scene.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
@@ -97,7 +97,7 @@ fn what_cannot_be_connected_is_told_by_its_reason() {
 }
 
 #[test]
-fn a_node_that_is_away_is_unreachable_and_later_found() {
+fn a_stopped_node_is_unreachable_and_is_found_after_its_restart() {
     let Some(mut scene) = Scene::set(2) else { return };
     scene.machines[0].start();
     let mut asking = Toy::open(&scene.machines[0], "asking");
@@ -110,7 +110,7 @@ fn a_node_that_is_away_is_unreachable_and_later_found() {
 }
 
 #[test]
-fn a_wrong_key_is_met_with_silence_and_told_by_the_status() {
+fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
     let Some(mut scene) = Scene::set(3) else { return };
     let all = scene.fabric();
     // b has the key of c in the place of a's, and a has all right.
@@ -131,7 +131,7 @@ fn a_wrong_key_is_met_with_silence_and_told_by_the_status() {
 }
 
 #[test]
-fn a_killed_process_is_told_to_its_peers_at_once() {
+fn peers_of_a_killed_process_are_told_at_once() {
     if let Some(told) = std::env::var_os("BYWIRE_TEST_TOY") {
         return as_another_process(std::path::Path::new(&told));
     }
@@ -143,7 +143,7 @@ fn a_killed_process_is_told_to_its_peers_at_once() {
         let (own, runtime) = (std::env::current_exe().expect("this program"), b.runtime());
         let start = || {
             std::process::Command::new(&own)
-                .args(["--exact", "a_killed_process_is_told_to_its_peers_at_once", "--nocapture"])
+                .args(["--exact", "peers_of_a_killed_process_are_told_at_once", "--nocapture"])
                 .env("BYWIRE_TEST_TOY", &runtime)
                 .stdout(std::process::Stdio::null())
                 .spawn()
@@ -202,7 +202,7 @@ fn connections_outlive_a_service_and_are_registered_with_the_next_one() {
 }
 
 #[test]
-fn what_ended_while_a_service_was_away_is_told_when_it_is_back() {
+fn connections_that_ended_without_a_service_are_reported_after_its_restart() {
     let Some(mut scene) = Scene::up(2) else { return };
     let (mut asking, mut asked) =
         (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
@@ -218,7 +218,7 @@ fn what_ended_while_a_service_was_away_is_told_when_it_is_back() {
 }
 
 #[test]
-fn a_machine_that_was_restarted_is_another_one() {
+fn connections_to_a_restarted_machine_end() {
     let Some(mut scene) = Scene::up(2) else { return };
     let (mut asking, mut asked) =
         (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
@@ -261,7 +261,7 @@ fn a_node_that_is_removed_from_the_file_loses_its_connections_within_a_second() 
 }
 
 #[test]
-fn a_fabric_is_plain_only_where_both_nodes_say_so() {
+fn a_fabric_is_unencrypted_only_if_both_nodes_agree() {
     let Some(mut scene) = Scene::set(3) else { return };
     let mut plain = scene.fabric();
     plain.is_encrypted = false;

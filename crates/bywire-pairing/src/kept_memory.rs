@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_offered_twice_is_counted_once() {
+    fn memory_offered_twice_is_counted_once() {
         let mut kept_memory = KeptMemory::default();
         let one = memory();
         kept_memory.begin(USERS, [(1, 1), (2, 1)], [&one, &one]).expect("watched");

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_survive_their_bytes_and_garbage_does_not_become_one() {
+    fn packets_are_decoded_as_encoded_and_invalid_bytes_are_refused() {
         let packet =
             Packet { kind: Kind::Answer, code: 1, number: 7, token: u64::MAX, first: 2, second: 1 << 40 };
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));

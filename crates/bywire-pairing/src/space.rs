@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_is_joined_and_private_addresses_never_are() {
+    fn only_named_namespaces_are_joined_and_loopback_addresses_never() {
         let here = cookie(&NamespaceName::Current).expect("entering it takes no more than being there");
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
         let alone = Spaces::default();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_enough_for_others() {
+    fn one_user_leaves_enough_room_for_others() {
         let mut shared = users(Scope::Machine);
         assert_eq!([ONE, OTHER].map(|user| admit_all(&mut shared, user)), [11, 9]);
         let waiting = [ONE, OTHER].map(|user| wait_all(&mut shared, user));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_take_all_they_get_leave_something_to_everybody() {
+    fn greedy_users_leave_a_share_to_every_user() {
         let limits = Limits::new(Scope::Machine, 1 << 19);
         let mut shared = Users::new(Scope::Machine, SERVICE, limits);
         let taken = [ONE, OTHER, 1002, 1003].map(|user| admit_all(&mut shared, user));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_there_may_be_fits_in_the_table_of_descriptors() {
+    fn all_limits_together_fit_in_the_descriptor_table() {
         for descriptors in (12..=20).map(|bits| 1usize << bits) {
             let limits = Limits::new(Scope::Machine, descriptors as u64);
             let users = limits.threads.others.common;
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn users_see_what_is_theirs_and_root_sees_all() {
+    fn users_see_their_own_connections_and_root_sees_all() {
         let mut shared = users(Scope::Machine);
         assert!(shared.admit(ONE).is_some() && shared.admit(OTHER).is_some());
         shared.paired([ONE, OTHER]);

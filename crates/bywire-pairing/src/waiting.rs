@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_offered_takes_back() {
+    fn only_the_offering_program_withdraws_an_offer() {
         let ([client, _], mut waiting) = (ends(), Waiting::default());
         assert!(matches!(waiting.offer(client, offer(1, 1, 10)), Match::Waits(None)));
         assert!(waiting.take_back(&client, 10, 11).is_none() && waiting.take_back(&client, 11, 10).is_none());

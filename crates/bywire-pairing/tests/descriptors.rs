@@ -103,7 +103,7 @@ fn encoded(kind: Kind) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_no_other_user() {
+fn a_packet_with_too_many_descriptors_delays_no_other_user() {
     let Some(mut scene) = Scene::new() else { return };
     let null = std::fs::File::open("/dev/null").expect("open");
     let mut programs = Vec::new();
@@ -130,7 +130,7 @@ fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_no_other_user() {
 }
 
 #[test]
-fn lingering_descriptors_hold_up_no_other_user() {
+fn lingering_descriptors_delay_no_other_user() {
     let Some(mut scene) = Scene::new() else { return };
     let bell = Alarm::new().expect("a bell");
     let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
@@ -158,7 +158,7 @@ fn lingering_descriptors_hold_up_no_other_user() {
 }
 
 #[test]
-fn descriptors_of_a_wrong_kind_are_passed_on_to_nobody() {
+fn descriptors_of_a_wrong_kind_are_never_passed_on() {
     let Some(mut scene) = Scene::new() else { return };
     let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let (segment, (client, _server)) = (scene.hostile().segment, connection());
@@ -200,7 +200,7 @@ fn descriptors_of_a_wrong_kind_are_passed_on_to_nobody() {
 }
 
 #[test]
-fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() {
+fn lingering_connections_delay_no_other_user_and_their_own_only_briefly() {
     let Some(mut scene) = Scene::new() else { return };
     let slow = scene.as_user(HOSTILE, || ProtocolClient::new(&scene.path));
     let senders: Vec<_> = (0..64).map(|_| scene.lingering()).collect();
@@ -218,7 +218,7 @@ fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() 
 }
 
 #[test]
-fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
+fn refused_programs_are_closed_without_delaying_anybody() {
     let Some(mut scene) = Scene::new() else { return };
     // More programs than have places anywhere, each with a file that delays its last close.
     let mut programs = Vec::new();
@@ -241,7 +241,7 @@ fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
 
 /// A person with many user numbers, as from `/etc/subuid`, has a thread of the service for each of them.
 #[test]
-fn users_without_number_keep_nobody_else_out() {
+fn unmapped_users_exclude_nobody_else() {
     const USERS: u32 = 4096;
     let Some(mut scene) = Scene::new() else { return };
     scene.serve();

@@ -39,7 +39,7 @@ fn service() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
+fn two_ends_of_one_connection_are_paired_and_both_are_told() {
     let (_directory, path) = service();
     let (client, server) = connection();
     let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
@@ -68,7 +68,7 @@ fn only_established_connections_are_accepted() {
 }
 
 #[test]
-fn a_program_that_does_not_read_is_not_flooded_and_keeps_its_connections() {
+fn a_program_that_does_not_read_gets_few_packets_and_keeps_its_connections() {
     let (_directory, path) = service();
     let (deaf, caller) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     let pairs: Vec<_> = (0..1000).map(|_| connection()).collect();
@@ -101,7 +101,7 @@ fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
 }
 
 #[test]
-fn an_offer_that_is_over_pairs_with_nobody() {
+fn an_ended_offer_is_never_paired() {
     let (_directory, path) = service();
     let (client, server) = connection();
     let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
@@ -122,7 +122,7 @@ fn an_offer_that_is_over_pairs_with_nobody() {
 }
 
 #[test]
-fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
+fn the_service_keeps_no_descriptor_that_delays_an_end() {
     let (_directory, path) = service();
     let (client, mut server) = connection();
     let program = ProtocolClient::new(&path);
@@ -174,7 +174,7 @@ fn reasons_are_counted_and_a_second_service_finds_the_first() {
 }
 
 #[test]
-fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
+fn the_name_of_a_dead_or_idle_service_is_taken_over() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
     let dead = bywire_sys::listener::Listener::bind(&path).expect("a socket");
@@ -185,7 +185,7 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
 }
 
 #[test]
-fn programs_that_go_without_a_word_were_killed() {
+fn programs_that_vanish_without_a_message_count_as_killed() {
     let (_directory, path) = service();
     let (client, server) = connection();
     let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
@@ -206,7 +206,7 @@ fn programs_that_go_without_a_word_were_killed() {
 }
 
 #[test]
-fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
+fn paired_ends_that_moved_no_bytes_are_counted_separately() {
     let (_directory, path) = service();
     let unused = |told: &[Packet]| {
         let (client, server) = connection();
@@ -306,7 +306,7 @@ fn a_program_meets_any_number_of_other_users_one_after_the_other() {
 }
 
 #[test]
-fn a_bell_is_withdrawn_with_the_last_connection_that_needs_it() {
+fn a_doorbell_is_withdrawn_with_the_last_connection_that_needs_it() {
     let Some((_directory, path)) = machine() else { return };
     let [alice, bob] = [54_411, 54_412].map(|user| of_user(&path, user));
     let pairs = [connection(), connection()];
@@ -337,7 +337,7 @@ const LIMITS: [u64; 9] =
     [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX];
 
 #[test]
-fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() {
+fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program() {
     let (_directory, path) = service();
     let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), ProtocolClient::memory(4096));
     let (client, _server) = connection();
@@ -383,7 +383,7 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
 }
 
 #[test]
-fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
+fn programs_that_stop_or_exit_at_any_step_delay_nobody_and_leave_nothing() {
     let (_directory, path) = service();
     let [first, second] = [(); 2].map(|()| ProtocolClient::new(&path));
     for step in 0..5 {
@@ -423,7 +423,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
 }
 
 #[test]
-fn a_user_that_keeps_memory_of_ended_connections_is_no_longer_paired_with_its_owner() {
+fn a_user_that_keeps_memory_of_ended_connections_is_not_paired_with_its_owner_again() {
     let Some((_directory, path)) = machine() else { return };
     let [alice, bob, carol] = [54_321, 54_322, 54_323].map(|user| of_user(&path, user));
     // As no program keeps memory, any number can follow one another.

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_stands_with_its_own_mtu_and_not_with_another_ones() {
+    fn a_figure_is_shown_only_with_its_own_mtu() {
         let rows: Vec<(&str, String)> = rows().into_iter().map(|row| (row.machine, row.figure)).collect();
         assert!(rows.contains(&("TOE", "TOE over host, MTU 1500".to_owned())), "{rows:?}");
         assert!(rows.contains(&("host TCP/IP", "rate, MTU 9000".to_owned())), "{rows:?}");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_of_each_figure_whether_it_was_predicted_and_how_far_off() {
+    fn the_table_has_the_prediction_error_of_each_figure() {
         let text = table().into_string();
         for part in ["predicted: ", "fitted: ", "+7.3 %", "GM 2.1, PCIXE", "838 MByte/s"] {
             assert!(text.contains(part), "{part} is missing");

@@ -17,7 +17,7 @@ fn the_fourteen_published_rows_reproduce_byte_for_byte() {
 }
 
 #[test]
-fn the_sixteen_service_demands_follow_from_the_printed_utilisation_and_rate() {
+fn the_sixteen_service_demands_follow_from_printed_utilisation_and_rate() {
     let mut checked = 0;
     for run in published_runs() {
         for (end, work_per_second) in ends(&run) {
@@ -48,7 +48,7 @@ fn both_ends_on_one_machine_are_localhost() {
 }
 
 #[test]
-fn datagrams_lost_count_against_the_receiver_only() {
+fn lost_datagrams_count_against_the_receiver_only() {
     let mut cell = generated_cell("udp", "stream", 0.0);
     cell.details.insert("messages_received".into(), 500_000.into());
     let Netperf::UdpStream(run) = Netperf::from_cell(&cell).unwrap() else {
@@ -61,7 +61,7 @@ fn datagrams_lost_count_against_the_receiver_only() {
 }
 
 #[test]
-fn sends_that_failed_are_printed_and_never_made_up() {
+fn failed_sends_are_printed_as_measured() {
     let mut cell = generated_cell("udp", "stream", 0.0);
     cell.details.insert("send_errors".into(), 17.into());
     let text = Netperf::from_cell(&cell).unwrap().to_string();

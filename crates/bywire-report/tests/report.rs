@@ -30,7 +30,7 @@ fn the_page_is_complete_in_itself() {
 }
 
 #[test]
-fn each_preset_has_a_page_of_its_own_in_the_one_file() {
+fn each_preset_has_its_own_page_in_the_file() {
     let mut other = generated_session();
     other.preset = "gm".into();
     let page = report::render_presets(&[generated_session(), other]);
@@ -92,7 +92,7 @@ fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns
 }
 
 #[test]
-fn several_machines_are_never_one() {
+fn several_machines_are_never_merged() {
     let fast = machine("one", "quick", &[("tcp", 20_000.0)], 60.0);
     let slow = machine("two", "gm", &[("unix", 15_000.0), ("tcp", 60_000.0)], 300.0);
     let presets = by_preset(vec![("fast".into(), fast.clone()), ("slow".into(), slow.clone())]);
@@ -127,7 +127,7 @@ fn several_machines_are_never_one() {
 }
 
 #[test]
-fn gains_of_unmodified_programs_compare_the_same_question() {
+fn gains_of_unmodified_programs_compare_the_same_test() {
     let of = |level: &'static str, value: f64, spin: serde_json::Value| {
         let link = if level == "sock" { "shm" } else { "loopback" };
         let mut found =
@@ -189,7 +189,7 @@ fn a_breakdown_shows_each_part_and_its_method() {
 }
 
 #[test]
-fn the_ladder_stands_in_the_answer() {
+fn the_summary_contains_the_ladder_of_levels() {
     let page = report::render(&generated_session());
     let (ladder, plots) = (page.find("id=\"ladder-half-rtt\"").unwrap(), page.find("id=\"plots\"").unwrap());
     assert!(ladder < plots);
@@ -217,7 +217,7 @@ fn the_policy_admits_the_pages_own_scripts_and_no_other() {
 }
 
 #[test]
-fn hostile_words_in_a_cell_stay_words() {
+fn hostile_text_in_a_cell_is_escaped() {
     let hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>";
     let mut session = generated_session();
     for cell in &mut session.cells {
@@ -236,7 +236,7 @@ fn hostile_words_in_a_cell_stay_words() {
 }
 
 #[test]
-fn the_answer_comes_first_and_compares_like_with_like() {
+fn the_summary_comes_first_and_compares_equal_parameters() {
     let page = report::render(&generated_session());
     let answer = page.find("Every way").unwrap();
     assert!(answer < page.find("id=\"plots\"").unwrap());
@@ -286,7 +286,7 @@ const QUESTIONS: [&str; 5] =
     ["Half-RTT", "One-way rate", "Two-way rate", "Transactions per second", "CPU of a message"];
 
 #[test]
-fn an_mpi_is_called_by_its_name_and_each_has_a_row_of_its_own() {
+fn each_mpi_is_named_and_has_its_own_row() {
     let mut session = generated_session();
     session.cells.clear();
     for (mpi, start_ns) in [("open-mpi", 1000.0), ("mpich", 3000.0)] {
@@ -310,7 +310,7 @@ fn an_mpi_is_called_by_its_name_and_each_has_a_row_of_its_own() {
 
 /// A rate grows with the size of a message: ways are compared at one length, and whoever has none there says so.
 #[test]
-fn rates_are_compared_at_one_length() {
+fn rates_are_compared_at_one_message_length() {
     let mut session = generated_session();
     session.cells.clear();
     let formula = |level| (level, "link", None, 10_000.0, 10.0);
@@ -334,7 +334,7 @@ fn rates_are_compared_at_one_length() {
 }
 
 #[test]
-fn every_level_that_was_measured_stands_in_an_answer_to_each_question() {
+fn every_measured_level_is_in_the_summary_of_each_test() {
     const WAITS: [&[&str]; 7] = [
         &["polling"],
         &["sleeping"],
@@ -376,7 +376,7 @@ fn the_message_layers_default_is_compared_with_the_default_of_sockets() {
 }
 
 #[test]
-fn shares_and_n_half_say_what_they_are_of() {
+fn shares_and_n_half_name_their_base() {
     let mut session = generated_session();
     let text = report::summary_text(&session);
     assert!(text.contains("(readwrite) two ways") && text.contains("~"), "{text}");
@@ -391,7 +391,7 @@ fn shares_and_n_half_say_what_they_are_of() {
 }
 
 #[test]
-fn ethernet_stands_in_the_tables_of_the_documents() {
+fn ethernet_is_in_the_tables_of_the_documents() {
     let mut session = generated_session();
     assert!(!report::render(&session).contains("id=\"ethernet\""));
     session.cells.clear();
@@ -438,7 +438,7 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
 }
 
 #[test]
-fn a_wide_interval_is_shown_as_what_it_is() {
+fn a_wide_interval_is_shown_with_its_bounds() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level == "msg") {
         cell.ci95 = Some([100.0, 100_000.0]);
@@ -453,7 +453,7 @@ fn a_wide_interval_is_shown_as_what_it_is() {
 }
 
 #[test]
-fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
+fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     let directory = tempfile::tempdir().unwrap();
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level != "msg") {
@@ -476,7 +476,7 @@ fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
 }
 
 #[test]
-fn every_plotted_point_stands_in_a_table() {
+fn every_plotted_point_is_in_a_table() {
     let session = generated_session();
     let page = report::render(&session);
     let plots: Vec<&str> = page.split("<section class=\"card\" id=\"").skip(1).collect();
@@ -518,7 +518,7 @@ fn every_plotted_point_stands_in_a_table() {
 }
 
 #[test]
-fn cells_that_differ_in_anything_have_a_row_each() {
+fn cells_with_any_difference_have_separate_rows() {
     let mut session = generated_session();
     session.cells.clear();
     for (name, value) in
@@ -543,7 +543,7 @@ fn cells_that_differ_in_anything_have_a_row_each() {
 }
 
 #[test]
-fn the_command_of_a_web_cell_has_no_word_that_the_command_does_not_know() {
+fn the_command_of_a_web_cell_has_only_valid_arguments() {
     let mut session = generated_session();
     session.cells.truncate(1);
     let cell = &mut session.cells[0];
@@ -587,7 +587,7 @@ fn absent_unstable_and_outlying_results_are_reported() {
 }
 
 #[test]
-fn historic_figures_stand_beside_todays() {
+fn historic_figures_are_shown_beside_measured_ones() {
     let page = report::render(&generated_session());
     let then = page.split("Then and now").nth(1).unwrap();
     assert!(then.contains("GM performance measurements"));
@@ -596,7 +596,7 @@ fn historic_figures_stand_beside_todays() {
 }
 
 #[test]
-fn an_empty_session_is_a_page_too() {
+fn an_empty_session_makes_a_page() {
     let session = Session { cells: Vec::new(), absent: Vec::new(), ..generated_session() };
     assert!(report::render(&session).contains("Nothing was measured"));
     assert_eq!(report::summary_text(&session), "\n");
@@ -610,7 +610,7 @@ fn disturbed(session: &mut Session, is: impl Fn(&Cell) -> bool) {
 }
 
 #[test]
-fn a_disturbed_session_says_so_claims_nothing_and_says_what_to_do() {
+fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
     let mut session = generated_session();
     session.command = ["/usr/bin/bywire", "bench", "quick", "--output", "taken"].map(str::to_owned).to_vec();
     disturbed(&mut session, |_| true);
@@ -639,7 +639,7 @@ fn a_disturbed_session_says_so_claims_nothing_and_says_what_to_do() {
 }
 
 #[test]
-fn disturbed_cells_are_grey_and_compared_with_nothing() {
+fn disturbed_cells_are_grey_and_not_compared() {
     let mut session = generated_session();
     session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
     let is_short = |cell: &Cell| cell.test == "latency" && cell.size_bytes == Some(8);
@@ -664,7 +664,7 @@ fn disturbed_cells_are_grey_and_compared_with_nothing() {
 }
 
 #[test]
-fn processes_that_share_cores_by_themselves_are_no_disturbance() {
+fn processes_of_a_test_that_share_cores_do_not_count_as_a_disturbance() {
     let mut session = generated_session();
     session.cells.retain(|cell| cell.level == "tcp");
     for cell in &mut session.cells {
@@ -676,7 +676,7 @@ fn processes_that_share_cores_by_themselves_are_no_disturbance() {
 }
 
 #[test]
-fn nothing_that_was_not_measured_stands_between_measurements() {
+fn figures_that_were_not_measured_are_kept_apart_from_measurements() {
     let page = report::render(&generated_session());
     let (measured, historic) =
         page.split_once("<details class=\"history\" id=\"historic\">").expect("folded");
@@ -688,7 +688,7 @@ fn nothing_that_was_not_measured_stands_between_measurements() {
 }
 
 #[test]
-fn one_length_makes_bars_with_their_values() {
+fn a_plot_of_one_length_has_labelled_bars() {
     let mut session = generated_session();
     session.cells.retain(|cell| cell.size_bytes == Some(8) || cell.level == "memory");
     let files = report::drawings(&session);
@@ -701,7 +701,7 @@ fn one_length_makes_bars_with_their_values() {
 }
 
 #[test]
-fn short_bars_are_seen_beside_a_very_long_one() {
+fn short_bars_are_visible_beside_a_very_long_one() {
     let mut session = generated_session();
     let slow = session.cells.iter_mut().filter(|cell| cell.level == "udp" && cell.test == "rr");
     for cell in slow {
@@ -718,7 +718,7 @@ fn short_bars_are_seen_beside_a_very_long_one() {
 }
 
 #[test]
-fn a_legend_of_many_entries_starts_with_five() {
+fn a_long_legend_initially_shows_five_entries() {
     let mut session = generated_session();
     let once = session.cells.clone();
     for mtu in [576, 1500, 9000u64] {
@@ -741,7 +741,7 @@ fn a_legend_of_many_entries_starts_with_five() {
 }
 
 #[test]
-fn a_breakdown_that_failed_is_told_and_not_drawn() {
+fn a_failed_breakdown_is_reported_and_not_drawn() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "breakdown") {
         let value = cell.value;
@@ -787,7 +787,7 @@ fn a_picture_and_a_summary_are_written_beside_the_page() {
 }
 
 #[test]
-fn a_stored_session_reads_back_as_it_was() {
+fn a_stored_session_reads_back_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let session = generated_session();
     let store = stored(&session, directory.path());
@@ -797,7 +797,7 @@ fn a_stored_session_reads_back_as_it_was() {
 }
 
 #[test]
-fn a_torn_last_line_costs_that_cell_only() {
+fn a_truncated_last_line_loses_only_that_cell() {
     let directory = tempfile::tempdir().unwrap();
     let session = generated_session();
     let store = stored(&session, directory.path());
@@ -813,7 +813,7 @@ fn a_torn_last_line_costs_that_cell_only() {
 }
 
 #[test]
-fn cells_that_are_being_measured_are_read_and_none_is_read_twice() {
+fn cells_of_a_running_session_are_read_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut session = generated_session();
     session.cells.truncate(2);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_is_a_formula() {
+    fn fields_are_never_spreadsheet_formulas() {
         assert_eq!(quote("=cmd|' /C calc'!A0"), "'=cmd|' /C calc'!A0");
         assert_eq!(quote("@SUM(A1,A2)"), "\"'@SUM(A1,A2)\"");
         assert_eq!([quote("-3.5e-7"), quote("+1"), quote("-1+1")], ["-3.5e-7", "+1", "'-1+1"]);

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_have_types_and_what_has_another_is_absent() {
+    fn results_are_typed_and_values_of_another_type_are_absent() {
         let details: Details = serde_json::from_value(json!({
             "elapsed_seconds": 1.5, "messages_sent": 7, "limited_by": "the source's core", "connections_ns": [1, 2.5],
             "bytes_per_second_by_size": [[8, 1e6], ["x", 1], [64, 5e6]],

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_fingers_is_told_and_another_word_is_not() {
+    fn a_typing_error_gets_a_suggestion_and_another_word_does_not() {
         let all = ["tcp", "udp", "latency", "breakdown"];
         let meant = ["tpc", "latncy", "latencies", "brakedown", "lag", "x"].map(|name| nearest(name, &all));
         assert_eq!(meant, [Some("tcp"), Some("latency"), None, Some("breakdown"), None, None]);

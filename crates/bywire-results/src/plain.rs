@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_and_obeyed_by_nobody() {
+    fn text_is_one_line_without_control_characters() {
         for turning in ['\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'] {
             assert_eq!(one_line(&format!("a{turning}b")), format!("a{}b", turning.escape_unicode()));
         }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_and_the_shortest_unit() {
+    fn quantities_have_three_digits_and_the_shortest_unit() {
         assert_eq!(duration(5050.0), "5.05 µs");
         assert_eq!(duration(212.4), "212 ns");
         assert_eq!(duration(999.7), "1.00 µs");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_slow_loads_in_a_row_make_a_consumer_far_and_two_fast_ones_near() {
+    fn two_slow_loads_mark_a_consumer_as_far_and_two_fast_ones_as_near() {
         let mut distance = Distance::new();
         let (near, far) = (distance.far_cycles, distance.far_cycles + 1);
         let ways = [far, near, far, far, near, far, near, near].map(|cycles| {

@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_around_the_caches_is_there_when_its_record_is() {
+    fn a_payload_written_around_the_caches_is_visible_with_its_record() {
         let (own, remote, mut producer, mut consumer) = far();
         push(&own, &remote, &mut producer, &[7; PAYLOAD_BYTES]);
         assert_eq!(producer.store_kind, StoreKind::Nontemporal);
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_put_aside_may_be_finished_by_another_thread() {
+    fn a_staged_payload_may_be_finished_by_another_thread() {
         let (own, remote, mut producer, mut consumer) = far();
         let payload = [9; PAYLOAD_BYTES];
         let mut steps = 0;

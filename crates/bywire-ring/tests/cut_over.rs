@@ -138,7 +138,7 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn no_reader_sleeps_behind_the_cut_and_no_byte_is_lost_or_out_of_order() {
+fn no_reader_sleeps_in_the_kernel_after_the_cut_over_and_no_byte_is_lost() {
     explore(|| {
         let World { kernel, writer, reader } = world();
         let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
@@ -155,7 +155,7 @@ fn no_reader_sleeps_behind_the_cut_and_no_byte_is_lost_or_out_of_order() {
 }
 
 #[test]
-fn a_reader_that_asks_for_the_kernel_sees_the_cut_over_or_prevents_it() {
+fn a_reader_that_requests_the_kernel_sees_the_cut_over_or_prevents_it() {
     explore(|| {
         let World { kernel: _, writer, reader } = world();
         let (own, remote) = (writer.clone(), reader.clone());
@@ -176,7 +176,7 @@ fn a_reader_that_asks_for_the_kernel_sees_the_cut_over_or_prevents_it() {
 }
 
 #[test]
-fn bytes_that_a_writer_takes_back_were_read_by_nobody_and_none_is_lost() {
+fn bytes_that_a_writer_takes_back_were_never_read_and_none_is_lost() {
     explore(|| {
         let World { kernel, writer, reader } = world();
         let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };

@@ -58,7 +58,7 @@ fn inline_records_arrive_whole_and_in_order_over_several_laps() {
 }
 
 #[test]
-fn bulk_payload_is_never_overwritten_before_it_was_read() {
+fn a_bulk_payload_is_never_overwritten_before_it_is_read() {
     loom::model(|| {
         let (forward, back) = (Modelled::new(ring_words()), Modelled::new([64]));
         let (producer_forward, producer_back) = (forward.clone(), back.clone());

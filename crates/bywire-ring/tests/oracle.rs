@@ -195,7 +195,7 @@ impl Steps {
 proptest! {
     /// Payloads that are written and read in steps, with whole records between, before and after the move.
     #[test]
-    fn steps_and_the_move_change_nothing_that_arrives(acts in acts()) {
+    fn payloads_arrive_unchanged_in_steps_and_across_a_move(acts in acts()) {
         let mut steps = Steps::new();
         for act in acts {
             match act {
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn behaves_as_a_bounded_queue(operations in operations()) {
+    fn a_lane_behaves_as_a_bounded_queue(operations in operations()) {
         let ends = ends(&SMALL);
         let layout = SMALL.lane(LaneName::High);
         let (mut producer, mut consumer) = (Producer::new(layout), Consumer::new(layout));
@@ -268,7 +268,7 @@ proptest! {
 
     /// Whatever a peer writes into its segment, the consumer neither panics nor leaves its bounds.
     #[test]
-    fn any_bytes_at_all_are_taken_calmly(bytes in prop::collection::vec(any::<u8>(), 8 * 64), credit in any::<u64>()) {
+    fn any_bytes_in_a_ring_are_handled_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 8 * 64), credit in any::<u64>()) {
         let ends = ends(&SMALL);
         for name in LANES {
             let layout = SMALL.lane(name);

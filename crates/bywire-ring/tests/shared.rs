@@ -83,7 +83,7 @@ fn threads_take_turns(first_holder: u32) {
 }
 
 #[test]
-fn holders_take_turns_and_nobody_sleeps_on_a_free_lock() {
+fn a_lock_has_one_holder_and_nobody_sleeps_on_a_free_lock() {
     threads_take_turns(0);
 }
 
@@ -155,7 +155,7 @@ impl Held {
 }
 
 #[test]
-fn a_call_never_uses_what_a_close_has_cleared_and_nothing_is_left() {
+fn a_call_never_uses_a_cleared_mapping_and_none_is_leaked() {
     explore(|| {
         let held = Arc::new(Held::new());
         let [caller, closer] = [Arc::clone(&held), Arc::clone(&held)];
@@ -168,7 +168,7 @@ fn a_call_never_uses_what_a_close_has_cleared_and_nothing_is_left() {
 }
 
 #[test]
-fn a_late_call_clears_nothing_of_the_next_socket() {
+fn a_late_call_leaves_the_next_sockets_mapping_alone() {
     explore(|| {
         let held = Arc::new(Held::new());
         let late = Arc::clone(&held);
@@ -222,7 +222,7 @@ impl Places {
 }
 
 #[test]
-fn no_place_is_lost_while_others_are_put_and_taken_out() {
+fn no_list_entry_is_lost_during_concurrent_changes() {
     explore(|| {
         let places = Places::new();
         places.put(1);
@@ -242,7 +242,7 @@ fn no_place_is_lost_while_others_are_put_and_taken_out() {
 }
 
 #[test]
-fn two_that_are_taken_out_at_once_are_both_gone() {
+fn two_list_entries_can_be_removed_concurrently() {
     explore(|| {
         let places = Places::new();
         (1..=3).for_each(|at| places.put(at));
@@ -284,7 +284,7 @@ impl Owing {
 /// Whoever waits while something is owed that it has found, or that was found before, does not wait for ever: whoever else
 /// looks at the same time, and has passed that connection by before.
 #[test]
-fn no_thread_waits_for_ever_with_what_it_owes() {
+fn no_thread_waits_forever_while_it_owes_bytes() {
     explore(|| {
         let owing = Arc::new(Owing::default());
         // Something was owed, and is paid.

@@ -93,7 +93,7 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn a_reader_that_sleeps_is_woken_by_each_news_it_has_not_seen() {
+fn a_sleeping_reader_is_woken_by_each_event_that_it_has_not_seen() {
     explore(|| {
         let (writer, reader) = ends();
         let thread = loom::thread::spawn(move || (1..=2).for_each(|value| writer.send(value)));
@@ -103,7 +103,7 @@ fn a_reader_that_sleeps_is_woken_by_each_news_it_has_not_seen() {
 }
 
 #[test]
-fn a_writer_that_sleeps_for_room_is_woken_when_there_is_some() {
+fn a_writer_that_sleeps_for_room_is_woken_by_it() {
     explore(|| {
         let (writer, reader) = ends();
         (1..=2).for_each(|value| writer.send(value));

@@ -113,7 +113,7 @@ fn assert_nobody_sleeps_on_news(program: &Program) {
 /// A thread that passes by takes the ring that was meant for a sleeper, and the first news with it. The second news wake the
 /// sleeper, or were in time for the look of the thread that passed by.
 #[test]
-fn a_ring_that_was_taken_in_passing_is_followed_by_another() {
+fn a_doorbell_ring_taken_by_a_polling_thread_is_followed_by_another() {
     explore(|| {
         let program = Program::new();
         assert_eq!(program.lie_down(), None);
@@ -127,7 +127,7 @@ fn a_ring_that_was_taken_in_passing_is_followed_by_another() {
 
 /// The same with two threads of the peer, which share what they know of the last ring.
 #[test]
-fn two_threads_that_ring_do_not_rely_on_each_others_ring_wrongly() {
+fn two_ringing_threads_never_omit_a_needed_ring() {
     explore(|| {
         let program = Program::new();
         assert_eq!(program.lie_down(), None);
@@ -143,7 +143,7 @@ fn two_threads_that_ring_do_not_rely_on_each_others_ring_wrongly() {
 
 /// A sleeper that lies down while the peer publishes either finds the news or is woken.
 #[test]
-fn a_sleeper_finds_the_news_or_is_woken() {
+fn a_sleeper_sees_the_event_or_is_woken() {
     explore(|| {
         let program = Program::new();
         let peer = Peer { program: program.clone(), rung: Arc::new(AtomicU64::new(0)) };
@@ -205,7 +205,7 @@ impl Quiet {
 
 /// Whoever lies down while a connection is carried is known to peers, or has found it, however many there are.
 #[test]
-fn a_sleeper_without_carried_connections_is_announced_once_there_is_one() {
+fn a_sleeper_without_carried_connections_is_announced_with_the_first_one() {
     explore(|| {
         let quiet = Quiet::new();
         let (early, late) = (quiet.lie_down(), quiet.clone());
@@ -226,7 +226,7 @@ fn a_sleeper_without_carried_connections_is_announced_once_there_is_one() {
 
 /// A sleeper that rises, by a time-out, while a connection is carried leaves nothing behind, and takes nothing of others.
 #[test]
-fn a_sleeper_that_wakes_while_a_connection_is_carried_is_counted_out_once() {
+fn a_sleeper_that_wakes_while_a_connection_is_added_is_uncounted_once() {
     explore(|| {
         let quiet = Quiet::new();
         let (stays, rises) = (quiet.lie_down(), quiet.lie_down());

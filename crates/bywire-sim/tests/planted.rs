@@ -36,7 +36,7 @@ fn every_planted_fault_is_found_within_a_thousand_seeds() {
 }
 
 #[test]
-fn without_one_the_same_seeds_hold() {
+fn without_a_planted_fault_the_same_seeds_pass() {
     plant(None);
     (1..=100).for_each(|seed| drop(run(seed).unwrap_or_else(|failure| panic!("{failure}"))));
 }

@@ -46,7 +46,7 @@ fn is_in(page: &str, row: &str) -> bool {
 }
 
 #[test]
-fn many_nodes_share_the_link_of_one() {
+fn many_senders_share_the_link_of_one_receiver() {
     let page = std::fs::read_to_string(PAGE).expect("docs/scale.md is there");
     let mut rows = Vec::new();
     for sources in [1, 10, 100] {

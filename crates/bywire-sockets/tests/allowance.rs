@@ -8,7 +8,7 @@ use allowance::{Allowance, REST_FACTOR};
 /// A thread's waits: what looking costs beyond what it saves stays within its share of the time, however waits follow
 /// each other.
 #[test]
-fn what_is_lost_beyond_what_is_saved_is_a_fiftieth_of_the_time() {
+fn uncovered_losses_are_at_most_a_fiftieth_of_the_time() {
     // A vain look, a turn of one other thread, and turns of sixteen.
     let losses_ns = [30_000u64, 3_000_000, 48_000_000];
     for (number, vain_every) in [(0, 1), (1, 1), (2, 1), (0, 7), (1, 50), (2, 1000)] {
@@ -35,7 +35,7 @@ fn what_is_lost_beyond_what_is_saved_is_a_fiftieth_of_the_time() {
 }
 
 #[test]
-fn a_thread_that_looks_with_success_goes_on_looking() {
+fn a_thread_that_spins_with_success_continues_to_spin() {
     let mut thread = Allowance::new();
     for wait in 1..100_000u64 {
         assert!(!thread.rests(|| wait * 5_000));
@@ -45,7 +45,7 @@ fn a_thread_that_looks_with_success_goes_on_looking() {
 }
 
 #[test]
-fn a_rest_ends() {
+fn a_rest_from_spinning_ends() {
     let mut thread = Allowance::new();
     thread.lose(1_000_000, 1_000_000);
     assert!(thread.rests(|| 2_000_000));

@@ -71,8 +71,8 @@ fn is_counted_out(set: RawFd, ends: (RawFd, RawFd)) {
 }
 
 #[test]
-fn sleepers_that_were_killed_are_rung_for_no_more() {
-    if !is_driver("sleepers_that_were_killed_are_rung_for_no_more") {
+fn peers_stop_ringing_for_killed_sleepers() {
+    if !is_driver("peers_stop_ringing_for_killed_sleepers") {
         return;
     }
     let (ends, set) = (pair(), test_service::epoll());
@@ -109,8 +109,8 @@ const CHILDREN: usize = 60;
 const SETS: usize = 1100;
 
 #[test]
-fn sets_of_many_killed_processes_leave_their_places() {
-    if !is_driver("sets_of_many_killed_processes_leave_their_places") {
+fn epoll_sets_of_killed_processes_free_their_records() {
+    if !is_driver("epoll_sets_of_killed_processes_free_their_records") {
         return;
     }
     // The library's own descriptors are near the limit, and each fork walks that far.
@@ -137,8 +137,8 @@ fn sets_of_many_killed_processes_leave_their_places() {
 }
 
 #[test]
-fn a_child_with_a_page_of_its_own_rises_where_it_was_announced() {
-    if !is_driver("a_child_with_a_page_of_its_own_rises_where_it_was_announced") {
+fn a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made() {
+    if !is_driver("a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made") {
         return;
     }
     let set = test_service::epoll();
@@ -186,10 +186,10 @@ fn fail_to_fork() {
     }
 }
 
-const FAILED: &str = "what_is_open_when_a_fork_fails_is_held_by_nobody_else";
+const FAILED: &str = "a_failed_fork_adds_no_holder_of_open_connections";
 
 #[test]
-fn what_is_open_when_a_fork_fails_is_held_by_nobody_else() {
+fn a_failed_fork_adds_no_holder_of_open_connections() {
     if test_service::role().is_some() {
         return open_when_a_fork_fails();
     }
@@ -219,10 +219,10 @@ fn open_when_a_fork_fails() {
     let _end = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
 }
 
-const LEFT: &str = "who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more";
+const LEFT: &str = "a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper";
 
 #[test]
-fn who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more() {
+fn a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper() {
     if test_service::role().is_some() {
         // It has one thread, which hears all signals.
         return assert_eq!(end_of(child(jump_out_of_waits)), 0);

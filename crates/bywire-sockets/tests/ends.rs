@@ -12,7 +12,7 @@ fn same(things: &[&[&str]]) {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_had_by_whoever_has_the_socket_next() {
+fn bytes_sent_before_the_end_reach_the_next_holder_of_the_socket() {
     let ways = ["spawn", "inherit", "exec", "fork", "pass"];
     let things: Vec<_> = ["closed", "shut"]
         .into_iter()
@@ -23,22 +23,22 @@ fn what_was_sent_before_the_end_is_had_by_whoever_has_the_socket_next() {
 }
 
 #[test]
-fn descriptors_that_go_in_one_message_are_waited_for_together() {
+fn connections_passed_in_one_message_are_waited_for_together() {
     same(&[&["passed"]]);
 }
 
 #[test]
-fn a_registration_whose_number_is_another_files_hears_nothing_of_it() {
+fn a_registration_reports_nothing_of_another_file_with_its_number() {
     same(&[&["renumbered"]]);
 }
 
 #[test]
-fn a_program_that_was_spawned_with_a_copy_of_the_socket_talks_on() {
+fn a_spawned_program_with_a_copy_of_the_socket_continues() {
     same(&[&["echoed"]]);
 }
 
 #[test]
-fn what_is_given_back_goes_on_while_its_sender_does() {
+fn returned_bytes_are_sent_while_their_sender_runs() {
     same(
         &["poll", "epoll", "recv", "send", "close", "elsewhere"]
             .map(|way| ["owing", way])
@@ -48,12 +48,12 @@ fn what_is_given_back_goes_on_while_its_sender_does() {
 }
 
 #[test]
-fn what_a_killed_process_has_given_back_is_not_given_twice() {
+fn bytes_returned_by_a_killed_process_are_not_sent_twice() {
     same_beside("ends.c", Some("killed.c"), &[&["owing", "killed"]]);
 }
 
 #[test]
-fn an_end_that_a_killed_process_was_about_to_tell_is_told() {
+fn an_end_that_a_killed_process_was_about_to_send_is_sent() {
     same_beside("ends.c", Some("killed.c"), &[&["shut_by_killed"]]);
 }
 
@@ -64,17 +64,17 @@ fn programs_end_their_connections_as_they_end() {
 }
 
 #[test]
-fn a_program_that_a_helper_outlives_ends_its_connections_in_order() {
+fn a_program_outlived_by_its_helper_ends_its_connections_in_order() {
     same(&[&["survived"]]);
 }
 
 #[test]
-fn a_program_that_becomes_another_one_ends_what_it_had_shut_down() {
+fn exec_ends_a_connection_whose_sending_was_shut_down() {
     same(&[&["become", "half"]]);
 }
 
 #[test]
-fn what_a_program_that_becomes_another_one_has_sent_is_had_by_whoever_has_the_other_end_next() {
+fn bytes_sent_before_an_exec_reach_the_next_holder_of_the_other_end() {
     // Only root makes room for it in the kernel.
     if test_service::is_root() {
         same(&[&["become", "much"]]);
@@ -82,27 +82,27 @@ fn what_a_program_that_becomes_another_one_has_sent_is_had_by_whoever_has_the_ot
 }
 
 #[test]
-fn a_receive_goes_on_whose_socket_is_closed_meanwhile() {
+fn a_receive_continues_when_its_socket_is_closed() {
     same(&[&["closed", "close"], &["closed", "dup2"]]);
 }
 
 #[test]
-fn calls_by_other_names_and_by_numbers_do_what_they_do() {
+fn calls_by_alias_names_and_by_number_behave_the_same() {
     same(&[&["others"], &["asynchronous"]]);
 }
 
 #[test]
-fn a_shutdown_that_fails_is_none() {
+fn a_failed_shutdown_has_no_effect() {
     same(&[&["shut_late"]]);
 }
 
 #[test]
-fn lists_of_messages_go_on_while_a_sandbox_closes() {
+fn message_lists_continue_while_a_sandbox_is_installed() {
     same_beside("ends.c", Some("slow.c"), &[&["closing"]]);
 }
 
 #[test]
-fn a_walk_over_descriptors_looks_at_those_that_there_are() {
+fn a_walk_over_descriptors_visits_only_existing_ones() {
     // The library's own have numbers from seven eighths of the limit on: the table has a page for each thousand.
     let limit = test_service::raise_descriptor_limit();
     if limit < 16_384 {
@@ -117,7 +117,7 @@ fn a_child_by_clone3_shares_the_connection() {
 }
 
 #[test]
-fn texts_that_the_c_library_writes_come_in_their_order() {
+fn formatted_output_of_the_c_library_arrives_in_order() {
     same(&[&["printed"]]);
 }
 
@@ -127,18 +127,18 @@ fn a_file_is_sent_by_a_thread_with_the_smallest_stack() {
 }
 
 #[test]
-fn what_is_nowhere_is_an_error_and_no_fault() {
+fn an_invalid_address_is_an_error_and_not_a_fault() {
     same(&[&["nowhere", "carried"], &["nowhere", "plain"]]);
 }
 
 #[test]
-fn a_handler_of_one_time_leaves_its_flags_and_one_without_a_stack_does_what_it_does() {
+fn one_shot_handlers_and_handlers_without_a_stack_behave_as_in_the_kernel() {
     same(&[&["handlers"], &["unwritable", "handled"], &["unwritable", "not"]]);
 }
 
 /// More than the kernel has room for lies in the ring when its sender has told the end: it is had, or an error is.
 #[test]
-fn what_is_lost_never_looks_like_an_end() {
+fn lost_bytes_never_look_like_an_orderly_end() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
     for (how, way) in
@@ -154,7 +154,7 @@ fn what_is_lost_never_looks_like_an_end() {
 
 /// A child that becomes another program, or closes its copy, does not take away what makes a killed sender's end a reset.
 #[test]
-fn what_is_lost_with_a_killed_sender_whose_child_has_left_the_connection_is_no_end() {
+fn a_killed_sender_whose_child_has_closed_resets_the_connection() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
     for way in ["exec", "close"] {
@@ -167,7 +167,7 @@ fn what_is_lost_with_a_killed_sender_whose_child_has_left_the_connection_is_no_e
 
 /// A child that ends takes no guard off a half-closed end: only that would tell the peer of its parent's death.
 #[test]
-fn a_half_closed_end_that_is_killed_after_a_child_of_it_has_ended_answers_by_a_reset() {
+fn a_killed_half_closed_end_resets_after_its_child_has_ended() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
     let said = transcript(&pairing, &program, &["outlived"], Some(4));

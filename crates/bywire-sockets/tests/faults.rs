@@ -55,10 +55,10 @@ fn is_right(mut command: Command) {
     assert!(running.end().success());
 }
 
-const ABSENT: &str = "a_service_that_is_not_there_costs_nothing";
+const ABSENT: &str = "a_missing_service_has_no_cost";
 
 #[test]
-fn a_service_that_is_not_there_costs_nothing() {
+fn a_missing_service_has_no_cost() {
     if test_service::role().is_some() {
         return say_right();
     }
@@ -69,10 +69,10 @@ fn a_service_that_is_not_there_costs_nothing() {
     is_right(program(&pairing, ABSENT, "talk"));
 }
 
-const STOPPED: &str = "a_service_that_is_stopped_holds_nobody_up";
+const STOPPED: &str = "a_stopped_service_delays_nobody";
 
 #[test]
-fn a_service_that_is_stopped_holds_nobody_up() {
+fn a_stopped_service_delays_nobody() {
     match test_service::role().as_deref() {
         Some("serve") => {
             let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
@@ -100,20 +100,20 @@ fn a_service_that_is_stopped_holds_nobody_up() {
     assert_eq!(pairing.status().carried_ever, 1, "the one that came later was carried");
 }
 
-const OTHER: &str = "a_service_of_another_version_is_left_alone";
+const OTHER: &str = "a_service_of_another_version_is_not_used";
 
 #[test]
-fn a_service_of_another_version_is_left_alone() {
+fn a_service_of_another_version_is_not_used() {
     if test_service::role().is_some() {
         return say_right();
     }
     assert_eq!(hello_to_another_version(false), Some((bywire_pairing::protocol::PACKET_BYTES, 2)));
 }
 
-const GUARDED: &str = "a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to";
+const GUARDED: &str = "the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors";
 
 #[test]
-fn a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to() {
+fn the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors() {
     if test_service::role().is_some() {
         return say_right();
     }
@@ -143,10 +143,10 @@ fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
     Some(other.join().expect("it was called"))
 }
 
-const FORBIDDEN: &str = "a_service_that_one_may_not_talk_to_is_done_without";
+const FORBIDDEN: &str = "without_permission_to_reach_the_service_it_is_tcp";
 
 #[test]
-fn a_service_that_one_may_not_talk_to_is_done_without() {
+fn without_permission_to_reach_the_service_it_is_tcp() {
     if test_service::role().is_some() {
         return say_right();
     }
@@ -180,10 +180,10 @@ fn without_descriptors_it_is_tcp() {
     assert_eq!(pairing.status().carried_ever, 0);
 }
 
-const CROWD: &str = "a_service_without_descriptors_serves_whom_it_can";
+const CROWD: &str = "a_service_short_of_descriptors_serves_some_programs";
 
 #[test]
-fn a_service_without_descriptors_serves_whom_it_can() {
+fn a_service_short_of_descriptors_serves_some_programs() {
     match test_service::role().as_deref() {
         Some("serve") => {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
@@ -260,10 +260,10 @@ fn without_memory_it_is_tcp() {
     }
 }
 
-const ROOT: &str = "who_changes_its_root_is_carried_afterwards";
+const ROOT: &str = "a_program_is_carried_after_chroot";
 
 #[test]
-fn who_changes_its_root_is_carried_afterwards() {
+fn a_program_is_carried_after_chroot() {
     if test_service::role().is_some() {
         let empty = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_ROOT"));
         let empty = std::ffi::CString::new(empty.into_os_string().into_encoded_bytes()).expect("a path");
@@ -282,10 +282,10 @@ fn who_changes_its_root_is_carried_afterwards() {
     assert_eq!(pairing.status().carried_ever, 1);
 }
 
-const FULL: &str = "a_full_disk_costs_the_log_and_the_tokens_alone";
+const FULL: &str = "a_full_disk_disables_only_the_log_and_spinning";
 
 #[test]
-fn a_full_disk_costs_the_log_and_the_tokens_alone() {
+fn a_full_disk_disables_only_the_log_and_spinning() {
     if test_service::role().is_some() {
         return say_right();
     }
@@ -315,10 +315,10 @@ fn a_full_disk_costs_the_log_and_the_tokens_alone() {
     assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
-const SIGNALS: &str = "who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not";
+const SIGNALS: &str = "termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not";
 
 #[test]
-fn who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not() {
+fn termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not() {
     match test_service::role().as_deref() {
         Some("serve") => return serve_until_the_end(),
         Some("talk") => return talk_until_told(),
@@ -376,10 +376,10 @@ fn talk_until_told() {
     let _told = std::io::stdin().read(&mut [0]);
 }
 
-const UNUSED: &str = "ends_that_moved_nothing_in_memory_are_told_apart";
+const UNUSED: &str = "ends_that_moved_no_bytes_in_memory_are_reported_separately";
 
 #[test]
-fn ends_that_moved_nothing_in_memory_are_told_apart() {
+fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
     if let Some(role) = test_service::role() {
         let ends = test_service::pair();
         if role.starts_with("used") {
@@ -421,10 +421,10 @@ fn talk_until_paired((client, server): (RawFd, RawFd)) {
     panic!("never paired");
 }
 
-const SILENT: &str = "what_is_set_wrongly_is_not_said_into_a_programs_output";
+const SILENT: &str = "invalid_settings_are_not_reported_in_a_programs_output";
 
 #[test]
-fn what_is_set_wrongly_is_not_said_into_a_programs_output() {
+fn invalid_settings_are_not_reported_in_a_programs_output() {
     if test_service::role().is_some() {
         return say_right();
     }
@@ -438,10 +438,10 @@ fn what_is_set_wrongly_is_not_said_into_a_programs_output() {
     assert_eq!(pairing.status().carried_ever, 1);
 }
 
-const LOGGED: &str = "what_an_end_gives_back_is_logged_as_the_kernels";
+const LOGGED: &str = "returned_bytes_are_logged_as_kernel_bytes";
 
 #[test]
-fn what_an_end_gives_back_is_logged_as_the_kernels() {
+fn returned_bytes_are_logged_as_kernel_bytes() {
     if let Some(role) = test_service::role() {
         let (client, server) = test_service::pair();
         test_service::carry((client, server));
@@ -474,11 +474,11 @@ fn what_an_end_gives_back_is_logged_as_the_kernels() {
     }
 }
 
-const LIMITED: &str = "a_user_with_small_limits_goes_on_over_tcp_and_is_told_so";
+const LIMITED: &str = "a_user_with_small_limits_continues_over_tcp_with_a_report";
 
 /// Of open files, of memory that is locked, of the length of files, and all of them.
 #[test]
-fn a_user_with_small_limits_goes_on_over_tcp_and_is_told_so() {
+fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
     if let Some(role) = test_service::role() {
         let ends = test_service::pair();
         for (name, kind, most) in [

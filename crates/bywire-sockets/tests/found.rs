@@ -70,8 +70,8 @@ fn numbers_beyond_the_limit(text: &mut String) {
 }
 
 #[test]
-fn a_number_beyond_the_limit_of_descriptors_keeps_its_connection() {
-    same("a_number_beyond_the_limit_of_descriptors_keeps_its_connection", numbers_beyond_the_limit);
+fn a_descriptor_above_the_limit_keeps_its_connection() {
+    same("a_descriptor_above_the_limit_keeps_its_connection", numbers_beyond_the_limit);
 }
 
 fn closed_in_a_set(text: &mut String) {
@@ -91,8 +91,8 @@ fn closed_in_a_set(text: &mut String) {
 }
 
 #[test]
-fn a_set_tells_of_a_socket_that_was_closed_here_and_that_another_process_has() {
-    same("a_set_tells_of_a_socket_that_was_closed_here_and_that_another_process_has", closed_in_a_set);
+fn an_epoll_set_reports_a_closed_socket_that_another_process_has() {
+    same("an_epoll_set_reports_a_closed_socket_that_another_process_has", closed_in_a_set);
 }
 
 /// `TCP_CLOSE` of netinet/tcp.h.
@@ -119,8 +119,8 @@ fn passed_after_a_reset(text: &mut String) {
 }
 
 #[test]
-fn the_error_of_a_reset_is_left_to_the_program_when_its_socket_is_passed_on() {
-    same("the_error_of_a_reset_is_left_to_the_program_when_its_socket_is_passed_on", passed_after_a_reset);
+fn passing_a_socket_on_does_not_consume_its_reset_error() {
+    same("passing_a_socket_on_does_not_consume_its_reset_error", passed_after_a_reset);
 }
 
 fn forked_while_it_is_kept(text: &mut String) {
@@ -159,8 +159,8 @@ fn is_any_in(process: &str, calls: &[&str]) -> bool {
 }
 
 #[test]
-fn a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive() {
-    same("a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive", forked_while_it_is_kept);
+fn a_forked_child_has_no_duplicate_kept_for_another_threads_receive() {
+    same("a_forked_child_has_no_duplicate_kept_for_another_threads_receive", forked_while_it_is_kept);
 }
 
 /// So many ends that come while another thread looks all the time: each of them comes between two things that a look does.
@@ -200,8 +200,8 @@ fn ended_between_looks(text: &mut String) {
 }
 
 #[test]
-fn an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge() {
-    same("an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge", ended_between_looks);
+fn an_end_during_a_look_is_reported_edge_triggered() {
+    same("an_end_during_a_look_is_reported_edge_triggered", ended_between_looks);
 }
 
 /// Events within a time that no busy machine needs.
@@ -244,8 +244,8 @@ fn set_in_the_place_of_another(text: &mut String) {
 }
 
 #[test]
-fn a_set_has_nothing_of_the_one_whose_place_it_has() {
-    same("a_set_has_nothing_of_the_one_whose_place_it_has", set_in_the_place_of_another);
+fn an_epoll_set_has_no_state_of_the_previous_one_in_its_record() {
+    same("an_epoll_set_has_no_state_of_the_previous_one_in_its_record", set_in_the_place_of_another);
 }
 
 /// More sets than a family of processes has places for.
@@ -282,8 +282,8 @@ fn sets_of_children(text: &mut String) {
 }
 
 #[test]
-fn children_that_end_or_are_killed_leave_no_set_behind() {
-    same("children_that_end_or_are_killed_leave_no_set_behind", sets_of_children);
+fn exited_and_killed_children_leave_no_epoll_set() {
+    same("exited_and_killed_children_leave_no_epoll_set", sets_of_children);
 }
 
 /// Waits for a second in which nothing comes: how many events there are, and whether it sleeps meanwhile.
@@ -322,8 +322,8 @@ fn left_by_a_killed_sleeper(text: &mut String) {
 }
 
 #[test]
-fn a_set_in_which_a_sleeper_was_killed_lets_others_sleep() {
-    same("a_set_in_which_a_sleeper_was_killed_lets_others_sleep", left_by_a_killed_sleeper);
+fn an_epoll_set_with_a_killed_sleeper_lets_others_sleep() {
+    same("an_epoll_set_with_a_killed_sleeper_lets_others_sleep", left_by_a_killed_sleeper);
 }
 
 fn sets_that_are_told_of_no_more(text: &mut String) {
@@ -345,11 +345,8 @@ fn sets_that_are_told_of_no_more(text: &mut String) {
 }
 
 #[test]
-fn who_waits_for_a_set_sleeps_while_one_that_was_taken_out_or_is_spent_has_something() {
-    same(
-        "who_waits_for_a_set_sleeps_while_one_that_was_taken_out_or_is_spent_has_something",
-        sets_that_are_told_of_no_more,
-    );
+fn removed_or_fired_inner_sets_wake_nobody() {
+    same("removed_or_fired_inner_sets_wake_nobody", sets_that_are_told_of_no_more);
 }
 
 fn a_set_comes_into_a_set(text: &mut String) {
@@ -366,8 +363,8 @@ fn a_set_comes_into_a_set(text: &mut String) {
 }
 
 #[test]
-fn who_sleeps_in_a_set_hears_of_one_that_comes_into_it() {
-    same("who_sleeps_in_a_set_hears_of_one_that_comes_into_it", a_set_comes_into_a_set);
+fn a_sleeper_in_a_set_hears_of_an_inner_set_added_meanwhile() {
+    same("a_sleeper_in_a_set_hears_of_an_inner_set_added_meanwhile", a_set_comes_into_a_set);
 }
 
 fn a_ready_set_comes_into_a_set(text: &mut String) {
@@ -385,11 +382,8 @@ fn a_ready_set_comes_into_a_set(text: &mut String) {
 }
 
 #[test]
-fn who_sleeps_in_a_set_is_woken_by_one_that_comes_into_it_with_something() {
-    same(
-        "who_sleeps_in_a_set_is_woken_by_one_that_comes_into_it_with_something",
-        a_ready_set_comes_into_a_set,
-    );
+fn adding_a_ready_inner_set_wakes_sleepers() {
+    same("adding_a_ready_inner_set_wakes_sleepers", a_ready_set_comes_into_a_set);
 }
 
 fn a_set_does_not_come_into_a_set(text: &mut String) {
@@ -418,11 +412,8 @@ fn a_set_does_not_come_into_a_set(text: &mut String) {
 }
 
 #[test]
-fn a_set_that_the_kernel_does_not_put_into_another_one_changes_nothing() {
-    same(
-        "a_set_that_the_kernel_does_not_put_into_another_one_changes_nothing",
-        a_set_does_not_come_into_a_set,
-    );
+fn a_refused_nesting_of_sets_has_no_effect() {
+    same("a_refused_nesting_of_sets_has_no_effect", a_set_does_not_come_into_a_set);
 }
 
 /// Fills what a connection holds, and empties it again.
@@ -460,8 +451,8 @@ fn ready_for_another_reason(text: &mut String) {
 }
 
 #[test]
-fn a_set_around_a_set_is_told_of_room_that_has_come_anew() {
-    same("a_set_around_a_set_is_told_of_room_that_has_come_anew", ready_for_another_reason);
+fn an_outer_set_is_told_again_of_new_room() {
+    same("an_outer_set_is_told_again_of_new_room", ready_for_another_reason);
 }
 
 /// What a set tells next, by the data of its registrations; −1: nothing.
@@ -518,10 +509,10 @@ fn inherited_set(text: &mut String) {
     pairs.into_iter().for_each(|(client, server)| talk(text, client, server));
 }
 
-const INHERITED: &str = "a_set_that_another_program_inherits_has_nothing_of_the_library";
+const INHERITED: &str = "an_inherited_set_contains_nothing_of_the_library";
 
 #[test]
-fn a_set_that_another_program_inherits_has_nothing_of_the_library() {
+fn an_inherited_set_contains_nothing_of_the_library() {
     same(INHERITED, inherited_set);
 }
 
@@ -543,11 +534,8 @@ fn inherited_while_it_was_empty(text: &mut String) {
 }
 
 #[test]
-fn what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_carried() {
-    same(
-        "what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_carried",
-        inherited_while_it_was_empty,
-    );
+fn connections_added_to_a_set_that_was_inherited_empty_are_carried() {
+    same("connections_added_to_a_set_that_was_inherited_empty_are_carried", inherited_while_it_was_empty);
 }
 
 fn closed_while_it_is_passed(text: &mut String) {
@@ -562,8 +550,8 @@ fn closed_while_it_is_passed(text: &mut String) {
 }
 
 #[test]
-fn a_set_tells_of_a_closed_socket_that_is_on_its_way_to_another_process() {
-    same("a_set_tells_of_a_closed_socket_that_is_on_its_way_to_another_process", closed_while_it_is_passed);
+fn an_epoll_set_reports_a_closed_socket_in_a_message_to_another_process() {
+    same("an_epoll_set_reports_a_closed_socket_in_a_message_to_another_process", closed_while_it_is_passed);
 }
 
 fn closed_while_a_child_has_it(text: &mut String) {
@@ -578,11 +566,8 @@ fn closed_while_a_child_has_it(text: &mut String) {
 }
 
 #[test]
-fn a_set_tells_of_a_carried_socket_that_was_closed_here_and_that_a_child_has() {
-    same(
-        "a_set_tells_of_a_carried_socket_that_was_closed_here_and_that_a_child_has",
-        closed_while_a_child_has_it,
-    );
+fn an_epoll_set_reports_a_closed_carried_socket_that_a_child_has() {
+    same("an_epoll_set_reports_a_closed_carried_socket_that_a_child_has", closed_while_a_child_has_it);
 }
 
 fn closed_with_a_duplicate(text: &mut String) {
@@ -604,11 +589,8 @@ fn closed_with_a_duplicate(text: &mut String) {
 }
 
 #[test]
-fn a_registration_whose_number_was_closed_is_heard_as_long_as_there_is_a_duplicate() {
-    same(
-        "a_registration_whose_number_was_closed_is_heard_as_long_as_there_is_a_duplicate",
-        closed_with_a_duplicate,
-    );
+fn a_registration_with_a_closed_number_works_while_a_duplicate_exists() {
+    same("a_registration_with_a_closed_number_works_while_a_duplicate_exists", closed_with_a_duplicate);
 }
 
 fn closed_by_a_child(text: &mut String) {
@@ -631,8 +613,8 @@ fn closed_by_a_child(text: &mut String) {
 }
 
 #[test]
-fn a_child_that_closes_its_copy_takes_nothing_from_its_parents_set() {
-    same("a_child_that_closes_its_copy_takes_nothing_from_its_parents_set", closed_by_a_child);
+fn a_childs_close_leaves_its_parents_set_unchanged() {
+    same("a_childs_close_leaves_its_parents_set_unchanged", closed_by_a_child);
 }
 
 /// A receive of `length` bytes, all of them, that has none yet: what it gives when `meanwhile` has been done.
@@ -691,8 +673,8 @@ fn interrupted_with_a_part(text: &mut String) {
 }
 
 #[test]
-fn a_receive_of_all_bytes_that_has_a_part_ends_with_any_handler() {
-    same("a_receive_of_all_bytes_that_has_a_part_ends_with_any_handler", interrupted_with_a_part);
+fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
+    same("any_handler_ends_a_waitall_receive_that_has_some_bytes", interrupted_with_a_part);
 }
 
 fn duplicated_over_itself(text: &mut String) {
@@ -717,8 +699,8 @@ fn duplicated_over_itself(text: &mut String) {
 }
 
 #[test]
-fn a_socket_that_is_duplicated_over_itself_stays_what_it_is() {
-    same("a_socket_that_is_duplicated_over_itself_stays_what_it_is", duplicated_over_itself);
+fn a_socket_duplicated_over_itself_is_unchanged() {
+    same("a_socket_duplicated_over_itself_is_unchanged", duplicated_over_itself);
 }
 
 fn room_by_another_number(text: &mut String) {
@@ -739,8 +721,8 @@ fn room_by_another_number(text: &mut String) {
 }
 
 #[test]
-fn a_child_hears_of_a_connection_that_it_has_by_another_number() {
-    same("a_child_hears_of_a_connection_that_it_has_by_another_number", room_by_another_number);
+fn a_child_hears_of_a_connection_under_another_number() {
+    same("a_child_hears_of_a_connection_under_another_number", room_by_another_number);
 }
 
 fn slept_in_while_it_is_replaced(text: &mut String) {
@@ -763,11 +745,8 @@ fn slept_in_while_it_is_replaced(text: &mut String) {
 }
 
 #[test]
-fn who_sleeps_in_a_set_that_is_closed_takes_nothing_of_the_one_in_its_place() {
-    same(
-        "who_sleeps_in_a_set_that_is_closed_takes_nothing_of_the_one_in_its_place",
-        slept_in_while_it_is_replaced,
-    );
+fn a_sleeper_in_a_closed_set_takes_no_event_of_its_successor() {
+    same("a_sleeper_in_a_closed_set_takes_no_event_of_its_successor", slept_in_while_it_is_replaced);
 }
 
 fn received_from_oneself(text: &mut String) {
@@ -796,6 +775,6 @@ fn received_from_oneself(text: &mut String) {
 }
 
 #[test]
-fn who_receives_what_it_owes_itself_has_it() {
-    same("who_receives_what_it_owes_itself_has_it", received_from_oneself);
+fn a_process_receives_bytes_that_it_owes_itself() {
+    same("a_process_receives_bytes_that_it_owes_itself", received_from_oneself);
 }

@@ -18,10 +18,10 @@ const WRONG: i32 = 42;
 /// What a talker ends with that lost its peer before it had said everything.
 const LOST: i32 = 43;
 const SERVICE_ROUNDS: u64 = 12;
-const TEST: &str = "a_killed_end_costs_nobody_a_wrong_byte_or_a_hang";
+const TEST: &str = "a_killed_end_causes_no_wrong_byte_and_no_hang";
 
 #[test]
-fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
+fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
     match std::env::var("BYWIRE_TEST_ROLE").as_deref() {
         Ok("echo") => return echo(),
         Ok("talk") => return talk(),
@@ -62,7 +62,7 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
 }
 
 #[test]
-fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
+fn a_writer_killed_during_the_cut_over_ends_its_stream() {
     let pairing = TestService::new();
     let Some(torn) = pairing.compiled("torn.c", "torn.so", &["-shared", "-fPIC"]) else { return };
     for round in 0..5 {
@@ -76,7 +76,7 @@ fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
 }
 
 #[test]
-fn a_killed_service_costs_nobody_a_connection() {
+fn a_killed_service_ends_no_connection() {
     let pairing = TestService::without_service();
     let rounds =
         std::env::var("BYWIRE_ROUNDS").map_or(SERVICE_ROUNDS, |rounds| rounds.parse().expect("a number"));

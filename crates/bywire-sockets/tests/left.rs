@@ -5,12 +5,12 @@ mod test_service;
 use test_service::transcript::{same, same_beside};
 
 #[test]
-fn a_socket_ends_with_its_close_though_a_handler_has_jumped_out_of_a_call_on_it() {
+fn a_socket_ends_with_its_close_after_a_handler_has_jumped_out_of_a_call_on_it() {
     same("left.c", &[&["closed", "recv"], &["closed", "send"], &["closed_elsewhere"]]);
 }
 
 #[test]
-fn a_socket_ends_with_its_close_though_the_thread_that_has_jumped_makes_no_call() {
+fn a_socket_ends_with_its_close_if_the_thread_that_has_jumped_makes_no_call() {
     same("left.c", &[&["closed_meanwhile"]]);
 }
 
@@ -40,32 +40,32 @@ fn a_fault_handler_that_jumps_out_of_sigaction_leaves_handlers_to_others() {
 }
 
 #[test]
-fn a_handler_that_comes_while_a_jump_gives_back_what_was_taken_leaves_none_of_it() {
+fn a_handler_during_the_release_after_a_jump_leaks_nothing() {
     same("left.c", &[&["stepped"]]);
 }
 
 #[test]
-fn what_a_family_has_not_received_by_the_end_of_both_ways_it_receives() {
+fn a_family_receives_remaining_bytes_after_both_directions_have_ended() {
     same("left.c", &[&["ended_both_ways"]]);
 }
 
 #[test]
-fn a_connection_is_carried_though_a_handler_has_jumped_out_of_a_call_before() {
+fn a_connection_is_carried_after_a_handler_has_jumped_out_of_a_call() {
     same("left.c", &[&["early"]]);
 }
 
 #[test]
-fn a_filter_is_not_held_up_by_a_call_that_a_handler_has_jumped_out_of() {
+fn a_call_left_by_a_jump_does_not_delay_a_filter() {
     same("left.c", &[&["filtered"]]);
 }
 
 #[test]
-fn what_follows_the_bytes_that_a_killed_process_took_is_received() {
+fn bytes_behind_those_taken_by_a_killed_process_are_received() {
     same_beside("left.c", Some("killed.c"), &[&["taken", "asleep"], &["taken", "late"]]);
 }
 
 #[test]
-fn a_peer_that_announces_its_end_is_slept_for() {
+fn a_thread_sleeps_while_a_peer_announces_its_end() {
     same_beside("left.c", Some("lingering.c"), &[&["lingering"]]);
 }
 

@@ -15,7 +15,7 @@ fn lives(words: &[&str]) -> Option<Status> {
 }
 
 #[test]
-fn a_child_sets_handlers_that_was_forked_while_another_thread_did() {
+fn a_child_forked_while_a_thread_sets_handlers_can_set_handlers() {
     lives(&["handlers"]);
 }
 
@@ -32,7 +32,7 @@ fn a_thread_with_the_smallest_stack_polls_and_selects() {
 }
 
 #[test]
-fn a_library_that_is_being_loaded_waits_for_a_thread_that_makes_calls() {
+fn a_constructor_of_a_loaded_library_can_wait_for_a_thread_that_makes_calls() {
     let pairing = TestService::new();
     let (Some(program), Some(library)) = (
         pairing.compiled("lives.c", "lives", &["-pthread"]),
@@ -57,12 +57,12 @@ fn vfork_waits_for_its_own_child_alone() {
 }
 
 #[test]
-fn a_child_in_its_parents_memory_gives_up_its_files_without_variables_of_a_thread() {
+fn a_child_in_its_parents_memory_closes_files_without_thread_local_variables() {
     lives(&["bare"]);
 }
 
 #[test]
-fn what_dead_children_had_is_let_go_of() {
+fn connections_of_dead_children_are_released() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread"]) else { return };
     let mut running = Running::start(pairing.command(program, Some(8)).arg("children"));
@@ -72,7 +72,7 @@ fn what_dead_children_had_is_let_go_of() {
 }
 
 #[test]
-fn a_connection_goes_on_in_a_program_that_was_named_by_a_list() {
+fn a_connection_continues_in_a_program_started_by_execl() {
     for way in ["l", "p", "e"] {
         if let Some(status) = lives(&["lists", way]) {
             assert_eq!(status.carried_ever, 1, "{way}: {status:?}");

@@ -39,37 +39,37 @@ fn is_carried(words: &[&str]) {
 }
 
 #[test]
-fn loops_by_level_are_carried() {
+fn level_triggered_loops_are_carried() {
     is_carried(&["level", "1"]);
     is_carried(&["level", "4"]);
 }
 
 #[test]
-fn loops_by_edge_are_carried() {
+fn edge_triggered_loops_are_carried() {
     is_carried(&["edge", "1"]);
     is_carried(&["edge", "4"]);
 }
 
 #[test]
-fn loops_that_are_told_once_are_carried() {
+fn one_shot_loops_are_carried() {
     is_carried(&["once", "1"]);
     is_carried(&["once", "4"]);
 }
 
 #[test]
-fn loops_that_are_told_once_by_edge_are_carried() {
+fn one_shot_edge_triggered_loops_are_carried() {
     is_carried(&["once-edge", "1"]);
     is_carried(&["once-edge", "4"]);
 }
 
 #[test]
-fn a_loop_that_asks_for_io_uring_is_refused_it_and_carried() {
+fn a_loop_that_requests_io_uring_is_refused_it_and_carried() {
     is_carried(&["uring", "1"]);
     is_carried(&["liburing", "1"]);
 }
 
 #[test]
-fn a_loop_that_is_let_have_io_uring_stays_in_tcp_and_is_told_so() {
+fn a_loop_with_io_uring_stays_in_tcp_and_is_reported() {
     for kind in ["uring", "liburing"] {
         let Some((code, said, pairing)) = runs(&[kind, "1"], true, true) else { return };
         if said != "ring\n" {

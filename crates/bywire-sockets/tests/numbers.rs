@@ -8,8 +8,8 @@ use std::ptr;
 use libc::{epoll_event, fd_set, pollfd, timespec, timeval};
 use test_service::TestService;
 
-const WAITS: &str = "every_wait_by_its_number_hears_the_rings";
-const USERS: &str = "who_becomes_another_user_is_carried_before_and_after";
+const WAITS: &str = "every_wait_by_system_call_number_sees_the_rings";
+const USERS: &str = "a_program_that_changes_its_user_is_carried_before_and_after";
 const ROUNDS: u8 = 40;
 /// `epoll_pwait2` of asm/unistd_64.h.
 const SYS_EPOLL_PWAIT2: i64 = 441;
@@ -35,7 +35,7 @@ fn is_driver() -> bool {
 }
 
 #[test]
-fn every_wait_by_its_number_hears_the_rings() {
+fn every_wait_by_system_call_number_sees_the_rings() {
     if !is_driver() {
         assert_eq!(carried(WAITS), WAYS.len() as u64);
         return;
@@ -144,7 +144,7 @@ fn by_epoll_pwait2(_fd: RawFd, set: RawFd, seconds: i64) -> bool {
 }
 
 #[test]
-fn who_becomes_another_user_is_carried_before_and_after() {
+fn a_program_that_changes_its_user_is_carried_before_and_after() {
     // SAFETY: no arguments.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {

@@ -66,11 +66,8 @@ fn received_by_the_number_of_another_file(text: &mut String) {
 }
 
 #[test]
-fn a_receive_goes_on_when_its_number_is_another_files_by_then() {
-    same(
-        "a_receive_goes_on_when_its_number_is_another_files_by_then",
-        received_by_the_number_of_another_file,
-    );
+fn a_receive_continues_when_its_number_means_another_file() {
+    same("a_receive_continues_when_its_number_means_another_file", received_by_the_number_of_another_file);
 }
 
 fn sent_by_the_number_of_another_file(text: &mut String) {
@@ -106,8 +103,8 @@ fn sent_by_the_number_of_another_file(text: &mut String) {
 }
 
 #[test]
-fn a_send_goes_on_when_its_number_is_another_files_by_then() {
-    same("a_send_goes_on_when_its_number_is_another_files_by_then", sent_by_the_number_of_another_file);
+fn a_send_continues_when_its_number_means_another_file() {
+    same("a_send_continues_when_its_number_means_another_file", sent_by_the_number_of_another_file);
 }
 
 fn closed_by_exec(text: &mut String) {
@@ -143,8 +140,8 @@ fn closed_by_exec(text: &mut String) {
 }
 
 #[test]
-fn who_sends_to_a_socket_that_exec_has_closed_hears_of_a_reset() {
-    same("who_sends_to_a_socket_that_exec_has_closed_hears_of_a_reset", closed_by_exec);
+fn sending_to_a_socket_closed_by_exec_reports_a_reset() {
+    same("sending_to_a_socket_closed_by_exec_reports_a_reset", closed_by_exec);
 }
 
 fn shut_down_by_another_program(text: &mut String) {
@@ -168,10 +165,10 @@ fn shut_down_by_another_program(text: &mut String) {
     close(client);
 }
 
-const SHUT_DOWN: &str = "a_poll_tells_what_another_program_has_shut_down";
+const SHUT_DOWN: &str = "a_poll_reports_a_shutdown_by_another_program";
 
 #[test]
-fn a_poll_tells_what_another_program_has_shut_down() {
+fn a_poll_reports_a_shutdown_by_another_program() {
     same(SHUT_DOWN, shut_down_by_another_program);
 }
 
@@ -200,6 +197,6 @@ fn spent_in_a_set(text: &mut String) {
 }
 
 #[test]
-fn a_registration_that_has_told_once_is_silent_when_its_number_is_closed() {
-    same("a_registration_that_has_told_once_is_silent_when_its_number_is_closed", spent_in_a_set);
+fn a_fired_one_shot_registration_is_silent_when_its_number_is_closed() {
+    same("a_fired_one_shot_registration_is_silent_when_its_number_is_closed", spent_in_a_set);
 }

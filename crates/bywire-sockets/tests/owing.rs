@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use test_service::{Running, TestService};
 
-const TEST: &str = "a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving";
+const TEST: &str = "a_loop_serves_while_a_hundred_peers_take_their_bytes_back";
 const PEERS: usize = 100;
 /// What each of them is sent and does not receive.
 const FLOOD_BYTES: usize = 1 << 20;
@@ -21,7 +21,7 @@ const COUNTS: u8 = 0xFE;
 const HONEST_MAX: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving() {
+fn a_loop_serves_while_a_hundred_peers_take_their_bytes_back() {
     match test_service::role().as_deref() {
         Some("serve") => return serve(),
         Some("ask back") => return ask_back(),

@@ -197,7 +197,7 @@ fn a_program_without_the_library_is_passed_a_carried_connection_while_its_peer_i
 }
 
 #[test]
-fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
+fn bytes_that_a_killed_peer_could_not_return_cause_a_reset() {
     if !has("python3") {
         return;
     }

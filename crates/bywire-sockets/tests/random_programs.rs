@@ -38,7 +38,7 @@ const SHORTAGE: Duration = Duration::from_secs(10);
 const SHORTENING: Duration = Duration::from_secs(40);
 
 #[test]
-fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
+fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     let world = TestService::new();
     let Some(program) = world.compiled("random/actor.c", "actor", &["-pthread"]) else { return };
     let number = |name: &str, otherwise| {

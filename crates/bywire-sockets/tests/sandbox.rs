@@ -54,32 +54,32 @@ fn a_filter_is_installed_as_by_libseccomp() {
 }
 
 #[test]
-fn what_is_outstanding_both_ways_arrives() {
+fn bytes_in_flight_both_ways_arrive_before_a_filter() {
     closes("full");
 }
 
 #[test]
-fn sets_and_polls_hear_of_the_same() {
+fn epoll_sets_and_polls_work_behind_a_filter() {
     closes("waits");
 }
 
 #[test]
-fn nothing_is_asked_of_pages_that_come_after_the_filter() {
+fn no_page_is_probed_behind_a_filter() {
     closes("fresh");
 }
 
 #[test]
-fn handlers_and_children_are_as_quiet() {
+fn handlers_and_children_make_no_library_calls_behind_a_filter() {
     closes("children");
 }
 
 #[test]
-fn a_filter_for_all_threads_finds_them_in_calls_of_their_own() {
+fn a_filter_for_all_threads_finds_them_in_their_own_calls() {
     closes("threads");
 }
 
 #[test]
-fn a_program_that_starts_behind_a_filter_of_anothers_is_left_alone() {
+fn a_program_started_behind_another_programs_filter_is_not_carried() {
     let carried = ends_well("behind", filters_here());
     assert!(carried.is_none_or(|carried| carried == 0), "{carried:?}");
 }

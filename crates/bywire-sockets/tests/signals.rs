@@ -34,7 +34,7 @@ fn a_handler_sends_over_the_connection_that_it_interrupts() {
 }
 
 #[test]
-fn a_receive_that_was_left_by_a_jump_is_taken_up_by_the_next() {
+fn the_receive_after_a_jump_gets_the_bytes() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("jumps.c", "jumps", &["-pthread"]) else { return };
     let mut running = Running::start(pairing.command(program, Some(8)).stdin(Stdio::piped()));

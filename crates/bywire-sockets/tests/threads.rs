@@ -46,8 +46,8 @@ fn a_read_of_no_bytes_does_not_sleep() {
 }
 
 #[test]
-fn a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel() {
-    if !is_driver("a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel") {
+fn a_receive_keeps_its_timeout_from_the_ring_to_the_kernel() {
+    if !is_driver("a_receive_keeps_its_timeout_from_the_ring_to_the_kernel") {
         return;
     }
     let (client, server) = carried_pair(true);
@@ -71,8 +71,8 @@ fn a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel() {
 }
 
 #[test]
-fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
-    if !is_driver("a_receiver_that_was_killed_asleep_holds_nobody_up") {
+fn a_receiver_killed_asleep_delays_nobody() {
+    if !is_driver("a_receiver_killed_asleep_delays_nobody") {
         return;
     }
     // The service is there and knows this program: what follows does not wait for it.
@@ -122,8 +122,8 @@ fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
 }
 
 #[test]
-fn a_full_array_leaves_the_kernels_events_a_place() {
-    if !is_driver("a_full_array_leaves_the_kernels_events_a_place") {
+fn a_full_event_array_has_room_for_the_kernels_events() {
+    if !is_driver("a_full_event_array_has_room_for_the_kernels_events") {
         return;
     }
     let (client, server) = carried_pair(false);
@@ -143,8 +143,8 @@ fn a_full_array_leaves_the_kernels_events_a_place() {
 }
 
 #[test]
-fn what_a_full_array_has_no_place_for_another_thread_takes() {
-    if !is_driver("what_a_full_array_has_no_place_for_another_thread_takes") {
+fn another_thread_gets_events_that_exceed_an_array() {
+    if !is_driver("another_thread_gets_events_that_exceed_an_array") {
         return;
     }
     let pairs = [carried_pair(false), carried_pair(false)];

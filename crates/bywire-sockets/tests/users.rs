@@ -26,10 +26,10 @@ const ROUNDS: u32 = 400;
 /// How the server waits for what the client sends.
 const WAYS: [&str; 3] = ["blocking", "poll", "epoll"];
 
-const CARRIED: &str = "programs_of_two_users_are_carried_and_each_sees_its_own";
+const CARRIED: &str = "programs_of_two_users_are_carried_and_each_user_sees_its_own";
 
 #[test]
-fn programs_of_two_users_are_carried_and_each_sees_its_own() {
+fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
     match test_service::role().as_deref() {
         Some("serve") => return serve(),
         Some("talk") => return talk(),
@@ -128,10 +128,10 @@ fn stranger() -> ProtocolClient {
     ProtocolClient::new(Path::new(&test_service::told(SERVICE_VARIABLE)))
 }
 
-const READ_ONLY: &str = "what_a_peer_of_another_user_gets_cannot_be_written";
+const READ_ONLY: &str = "memory_for_a_peer_of_another_user_is_read_only";
 
 #[test]
-fn what_a_peer_of_another_user_gets_cannot_be_written() {
+fn memory_for_a_peer_of_another_user_is_read_only() {
     match test_service::role().as_deref() {
         Some("serve") => return answer_for_ever(),
         Some("write") => return write_to_what_is_given(),
@@ -217,10 +217,10 @@ fn write_to_what_is_given() {
     test_service::say("refused");
 }
 
-const WITHDRAWN: &str = "a_bell_that_was_withdrawn_is_in_no_set_any_more";
+const WITHDRAWN: &str = "a_withdrawn_doorbell_is_in_no_set";
 
 #[test]
-fn a_bell_that_was_withdrawn_is_in_no_set_any_more() {
+fn a_withdrawn_doorbell_is_in_no_set() {
     match test_service::role().as_deref() {
         Some("serve") => return watch_a_bell(),
         Some("keep") => return keep_a_bell(),
@@ -329,10 +329,10 @@ fn watch_a_bell() {
     test_service::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
 }
 
-const INHERITED: &str = "a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells";
+const INHERITED: &str = "a_childs_close_leaves_doorbells_for_its_parents_sleepers";
 
 #[test]
-fn a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells() {
+fn a_childs_close_leaves_doorbells_for_its_parents_sleepers() {
     match test_service::role().as_deref() {
         Some("serve") => return sleep_while_a_child_closes(),
         Some("talk") => return talk_when_told(),
@@ -389,10 +389,10 @@ fn talk_when_told() {
     let _end = peer.read(&mut [0]);
 }
 
-const STOLEN: &str = "addresses_that_another_had_before_bring_nothing";
+const STOLEN: &str = "reused_addresses_give_no_access_to_earlier_connections";
 
 #[test]
-fn addresses_that_another_had_before_bring_nothing() {
+fn reused_addresses_give_no_access_to_earlier_connections() {
     match test_service::role().as_deref() {
         Some("steal") => return steal(),
         Some("serve") => return serve_twice(),
@@ -488,7 +488,7 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
 }
 
 #[test]
-fn a_connection_whose_lock_is_held_holds_up_its_own_user_alone() {
+fn a_connection_with_a_held_lock_delays_only_its_own_user() {
     if !test_service::is_root() {
         return;
     }
@@ -594,10 +594,10 @@ fn lingering() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-const HAUNTED: &str = "a_page_that_lingers_holds_up_nobody";
+const HAUNTED: &str = "a_lingering_page_delays_nobody";
 
 #[test]
-fn a_page_that_lingers_holds_up_nobody() {
+fn a_lingering_page_delays_nobody() {
     match test_service::role().as_deref() {
         Some("serve") => return answer_for_ever(),
         Some("haunt") => return haunt(),

@@ -131,22 +131,22 @@ fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
 }
 
 #[test]
-fn a_look_without_waiting_leaves_the_next_news_to_the_sleeper() {
-    if is_driver("a_look_without_waiting_leaves_the_next_news_to_the_sleeper") {
+fn a_non_blocking_look_leaves_the_next_event_to_the_sleeper() {
+    if is_driver("a_non_blocking_look_leaves_the_next_event_to_the_sleeper") {
         looks_leave_the_next_news_to_the_sleeper(0);
     }
 }
 
 #[test]
-fn a_look_at_edges_leaves_the_next_news_to_the_sleeper() {
-    if is_driver("a_look_at_edges_leaves_the_next_news_to_the_sleeper") {
+fn an_edge_triggered_look_leaves_the_next_event_to_the_sleeper() {
+    if is_driver("an_edge_triggered_look_leaves_the_next_event_to_the_sleeper") {
         looks_leave_the_next_news_to_the_sleeper(libc::EPOLLET);
     }
 }
 
 #[test]
-fn what_the_kernel_has_told_and_a_full_array_leaves_the_sleeper_takes() {
-    if !is_driver("what_the_kernel_has_told_and_a_full_array_leaves_the_sleeper_takes") {
+fn a_sleeper_takes_kernel_events_left_by_a_full_array() {
+    if !is_driver("a_sleeper_takes_kernel_events_left_by_a_full_array") {
         return;
     }
     // Whichever a look comes to first.
@@ -187,8 +187,8 @@ fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
 }
 
 #[test]
-fn a_level_that_stays_wakes_one_sleeper_after_another() {
-    if !is_driver("a_level_that_stays_wakes_one_sleeper_after_another") {
+fn a_lasting_level_triggered_event_wakes_one_sleeper_after_another() {
+    if !is_driver("a_lasting_level_triggered_event_wakes_one_sleeper_after_another") {
         return;
     }
     static WOKEN: AtomicUsize = AtomicUsize::new(0);
@@ -208,8 +208,8 @@ fn a_level_that_stays_wakes_one_sleeper_after_another() {
 }
 
 #[test]
-fn who_sleeps_in_a_set_around_a_set_is_woken() {
-    if !is_driver("who_sleeps_in_a_set_around_a_set_is_woken") {
+fn a_sleeper_in_an_outer_set_is_woken() {
+    if !is_driver("a_sleeper_in_an_outer_set_is_woken") {
         return;
     }
     static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -236,8 +236,8 @@ fn who_sleeps_in_a_set_around_a_set_is_woken() {
 }
 
 #[test]
-fn a_look_hears_the_kernel_behind_what_was_rung_for_others() {
-    if !is_driver("a_look_hears_the_kernel_behind_what_was_rung_for_others") {
+fn a_look_reports_kernel_events_after_rings_for_others() {
+    if !is_driver("a_look_reports_kernel_events_after_rings_for_others") {
         return;
     }
     let (client, server) = pair();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn either_word_for_an_ended_process_is_understood() {
+    fn both_errors_for_an_ended_process_are_recognised() {
         assert_eq!([Errno::INVAL, Errno::SRCH].map(of_ended), [Errno::SRCH; 2]);
         assert_eq!(of_ended(Errno::MFILE), Errno::MFILE);
     }

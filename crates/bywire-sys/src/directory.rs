@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_alone_is_what_nobody_else_can_write() {
+    fn only_files_that_nobody_else_can_write_count_as_roots() {
         assert!(is_roots_alone(Path::new("/proc")), "root's on every system");
         for (mode, is_such) in [(0o755, true), (0o777, false), (0o1777, false), (0o775, false)] {
             let directory = directory(mode);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_on_a_shared_directory_holds_up_nobody() {
+    fn a_lock_on_a_shared_directory_delays_nobody() {
         let directory = directory(0o1777);
         let held = std::fs::File::open(directory.path()).expect("anybody can");
         rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("and lock it");

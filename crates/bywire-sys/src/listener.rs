@@ -159,7 +159,7 @@ mod tests {
     use crate::socket::tests::assert_closed;
 
     #[test]
-    fn a_socket_that_was_handed_over_listens_or_is_refused() {
+    fn a_passed_socket_listens_or_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let theirs = Listener::bind(&path).expect("bound");
@@ -173,10 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
-        if !close_account::is_alone(
-            "listener::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
-        ) {
+    fn under_load_descriptors_are_refused_before_acceptance() {
+        if !close_account::is_alone("listener::tests::under_load_descriptors_are_refused_before_acceptance") {
             return;
         }
         let directory = tempfile::tempdir().expect("a directory");
@@ -224,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn users_of_whom_thousands_of_sockets_wait_keep_nobody_else_out() {
-        const NAME: &str = "listener::tests::users_of_whom_thousands_of_sockets_wait_keep_nobody_else_out";
+    fn users_with_thousands_of_waiting_sockets_exclude_nobody() {
+        const NAME: &str = "listener::tests::users_with_thousands_of_waiting_sockets_exclude_nobody";
         const HONEST: u32 = 720_000;
         if !rustix::process::geteuid().is_root() {
             println!("not run: only root can be other users; run this test as root");

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_sees_what_the_writer_wrote() {
+    fn a_reader_sees_written_bytes() {
         let (writer, file) = Mapping::create("bywire-test", 8192).expect("memfd");
         let reader = Mapping::accept(&file, 8192).expect("sealed");
         // SAFETY: both mappings are 8192 bytes long and only this thread touches them.
@@ -279,7 +279,7 @@ mod tests {
 
     /// Blocks behind the end count as a file's blocks. The next `ftruncate` to the same length frees them.
     #[test]
-    fn blocks_behind_the_end_stand_for_none_that_are_missing_before_it() {
+    fn blocks_beyond_the_end_do_not_replace_missing_ones() {
         const LENGTH: u64 = 1 << 20;
         let holed = |behind: u64, first: u64| {
             let file = memfd("bywire-test").expect("memfd");

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_and_print_as_they_were_given() {
+    fn names_are_distinct_and_print_as_given() {
         for text in ["-", "blue", "pid:17", "/proc/1/ns/net"] {
             assert_eq!(text.parse::<NamespaceName>().expect("a name").to_string(), text);
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_meant_and_not_whoever_gets_its_number() {
+    fn a_reused_process_number_is_not_the_named_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("`sleep`");
         let name: NamespaceName = format!("pid:{}", child.id()).parse().expect("a name");
         assert!(Namespace::open(&name).expect("its").is_current());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_namespace_is_refused() {
+    fn a_file_other_than_a_namespace_is_refused() {
         let none = Namespace::open(&NamespaceName::Named("there-is-none-of-this-name".to_owned()));
         assert_eq!(none.err(), Some(Errno::NOENT));
         let wrong = Namespace::open(&NamespaceName::Path("/dev/null".into())).expect("a file");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_parts_as_a_process_has_take_one_of_the_users_instances() {
+    fn all_watchers_of_a_process_share_one_inotify_instance() {
         let text = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").expect("inotify");
         let instances: usize = text.trim().parse().expect("a number");
         if instances > 10_000 {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_dropped_leaves_no_watch_but_those_of_others() {
+    fn a_dropped_watcher_removes_only_its_own_watches() {
         let [one, other] = [(); 2].map(|()| Releases::new().expect("inotify"));
         let [own, shared] = [(); 2].map(|()| Mapping::create("bywire-test", 4096).expect("memory").1);
         let number = one.watch(&own).expect("a watch");

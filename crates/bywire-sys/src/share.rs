@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn each_who_takes_all_leaves_three_quarters_of_the_rest() {
+    fn each_greedy_user_leaves_three_quarters_of_the_rest() {
         let mut shares = Shares::new(Places { own: 2, common: 1000 });
         assert_eq!([1, 2, 3, 4].map(|user| take_all(&mut shares, user)), [252, 189, 143, 107]);
         (5..100).for_each(|user| assert!(take_all(&mut shares, user) >= 2, "everybody's own"));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn subordinate_users_take_half_of_what_is_left_together() {
+    fn subordinate_users_together_take_half_of_the_rest() {
         let mut shares = Shares::new(Places { own: 1, common: 1000 });
         let all: usize = (100_000..101_000).map(|user| take_all(&mut shares, user)).sum();
         assert_eq!(all, 1000 + 500, "their own, and half of the rest");

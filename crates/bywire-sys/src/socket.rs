@@ -426,7 +426,7 @@ pub(crate) mod tests {
     use crate::listener::Listener;
 
     #[test]
-    fn a_socket_is_found_where_it_stands_and_not_where_a_link_leads() {
+    fn a_socket_is_found_at_its_path_and_symbolic_links_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let [path, link, file] = ["socket", "link", "file"].map(|name| directory.path().join(name));
         let listener = Listener::bind(&path).expect("bound");
@@ -442,7 +442,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_names_of_descriptors_only_what_nobody_else_can_replace_is_connected_to() {
+    fn without_proc_only_irreplaceable_sockets_are_connected_to() {
         use std::os::unix::fs::{PermissionsExt, chown};
         let nowhere = Path::new("/nonexistent");
         let directory = tempfile::tempdir().expect("a directory");
@@ -480,7 +480,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_receiver_that_stops_has_received_nothing_or_reports_it() {
+    fn a_receiver_that_stops_has_received_nothing_or_reports_what_it_has() {
         let (a, b) = Socket::pair().expect("socketpair");
         assert!(a.hear_no_more());
         assert_eq!(b.send(b"late", &[]), Err(Errno::PIPE));
@@ -494,7 +494,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn packets_and_descriptors_cross_and_the_end_is_seen() {
+    fn packets_and_descriptors_are_received_and_the_end_is_seen() {
         let (a, b) = Socket::pair().expect("socketpair");
         let (reader, writer) = rustix::pipe::pipe().expect("pipe");
         a.send(b"hello", &[writer.as_fd()]).expect("send");
@@ -521,7 +521,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_connection_is_harmless_only_if_no_descriptor_waits_in_it() {
+    fn a_connection_with_waiting_descriptors_is_not_harmless() {
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         let descriptors = [reader.as_fd()];
         // For each packet its text and whether it brings a descriptor; for the queue whether it is harmless.
@@ -564,7 +564,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_more_packets_wait_than_are_read_in_the_end() {
+    fn queued_packets_are_bounded_by_the_final_read() {
         let (a, b) = Socket::pair().expect("socketpair");
         a.limit_queue();
         let sent = std::iter::repeat_with(|| a.send(b"!", &[])).take_while(Result::is_ok).count();

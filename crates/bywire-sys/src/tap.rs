@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_made_with_its_queues_and_offloads_and_its_name_is_taken_then() {
+    fn a_device_is_made_with_its_queues_offloads_and_name() {
         in_fresh_namespace(|| {
             let tap = Tap::create("bytap%d", 3, ALL).expect("a device");
             assert_eq!((tap.name.as_str(), tap.queues.len()), ("bytap0", 3));

@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_an_error_and_a_free_one_is_found() {
+    fn a_port_in_use_is_an_error_and_a_free_one_is_found() {
         let one = UdpSocket::bind_everywhere(0).expect("bound");
         let port = one.local_address().expect("its address").port();
         assert!(port != 0);
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_arrives_as_its_packets_whether_the_kernel_cuts_it_or_not() {
+    fn a_batch_arrives_as_packets_with_and_without_kernel_segmentation() {
         let batch: Vec<u8> = (0..10_u8).flat_map(|number| vec![number; 1000]).chain([10; 100]).collect();
         let mut buffer = vec![0; RECEIVE_BYTES];
         for (ip, cuts) in LOOPBACKS.into_iter().flat_map(|ip| [(ip, true), (ip, false)]) {
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_batch_are_joined_where_that_was_asked_for() {
+    fn packets_of_a_batch_are_coalesced_on_request() {
         let batch = vec![7; 12_000];
         for ip in LOOPBACKS {
             let [a, b] = pair(ip);
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_no_kernel_would_take_is_refused_and_one_of_the_longest_is_sent() {
+    fn a_batch_above_the_limit_is_refused_and_one_at_the_limit_is_sent() {
         let [a, b] = pair(LOOPBACKS[0]);
         let invalid = Err(SendError::System(Errno::INVAL));
         assert_eq!(a.send_batch(None, &[0; 10], 0), invalid);
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_nobody_listens_is_told_by_receive_and_stops_no_packet() {
+    fn an_icmp_error_is_reported_by_receive_and_stops_no_packet() {
         for ip in LOOPBACKS {
             let [a, b] = pair(ip);
             drop(b);
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_one_peer_shares_the_port_and_gets_what_that_peer_sends() {
+    fn a_connected_socket_shares_the_port_and_receives_its_peers_packets() {
         for ip in LOOPBACKS {
             let common = UdpSocket::bind_everywhere(0).expect("bound");
             let port = common.local_address().expect("its address").port();

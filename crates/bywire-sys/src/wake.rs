@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_heard_and_a_full_bell_does_not_hold_the_ringer() {
+    fn a_doorbell_ring_is_heard_and_a_full_doorbell_does_not_block() {
         if !Bell::is_safe() {
             eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18)");
             return;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn only_counters_are_taken_for_eventfds() {
+    fn only_eventfds_are_accepted_as_eventfds() {
         use rustix::event::epoll;
         use rustix::fs::inotify;
         assert!(is_eventfd(&Alarm::new().expect("eventfd")));

@@ -68,7 +68,7 @@ mod tests {
     use crate::tree::Dependency;
 
     #[test]
-    fn the_page_and_the_manifests_agree_both_ways() {
+    fn the_page_and_the_manifests_list_the_same_dependencies() {
         let on = |name: &str, ours| Dependency { name: name.to_owned(), ours, development: true };
         let page = "| name | why |\n| --- | --- |\n| `rustix` | system calls |\n| `gone` | once |\n";
         let tree = Tree::of(&[(PAGE, page)])

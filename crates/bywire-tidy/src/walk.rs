@@ -58,7 +58,7 @@ mod tests {
     const PORT: (&str, &str) = ("crates/bywire/src/port.rs", "pub fn send(&mut self) {}\nfn poll<M>() {}\n");
 
     #[test]
-    fn files_that_are_gone_are_breaches() {
+    fn missing_files_are_breaches() {
         let page =
             "See `crates/bywire/src/port.rs`, `crates/bywire/` and `crates/*/src`.\nAnd `crates/old.rs`.\n";
         let breaches = check(&Tree::of(&[("docs/page.md", page), PORT]));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_are_gone_are_breaches() {
+    fn missing_functions_are_breaches() {
         let page = "| it sends | `crates/bywire/src/port.rs` | `Port::send`, `poll`, `sen` |\n";
         let breaches = check(&Tree::of(&[(WALKS, page), PORT]));
         assert_eq!(breaches.len(), 1, "{breaches:?}");

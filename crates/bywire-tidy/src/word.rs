@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_spellings_are_none() {
+    fn correct_spellings_are_not_breaches() {
         let good = format!("Bywire's bywire {}_SPIN=0 mk{} {}", MISSPELT[4], "temp.XXXXXX", "TODOS");
         assert_eq!(check(&Tree::of(&[("docs/good.md", &good)])), []);
     }

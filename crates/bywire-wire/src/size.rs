@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_between_packets_of_that_length_are_no_black_hole() {
+    fn losses_between_delivered_packets_of_that_length_are_not_a_black_hole() {
         let mut size = PacketSize::new(1452);
         size.probe_sent(1452);
         size.probe_arrived(1452);

@@ -83,7 +83,7 @@ impl Rogue {
 }
 
 #[test]
-fn bytes_cross_all_lanes_and_both_ends_fall_silent() {
+fn bytes_cross_all_lanes_and_both_ends_become_silent() {
     let mut ends = [end(Side::Initiator), end(Side::Responder)];
     let mut now_ns = 0;
     for lane in LANES {
@@ -114,7 +114,7 @@ fn bytes_cross_all_lanes_and_both_ends_fall_silent() {
 }
 
 #[test]
-fn replayed_reflected_and_foreign_packets_change_nothing() {
+fn replayed_reflected_and_forged_packets_change_nothing() {
     let mut ends = [end(Side::Initiator), end(Side::Responder)];
     let own = packets(&mut ends[0], 0);
     let theirs = packets(&mut ends[1], 0);
@@ -174,7 +174,7 @@ fn every_broken_rule_ends_the_connection_and_the_peer_is_told() {
 }
 
 #[test]
-fn a_peer_that_leaves_gaps_without_end_costs_no_more_than_a_bound() {
+fn a_peer_that_leaves_gaps_forever_uses_bounded_memory() {
     let mut options_end = end(Side::Initiator);
     options_end.set_window(Lane::Low, 1 << 20);
     let mut rogue = Rogue::new();
@@ -195,7 +195,7 @@ fn a_peer_that_leaves_gaps_without_end_costs_no_more_than_a_bound() {
 }
 
 #[test]
-fn datagrams_of_which_pieces_are_missing_are_bounded() {
+fn incomplete_datagrams_are_bounded() {
     let mut end = end(Side::Initiator);
     let mut rogue = Rogue::new();
     let mut piece = |end: &mut Connection<Vec<u8>>, id, offset, total, bytes: &[u8]| {
@@ -224,7 +224,7 @@ fn datagrams_of_which_pieces_are_missing_are_bounded() {
 }
 
 #[test]
-fn a_silent_peer_is_asked_for_ever_and_answered_at_once_when_it_is_back() {
+fn a_silent_peer_is_probed_forever_and_answered_at_once_on_return() {
     let mut ends = [end(Side::Initiator), end(Side::Responder)];
     let mut now_ns = 0;
     exchange(&mut ends, &mut now_ns);
@@ -244,7 +244,7 @@ fn a_silent_peer_is_asked_for_ever_and_answered_at_once_when_it_is_back() {
 }
 
 #[test]
-fn acknowledgements_leave_before_a_sleep_and_after_a_millisecond() {
+fn acknowledgements_are_sent_before_a_sleep_and_after_a_millisecond() {
     for sleeps in [true, false] {
         let mut ends = [end(Side::Initiator), end(Side::Responder)];
         let mut now_ns = 0;
@@ -279,7 +279,7 @@ fn pair() -> [Connection<Vec<u8>>; 2] {
 }
 
 #[test]
-fn a_lane_that_is_full_of_gaps_takes_what_continues_one_and_so_gets_rid_of_them() {
+fn a_lane_full_of_gaps_accepts_bytes_that_close_one() {
     let mut end = end(Side::Initiator);
     let mut rogue = Rogue::new();
     let mut piece = |end: &mut Connection<Vec<u8>>, offset| {
@@ -318,7 +318,7 @@ fn a_packet_of_many_pieces_leaves_no_more_gaps_than_the_bound() {
 }
 
 #[test]
-fn opening_packets_that_nobody_hears_say_nothing_about_congestion() {
+fn lost_opening_packets_are_not_a_sign_of_congestion() {
     let mut ends = pair();
     let window = ends[0].flight().1;
     ends[0].send(Lane::High, vec![1; 2000]).expect("room");
@@ -337,7 +337,7 @@ fn opening_packets_that_nobody_hears_say_nothing_about_congestion() {
 }
 
 #[test]
-fn what_nobody_heard_leaves_again_once_the_peer_is_heard() {
+fn unacknowledged_bytes_are_resent_once_the_peer_is_heard() {
     let mut ends = pair();
     ends[0].send(Lane::High, b"hello".to_vec()).expect("room");
     assert!(packets(&mut ends[0], 0).len() == 1, "it meets no socket");
@@ -350,7 +350,7 @@ fn what_nobody_heard_leaves_again_once_the_peer_is_heard() {
 }
 
 #[test]
-fn a_path_that_becomes_narrower_is_noticed_by_the_first_short_probe_that_is_answered() {
+fn a_smaller_path_mtu_is_detected_by_the_first_answered_short_probe() {
     let mut ends = pair();
     let mut now_ns = 0;
     exchange(&mut ends, &mut now_ns);
@@ -377,7 +377,7 @@ fn a_path_that_becomes_narrower_is_noticed_by_the_first_short_probe_that_is_answ
 }
 
 #[test]
-fn an_end_that_sends_nothing_but_acknowledgements_changes_its_key_again_and_again() {
+fn an_end_that_sends_only_acknowledgements_keeps_updating_its_key() {
     let mut ends = pair();
     let mut now_ns = 0;
     exchange(&mut ends, &mut now_ns);
@@ -409,7 +409,7 @@ fn a_packet_of_many_acknowledgements_or_frames_breaks_a_rule() {
 }
 
 #[test]
-fn a_datagram_of_high_priority_goes_before_the_rest_of_a_low_one() {
+fn a_high_priority_datagram_overtakes_the_rest_of_a_low_priority_one() {
     let mut ends = pair();
     let mut now_ns = 0;
     exchange(&mut ends, &mut now_ns);
@@ -422,7 +422,7 @@ fn a_datagram_of_high_priority_goes_before_the_rest_of_a_low_one() {
 }
 
 #[test]
-fn pieces_of_a_datagram_whose_rest_is_lost_do_not_stay_in_memory() {
+fn fragments_of_an_incomplete_datagram_are_freed() {
     let mut end = end(Side::Initiator);
     let mut rogue = Rogue::new();
     let mut piece = |end: &mut Connection<Vec<u8>>, now_ns, offset| {
@@ -441,7 +441,7 @@ fn pieces_of_a_datagram_whose_rest_is_lost_do_not_stay_in_memory() {
 }
 
 #[test]
-fn what_the_peer_knows_to_be_acknowledged_is_not_repeated() {
+fn acknowledgements_that_the_peer_knows_are_not_repeated() {
     let mut ends = pair();
     let mut now_ns = 0;
     exchange(&mut ends, &mut now_ns);
@@ -501,7 +501,7 @@ proptest! {
 
     /// The peer holds the keys and sends any frames.
     #[test]
-    fn any_frames_are_taken_or_end_the_connection(
+    fn any_frames_are_accepted_or_end_the_connection(
         payloads in vec(vec(prop_oneof![4 => 0..0x40u8, 1 => any::<u8>()], 0..60), 1..40),
         step_ns in 0..50 * MS,
     ) {

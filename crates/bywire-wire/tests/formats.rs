@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_strangers_end_in_frames_or_an_error(bytes in vec(prop_oneof![0..0x40u8, any::<u8>()], 0..300)) {
+    fn any_bytes_parse_as_frames_or_an_error(bytes in vec(prop_oneof![0..0x40u8, any::<u8>()], 0..300)) {
         let mut read = Vec::new();
         for frame in frames(&bytes) {
             let Ok(frame) = frame else {
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn a_head_is_read_as_it_was_written_however_it_is_cut(head in heads(), behind in vec(any::<u8>(), 0..20)) {
+    fn a_record_header_is_read_as_written_however_it_is_split(head in heads(), behind in vec(any::<u8>(), 0..20)) {
         let mut bytes = Vec::new();
         head.write(&mut bytes);
         let length = bytes.len();
@@ -206,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_strangers_end_in_a_head_or_an_error(bytes in vec(prop_oneof![0..8u8, any::<u8>()], 0..60)) {
+    fn any_bytes_parse_as_a_record_header_or_an_error(bytes in vec(prop_oneof![0..8u8, any::<u8>()], 0..60)) {
         if let Ok(Some((head, length))) = Head::parse(&bytes) {
             let mut again = Vec::new();
             head.write(&mut again);
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_taken_once_and_the_ranges_are_those_of_a_model(
+    fn packet_numbers_are_accepted_once_and_ranges_match_a_model(
         steps in vec(prop_oneof![4 => -3..4i64, 2 => -200..300i64, 1 => -9000..20_000i64], 0..300), start: u32,
     ) {
         let mut received = Received::default();
@@ -246,7 +246,7 @@ proptest! {
 
 /// A run of more packets than a word of the format can say is cut, and an old range beyond one is left out.
 #[test]
-fn an_acknowledgement_of_very_much_is_still_one() {
+fn an_acknowledgement_of_a_very_large_range_is_valid() {
     let mut bytes = Vec::new();
     let mut payload = Payload::new(&mut bytes, 1000);
     let newest = 1 << 40..=1 << 41;
@@ -258,7 +258,7 @@ fn an_acknowledgement_of_very_much_is_still_one() {
 }
 
 #[test]
-fn the_highest_number_is_nobodys() {
+fn the_highest_packet_number_is_never_used() {
     let mut received = Received::default();
     assert!(!received.insert(u64::MAX) && received.largest().is_none());
     assert!(received.insert(u64::MAX - 1) && !received.insert(u64::MAX));
@@ -266,7 +266,7 @@ fn the_highest_number_is_nobodys() {
 }
 
 #[test]
-fn nobody_asks_for_more_than_can_be_answered() {
+fn requests_never_exceed_what_can_be_answered() {
     let ask = |length: u64| {
         let mut bytes = vec![3, u8::MAX, 0, 0, 0, 0, 0, 0];
         [1, 2, length, 4].iter().for_each(|word: &u64| bytes.extend(word.to_le_bytes()));

@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_sealed_opens_once_it_is_whole_and_not_otherwise(
+    fn only_an_intact_sealed_packet_opens(
         frames in prop::collection::vec(any::<u8>(), 0..200), number: u64, place: prop::sample::Index, bit in 0..8u8,
     ) {
         for security in ALL {
@@ -68,7 +68,7 @@ fn only_the_other_end_of_the_same_connection_opens() {
 }
 
 #[test]
-fn keys_follow_each_other_and_the_old_one_opens_for_three_timeouts() {
+fn after_a_key_update_the_old_key_opens_for_three_timeouts() {
     for security in [Security::Aes256Gcm, Security::ChaCha20Poly1305] {
         let (mut sealer, mut opener) = pair(security);
         sealer.set_packets_per_key(2);
@@ -89,7 +89,7 @@ fn keys_follow_each_other_and_the_old_one_opens_for_three_timeouts() {
 }
 
 #[test]
-fn a_key_lives_for_an_hour_and_a_check_for_ever() {
+fn a_key_lives_for_an_hour_and_an_integrity_check_forever() {
     for security in ALL {
         let (mut sealer, _) = pair(security);
         seal(&mut sealer, security, 5, 0, b"frames");
@@ -101,7 +101,7 @@ fn a_key_lives_for_an_hour_and_a_check_for_ever() {
 }
 
 #[test]
-fn packets_too_short_for_a_tag_are_forged() {
+fn packets_too_short_for_a_tag_count_as_forged() {
     for security in ALL {
         let (_, mut opener) = pair(security);
         for length in 0..HEADER_BYTES + security.tag_bytes() {

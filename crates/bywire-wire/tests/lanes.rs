@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn ranges_are_those_of_a_set_of_numbers(
+    fn ranges_match_a_set_of_numbers(
         steps in vec((any::<bool>(), range(200)), 0..60), asked in range(220),
     ) {
         let mut ranges = Ranges::default();
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sender_knows_of_each_byte_what_became_of_it(steps in vec(steps(), 0..120), limit in 0..100u64) {
+    fn a_sender_tracks_the_state_of_every_byte(steps in vec(steps(), 0..120), limit in 0..100u64) {
         let mut lane = Sending::new(limit);
         let (mut end, mut limit, mut taken, mut next) = (0u64, limit, 0, 0u64);
         let (mut acknowledged, mut lost) = (BTreeSet::new(), BTreeSet::new());
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn a_receiver_yields_the_bytes_in_order_however_they_come(
+    fn a_receiver_yields_bytes_in_order_for_any_arrival_order(
         window in 1..300u64, steps in vec((0..700u64, 0..90u64, 0..100u64), 0..150),
     ) {
         let mut lane = Receiving::new(window);
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn credit_is_told_once_a_quarter_is_free_and_again_when_it_is_lost(window in 4..10_000u64, takes in vec(1..500u64, 1..50)) {
+    fn credit_is_announced_once_a_quarter_is_free_and_again_after_a_loss(window in 4..10_000u64, takes in vec(1..500u64, 1..50)) {
         let mut credit = Credit::new(window);
         let (mut taken, mut limit) = (0, window);
         for bytes in takes {
@@ -204,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn an_urgent_sender_is_told_of_the_first_byte_that_is_taken() {
+fn a_waiting_sender_is_told_of_the_first_freed_byte() {
     let mut credit = Credit::new(1000);
     credit.urge();
     assert!(!credit.is_due(), "nothing was taken");
@@ -216,7 +216,7 @@ fn an_urgent_sender_is_told_of_the_first_byte_that_is_taken() {
 }
 
 #[test]
-fn a_smaller_window_takes_back_nothing_that_was_told() {
+fn a_smaller_window_never_revokes_announced_credit() {
     let mut credit = Credit::new(1000);
     credit.set_window(10);
     credit.take(500);

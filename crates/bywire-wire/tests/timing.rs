@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
 #[test]
-fn one_packet_waits_for_its_answer_a_batch_and_a_gap_do_not() {
+fn acknowledgements_of_one_packet_are_delayed_and_of_a_batch_or_gap_are_not() {
     let mut ack = Acknowledger::default();
     assert!(ack.insert(100, 0, true) && ack.is_waiting() && !ack.is_due(100));
     assert_eq!(ack.deadline_ns(), Some(100 + ACK_DELAY_MAX_NS));
@@ -58,7 +58,7 @@ fn acknowledge(
 }
 
 #[test]
-fn a_packet_is_lost_when_three_others_have_overtaken_it_or_time_has() {
+fn a_packet_is_lost_after_three_later_acknowledgements_or_a_timeout() {
     let mut recovery = sent(6);
     let now_ns = 36 * MS;
     // The round trip is 32 ms by the newest.
@@ -76,7 +76,7 @@ fn a_packet_is_lost_when_three_others_have_overtaken_it_or_time_has() {
 }
 
 #[test]
-fn probes_go_on_for_ever_at_last_twice_a_second() {
+fn probes_continue_forever_at_least_twice_a_second() {
     let mut recovery = Recovery::default();
     let mut outcome = Outcome::default();
     // A round trip of 100 ms, as is assumed at first.
@@ -121,7 +121,7 @@ fn losses_before_the_first_round_trip_are_not_persistent() {
 }
 
 #[test]
-fn a_round_trip_is_measured_when_the_newest_packet_was_an_acknowledgement() {
+fn a_round_trip_is_measured_even_if_the_newest_packet_is_an_acknowledgement() {
     let mut recovery = Recovery::default();
     let mut outcome = Outcome::default();
     recovery.sent(0, 100, Some(0));
@@ -136,7 +136,7 @@ fn a_round_trip_is_measured_when_the_newest_packet_was_an_acknowledgement() {
 }
 
 #[test]
-fn claims_of_what_was_never_sent_are_errors_and_change_nothing() {
+fn acknowledgements_of_unsent_packets_are_errors_without_effect() {
     let mut recovery = sent(3);
     recovery.skip();
     recovery.sent(5 * MS, 100, Some(4));
@@ -167,7 +167,7 @@ fn memory_of_packets_is_bounded_by_the_window_of_numbers() {
 }
 
 #[test]
-fn the_round_trip_is_smoothed_and_delays_of_the_peer_are_not_part_of_it() {
+fn the_round_trip_is_smoothed_without_the_peers_delay() {
     let mut rtt = Rtt::default();
     rtt.sample(100_000, 0);
     assert_eq!((rtt.smoothed_ns(), rtt.min_ns()), (100_000, Some(100_000)));
@@ -208,7 +208,7 @@ fn round(cubic: &mut Cubic, now_ns: &mut u64, number: &mut u64, rtt_ns: u64, is_
 }
 
 #[test]
-fn a_window_doubles_falls_to_seven_tenths_and_comes_back_by_the_curve() {
+fn a_window_doubles_falls_to_seven_tenths_and_recovers_by_the_cubic_curve() {
     let mut cubic = Cubic::new(1000);
     let (mut now_ns, mut number) = (SECOND, 0);
     assert_eq!(cubic.window(), INITIAL_PACKETS * 1000);
@@ -268,7 +268,7 @@ fn reno_is_estimated_up_to_the_window_before_the_last_loss() {
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow_and_idle_time_is_not_made_up_for() {
+fn an_unused_window_does_not_grow_and_idle_time_gives_no_burst() {
     let mut cubic = Cubic::new(1000);
     let (mut now_ns, mut number) = (SECOND, 0);
     for _ in 0..20 {
@@ -288,7 +288,7 @@ fn a_window_that_is_not_used_does_not_grow_and_idle_time_is_not_made_up_for() {
 }
 
 #[test]
-fn a_path_that_changed_begins_from_two_packets() {
+fn a_changed_path_starts_with_two_packets() {
     let mut cubic = Cubic::new(1000);
     cubic.on_loss(SECOND, SECOND, true);
     assert_eq!(cubic.window(), MINIMUM_PACKETS * 1000);
@@ -298,7 +298,7 @@ fn a_path_that_changed_begins_from_two_packets() {
 }
 
 #[test]
-fn slow_start_ends_when_the_queue_grows_before_anything_is_lost() {
+fn slow_start_ends_when_the_queue_grows_before_a_loss() {
     let mut cubic = Cubic::new(1000);
     let (mut now_ns, mut number) = (SECOND, 0);
     let mut rtt_ns = 20 * MS;
@@ -314,7 +314,7 @@ fn slow_start_ends_when_the_queue_grows_before_anything_is_lost() {
 }
 
 #[test]
-fn a_bucket_lets_a_batch_out_and_then_the_rate() {
+fn a_token_bucket_allows_a_batch_and_then_the_rate() {
     let rate = Rate { window: 100_000, smoothed_ns: 10 * MS, is_slow_start: false };
     let mut pacer = Pacer::new(16_384);
     assert_eq!(pacer.room(SECOND, rate), 16_384);
@@ -358,13 +358,13 @@ fn search(size: &mut PacketSize, path: u16) -> u32 {
 }
 
 #[test]
-fn the_length_that_the_route_names_is_tried_at_once() {
+fn the_packet_length_of_the_route_is_tried_at_once() {
     let mut size = PacketSize::new(8952);
     assert_eq!((search(&mut size, 9000), size.bytes()), (1, 8952));
 }
 
 #[test]
-fn long_packets_that_vanish_are_noticed_and_single_losses_are_none() {
+fn black_holes_are_detected_and_single_losses_are_ignored() {
     let mut size = PacketSize::new(8952);
     search(&mut size, 9000);
     for _ in 0..10 {
@@ -383,7 +383,7 @@ fn long_packets_that_vanish_are_noticed_and_single_losses_are_none() {
 }
 
 #[test]
-fn a_search_that_ended_early_is_tried_again_after_ten_minutes() {
+fn an_incomplete_mtu_search_is_repeated_after_ten_minutes() {
     let mut size = PacketSize::new(9000);
     search(&mut size, 1500);
     assert_eq!(size.wanted(599 * SECOND), None);
@@ -392,7 +392,7 @@ fn a_search_that_ended_early_is_tried_again_after_ten_minutes() {
 
 proptest! {
     #[test]
-    fn every_path_is_found_within_sixteen_bytes(limit: u16, path in BASE_BYTES..=LIMIT_BYTES) {
+    fn the_mtu_of_every_path_is_found_within_sixteen_bytes(limit: u16, path in BASE_BYTES..=LIMIT_BYTES) {
         let mut size = PacketSize::new(limit);
         search(&mut size, path);
         let most = limit.clamp(BASE_BYTES, LIMIT_BYTES).min(path);
@@ -400,7 +400,7 @@ proptest! {
     }
 
     #[test]
-    fn windows_and_rates_stand_any_numbers(
+    fn windows_and_rates_handle_any_values(
         numbers in prop::collection::vec((any::<u64>(), any::<u32>(), any::<u64>(), any::<bool>(), 0..4u8), 1..60),
     ) {
         let mut cubic = Cubic::new(1200);

@@ -135,7 +135,7 @@ fn a_bulk_area_behind_many_other_packets_is_found() {
 }
 
 #[test]
-fn moves_out_of_place_end_their_connection() {
+fn unexpected_moves_end_their_connection() {
     let mut scene = Scene::new();
     let (rogue, mut inside) = scene.rogue();
     rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);

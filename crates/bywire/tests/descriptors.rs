@@ -132,7 +132,7 @@ impl Scene {
 }
 
 #[test]
-fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_nobody() {
+fn a_packet_with_too_many_descriptors_delays_nobody() {
     let mut scene = Scene::new();
     let null = std::fs::File::open("/dev/null").expect("open");
     for (packet, count) in [
@@ -152,7 +152,7 @@ fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_nobody() {
 }
 
 #[test]
-fn a_peer_that_was_let_in_holds_up_nobody() {
+fn an_admitted_peer_delays_nobody() {
     let mut scene = Scene::new();
     for count in [0, 1, 4, PACKET_DESCRIPTORS_MAX] {
         let (socket, peer) = scene.let_in();
@@ -171,7 +171,7 @@ fn a_peer_that_was_let_in_holds_up_nobody() {
 }
 
 #[test]
-fn lingering_files_in_place_of_memory_or_doorbell_hold_up_nobody() {
+fn lingering_files_in_place_of_memory_or_doorbell_delay_nobody() {
     let mut scene = Scene::new();
     for place in 0..3 {
         let hello = Packet::Hello(scene.rogue.introduction()).to_bytes();
@@ -196,7 +196,7 @@ fn lingering_files_in_place_of_memory_or_doorbell_hold_up_nobody() {
 }
 
 #[test]
-fn unread_descriptors_in_refused_or_ended_sockets_hold_up_nobody() {
+fn unread_descriptors_in_refused_or_ended_sockets_delay_nobody() {
     let mut scene = Scene::new();
     // An introduction of another version, which is refused; one to a name that no port has; and a packet of one byte.
     let mut version = Packet::Hello(scene.rogue.introduction()).to_bytes();
@@ -225,7 +225,7 @@ fn unread_descriptors_in_refused_or_ended_sockets_hold_up_nobody() {
 }
 
 #[test]
-fn an_answer_that_lingers_does_not_hold_up_who_has_connected() {
+fn a_lingering_answer_does_not_delay_the_connecting_port() {
     let mut scene = Scene::new();
     let address = Address::local("rogue".parse::<PortName>().expect("a name"));
     for place in 0..3 {

@@ -159,7 +159,7 @@ const INTRODUCTION: [(usize, usize); 14] = [
 ];
 
 #[test]
-fn an_introduction_with_any_number_at_its_limits_is_refused_or_ends_in_a_connection_that_works() {
+fn an_introduction_with_extreme_values_is_refused_or_makes_a_working_connection() {
     let mut scene = Scene::new();
     let rogue = Rogue::new(scene.place.path(), "rogue");
     let hello = Packet::Hello(rogue.introduction()).to_bytes();
@@ -192,7 +192,7 @@ fn an_introduction_with_any_number_at_its_limits_is_refused_or_ends_in_a_connect
 }
 
 #[test]
-fn an_answer_with_any_number_at_its_limits_ends_in_a_connection_or_an_error() {
+fn an_answer_with_extreme_values_ends_in_a_connection_or_an_error() {
     let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
@@ -222,7 +222,7 @@ fn an_answer_with_any_number_at_its_limits_ends_in_a_connection_or_an_error() {
 }
 
 #[test]
-fn other_versions_are_told_as_such_at_either_end() {
+fn other_versions_are_reported_as_such_at_either_end() {
     let mut scene = Scene::new();
     let rogue = Rogue::new(scene.place.path(), "rogue");
     let version = u16::from_le_bytes(Packet::Goodbye.to_bytes()[4..6].try_into().expect("two bytes"));
@@ -257,7 +257,7 @@ fn other_versions_are_told_as_such_at_either_end() {
 }
 
 #[test]
-fn a_heap_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() {
+fn a_heap_with_extreme_values_is_accepted_or_ends_its_own_connection() {
     let mut scene = Scene::new();
     let rogue = Rogue::new(scene.place.path(), "rogue");
     let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
@@ -292,7 +292,7 @@ fn publish(rogue: &Rogue, inside: &mut Inside, lane: LaneName, header: Header, w
 }
 
 #[test]
-fn a_record_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() {
+fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
     let mut scene = Scene::new();
     let key = scene.victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region").0;
     // Each round has new memory. In the memory of the last one, old records would be read again.
@@ -424,7 +424,7 @@ fn caller(stage: &mut Stage) {
 }
 
 #[test]
-fn callers_that_are_stopped_and_killed_at_any_step_hold_up_nobody_and_leave_nothing() {
+fn clients_stopped_or_killed_at_any_step_delay_nobody_and_leave_nothing() {
     let steps = [
         "connected",
         "introduced",
@@ -484,7 +484,7 @@ fn listener(stage: &mut Stage) {
 }
 
 #[test]
-fn listeners_that_are_stopped_and_killed_at_any_step_end_in_a_time_out_or_an_error() {
+fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
     for step in ["deaf", "accepting", "welcoming"] {
         let mut scene = Scene::new();
         let directory = scene.place.path().to_owned();
@@ -538,7 +538,7 @@ fn listeners_that_are_stopped_and_killed_at_any_step_end_in_a_time_out_or_an_err
 }
 
 #[test]
-fn a_runtime_directory_that_is_removed_while_in_use_ends_no_connection() {
+fn a_runtime_directory_removed_while_in_use_ends_no_connection() {
     let mut scene = Scene::new();
     std::fs::remove_dir_all(scene.place.path()).expect("removed");
     scene.is_undisturbed();
@@ -559,7 +559,7 @@ fn a_runtime_directory_that_is_removed_while_in_use_ends_no_connection() {
 }
 
 #[test]
-fn a_port_that_takes_no_descriptors_before_it_accepts_is_met_all_the_same() {
+fn a_port_that_takes_no_descriptors_before_accepting_is_connected_to() {
     let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
@@ -647,7 +647,7 @@ fn shared() -> Option<PortDirectory> {
 }
 
 #[test]
-fn an_entry_planted_by_another_user_is_refused_and_never_followed() {
+fn an_entry_planted_by_another_user_is_refused() {
     let Some(place) = shared() else { return };
     let precious = place.path().join("precious");
     as_user(HONEST, || std::fs::write(&precious, "precious").expect("written"));
@@ -712,7 +712,7 @@ fn a_lock_planted_by_another_user_locks_nothing_of_ours() {
 
 /// A port whose name is a link to elsewhere has no name.
 #[test]
-fn a_name_that_is_a_link_is_nobodys() {
+fn a_name_that_is_a_symbolic_link_is_refused() {
     let place = PortDirectory::new();
     let mut victim = place.open(PortOptions { name: Some(name("victim")), ..place.options() });
     let rogue = Rogue::new(place.path(), "rogue");
@@ -771,7 +771,7 @@ fn exhausted(stage: &mut Stage) {
 }
 
 #[test]
-fn a_port_without_descriptors_sleeps_while_somebody_waits_to_be_let_in() {
+fn a_port_without_descriptors_sleeps_while_a_client_waits() {
     let place = PortDirectory::new();
     let mut actor = Actor::start("exhausted", place.path(), &[]);
     actor.expect("ready");

@@ -30,7 +30,7 @@ fn actor() {
 
 /// A put under way is known in two places. Only one of them may complete it.
 #[test]
-fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_back() {
+fn a_transfer_interrupted_by_the_peers_end_completes_once_and_returns_its_token() {
     let place = PortDirectory::new();
     let options = PortOptions { send_tokens: 4, ..place.options() };
     let (mut a, to_b, mut b, _) = place.pair(&options);
@@ -80,7 +80,7 @@ fn a_refused_transfer_takes_no_token() {
 
 /// Messages that the peer took count as delivered, whichever call first notices its end.
 #[test]
-fn what_a_peer_took_before_it_closed_was_delivered() {
+fn messages_taken_before_a_close_count_as_delivered() {
     let place = PortDirectory::new();
     let pace = Duration::from_millis(2);
     for polls in 0..64 {
@@ -123,7 +123,7 @@ fn what_a_peer_took_before_it_closed_was_delivered() {
 
 /// A buffer posted for one message may be taken by another. Then the first message is reported again.
 #[test]
-fn a_message_whose_buffer_was_taken_asks_again() {
+fn a_message_whose_buffer_was_taken_requests_another() {
     let place = PortDirectory::new();
     let mut target = place.open(place.options());
     let (mut slow, mut quick) = (place.open(place.options()), place.open(place.options()));
@@ -186,7 +186,7 @@ fn a_port_is_opened_once() {
 
 /// Many openers of one name. Its last owner is dead, or gives it up at this moment.
 #[test]
-fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
+fn exactly_one_of_several_racing_openers_wins_the_name() {
     const OPENERS: usize = 4;
     let place = PortDirectory::new();
     let name: PortName = "race".parse().expect("a name");
@@ -234,7 +234,7 @@ fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
 }
 
 #[test]
-fn a_runtime_directory_that_cannot_be_used_is_named() {
+fn an_unusable_runtime_directory_is_named() {
     use std::os::unix::fs::PermissionsExt;
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("file");
@@ -263,7 +263,7 @@ fn a_runtime_directory_that_cannot_be_used_is_named() {
 
 /// The numbers of killed processes never come again, so each open removes a few dead entries.
 #[test]
-fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else() {
+fn only_dead_entries_are_removed_a_few_at_a_time() {
     let place = PortDirectory::new();
     let at = |name: &str| place.path().join(name);
     let dead: Vec<String> = (0..40).map(|number| format!("{}.port", (1 << 30) + number)).collect();
@@ -317,7 +317,7 @@ fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else(
 }
 
 #[test]
-fn ports_open_although_somebody_sweeps_too_hard() {
+fn ports_open_while_others_remove_too_much() {
     /// An opener tries again this often. One removal fewer is made for each, as one that is noticed late counts for
     /// the next.
     const SWEPT_MAX: u32 = 8 - 1;
@@ -474,7 +474,7 @@ fn still_talks(rich: &mut Port, peer: bywire::Peer) {
 }
 
 #[test]
-fn without_descriptors_calls_say_so_and_connections_go_on() {
+fn without_descriptors_calls_fail_and_connections_continue() {
     let (place, mut rich, peer, _actor, lines) = starve("descriptors");
     let mfile = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
     assert_eq!(lines[0], mfile(&OpenError::System(Errno::MFILE)));
@@ -491,7 +491,7 @@ fn without_descriptors_calls_say_so_and_connections_go_on() {
 
 /// Another runtime directory would not help, so the error must name the descriptors.
 #[test]
-fn whichever_descriptor_is_the_first_that_lacks_the_error_says_that_descriptors_do() {
+fn the_error_names_descriptors_whichever_one_is_missing() {
     let place = PortDirectory::new();
     let mut actor = {
         let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -511,7 +511,7 @@ fn whichever_descriptor_is_the_first_that_lacks_the_error_says_that_descriptors_
 }
 
 #[test]
-fn without_memory_calls_say_so_and_connections_go_on() {
+fn without_memory_calls_fail_and_connections_continue() {
     let (place, mut rich, peer, _actor, lines) = starve("memory");
     assert_eq!(lines[2], format!("Some({:?})", LendError::System(Errno::NOMEM)));
     still_talks(&mut rich, peer);
@@ -520,7 +520,7 @@ fn without_memory_calls_say_so_and_connections_go_on() {
 
 /// Memory files count for the limit. A signal ends a process that makes a longer one.
 #[test]
-fn under_a_limit_of_file_lengths_calls_say_so_and_a_client_ends_no_server() {
+fn under_a_file_size_limit_calls_fail_and_a_client_ends_no_server() {
     let (place, mut rich, peer, _actor, lines) = starve("files");
     let fbig = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
     assert_eq!(lines[0], fbig(&OpenError::System(Errno::FBIG)));

@@ -162,7 +162,7 @@ fn ended(event: Event, from: Peer) -> DisconnectReason {
 }
 
 #[test]
-fn a_childs_port_is_inert_and_its_end_leaves_the_parents_in_place() {
+fn a_childs_port_is_inert_and_its_end_leaves_the_parents_unaffected() {
     let mut family = family();
     family.target.send(family.to_child, Priority::Low, b"end").expect("room");
     // The child leaves by `_exit` after it has dropped its own port.
@@ -178,7 +178,7 @@ fn a_childs_port_is_inert_and_its_end_leaves_the_parents_in_place() {
 }
 
 #[test]
-fn the_parents_death_is_noticed_although_a_child_holds_its_sockets() {
+fn the_parents_death_is_detected_while_a_child_holds_its_sockets() {
     let mut family = family();
     family.parent.signal(Signal::KILL);
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Died);
@@ -190,7 +190,7 @@ fn the_parents_death_is_noticed_although_a_child_holds_its_sockets() {
 }
 
 #[test]
-fn the_parents_closing_is_noticed_although_a_child_holds_its_sockets() {
+fn the_parents_close_is_detected_while_a_child_holds_its_sockets() {
     let mut family = family();
     family.parent.tell("close");
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Closed);
@@ -200,7 +200,7 @@ fn the_parents_closing_is_noticed_although_a_child_holds_its_sockets() {
 }
 
 #[test]
-fn a_peer_that_is_disconnected_learns_it_although_a_child_holds_the_socket() {
+fn a_disconnected_peer_is_told_while_a_child_holds_the_socket() {
     let mut family = family();
     family.target.disconnect(family.to_parent);
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Here);

@@ -109,7 +109,7 @@ fn is_taken(
 }
 
 #[test]
-fn the_heaps_of_a_foreign_user_are_bounded_over_all_its_peers() {
+fn the_heaps_of_another_user_are_bounded_over_all_its_peers() {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
         return;

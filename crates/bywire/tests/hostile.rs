@@ -83,7 +83,7 @@ fn the_last_packet_of_a_peer_is_read_after_any_number_of_others() {
 
 /// A peer that has said good-bye may go on filling its ring, but only the records of one full ring are taken.
 #[test]
-fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
+fn a_peer_that_writes_after_its_goodbye_is_read_for_a_bounded_time() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     for _ in 0..20 {
@@ -137,7 +137,7 @@ fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
 
 /// The sender is told the longest message. A sender that ignores it ends its own connection.
 #[test]
-fn messages_longer_than_the_port_takes_are_not_taken() {
+fn messages_above_the_ports_maximum_are_refused() {
     let place = PortDirectory::new();
     for (max, kind, lane, length) in [
         (40, MESSAGE, LaneName::High, 48),
@@ -278,7 +278,7 @@ fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec
 }
 
 #[test]
-fn bad_introductions_are_refused_for_what_they_are() {
+fn invalid_introductions_are_refused_with_the_right_reason() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut other = place.open(place.options());
@@ -389,7 +389,7 @@ fn message(at: &mut Port, other: &mut Port) -> bywire::Message {
 
 /// Strangers that connect and send nothing keep a place only until other peers want it.
 #[test]
-fn frozen_handshakes_keep_nobody_out() {
+fn stalled_handshakes_exclude_nobody() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
@@ -455,7 +455,7 @@ fn bad_answers_to_an_introduction_end_in_a_typed_error() {
 }
 
 #[test]
-fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
+fn a_sparse_or_oversized_heap_has_no_cost_for_the_borrower() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     for (block_bytes, blocks) in [(1u64 << 20, 256u32), (1 << 30, 64), (1 << 30, 1024), (u64::MAX, u32::MAX)]
@@ -490,7 +490,7 @@ fn enter_with_heap(rogue: &Rogue, victim: &mut Port) -> Inside {
 
 /// A block may be lent again only after its return has gone out. Otherwise answers would pile up without a bound.
 #[test]
-fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
+fn a_lender_that_reads_no_answers_gets_a_bounded_number() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
@@ -519,7 +519,7 @@ fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
 
 /// A peer must not be able to delay the borrower's threads, not even by the doorbell that it may ring.
 #[test]
-fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
+fn a_blocked_doorbell_does_not_delay_the_return_of_a_block() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let rogue = Rogue::new(place.path(), "rogue");
@@ -549,12 +549,12 @@ fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
 /// The close of a lingering TCP socket waits for a peer that never answers. The rogue sends many of them with
 /// introductions that are refused.
 #[test]
-fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
+fn descriptors_that_never_close_delay_nobody() {
     // Runs in a process of its own, as all tests of a process share the account of one user.
     const ALONE: &str = "BYWIRE_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let mut own = std::process::Command::new(std::env::current_exe().expect("this program"));
-        own.args(["--exact", "descriptors_whose_closing_takes_for_ever_hold_nobody_up"]).env(ALONE, "1");
+        own.args(["--exact", "descriptors_that_never_close_delay_nobody"]).env(ALONE, "1");
         let done = own.output().expect("run");
         return assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
@@ -599,7 +599,7 @@ fn linger(stream: &TcpStream) {
 
 /// With the check on, a message without a check is not taken.
 #[test]
-fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
+fn a_message_without_its_checksum_is_refused_if_checksums_are_agreed() {
     let place = PortDirectory::new();
     let mut victim = victim(&place, PortOptions { integrity: true, ..place.options() });
     let rogue = Rogue::new(place.path(), "rogue");
@@ -826,7 +826,7 @@ fn honest(stage: &mut Stage) {
 /// Rogues scribble over all their memory for some seconds (a minute with BYWIRE_SOAK=1), while the port has transfers
 /// of every kind under way and an honest peer goes on.
 #[test]
-fn scribblers_harm_nobody_but_themselves() {
+fn peers_that_scribble_over_memory_harm_only_themselves() {
     let seconds = if std::env::var_os("BYWIRE_SOAK").is_some() { 60 } else { 8 };
     let place = PortDirectory::new();
     let mut victim =

@@ -348,7 +348,7 @@ const ROUNDS: usize = 1000;
 const POOL: usize = 3;
 
 #[test]
-fn five_hundred_senders_killed_at_random_moments_lose_nothing_that_was_confirmed() {
+fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut survivors = Survivors::new();
     let mut lot = Lot(1);
@@ -419,7 +419,7 @@ fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, 
 }
 
 #[test]
-fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
+fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place = PortDirectory::new();
     let mut port = place.open(PortOptions { geometry: SMALL, ..place.options() });

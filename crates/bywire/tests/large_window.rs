@@ -202,7 +202,7 @@ impl Traffic {
 }
 
 #[test]
-fn all_that_can_be_sent_stays_right_across_the_move() {
+fn all_kinds_of_transfers_stay_correct_across_the_move() {
     let _alone = alone();
     for (seed, integrity) in [(1, false), (2, true), (3, false), (4, true), (5, false), (6, false)] {
         let place = PortDirectory::new();
@@ -232,7 +232,7 @@ fn all_that_can_be_sent_stays_right_across_the_move() {
 }
 
 #[test]
-fn no_window_becomes_large_where_that_is_forbidden_or_useless() {
+fn no_window_becomes_large_if_forbidden_or_useless() {
     let _alone = alone();
     let place = PortDirectory::new();
     let large = LaneGeometry { slots: 256, bulk_bytes: 4 << 20 };
@@ -251,7 +251,7 @@ fn no_window_becomes_large_where_that_is_forbidden_or_useless() {
 }
 
 #[test]
-fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_that_ended() {
+fn at_most_sixteen_peers_have_large_windows_and_ended_ones_are_replaced() {
     let _alone = alone();
     let place = PortDirectory::new();
     let before = areas();
@@ -287,7 +287,7 @@ fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_
 
 /// The area was shared, but then there was no room for the record that moves there.
 #[test]
-fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
+fn a_peer_that_ends_before_the_move_frees_its_slot() {
     let _alone = alone();
     let place = PortDirectory::new();
     let geometry = Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
@@ -348,7 +348,7 @@ fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
 
 /// Room for a small fragment must not keep a sender awake that waits to send a large one.
 #[test]
-fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
+fn a_sender_to_a_stopped_peer_with_a_large_window_can_sleep() {
     let _alone = alone();
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
@@ -395,7 +395,7 @@ fn a_whole_message_in_the_bulk_area_survives_its_sender() {
 
 /// The record that moves, and the packet with the memory, are still under way when the sender closes.
 #[test]
-fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
+fn messages_sent_across_the_move_arrive_after_their_sender_has_closed() {
     let _alone = alone();
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
@@ -438,7 +438,7 @@ fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
 
 /// The library's own memory for messages of ended peers does not become a posted buffer.
 #[test]
-fn half_a_message_of_a_peer_that_ended_leaves_no_buffer_behind() {
+fn half_a_message_of_an_ended_peer_leaves_no_buffer_behind() {
     let _alone = alone();
     let place = PortDirectory::new();
     let mut b = place.open(place.options());

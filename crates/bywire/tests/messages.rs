@@ -16,7 +16,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 
 /// A program that takes its events late still learns the sender of each message.
 #[test]
-fn the_sender_of_a_message_is_known_until_its_end_is_taken() {
+fn the_sender_of_a_message_is_known_until_its_disconnect_event_is_taken() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
     let name = a.name().clone();
@@ -107,7 +107,7 @@ fn datagrams_are_dropped_and_counted_and_pass_a_message_that_waits_for_room() {
 
 /// For a program that keeps a datagram that was dropped, even while it sleeps.
 #[test]
-fn room_is_told_once_to_whoever_awaits_it() {
+fn room_is_announced_once_to_each_waiting_sender() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let is_told = |event, awaited| matches!(event, Some(Event::Room { peer, priority }) if (peer, priority) == (to_b, awaited));
@@ -145,7 +145,7 @@ fn room_is_told_once_to_whoever_awaits_it() {
 }
 
 #[test]
-fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
+fn lent_blocks_are_returned_and_a_borrower_has_a_quota() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let heap = a.heap(to_b, 100_000, 2).expect("heap");

@@ -60,7 +60,7 @@ fn container() -> Option<&'static [&'static str]> {
 }
 
 #[test]
-fn containers_that_share_the_directory_exchange_messages_and_notice_deaths() {
+fn containers_that_share_the_directory_exchange_messages_and_detect_deaths() {
     let Some(container) = container() else { return };
     let place = PortDirectory::new();
     let mut port = place.open(place.options());

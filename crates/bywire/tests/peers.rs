@@ -87,7 +87,7 @@ fn crowd(stage: &mut Stage) {
 }
 
 #[test]
-fn a_thousand_peers_come_talk_and_leave_nothing() {
+fn a_thousand_peers_connect_exchange_messages_and_leave_nothing() {
     const CROWDS: usize = 5;
     let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
     if hard.is_some_and(|hard| hard < 4000) {
@@ -159,7 +159,7 @@ fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
 
 /// A process that is stopped in a debugger is not dead.
 #[test]
-fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
+fn a_stopped_peer_is_kept_and_delays_nobody() {
     let place = PortDirectory::new();
     let mut victim =
         place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..place.options() });

@@ -54,7 +54,7 @@ fn take_long(port: &mut Port, other: &mut Port, seed: usize) {
 }
 
 #[test]
-fn a_sender_takes_what_is_urgent_between_any_two_steps() {
+fn a_sender_handles_urgent_messages_between_any_two_steps() {
     let place = PortDirectory::new();
     for (seed, (integrity, busy)) in
         [(false, false), (false, true), (true, true), (true, false)].into_iter().enumerate()
@@ -88,7 +88,7 @@ fn a_sender_takes_what_is_urgent_between_any_two_steps() {
 }
 
 #[test]
-fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
+fn a_receiver_handles_urgent_messages_between_any_two_steps() {
     let place = PortDirectory::new();
     for (seed, integrity) in [(1, false), (2, true)] {
         let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
@@ -117,7 +117,7 @@ fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
 }
 
 #[test]
-fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
+fn a_sender_of_a_put_handles_urgent_messages_between_any_two_steps() {
     let place = PortDirectory::new();
     for (seed, (integrity, busy)) in [(false, false), (true, true)].into_iter().enumerate() {
         let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
@@ -143,7 +143,7 @@ fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
 
 /// Between two steps the program may change its region: the check covers the bytes that came.
 #[test]
-fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
+fn a_receiver_of_a_put_handles_urgent_messages_between_any_two_steps() {
     let place = PortDirectory::new();
     for (seed, integrity) in [(1, false), (2, true)] {
         let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
@@ -173,7 +173,7 @@ fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
 }
 
 #[test]
-fn a_region_revoked_between_two_steps_is_not_touched_again() {
+fn a_region_revoked_between_two_steps_is_not_accessed_again() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, to_a) = pair(&place, false, true);
     let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
@@ -204,7 +204,7 @@ fn a_region_revoked_between_two_steps_is_not_touched_again() {
 /// A datagram takes the place of a staged fragment. The fragment begins again, and is then not interrupted a second
 /// time.
 #[test]
-fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
+fn datagrams_and_urgent_messages_do_not_starve_a_long_message() {
     let place = PortDirectory::new();
     for busy in [false, true] {
         let (mut a, to_b, mut b, to_a) = pair(&place, false, busy);

@@ -245,7 +245,7 @@ fn ask(actor: &mut Actor, line: &str) -> String {
 }
 
 #[test]
-fn ports_admit_whom_their_owner_names() {
+fn ports_admit_the_users_that_their_owner_names() {
     if !is_root() {
         return;
     }
@@ -302,7 +302,7 @@ fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
 /// Memory that a peer goes on mapping cannot be taken back. It is counted until the last process has let go of it, in
 /// whatever way it was kept.
 #[test]
-fn a_foreign_user_that_keeps_memory_of_ended_connections_gets_no_more_of_it() {
+fn another_user_that_keeps_memory_of_ended_connections_gets_no_more() {
     if !is_root() {
         return;
     }
@@ -361,7 +361,7 @@ fn missing(port: &mut Port) -> usize {
 }
 
 #[test]
-fn a_foreign_user_cannot_hold_every_posted_buffer() {
+fn another_user_cannot_hold_every_posted_buffer() {
     if !is_root() {
         return;
     }
@@ -407,7 +407,7 @@ fn a_foreign_user_cannot_hold_every_posted_buffer() {
 
 /// A peer's user does not change. Our own user is read once for each connection, and not at each ring.
 #[test]
-fn a_port_whose_process_becomes_another_user_goes_on_ringing() {
+fn a_port_rings_after_its_process_changes_its_user() {
     if !is_root() {
         return;
     }

@@ -84,7 +84,7 @@ fn a_sleeping_sender_is_woken_by_room_and_by_delivery() {
 }
 
 #[test]
-fn a_full_lane_says_when_there_is_room_again() {
+fn a_full_lane_announces_room() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&sleepy(&place));
     std::thread::scope(|scope| {
@@ -166,7 +166,7 @@ fn an_idle_port_uses_no_processor_time() {
 }
 
 #[test]
-fn a_wait_of_no_time_returns_at_once_and_a_short_one_not_early() {
+fn a_zero_wait_returns_at_once_and_a_short_one_not_early() {
     let place = PortDirectory::new();
     let (mut a, _, _b, _) = place.pair(&place.options());
     assert!(a.wait(Some(Duration::ZERO)).expect("wait").is_none());
@@ -179,7 +179,7 @@ fn a_wait_of_no_time_returns_at_once_and_a_short_one_not_early() {
 
 /// Work without events must not keep a wait from its end.
 #[test]
-fn a_wait_ends_in_time_while_a_peer_keeps_the_port_at_work() {
+fn a_wait_ends_in_time_while_a_peer_keeps_the_port_busy() {
     let place = PortDirectory::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let key = b.register(vec![0; 64], Rights { read: true, write: true }).expect("region");
@@ -306,7 +306,7 @@ fn a_program_that_watches_the_descriptor_hears_of_new_and_ended_peers() {
 
 /// A port that is polled seldom, as by a program that draws pictures, answers at its next poll.
 #[test]
-fn a_port_that_is_polled_seldom_looks_at_its_sockets_each_time() {
+fn a_rarely_polled_port_checks_its_sockets_each_time() {
     let place = PortDirectory::new();
     let (mut a, mut b) = (place.open(place.options()), place.open(place.options()));
     let peer = a.connect_start(&bywire::Address::local(b.name().clone())).expect("connect");

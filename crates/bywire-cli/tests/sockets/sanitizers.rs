@@ -51,7 +51,7 @@ fn version() -> String {
 }
 
 #[test]
-fn address_sanitizers_programs_are_carried_however_they_are_linked_and_started() {
+fn address_sanitizer_programs_are_carried_however_they_are_linked_and_started() {
     let workshop = Fabric::new();
     for options in ADDRESS {
         let Some(program) = built(&workshop, options) else { return };
@@ -69,7 +69,7 @@ fn address_sanitizers_programs_are_carried_however_they_are_linked_and_started()
 }
 
 #[test]
-fn address_sanitizer_finds_a_buffer_that_is_too_small_for_what_was_carried() {
+fn address_sanitizer_finds_a_buffer_too_small_for_carried_bytes() {
     let workshop = Fabric::new();
     for options in ADDRESS {
         let Some(program) = built(&workshop, options) else { return };
@@ -89,7 +89,7 @@ fn address_sanitizer_finds_a_buffer_that_is_too_small_for_what_was_carried() {
 }
 
 #[test]
-fn thread_sanitizer_sees_the_order_that_carried_bytes_make() {
+fn thread_sanitizer_sees_the_order_of_carried_bytes() {
     let workshop = Fabric::new();
     let Some(program) = built(&workshop, &["-fsanitize=thread"]) else { return };
     let fabric = Fabric::new();

@@ -58,7 +58,7 @@ fn own_services(fabric: &Fabric) -> Vec<String> {
 }
 
 #[test]
-fn a_service_that_is_named_serves_and_no_other_is_started() {
+fn a_named_service_is_used_and_no_other_is_started() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
     }
@@ -90,7 +90,7 @@ fn a_service_that_is_named_serves_and_no_other_is_started() {
 }
 
 #[test]
-fn systemd_hands_the_socket_over_and_keeps_it() {
+fn systemd_passes_the_socket_to_the_service_and_keeps_it() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
     }
@@ -114,7 +114,7 @@ fn systemd_hands_the_socket_over_and_keeps_it() {
 }
 
 #[test]
-fn settings_and_places_that_others_could_change_are_refused() {
+fn settings_and_directories_that_others_can_change_are_refused() {
     let fabric = Fabric::new();
     let (config, open) = (fabric.place("bywire.toml"), fabric.place("open"));
     fs::create_dir(&open).expect("made");
@@ -152,7 +152,7 @@ const CONTAINER: &str = "root=$1 shared=$2 prefix=$3 place=$4; shift 4; mount -t
         chroot \"$root\" /opt/bywire/bin/bywire run -- \"$@\"";
 
 #[test]
-fn containers_of_one_network_are_carried_by_what_they_share() {
+fn containers_of_one_network_are_carried_through_a_shared_directory() {
     if !have(&[("python3", "python3"), ("curl", "curl"), ("unshare", "util-linux")]) {
         return;
     }
@@ -210,7 +210,7 @@ const UNITS: [(&str, &str); 2] = [
 ];
 
 #[test]
-fn the_units_are_sound() {
+fn the_systemd_units_are_valid() {
     let directory = tempfile::tempdir().expect("a directory");
     let paths = UNITS.map(|(name, text)| {
         let path = directory.path().join(name);
@@ -227,7 +227,7 @@ fn the_units_are_sound() {
 }
 
 #[test]
-fn an_installation_finds_what_belongs_to_it() {
+fn an_installation_finds_its_own_files() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
     }

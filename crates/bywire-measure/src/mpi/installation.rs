@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_made_once_and_again_for_another_compiler() {
+    fn a_program_is_built_once_for_each_compiler() {
         let cache = tempfile::tempdir().unwrap();
         // A compiler whose program tells how often the compiler ran.
         program(cache.path(), "cc", "echo x >>\"$0.count\"; [ -n \"$5\" ] && cp \"$0\" \"$5\"");

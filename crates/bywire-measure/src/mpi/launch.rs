@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn each_link_is_named_to_the_launcher() {
+    fn each_link_is_passed_to_the_launcher() {
         assert!(options(Implementation::OpenMpi, Link::Shm).contains("btl self,vader"));
         let tcp = options(Implementation::OpenMpi, Link::Tcp);
         assert!(tcp.contains("btl self,tcp") && tcp.contains("if_include lo"), "{tcp}");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_tells_most_is_found_among_ornaments() {
+    fn the_most_informative_line_of_an_error_is_found() {
         let said = "-----\nThere are not enough slots\n  an error came up: 5\n----\n";
         assert_eq!(telling_line(said).as_deref(), Some("an error came up: 5"));
         assert_eq!(telling_line("-----\nno slots\n").as_deref(), Some("no slots"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_goes_without_a_rank_is_told_with_what_it_said() {
+    fn a_launcher_that_exits_without_a_rank_is_reported_with_its_output() {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("ranks")).unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_its_numbers_or_is_quoted() {
+    fn a_line_has_all_numbers_or_is_quoted_in_the_error() {
         assert_eq!(numbers("block 1 2 3\n").unwrap(), [1, 2, 3]);
         for line in ["block 1 2\n", "block 1 2 3 4\n", "block 1 2 x\n", ""] {
             let error = format!("{:#}", numbers::<3>(line).unwrap_err());

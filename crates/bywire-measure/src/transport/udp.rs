@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_that_knows_the_cookie_counts_from_the_named_address_alone() {
+    fn a_greeting_with_the_cookie_is_accepted_only_from_the_named_address() {
         let source = Some([127, 0, 0, 1].into());
         let plan = Plan { source, cookie: "c".repeat(32), ..plan() };
         let (sockets, address) = Udp::listen(&plan).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_that_was_refused_counts_and_one_without_room_does_not() {
+    fn a_refused_send_is_counted_and_one_without_room_is_not() {
         let plan = plan();
         let (mut sockets, _) = Udp::listen(&plan).unwrap();
         let mut end = Datagrams::new(sockets.remove(0), &plan, End::Source, 0);

@@ -119,7 +119,7 @@ mod tests {
     use crate::options::Request;
 
     #[test]
-    fn sizes_are_those_of_the_classes() {
+    fn document_sizes_match_their_classes() {
         let documents = Documents::of(&Plan::of(&Request::new("web", "web-zipf")).unwrap());
         let sizes = documents.sizes();
         let up_to = |bound: u64| sizes.iter().filter(|size| **size <= bound).count();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn written_documents_pass_the_check() {
+    fn generated_documents_pass_the_check() {
         let mut request = Request::new("web", "web-file");
         request.size_bytes = Some(150_000);
         let documents = Documents::of(&Plan::of(&request).unwrap());

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_charged_to_all_who_came_meanwhile() {
+    fn a_stall_is_charged_to_all_requests_due_meanwhile() {
         let plan = plan();
         let stall = Duration::from_millis(400);
         let address = server(&plan, 20, stall);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stops_for_good_is_charged_too() {
+    fn a_permanent_stall_is_charged_too() {
         let plan = plan();
         let address = server(&plan, 3, Duration::from_secs(4));
         let mut load = Load::connect(&plan, &address).unwrap();
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_ends_with_an_answer_to_all_that_it_asked() {
+    fn a_closed_loop_ends_after_every_response() {
         let plan = plan();
         // An answer need not come within the loop's time, nor within one sleep.
         let address = server(&plan, 1, Duration::from_millis(300));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_come_as_often_as_was_asked() {
+    fn arrivals_have_the_requested_rate() {
         let mut moments = Moments::new(1e6, 9);
         let last = (0..100_000).fold(0, |moment, _| moments.next_after(moment));
         assert!((98_000_000..102_000_000).contains(&last), "{last} ns for 100,000 of 1 µs");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_told_where_ten_requests_lie_beyond_it() {
+    fn a_quantile_is_reported_if_ten_requests_lie_beyond_it() {
         let named = |requests| {
             let mut details = Details::default();
             of_load(&[load(requests, 1000)], &mut details);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_sustained_where_all_was_answered_as_fast_as_it_was_asked() {
+    fn a_load_is_sustained_if_responses_keep_up_with_requests() {
         let of = |seconds: f64, answered: u64| {
             let load = OpenLoad { intended_per_second: 10_000.0, seconds, answered, ..load(10_000, 7) };
             of_load(&[load], &mut Details::default()).sustained
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pairs_tell_how_far_their_own_p99_lie_apart() {
+    fn the_spread_of_p99_over_pairs_is_reported() {
         let mut details = Details::default();
         of_load(&[load(2000, 7), load(2000, 90), load(2000, 30), load(10, 1)], &mut details);
         assert_eq!(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_cut_anywhere() {
+    fn a_response_may_be_split_anywhere() {
         for first in 1..GOOD.len() {
             assert_eq!(whole(&[&GOOD[..first], &GOOD[first..]]).unwrap(), b"hello", "cut at {first}");
         }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_follows_another() {
+    fn responses_are_parsed_one_after_another() {
         let mut response = Response::default();
         for _ in 0..3 {
             assert!(!response.take(&GOOD[..40], 5, |_, _| Ok(())).unwrap());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_that_were_not_requested_are_refused() {
+    fn unexpected_responses_are_refused() {
         let long = [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'a'; HEAD_BYTES_MAX]].concat();
         let refusals: [(&[u8], &str); 8] = [
             (b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n", "answered 404 Not Found"),

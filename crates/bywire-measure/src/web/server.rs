@@ -277,13 +277,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_found_by_its_group() {
+    fn processes_are_found_by_their_group() {
         let own = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
         assert_eq!(group_of(std::process::id()), Some(own));
     }
 
     #[test]
-    fn a_port_in_use_is_told_apart() {
+    fn a_port_in_use_is_recognised() {
         let taken = anyhow::anyhow!("bind() to 127.0.0.1:80 failed (98: Address already in use)");
         assert!(is_taken(&taken.context("nginx cannot be started")));
         assert!(!is_taken(&anyhow::anyhow!("unknown directive")));

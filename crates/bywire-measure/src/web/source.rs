@@ -120,7 +120,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_load_of_every_pair_has_a_seed_of_its_own_that_comes_again() {
+    fn every_load_of_every_pair_has_its_own_repeatable_seed() {
         let plan = |seed, pair| Plan { seed, pair, ..Plan::of(&Request::new("web", "web-file")).unwrap() };
         let seeds = || {
             (0..3).flat_map(move |seed| {

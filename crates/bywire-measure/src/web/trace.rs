@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_hundred_of_ten_thousand_have_the_shares_that_the_law_gives_them() {
+    fn the_hundred_most_popular_files_have_the_shares_of_zipfs_law() {
         for (alpha, expected) in [(0.0, 0.01), (0.5, 0.094), (0.9, 0.414), (1.2, 0.755)] {
             let (trace, _) = trace(alpha, "small-first", 7, 10_000);
             let share = share(&trace, 100);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_trace_and_small_files_come_first_only_where_asked() {
+    fn a_seed_gives_one_trace_and_small_files_come_first_only_on_request() {
         let (small, documents) = trace(0.9, "small-first", 3, 1000);
         assert_eq!(small, trace(0.9, "small-first", 3, 1000).0);
         assert_ne!(small, trace(0.9, "small-first", 4, 1000).0);

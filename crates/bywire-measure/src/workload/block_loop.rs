@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_begins_when_all_begin() {
+    fn the_timeout_begins_at_the_common_start() {
         let timeout_ns = TIMEOUT.as_nanos() as u64;
         assert_eq!(idle_deadline_ns(&plan(1000, None), 7), 7 + timeout_ns);
         assert_eq!(idle_deadline_ns(&plan(1000, Some(5)), 7), 7 + timeout_ns);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_the_warm_up_is_short() {
+    fn a_warm_up_block_is_short() {
         for (block_us, warmup_ns) in [(20_000, 20_000_000), (5_000_000, 100_000_000)] {
             let plan = plan(block_us, None);
             let block_loop = BlockLoop::new(&plan, End::Source, None);

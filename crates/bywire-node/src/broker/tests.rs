@@ -181,7 +181,7 @@ impl World {
 }
 
 #[test]
-fn a_request_waits_for_a_channel_and_not_for_ever() {
+fn a_request_waits_for_a_channel_for_a_bounded_time() {
     let mut world = World::new();
     world.connect(1);
     assert!(world.is_wanted[A] && world.take().is_empty());
@@ -207,7 +207,7 @@ fn a_request_waits_for_a_channel_and_not_for_ever() {
 }
 
 #[test]
-fn what_a_lost_channel_leaves_open_is_asked_for_again_over_the_next_one() {
+fn requests_of_a_lost_channel_are_repeated_over_the_next_one() {
     let mut world = World::new();
     world.up();
     world.connect(1);
@@ -245,7 +245,7 @@ fn what_a_lost_channel_leaves_open_is_asked_for_again_over_the_next_one() {
 }
 
 #[test]
-fn each_end_of_a_connection_is_told_once_and_leaves_nothing() {
+fn the_end_of_a_connection_is_reported_once_to_each_side() {
     let mut world = World::new();
     world.up();
     let [ours, theirs] = world.meet(1, 11);
@@ -268,7 +268,7 @@ fn each_end_of_a_connection_is_told_once_and_leaves_nothing() {
 }
 
 #[test]
-fn a_young_service_waits_for_its_ports_before_it_denies_a_connection() {
+fn a_service_that_just_started_waits_for_its_ports_before_it_denies_a_connection() {
     let mut world = World::young();
     world.brokers[B].port_ended(0, PORT);
     // One of a port that has ended since, one of a port that comes back, and one of a port that never does.
@@ -287,7 +287,7 @@ fn a_young_service_waits_for_its_ports_before_it_denies_a_connection() {
 }
 
 #[test]
-fn a_port_and_its_user_have_so_much_under_way_and_no_more() {
+fn pending_requests_of_a_port_and_its_user_are_bounded() {
     let mut world = World::new();
     for request in 0..=UNDER_WAY_MAX as u32 {
         world.connect(request);
@@ -317,7 +317,7 @@ fn a_port_and_its_user_have_so_much_under_way_and_no_more() {
 }
 
 #[test]
-fn a_service_that_lies_harms_its_own_connections_only() {
+fn a_lying_service_harms_only_its_own_connections() {
     let mut world = World::new();
     world.up();
     world.meet(1, 11);
@@ -396,7 +396,7 @@ fn a_service_that_lies_harms_its_own_connections_only() {
 }
 
 #[test]
-fn a_connection_is_ended_by_who_names_both_of_its_ends() {
+fn only_a_message_that_names_both_ends_ends_a_connection() {
     let mut world = World::new();
     world.up();
     world.meet(1, 11);
@@ -435,7 +435,7 @@ fn a_connection_is_ended_by_who_names_both_of_its_ends() {
 }
 
 #[test]
-fn an_inquiry_under_way_is_not_repeated_and_one_during_the_grace_is_answered_later() {
+fn a_pending_inquiry_is_not_repeated_and_one_in_the_grace_period_is_answered_later() {
     let mut world = World::young();
     world.up();
     world.meet(1, 11);

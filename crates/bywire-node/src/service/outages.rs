@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_looked_up_again_and_again_while_a_node_is_away_but_less_and_less_often() {
+    fn names_of_an_unreachable_node_are_resolved_again_with_backoff() {
         let node = PublicKey([1; 32]);
         let mut outages = Outages::default();
         outages.begin(0, node);

@@ -56,7 +56,7 @@ fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + S
 }
 
 #[test]
-fn a_transfer_never_notices_services_that_are_killed_or_stopped() {
+fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     let Some(scene) = Scene::set(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));

@@ -129,7 +129,7 @@ fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
 const GOES_ON_WITHIN: Duration = Duration::from_millis(1500);
 
 #[test]
-fn a_transfer_goes_on_once_the_cable_is_back() {
+fn a_transfer_continues_once_the_link_is_restored() {
     let outage = Duration::from_secs(if is_long() { 5 } else { 2 });
     let Some(pause) = cut(outage, Duration::from_secs(30)) else { return };
     assert!(pause <= GOES_ON_WITHIN, "{pause:?}");
@@ -143,7 +143,7 @@ fn without_a_limit_a_transfer_outlives_any_outage() {
 }
 
 #[test]
-fn a_peer_behind_a_cable_that_stays_out_is_given_up_with_one_error() {
+fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
     let limit = Duration::from_secs(if is_long() { 30 } else { 2 });
     let Some(scene) = Scene::up(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };
@@ -196,7 +196,7 @@ fn a_peer_behind_a_cable_that_stays_out_is_given_up_with_one_error() {
 }
 
 #[test]
-fn a_peer_that_holds_a_message_back_is_given_up_behind_a_cable_that_stays_out() {
+fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     let Some(scene) = Scene::up(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };
     let mut holding = open(there, options(&there.runtime(), "holding"));

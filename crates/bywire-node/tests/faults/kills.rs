@@ -48,7 +48,7 @@ fn beginning(target: &mut Actor) -> (Key, u64) {
 }
 
 #[test]
-fn a_process_that_is_killed_within_a_put_ends_it_with_one_error_and_the_next_one_is_reached() {
+fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached() {
     let length = if is_long() { 1 << 30 } else { 64 << 20 };
     let Some(scene) = Scene::up(2) else { return };
     let [here, there] = &scene.machines[..] else { unreachable!() };

@@ -10,7 +10,7 @@ fn interfaces(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn machines_are_gone_after_a_panic() {
+fn simulated_machines_are_removed_after_a_panic() {
     let Ok(watch) = Namespace::fresh() else { return println!("not run: no network namespace: run as root") };
     for count in [2, 3, 5] {
         let panicked: Result<(), _> = std::thread::scope(|scope| {

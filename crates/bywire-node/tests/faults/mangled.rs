@@ -351,11 +351,11 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn everything_encrypted_crosses_a_cable_that_mangles() {
+fn everything_crosses_a_lossy_link_encrypted() {
     seeds().for_each(|seed| mangle(seed, true));
 }
 
 #[test]
-fn everything_plain_crosses_a_cable_that_mangles() {
+fn everything_crosses_a_lossy_link_unencrypted() {
     seeds().for_each(|seed| mangle(seed, false));
 }

@@ -50,7 +50,7 @@ fn no_file_of_a_program_is_closed_under_the_lock() {
 }
 
 #[test]
-fn a_programs_files_keep_their_places_until_they_are_closed() {
+fn a_programs_files_keep_their_slots_until_they_are_closed() {
     const USER: u32 = 100_000;
     let mut registry = Registry::new(Scope::Machine, 1);
     registry.users = Users::new(Scope::Machine, process::user(), Limits::new(Scope::Machine, 1024));
@@ -78,7 +78,7 @@ fn a_programs_files_keep_their_places_until_they_are_closed() {
 }
 
 #[test]
-fn a_slow_look_for_namespaces_holds_up_no_other_user() {
+fn a_slow_namespace_lookup_delays_no_other_user() {
     use bywire_sys::namespace::NamespaceName;
     let directory = tempfile::tempdir().expect("a directory");
     // Opening a fifo for reading waits until another process opens it for writing.
@@ -118,7 +118,7 @@ fn a_slow_look_for_namespaces_holds_up_no_other_user() {
 }
 
 #[test]
-fn an_end_whose_other_end_waits_is_paired_however_many_wait() {
+fn an_end_is_paired_with_a_waiting_one_even_if_the_table_is_full() {
     const USER: u32 = 7;
     const TAG: u64 = 1;
     const SPACE: Space = Space::Own(0);
@@ -172,7 +172,7 @@ fn lingering() -> [OwnedFd; 2] {
 }
 
 #[test]
-fn a_bell_between_users_is_closed_by_the_thread_of_neither() {
+fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     let mut registry = Registry::new(Scope::Machine, 1);
     let mut readers = Vec::new();
     let mut enter = |registry: &mut Registry, user| {

@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn decades_and_powers_of_sixteen_stand_where_they_stood() {
+    fn tick_positions_of_decades_and_powers_of_sixteen_are_stable() {
         let ticks = |quantity, values: [f64; 2]| {
             let axis = Axis { name: "", quantity, logarithmic: true };
             Scale::of(&axis, values.into_iter(), [0.0, 800.0]).ticks(quantity)

@@ -70,7 +70,7 @@ const OVERLAPS: &str = "(() => [...document.querySelectorAll('[data-plot]')].fla
      .map(([other]) => box.dataset.plot + ': ' + text + ' / ' + other)); }))()";
 
 #[test]
-fn no_label_lies_on_another_one_however_narrow_the_page_and_long_the_name() {
+fn labels_do_not_overlap_at_any_page_width() {
     let Some(mut browser) = Browser::open() else {
         println!("not run: no Chromium here: apt-get install chromium");
         return;
@@ -91,7 +91,7 @@ fn no_label_lies_on_another_one_however_narrow_the_page_and_long_the_name() {
 }
 
 #[test]
-fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
+fn everything_is_reachable_by_keyboard_in_order_with_visible_focus() {
     let Some(mut browser) = Browser::open() else {
         println!("not run: no Chromium here: apt-get install chromium");
         return;
@@ -127,7 +127,7 @@ const CUT: &str = "(() => { const cut = [...document.querySelectorAll('.scroll')
      cut.filter(table => !table.nextElementSibling.checkVisibility()).length]; })()";
 
 #[test]
-fn a_table_that_goes_on_beyond_a_narrow_page_says_so() {
+fn a_table_wider_than_the_page_shows_that_it_scrolls() {
     let Some(mut browser) = Browser::open() else {
         println!("not run: no Chromium here: apt-get install chromium");
         return;
@@ -169,7 +169,7 @@ const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
      .filter(box => box.checkVisibility() && box.querySelector('svg [data-series] path')).length";
 
 #[test]
-fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
+fn the_page_of_each_preset_opens_by_its_link_and_draws_its_plots() {
     let Some(mut browser) = Browser::open() else {
         println!("not run: no Chromium here: apt-get install chromium");
         return;

@@ -41,7 +41,7 @@ fn receive(own: &Window, remote: &Window, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_come_out_as_they_went_in_over_many_laps() {
+fn bytes_are_read_as_written_over_many_laps() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     let mut oracle = std::collections::VecDeque::new();
@@ -63,7 +63,7 @@ fn bytes_come_out_as_they_went_in_over_many_laps() {
 }
 
 #[test]
-fn an_emptied_ring_begins_anew_at_its_first_byte() {
+fn an_emptied_ring_restarts_at_its_first_byte() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     for _ in 0..100 {
@@ -74,7 +74,7 @@ fn an_emptied_ring_begins_anew_at_its_first_byte() {
 }
 
 #[test]
-fn impossible_positions_are_corrupt() {
+fn impossible_positions_are_reported_as_corrupt() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     writer.store(TAIL, 65, Ordering::Relaxed);
@@ -89,7 +89,7 @@ fn impossible_positions_are_corrupt() {
 }
 
 #[test]
-fn no_writer_cuts_over_before_the_reader_is_ready_or_while_two_sleep() {
+fn the_cut_over_waits_for_the_reader_and_for_two_sleepers() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     assert!(!SMALL.begin(&writer, &reader));
@@ -110,7 +110,7 @@ fn no_writer_cuts_over_before_the_reader_is_ready_or_while_two_sleep() {
 }
 
 #[test]
-fn sleepers_are_seen_by_what_they_wait_for() {
+fn sleepers_are_distinguished_by_what_they_wait_for() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, bell: true, round: 0 });
@@ -169,7 +169,7 @@ impl Segment for Overtaken<'_> {
 }
 
 #[test]
-fn a_wake_that_comes_while_a_sleeper_announces_itself_keeps_it_awake() {
+fn a_wake_up_during_the_announcement_of_a_sleeper_keeps_it_awake() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     let wake = || assert!(SMALL.wake(&writer, &reader, News::Bytes, 0).futex);
@@ -181,7 +181,7 @@ fn a_wake_that_comes_while_a_sleeper_announces_itself_keeps_it_awake() {
 }
 
 #[test]
-fn a_reader_that_asks_for_the_kernel_stays_in_it() {
+fn a_reader_that_requests_the_kernel_stays_in_it() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     SMALL.prepare(&reader);
@@ -191,7 +191,7 @@ fn a_reader_that_asks_for_the_kernel_stays_in_it() {
 }
 
 #[test]
-fn writers_hear_of_room_when_the_ring_becomes_half_empty() {
+fn writers_are_told_of_room_when_the_ring_becomes_half_empty() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
     let take = |length: usize| {

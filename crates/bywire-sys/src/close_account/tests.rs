@@ -35,7 +35,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_lingering_file_is_closed_by_another_thread_and_leaves_its_users_account() {
+fn a_lingering_file_is_closed_by_another_thread_and_uncounted() {
     let account = Account::of(ONE);
     let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
         .map(|_| {
@@ -51,7 +51,7 @@ fn a_lingering_file_is_closed_by_another_thread_and_leaves_its_users_account() {
 }
 
 #[test]
-fn a_file_that_was_taken_is_on_no_account() {
+fn a_file_that_was_taken_is_not_counted() {
     let account = Account::of(OTHER);
     let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
     let foreign = Foreign::new(reader, &account);
@@ -61,7 +61,7 @@ fn a_file_that_was_taken_is_on_no_account() {
 }
 
 #[test]
-fn descriptors_that_arrive_beside_bytes_of_a_stream_hold_up_nobody() {
+fn descriptors_sent_with_stream_bytes_delay_nobody() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     use std::os::unix::net::UnixStream;
     let began = Instant::now();
@@ -136,7 +136,7 @@ fn files_that_wait_without_a_thread_get_one_as_soon_as_possible() {
 }
 
 #[test]
-fn users_who_block_every_thread_stop_no_packets_without_descriptors() {
+fn packets_without_descriptors_are_unaffected_when_every_thread_is_blocked() {
     let (ours, theirs) = Socket::pair().expect("a pair");
     ours.set_account(crowded(OTHER));
     let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
@@ -181,7 +181,7 @@ fn a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open() {
 }
 
 #[test]
-fn no_user_takes_all_places_of_a_small_table() {
+fn no_user_takes_all_slots_of_a_small_table() {
     for descriptors in [256, 1024, 4096, 1 << 14, 1 << 19] {
         let registry: &'static Registry = Box::leak(Box::new(Registry::new(descriptors)));
         for kind in [Kind::Files, Kind::Sockets] {
@@ -218,7 +218,7 @@ fn a_ticket_is_kept_until_its_file_is_closed() {
 }
 
 #[test]
-fn places_stay_correct_for_every_user() {
+fn slot_counts_are_correct_for_every_user() {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
         return;
@@ -236,7 +236,7 @@ fn places_stay_correct_for_every_user() {
 }
 
 #[test]
-fn no_more_threads_than_there_may_be_are_started_at_once() {
+fn concurrent_starts_respect_the_thread_limit() {
     let one = alone(ONE);
     let accounts: Vec<_> =
         (1..=600).map(|user| Account::in_registry(one.registry, Kind::Files(user))).collect();
@@ -265,7 +265,7 @@ fn no_more_threads_than_there_may_be_are_started_at_once() {
 }
 
 #[test]
-fn an_owner_of_thousands_of_user_numbers_leaves_threads_and_places_to_others() {
+fn an_owner_of_thousands_of_user_numbers_leaves_threads_and_slots_to_others() {
     let one = alone(ONE);
     let of = |user| Account::in_registry(one.registry, Kind::Files(user));
     let subordinate: Vec<_> = (0..1000).map(|number| of(200_000 + number)).collect();
@@ -291,8 +291,8 @@ fn an_owner_of_thousands_of_user_numbers_leaves_threads_and_places_to_others() {
 }
 
 #[test]
-fn files_of_two_users_are_held_up_by_these_two_alone() {
-    const NAME: &str = "close_account::tests::files_of_two_users_are_held_up_by_these_two_alone";
+fn files_between_two_users_delay_only_these_two() {
+    const NAME: &str = "close_account::tests::files_between_two_users_delay_only_these_two";
     if !is_alone(NAME) {
         return;
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_passed_on_leads_to_where_it_is_defined() {
+    fn a_reexported_name_leads_to_its_definition() {
         let lib = ("lib.rs", "mod a;\nmod b;\npub use a::{One, Two as Three};\nuse b::g;\n");
         assert!(found(&[lib, ("a.rs", "pub struct One;"), ("b.rs", "use crate::{One, Three};")]).is_empty());
         let own = ("b.rs", "use crate::Own;\npub fn g() {}\n");

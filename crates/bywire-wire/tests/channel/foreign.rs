@@ -115,7 +115,7 @@ fn a_node_that_speaks_this_version_and_others_is_answered_as_documented() {
 }
 
 #[test]
-fn two_nodes_without_a_common_version_make_no_channel_and_both_can_tell() {
+fn two_nodes_without_a_common_version_make_no_channel_and_both_report_it() {
     for versions in [(2, 3), (0, 0), (9, u16::MAX)] {
         // The other one asks. What stands behind its versions is nothing that this one understands.
         let mut world = World::new(2, 41);

@@ -113,7 +113,7 @@ pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
 }
 
 #[test]
-pub fn hellos_of_an_earlier_service_do_not_keep_the_present_one_out() {
+pub fn replayed_hellos_of_an_earlier_service_do_not_exclude_the_present_one() {
     // Every hello is preceded and followed by all hellos of six earlier incarnations, some of which the other node has
     // never seen.
     let mut world = World::new(2, 21);
@@ -150,7 +150,7 @@ pub fn hellos_of_an_earlier_service_do_not_keep_the_present_one_out() {
 }
 
 #[test]
-pub fn a_flipped_bit_at_any_place_of_a_hello_gets_no_answer() {
+pub fn a_hello_with_any_flipped_bit_gets_no_answer() {
     let mut world = World::new(2, 22);
     let hello = with_a_hello(&mut world);
     let receiver = world.key(1);
@@ -178,7 +178,7 @@ pub fn a_flipped_bit_at_any_place_of_a_hello_gets_no_answer() {
 }
 
 #[test]
-pub fn a_flipped_bit_at_any_place_of_an_answer_makes_no_channel_and_spoils_none() {
+pub fn an_answer_with_any_flipped_bit_makes_no_channel_and_ends_none() {
     // So many forged answers to one hello are looked at.
     const AT_ONCE: usize = 50;
     for first in (0..HELLO_BYTES).step_by(AT_ONCE) {
@@ -208,7 +208,7 @@ pub fn a_flipped_bit_at_any_place_of_an_answer_makes_no_channel_and_spoils_none(
 }
 
 #[test]
-pub fn a_flipped_bit_at_any_place_of_a_packet_of_a_channel_is_noticed() {
+pub fn a_channel_packet_with_any_flipped_bit_is_dropped() {
     let mut world = World::pair(24);
     world.cut = vec![(address_of(0), address_of(1))];
     world.send(0, 1, b"message");
@@ -225,7 +225,7 @@ pub fn a_flipped_bit_at_any_place_of_a_packet_of_a_channel_is_noticed() {
 }
 
 #[test]
-pub fn a_node_with_another_key_gets_no_answer_and_both_sides_can_tell() {
+pub fn a_node_with_a_wrong_key_gets_no_answer_and_both_sides_report_it() {
     // Somebody with a key that is not in the table, who knows the responder's.
     let mut world = World::new(2, 25);
     let mut identity = identity_of(0, 1);
@@ -249,7 +249,7 @@ pub fn a_node_with_another_key_gets_no_answer_and_both_sides_can_tell() {
 }
 
 #[test]
-pub fn nodes_with_different_shared_secrets_make_no_channel_and_the_one_that_asked_can_tell() {
+pub fn nodes_with_different_shared_secrets_make_no_channel_and_the_initiator_reports_it() {
     for (first, second) in [(Some([1; 32]), Some([2; 32])), (Some([1; 32]), None), (None, Some([2; 32]))] {
         let mut world = World::new(2, 27);
         for (node, secret) in [first, second].into_iter().enumerate() {
@@ -274,7 +274,7 @@ pub fn nodes_with_different_shared_secrets_make_no_channel_and_the_one_that_aske
 }
 
 #[test]
-pub fn no_stranger_gets_an_answer_and_no_answer_is_longer_than_what_caused_it() {
+pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
     let mut world = World::pair(29);
     world.run(SECOND);
     let sent = world.recorded.len();
@@ -341,7 +341,7 @@ pub fn a_flood_of_hellos_costs_bounded_work_and_no_memory() {
 }
 
 #[test]
-pub fn a_node_gets_through_a_flood_with_a_cookie_that_is_good_for_its_address_only() {
+pub fn during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address() {
     let mut world = World::new(2, 32);
     let mut numbers = Numbers(3);
     flood(&mut world, &mut numbers, 200, 0, anybody);
@@ -380,7 +380,7 @@ pub fn a_node_gets_through_a_flood_with_a_cookie_that_is_good_for_its_address_on
 }
 
 #[test]
-pub fn a_forged_cookie_is_not_taken() {
+pub fn a_forged_cookie_is_refused() {
     let mut world = World::new(2, 33);
     let mut numbers = Numbers(4);
     flood(&mut world, &mut numbers, 200, 0, anybody);
@@ -428,7 +428,7 @@ pub fn a_known_node_that_floods_with_hellos_costs_no_memory_and_ends_no_channel(
 }
 
 #[test]
-pub fn every_byte_of_a_private_key_counts_and_none_is_printed() {
+pub fn every_byte_of_a_private_key_matters_and_none_is_printed() {
     let key = PrivateKey::new([0xab; 32]);
     assert!(!format!("{key:?} {:?}", identity_of(0, 1)).contains("ab, ab"));
     let mut publics: Vec<_> = (0..32)

@@ -32,7 +32,7 @@ pub fn two_nodes_are_up_after_one_round_trip_and_messages_cross_both_ways() {
 }
 
 #[test]
-pub fn messages_that_cannot_be_taken_are_refused() {
+pub fn messages_above_the_limits_are_refused() {
     let mut world = World::new(2, 1);
     let node = world.key(1);
     let send = |world: &mut World, message: &[u8]| world.nodes[0].channels.send(world.now_ns, &node, message);
@@ -49,7 +49,7 @@ pub fn messages_that_cannot_be_taken_are_refused() {
 }
 
 #[test]
-pub fn every_message_comes_once_and_in_order_over_a_bad_network() {
+pub fn every_message_arrives_once_and_in_order_over_a_bad_network() {
     for seed in 0..20 {
         let mut world = World::new(3, seed);
         world.faults = Faults { lost: 20, repeated: 20, delay_ns: (MS / 10, 20 * MS) };
@@ -82,7 +82,7 @@ pub fn every_message_comes_once_and_in_order_over_a_bad_network() {
 }
 
 #[test]
-pub fn a_wanted_channel_is_kept_alive_and_one_that_nobody_needs_ends() {
+pub fn a_needed_channel_is_kept_alive_and_an_unneeded_one_ends() {
     let mut world = World::pair(3);
     world.run(SECOND);
     let before = world.recorded.len();
@@ -102,7 +102,7 @@ pub fn a_wanted_channel_is_kept_alive_and_one_that_nobody_needs_ends() {
 }
 
 #[test]
-pub fn a_node_that_does_not_answer_is_reported_and_asked_less_and_less_often() {
+pub fn a_silent_node_is_reported_and_retried_with_backoff() {
     let mut world = World::new(2, 4);
     world.cut = vec![(address_of(0), address_of(1))];
     world.connect(0, 1);
@@ -193,7 +193,7 @@ pub fn a_service_that_restarts_is_a_new_one_and_nothing_of_the_old_one_is_delive
 }
 
 #[test]
-pub fn a_service_that_was_killed_and_calls_nobody_is_found_by_who_needs_it() {
+pub fn a_restarted_service_that_initiates_nothing_is_found_by_its_peers() {
     let mut world = World::pair(6);
     world.restart(1, identity_of(1, 2));
     let killed_ns = world.now_ns;
@@ -208,7 +208,7 @@ pub fn a_service_that_was_killed_and_calls_nobody_is_found_by_who_needs_it() {
 }
 
 #[test]
-pub fn a_cable_that_is_cut_for_a_while_loses_nothing_and_one_that_stays_cut_is_reported() {
+pub fn a_short_outage_loses_nothing_and_a_long_one_is_reported() {
     let mut world = World::pair(7);
     let directions = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
     world.cut = directions.clone();
@@ -230,7 +230,7 @@ pub fn a_cable_that_is_cut_for_a_while_loses_nothing_and_one_that_stays_cut_is_r
 }
 
 #[test]
-pub fn messages_that_came_without_the_sender_hearing_of_it_come_once() {
+pub fn messages_with_a_lost_acknowledgement_are_delivered_once() {
     for cut_ms in [10, 900, 1500, 3000, 12_000] {
         let mut world = World::pair(11);
         world.run(SECOND);
@@ -251,7 +251,7 @@ pub fn messages_that_came_without_the_sender_hearing_of_it_come_once() {
 }
 
 #[test]
-pub fn a_node_that_calls_from_a_new_address_is_followed() {
+pub fn a_node_at_a_new_address_is_followed() {
     let mut world = World::pair(8);
     world.connect(1, 0);
     world.run(SECOND);
@@ -288,7 +288,7 @@ pub fn a_removed_node_is_told_at_once_and_gets_no_further_answer() {
 }
 
 #[test]
-pub fn a_close_that_is_lost_is_told_again() {
+pub fn a_lost_close_is_repeated() {
     let mut world = World::pair(12);
     world.run(SECOND);
     world.cut = vec![(address_of(0), address_of(1))];
@@ -311,7 +311,7 @@ pub fn a_close_that_is_lost_is_told_again() {
 }
 
 #[test]
-pub fn a_node_that_is_removed_and_added_again_begins_anew_at_both_ends() {
+pub fn a_node_removed_and_added_again_starts_fresh_at_both_ends() {
     let mut world = World::pair(14);
     world.connect(1, 0);
     (0..3u8).for_each(|message| {
@@ -338,7 +338,7 @@ pub fn a_node_that_is_removed_and_added_again_begins_anew_at_both_ends() {
 }
 
 #[test]
-pub fn a_service_that_ends_says_so() {
+pub fn a_service_that_exits_announces_it() {
     let mut world = World::pair(10);
     world.send(0, 1, b"good-bye");
     world.nodes[0].channels.close(world.now_ns);
@@ -372,7 +372,7 @@ fn check_events(world: &World, at: usize, of: usize) {
 }
 
 #[test]
-pub fn whatever_happened_before_two_nodes_find_each_other_once_the_network_is_well() {
+pub fn two_nodes_always_find_each_other_once_the_network_recovers() {
     let (mut reasons, mut moves) = (Vec::new(), 0);
     for seed in 0..60 {
         let mut world = World::new(2, seed);

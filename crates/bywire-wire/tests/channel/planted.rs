@@ -9,22 +9,20 @@ use crate::{hostile, making};
 fn test_of(bug: Bug) -> fn() {
     match bug {
         Bug::HelloPromoted => hostile::packets_that_are_replayed_at_any_later_time_change_nothing,
-        Bug::OldHelloTaken => hostile::hellos_of_an_earlier_service_do_not_keep_the_present_one_out,
+        Bug::OldHelloTaken => hostile::replayed_hellos_of_an_earlier_service_do_not_exclude_the_present_one,
         Bug::OwnChannelGoes => making::simultaneous_opens_end_with_the_same_channel_at_both_ends,
         Bug::CandidateForever => {
             hostile::a_known_node_that_floods_with_hellos_costs_no_memory_and_ends_no_channel
         }
-        Bug::MessageTwice => making::messages_that_came_without_the_sender_hearing_of_it_come_once,
-        Bug::MessageForgotten => making::a_node_that_calls_from_a_new_address_is_followed,
-        Bug::EphemeralRepeated => {
-            making::a_node_that_does_not_answer_is_reported_and_asked_less_and_less_often
-        }
+        Bug::MessageTwice => making::messages_with_a_lost_acknowledgement_are_delivered_once,
+        Bug::MessageForgotten => making::a_node_at_a_new_address_is_followed,
+        Bug::EphemeralRepeated => making::a_silent_node_is_reported_and_retried_with_backoff,
         Bug::SharedSecretIgnored => {
-            hostile::nodes_with_different_shared_secrets_make_no_channel_and_the_one_that_asked_can_tell
+            hostile::nodes_with_different_shared_secrets_make_no_channel_and_the_initiator_reports_it
         }
-        Bug::Mac1Unchecked => hostile::a_node_with_another_key_gets_no_answer_and_both_sides_can_tell,
+        Bug::Mac1Unchecked => hostile::a_node_with_a_wrong_key_gets_no_answer_and_both_sides_report_it,
         Bug::CookieForAll | Bug::CookieForever => {
-            hostile::a_node_gets_through_a_flood_with_a_cookie_that_is_good_for_its_address_only
+            hostile::during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address
         }
         Bug::LoadIgnored => hostile::a_flood_of_hellos_costs_bounded_work_and_no_memory,
         other => panic!("{other:?} is no fault of channels"),

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_open_what_they_should_and_nothing_after_revocation() {
+    fn keys_grant_their_rights_until_revocation() {
         let mut regions = Regions::default();
         let rights = Rights { read: true, write: false };
         let key = register(&mut regions, vec![1, 2, 3], rights).expect("room");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn revoked_keys_are_known_for_long_and_memory_is_bounded() {
+    fn revoked_keys_are_recognised_in_bounded_memory() {
         let mut regions = Regions::default();
         let make = |regions: &mut Regions| {
             let key = register(regions, Vec::new(), Rights::default()).expect("room");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_can_be_used() {
+    fn every_table_entry_can_be_used() {
         let mut regions = Regions::default();
         let register = |regions: &mut Regions| register(regions, Vec::new(), Rights::default());
         let keys: Vec<Key> = (0..REGIONS_MAX).map(|_| register(&mut regions).expect("room")).collect();

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_posted_buffer_of_a_length_is_filled_first() {
+    fn the_most_recently_posted_buffer_of_a_length_is_filled_first() {
         let mut resources = Resources::new(&PortOptions::default());
         let lengths = [4, 8, 8, 16];
         for (mark, length) in lengths.into_iter().enumerate() {

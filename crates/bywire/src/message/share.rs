@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_users_never_take_everything() {
+    fn other_users_never_take_everything() {
         for (total, by_one, by_many) in [(1, 1, 1), (2, 1, 1), (8, 1, 7), (16, 2, 14), (1000, 125, 875)] {
             assert_eq!((taken(total, 1), taken(total, 100)), (by_one, by_many), "of {total}");
         }

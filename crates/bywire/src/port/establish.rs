@@ -548,7 +548,7 @@ mod tests {
     use crate::message::resources::EVENTS_MAX;
 
     #[test]
-    fn connect_hears_its_answer_however_many_events_wait() {
+    fn connect_gets_its_answer_while_many_events_wait() {
         let place = tempfile::tempdir().expect("a directory");
         let open = || {
             let runtime_directory = Some(place.path().to_owned());

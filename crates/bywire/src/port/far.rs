@@ -166,7 +166,7 @@ mod tests {
     use crate::message::address::PortName;
 
     #[test]
-    fn only_names_that_could_be_written_as_an_address_are_taken() {
+    fn only_names_valid_in_an_address_are_accepted() {
         let identity = |node: &str, port: &str, user: &str| Identity {
             node: node.to_owned(),
             key: PublicKey([1; 32]),

@@ -122,7 +122,7 @@ mod tests {
     const LENGTH: usize = 1 << 20;
 
     #[test]
-    fn bulk_areas_are_shared_like_places() {
+    fn bulk_areas_are_shared_like_slots() {
         let mut account = Account::default();
         let mut had = Vec::new();
         while account.may_have_bulk(7, 16) {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_survive_the_way() {
+    fn packets_are_decoded_as_encoded() {
         let refusals = (0..=7).map(|code| Packet::Refuse(refusal(code)));
         let heap = Packet::Heap { id: 1, block_bytes: 65536, blocks: 8 };
         let others = [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_apart() {
+    fn another_version_is_recognised() {
         let mut bytes = Packet::Goodbye.to_bytes();
         bytes[4] = 99;
         assert_eq!(Packet::parse(&bytes), Err(PacketError::Version));
@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_calmly(position in 0..100usize, value in any::<u8>(), tail in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed_without_a_panic(position in 0..100usize, value in any::<u8>(), tail in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Packet::parse(&tail);
             let mut bytes = Packet::Hello(introduction()).to_bytes();
             let index = position % bytes.len();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_of_steps_is_that_of_the_whole() {
+    fn a_checksum_in_steps_equals_that_of_the_whole() {
         let bytes: Vec<u8> = (0..10_000u32).map(|index| (index * 31) as u8).collect();
         for step in [1, 7, STEP_BYTES, 10_000] {
             let mut running = RunningChecksum::new();

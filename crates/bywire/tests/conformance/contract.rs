@@ -43,7 +43,7 @@ fn short_messages_cross_both_ways_with_their_true_source() {
 }
 
 #[test]
-fn long_messages_arrive_whole_and_their_memory_comes_back() {
+fn long_messages_arrive_intact_and_their_memory_is_returned() {
     for kind in ALL {
         let link = Link::new(kind);
         for integrity in [false, true] {
@@ -69,7 +69,7 @@ fn long_messages_arrive_whole_and_their_memory_comes_back() {
 }
 
 #[test]
-fn put_get_and_notes_reach_only_what_the_key_grants() {
+fn put_get_and_notifications_reach_only_what_the_key_grants() {
     for kind in ALL {
         let link = Link::new(kind);
         let mut scene = link.meet(&PortOptions::default());
@@ -139,7 +139,7 @@ fn datagrams_arrive_or_are_counted() {
 }
 
 #[test]
-fn what_was_sent_before_closing_arrives_and_handles_die() {
+fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
     for kind in ALL {
         let link = Link::new(kind);
         let mut scene = link.meet(&PortOptions::default());
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn a_message_without_a_buffer_waits_alone_and_is_told_of_once() {
+fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
     for kind in ALL {
         let link = Link::new(kind);
         let mut scene = link.meet(&PortOptions::default());
@@ -282,7 +282,7 @@ fn a_message_without_a_buffer_waits_alone_and_is_told_of_once() {
 }
 
 #[test]
-fn a_full_lane_leaves_the_other_its_room_and_tells_when_there_is_some() {
+fn a_full_lane_leaves_the_other_its_room_and_announces_its_own() {
     for kind in ALL {
         let link = Link::new(kind);
         let mut scene = link.meet(&PortOptions { send_tokens: 2, ..PortOptions::default() });

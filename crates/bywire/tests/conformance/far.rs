@@ -106,7 +106,7 @@ fn users_are_admitted_by_name() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_named() {
+fn an_unreachable_address_is_named() {
     let link = Link::new(SEALED);
     let (mut a, mut b) =
         (link.open(At::A, &PortOptions::default()), link.open(At::B, &PortOptions::default()));
@@ -137,7 +137,7 @@ fn what_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_network_that_lets_nothing_pass_is_named_with_both_ports() {
+fn a_blocked_network_is_reported_with_both_ports() {
     let link = Link::with(SEALED, Habits { is_blocked: true, ..habits() }, None);
     let (mut a, mut b) =
         (link.open(At::A, &PortOptions::default()), link.open(At::B, &PortOptions::default()));
@@ -159,7 +159,7 @@ fn a_network_that_lets_nothing_pass_is_named_with_both_ports() {
 }
 
 #[test]
-fn a_killed_process_is_told_and_a_stopped_one_is_none() {
+fn a_killed_process_is_reported_and_a_stopped_one_is_not() {
     let link = Link::new(SEALED);
     let mut echo = Actor::start("echo", link.directory(At::B), &[]);
     echo.expect("ready");
@@ -203,7 +203,7 @@ fn a_killed_process_is_told_and_a_stopped_one_is_none() {
 }
 
 #[test]
-fn a_peer_of_which_nobody_hears_for_long_is_given_up() {
+fn a_peer_silent_beyond_the_limit_is_given_up() {
     let link = Link::with(SEALED, Habits { is_ignorant: true, ..habits() }, None);
     let options = PortOptions { unreachable_after: Duration::from_millis(500), ..PortOptions::default() };
     let scene = link.meet(&options);
@@ -216,7 +216,7 @@ fn a_peer_of_which_nobody_hears_for_long_is_given_up() {
 }
 
 #[test]
-fn disconnecting_and_dropping_go_on_until_what_was_sent_has_arrived() {
+fn disconnecting_and_dropping_wait_for_delivery_of_sent_messages() {
     let link = Link::new(SEALED);
     let data = pattern(1 << 20, 9);
     for is_dropped in [false, true] {
@@ -250,7 +250,7 @@ fn disconnecting_and_dropping_go_on_until_what_was_sent_has_arrived() {
 }
 
 #[test]
-fn whoever_lingers_does_so_for_a_bounded_time() {
+fn lingering_takes_a_bounded_time() {
     let link = Link::new(SEALED);
     let linger = Duration::from_millis(300);
     let scene = link.meet(&PortOptions { linger, ..PortOptions::default() });
@@ -264,7 +264,7 @@ fn whoever_lingers_does_so_for_a_bounded_time() {
 }
 
 #[test]
-fn connections_outlive_their_nodes_and_are_told_to_the_next_ones() {
+fn connections_outlive_their_nodes_and_are_registered_with_the_next_ones() {
     let mut link = Link::new(SEALED);
     let mut scene = link.meet(&PortOptions::default());
     link.restart(None);
@@ -320,7 +320,7 @@ fn a_connect_that_fails_while_the_node_is_away_does_not_stop_the_port_from_regis
 
 /// The end of one peer makes a port read its socket before it knows that another one has proved itself.
 #[test]
-fn what_comes_with_a_peers_first_packet_is_delivered_although_another_peer_ends() {
+fn messages_in_a_peers_first_packet_are_delivered_while_another_peer_ends() {
     let link = Link::new(SEALED);
     let mut b = link.open(At::B, &PortOptions::default());
     let address = far("b", &b);
@@ -361,7 +361,7 @@ fn what_comes_with_a_peers_first_packet_is_delivered_although_another_peer_ends(
 }
 
 #[test]
-fn sleepers_are_woken_in_wait_and_in_a_programs_own_epoll() {
+fn sleepers_are_woken_in_wait_and_in_the_programs_own_epoll() {
     let link = Link::new(SEALED);
     let scene = link.meet(&PortOptions { spin: Duration::ZERO, ..PortOptions::default() });
     let (mut a, to_b, mut b, to_a) = (scene.a, scene.to_b, scene.b, scene.to_a);
@@ -411,7 +411,7 @@ fn udp_ports() -> Vec<u16> {
 
 /// What nobody reads would wake a sleeper again and again.
 #[test]
-fn a_port_without_peers_sleeps_on_after_a_packet_of_a_stranger() {
+fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     let link = Link::new(SEALED);
     let mut port = link.open(At::A, &PortOptions { spin: Duration::ZERO, ..PortOptions::default() });
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
@@ -432,7 +432,7 @@ fn a_port_without_peers_sleeps_on_after_a_packet_of_a_stranger() {
 
 /// What stands in a packet's place can be anything, and changes nothing.
 #[test]
-fn packets_of_strangers_change_nothing() {
+fn packets_of_unknown_senders_change_nothing() {
     let link = Link::new(SEALED);
     let mut scene = link.meet(&PortOptions::default());
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
@@ -459,7 +459,7 @@ fn packets_of_strangers_change_nothing() {
 }
 
 #[test]
-fn many_peers_at_once_each_get_their_own() {
+fn many_peers_at_once_each_get_their_own_messages() {
     let link = Link::new(SEALED);
     let mut hub = link.open(At::B, &PortOptions::default());
     let address = far("b", &hub);

@@ -26,7 +26,7 @@ fn told(pair: &mut Pair, end: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_first_message_after_a_poll_leaves_at_once_and_others_are_gathered() {
+fn the_first_message_after_a_poll_is_sent_at_once_and_others_are_batched() {
     let mut pair = Pair::new();
     pair.carry();
     let send = |pair: &mut Pair, priority, length: usize| {
@@ -52,7 +52,7 @@ fn the_first_message_after_a_poll_leaves_at_once_and_others_are_gathered() {
 }
 
 #[test]
-fn an_end_that_leaves_goes_on_until_all_that_it_sent_is_there() {
+fn an_end_that_disconnects_continues_until_everything_is_delivered() {
     let mut pair = Pair::new();
     let long = 700_000;
     pair.ends[0].send_buffer(Priority::Low, vec![1; long], Confirm::Copied).expect("a token");
@@ -79,7 +79,7 @@ fn an_end_that_leaves_goes_on_until_all_that_it_sent_is_there() {
 }
 
 #[test]
-fn what_has_arrived_whole_of_an_end_that_died_is_delivered_without_a_buffer() {
+fn complete_messages_of_a_dead_end_are_delivered_without_a_buffer() {
     let mut pair = Pair::new();
     pair.ends[0].send(Priority::High, b"short").expect("room");
     pair.ends[0].send_buffer(Priority::High, vec![1; 10_000], Confirm::Copied).expect("a token");
@@ -91,7 +91,7 @@ fn what_has_arrived_whole_of_an_end_that_died_is_delivered_without_a_buffer() {
 }
 
 #[test]
-fn a_put_that_dies_in_the_middle_touches_nothing_outside_its_range() {
+fn an_interrupted_put_writes_only_within_its_range() {
     let mut pair = Pair::new();
     let key = pair.ends[1].register(vec![0; 300_000], Rights { read: false, write: true });
     pair.ends[0].put(Priority::Low, (key, 50_000), vec![9; 200_000], Some(b"x")).expect("a token");
@@ -113,7 +113,7 @@ fn a_put_that_dies_in_the_middle_touches_nothing_outside_its_range() {
 }
 
 #[test]
-fn a_low_lane_through_which_much_goes_grows() {
+fn the_window_of_a_busy_low_priority_lane_grows() {
     let mut pair = Pair::new();
     let length = 4 << 20;
     for _ in 0..2 {
@@ -132,7 +132,7 @@ fn a_low_lane_through_which_much_goes_grows() {
 }
 
 #[test]
-fn a_silent_peer_is_noticed_and_a_sign_of_life_is_enough() {
+fn a_silent_peer_is_detected_and_any_packet_keeps_it() {
     let mut pair = Pair::new();
     pair.carry();
     assert_eq!(pair.ends[0].unanswered_since_ns(), None);

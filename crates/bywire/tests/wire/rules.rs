@@ -105,7 +105,7 @@ fn put(key: u64, length: u64, note: Option<u8>) -> Head {
 }
 
 #[test]
-fn records_on_lanes_where_they_do_not_belong_break_the_connection() {
+fn records_on_the_wrong_lane_break_the_connection() {
     let got = Head::Got { length: 1, transfer: 0 };
     let on_reply = [message(0, false), message(9, true), put(1, 0, None), GET];
     let on_others = [STATUS, got, Head::Status { transfer: u64::MAX, code: u64::MAX }];
@@ -121,7 +121,7 @@ fn records_on_lanes_where_they_do_not_belong_break_the_connection() {
 }
 
 #[test]
-fn bytes_that_are_no_record_break_the_connection() {
+fn invalid_records_break_the_connection() {
     let head = |kind: u8, note: u8| [&[kind, note][..], &[0; 38]].concat();
     for lane in LANES {
         for kind in (0..=255).filter(|kind| !(1..=5).contains(kind)) {
@@ -139,7 +139,7 @@ fn bytes_that_are_no_record_break_the_connection() {
 }
 
 #[test]
-fn messages_that_are_too_long_break_the_connection_before_their_bytes_come() {
+fn messages_that_are_too_long_break_the_connection_before_their_bytes_arrive() {
     for head in [
         message(MESSAGE_BYTES_MAX + 1, true),
         message(1 << 40, true),
@@ -163,7 +163,7 @@ fn messages_that_are_too_long_break_the_connection_before_their_bytes_come() {
 }
 
 #[test]
-fn a_port_that_takes_only_short_messages_refuses_shorter_ones_than_a_fragment() {
+fn a_low_message_maximum_is_enforced_below_the_length_of_a_fragment() {
     let port = PortOptions { message_bytes_max: 10, ..PortOptions::default() };
     for length in [10, 11, 56, 57] {
         let mut siege = Siege::new();
@@ -189,7 +189,7 @@ fn a_port_that_takes_only_short_messages_refuses_shorter_ones_than_a_fragment() 
 }
 
 #[test]
-fn answers_that_nobody_asked_for_break_the_connection() {
+fn unrequested_answers_break_the_connection() {
     let answer = |asked: fn(&mut Siege), heads: &[Head], payload: usize| {
         let mut siege = Siege::new();
         asked(&mut siege);
@@ -226,7 +226,7 @@ fn answers_that_nobody_asked_for_break_the_connection() {
 }
 
 #[test]
-fn a_put_that_is_answered_before_it_was_sent_keeps_its_memory_until_the_peer_has_it() {
+fn a_put_answered_early_keeps_its_memory_until_it_is_acknowledged() {
     let mut siege = Siege::new();
     siege.takes_all = false;
     siege.end.put(Priority::Low, (bywire::Key(1), 0), vec![3; 2_000_000], None).expect("a token");
@@ -239,7 +239,7 @@ fn a_put_that_is_answered_before_it_was_sent_keeps_its_memory_until_the_peer_has
 }
 
 #[test]
-fn guessing_keys_ends_the_connection_after_1024_of_them_and_touches_nothing() {
+fn guessing_1024_keys_ends_the_connection_without_an_access() {
     for head in [Head::Get { key: 1 << 30, offset: 0, length: 1, transfer: 0 }, put(1 << 30, 0, None)] {
         let mut siege = Siege::new();
         let key = siege.end.register(vec![5; 1000], Rights { read: true, write: true });
@@ -252,7 +252,7 @@ fn guessing_keys_ends_the_connection_after_1024_of_them_and_touches_nothing() {
 }
 
 #[test]
-fn requests_whose_answers_nobody_takes_are_bounded() {
+fn requests_with_unread_answers_are_bounded() {
     let mut siege = Siege::new();
     let key = siege.end.register(vec![5; 1000], Rights { read: true, write: true });
     // The peer never takes an answer: the reply lane is full after some.
@@ -283,7 +283,7 @@ fn requests_whose_answers_nobody_takes_are_bounded() {
 }
 
 #[test]
-fn what_a_broken_connection_was_doing_ends_once() {
+fn transfers_of_a_broken_connection_end_once() {
     let mut siege = Siege::new();
     siege.end.post_receive(Priority::Low, vec![0; 50_000]);
     siege.end.send_buffer(Priority::Low, vec![1; 500_000], Confirm::Copied).expect("a token");
@@ -311,7 +311,7 @@ fn what_a_broken_connection_was_doing_ends_once() {
 }
 
 #[test]
-fn messages_that_come_byte_by_byte_are_what_they_are() {
+fn messages_that_arrive_byte_by_byte_are_correct() {
     let mut siege = Siege::new();
     let key = siege.end.register(vec![0; 100], Rights { read: true, write: true });
     let mut bytes = Vec::new();
@@ -370,7 +370,7 @@ proptest! {
 
     /// Any bytes in any lanes: no panic, bounded memory, each transfer ends once.
     #[test]
-    fn any_bytes_of_a_peer_are_stood(pieces in vec((0..3usize, prop_oneof![3 => record(), 1 => vec(any::<u8>(), 0..50)]), 0..12)) {
+    fn any_bytes_of_a_peer_are_handled_without_a_panic(pieces in vec((0..3usize, prop_oneof![3 => record(), 1 => vec(any::<u8>(), 0..50)]), 0..12)) {
         let mut siege = Siege::new();
         siege.end.post_receive(Priority::Low, vec![0; 5000]);
         siege.end.post_receive(Priority::High, vec![0; 70_000]);

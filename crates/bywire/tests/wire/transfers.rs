@@ -31,7 +31,7 @@ fn short_messages_of_every_length_arrive_in_order() {
 }
 
 #[test]
-fn a_long_message_waits_for_a_buffer_and_fills_it_while_the_other_lane_flows() {
+fn a_long_message_waits_for_a_buffer_while_the_other_lane_continues() {
     let mut pair = Pair::new();
     let sent = bytes(3_000_000, 2);
     let id = pair.ends[0].send_buffer(Priority::Low, sent.clone(), Confirm::Copied).expect("a token");
@@ -54,7 +54,7 @@ fn a_long_message_waits_for_a_buffer_and_fills_it_while_the_other_lane_flows() {
 }
 
 #[test]
-fn bytes_of_a_long_transfer_go_from_their_packet_to_their_place() {
+fn bytes_of_a_long_transfer_are_copied_once() {
     for is_put in [false, true] {
         let mut pair = Pair::new();
         let sent = bytes(2_000_000, 5);
@@ -98,7 +98,7 @@ fn bytes_of_a_long_transfer_go_from_their_packet_to_their_place() {
 }
 
 #[test]
-fn delivered_is_told_once_the_program_has_it_and_copied_once_the_other_end_has_it() {
+fn delivered_means_taken_by_the_program_and_copied_means_received_by_its_port() {
     for length in [10, 60_000] {
         let mut pair = Pair::new();
         let sent = |pair: &mut Pair| {
@@ -123,7 +123,7 @@ fn delivered_is_told_once_the_program_has_it_and_copied_once_the_other_end_has_i
 }
 
 #[test]
-fn puts_arrive_before_their_notes_and_gets_bring_what_is_there() {
+fn puts_arrive_before_their_notifications_and_gets_return_current_bytes() {
     for length in [0, 1, 100, 4096, 4097, 1_000_000] {
         let mut pair = Pair::new();
         let region = pair.ends[1].register(vec![9; length + 20], Rights { read: true, write: true });
@@ -151,7 +151,7 @@ fn puts_arrive_before_their_notes_and_gets_bring_what_is_there() {
 }
 
 #[test]
-fn a_transfer_that_is_not_allowed_fails_and_touches_nothing() {
+fn a_forbidden_transfer_fails_without_an_access() {
     let mut pair = Pair::new();
     let read_only = pair.ends[1].register(vec![1; 100_000], Rights { read: true, write: false });
     let write_only = pair.ends[1].register(vec![1; 100_000], Rights { read: false, write: true });
@@ -174,7 +174,7 @@ fn a_transfer_that_is_not_allowed_fails_and_touches_nothing() {
 }
 
 #[test]
-fn datagrams_arrive_whatever_their_length() {
+fn datagrams_of_any_length_arrive() {
     let mut pair = Pair::new();
     for length in [0, 10, 56, 57, 1400, FRAGMENT_BYTES] {
         assert!(pair.ends[0].send_datagram(Priority::Low, &bytes(length, 6)).expect("connected"));
@@ -187,7 +187,7 @@ fn datagrams_arrive_whatever_their_length() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_holds_its_sender_back_and_room_is_told_once() {
+fn a_peer_that_takes_nothing_blocks_its_sender_and_room_is_announced_once() {
     let mut pair = Pair::new();
     let mut sent = 0;
     while pair.ends[0].send(Priority::Low, &bytes(1000, sent as u8)) != Err(SendError::Full) {

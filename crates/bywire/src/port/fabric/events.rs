@@ -391,7 +391,7 @@ mod tests {
 
     /// Everything that counts as input is taken. Otherwise the port could never sleep again.
     #[test]
-    fn an_answer_that_nothing_asked_for_ends_the_connection_and_a_part_of_one_keeps_nobody_awake() {
+    fn an_unrequested_answer_ends_the_connection_and_a_partial_one_keeps_no_port_awake() {
         let port = PortOptions::default();
         let mut resources = Resources::new(&port);
         let terms = terms(([127, 0, 0, 1], 1).into(), 2, &port);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_become_rarer_while_they_bring_nothing() {
+    fn the_polling_interval_grows_while_nothing_arrives() {
         let mut look = Look::default();
         assert!(look.is_due(false) && look.is_due(false));
         look.found(false);

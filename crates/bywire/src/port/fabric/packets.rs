@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_takes_packets_of_one_length_and_a_shorter_one_behind_them() {
+    fn one_call_sends_packets_of_one_length_and_a_shorter_last_one() {
         assert_eq!(runs(&[]), []);
         assert_eq!(runs(&[10, 10, 4, 10, 20]), [(0..24, 10), (24..34, 10), (34..54, 20)]);
         assert_eq!(runs(&[1200; 130]).len(), 3);

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_do_not_fit_into_one_packet_come_in_several() {
+    fn connections_that_exceed_one_packet_are_listed_in_several() {
         let (mut service, node, _directory) = registered((0..3000).map(kept).collect());
         let mut numbers = Vec::new();
         for _ in 0..100 {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_swallows_nothing_that_the_node_has_to_know() {
+    fn a_full_socket_loses_no_notice_for_the_node() {
         let (mut service, node, _directory) = registered(Vec::new());
         for connection in 0..10_000 {
             service.tell(&Request::Release { connection });
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_the_node_is_erased_once_it_is_read() {
+    fn a_packet_of_the_node_is_erased_after_reading() {
         let notice = Notice::Registered { node: "secret".to_owned() };
         let mut bytes = to_bytes(&notice).expect("short");
         assert_eq!(take_notice(&mut bytes), Ok(notice));

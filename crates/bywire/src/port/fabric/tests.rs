@@ -42,7 +42,7 @@ fn register(scene: &mut Scene) -> Socket {
 }
 
 #[test]
-fn names_admit_and_numbers_do_not() {
+fn users_are_admitted_by_name_and_not_by_number() {
     let names = Names { user: Some("ann".to_owned()), group: Some("render".to_owned()) };
     assert!(names.is_family("ann") && names.is_family("root"));
     assert!(!names.is_family("bob") && !names.is_family("") && !names.is_family("0"));
@@ -56,7 +56,7 @@ fn names_admit_and_numbers_do_not() {
 }
 
 #[test]
-fn joined_packets_of_two_connections_are_both_dealt_with() {
+fn coalesced_packets_of_two_connections_are_both_handled() {
     let mut scene = Scene::new(PortOptions::default());
     let (mut one, mut other) = (scene.meet(), scene.meet());
     one.say(Lane::High, b"first");
@@ -122,7 +122,7 @@ fn is_given_up(what: impl FnOnce(&mut Scene, &mut super::scene::Played)) {
 }
 
 #[test]
-fn silence_is_noticed_where_a_lane_has_no_credit() {
+fn a_silent_peer_is_detected_while_a_lane_has_no_credit() {
     is_given_up(|scene, played| {
         let data = vec![1; 4 << 20];
         scene.port.send_buffer(played.peer, Priority::Low, data, Confirm::Copied).expect("token");
@@ -130,14 +130,14 @@ fn silence_is_noticed_where_a_lane_has_no_credit() {
 }
 
 #[test]
-fn silence_is_noticed_where_a_get_is_not_answered() {
+fn a_silent_peer_is_detected_while_a_get_is_pending() {
     is_given_up(|scene, played| {
         scene.port.get(played.peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("token");
     });
 }
 
 #[test]
-fn a_peer_that_answers_is_kept_however_long_its_program_takes() {
+fn a_responding_peer_is_kept_while_its_program_is_slow() {
     let options = PortOptions { unreachable_after: Duration::from_millis(300), ..PortOptions::default() };
     let mut scene = Scene::new(options);
     let mut played = scene.meet();
@@ -170,7 +170,7 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
 }
 
 #[test]
-fn whoever_goes_to_sleep_looks_at_the_socket_first() {
+fn a_port_reads_its_socket_before_it_sleeps() {
     let mut scene = Scene::new(PortOptions::default());
     let mut played = scene.meet();
     scene.until(|port, _| port.arm());
@@ -183,7 +183,7 @@ fn whoever_goes_to_sleep_looks_at_the_socket_first() {
 }
 
 #[test]
-fn a_port_is_dropped_in_time_while_strangers_fill_its_socket() {
+fn a_port_is_dropped_in_time_while_unknown_senders_fill_its_socket() {
     let mut scene = Scene::new(PortOptions { linger: Duration::from_millis(300), ..PortOptions::default() });
     let played = scene.meet();
     scene.port.send(played.peer, Priority::High, b"good-bye").expect("room");
@@ -214,7 +214,7 @@ fn a_port_is_dropped_in_time_while_strangers_fill_its_socket() {
 }
 
 #[test]
-fn a_port_that_is_dropped_hears_that_a_peer_is_dead() {
+fn a_dropped_port_is_told_of_a_dead_peer() {
     let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
     let played = scene.meet();
     let node = register(&mut scene);
@@ -228,7 +228,7 @@ fn a_port_that_is_dropped_hears_that_a_peer_is_dead() {
 }
 
 #[test]
-fn a_peer_with_many_messages_does_not_shut_out_another_one() {
+fn a_peer_with_many_messages_does_not_starve_another_one() {
     let mut scene = Scene::new(PortOptions::default());
     let (mut busy, mut other) = (scene.meet(), scene.meet());
     scene.until(|_, _| {
@@ -250,7 +250,7 @@ fn a_peer_with_many_messages_does_not_shut_out_another_one() {
 }
 
 #[test]
-fn room_for_a_datagram_is_told_when_there_is_some() {
+fn room_for_a_datagram_is_announced_when_available() {
     let mut scene = Scene::new(PortOptions::default());
     let mut played = scene.meet();
     let peer = played.peer;
@@ -266,7 +266,7 @@ fn room_for_a_datagram_is_told_when_there_is_some() {
 }
 
 #[test]
-fn a_node_that_never_answers_holds_no_connect_for_ever() {
+fn a_connect_to_a_silent_node_times_out() {
     for is_registered in [false, true] {
         let mut scene = Scene::new(PortOptions::default());
         let _node = if is_registered { Some(register(&mut scene)) } else { None };
@@ -312,7 +312,7 @@ fn memory_of_an_idle_peer_is_given_back() {
 }
 
 #[test]
-fn a_large_window_that_was_refused_is_asked_for_again() {
+fn a_refused_large_window_is_requested_again() {
     let mut scene = Scene::new(PortOptions::default());
     let (one, other) = (scene.meet(), scene.meet());
     scene.far(one.peer).wire.open_large_window();
@@ -343,7 +343,7 @@ fn a_window_grows_in_the_middle_of_the_first_long_message() {
 }
 
 #[test]
-fn the_first_packet_of_a_peer_is_acknowledged_before_the_program_hears_of_it() {
+fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
     let mut scene = Scene::new(PortOptions::default());
     let mut played = scene.meet();
     let Some(Slot::Wire(far)) = scene.port.slots.replace(played.peer, Slot::Free { last: None }) else {

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_comes_first_and_each_once() {
+    fn deadlines_expire_once_and_in_order() {
         let mut timers = Timers::default();
         timers.set(7, 300);
         timers.set(3, 200);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_that_move_cost_no_memory_for_ever() {
+    fn moving_deadlines_use_bounded_memory() {
         let mut timers = Timers::default();
         for now in 0..100_000 {
             timers.set(1, now + 50);
@@ -97,7 +97,7 @@ mod tests {
         assert!(timers.heap.len() <= 2, "{}", timers.heap.len());
     }
     #[test]
-    fn a_late_deadline_behind_many_early_ones_is_remembered_once() {
+    fn a_late_deadline_behind_many_early_ones_is_stored_once() {
         let mut timers = Timers::default();
         for now in 0..100_000 {
             timers.set(1, now + 1_000_000_000);
