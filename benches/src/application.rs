@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::geteuid;
 
-use crate::carried::{End, Stage, Way, find, port};
+use crate::carried::{End, Mode, Testbed, find, port};
 use crate::contest::{Contestant, Taken};
 
 /// PostgreSQL accepts connections by then.
@@ -18,7 +18,7 @@ const RECOVERY: Duration = Duration::from_secs(20);
 const NOBODY: &str = "65534";
 
 /// Redis under `clients` load generators of so many connections each: series `name`, GETs per second of all together.
-pub fn redis(name: &str, way: Way, clients: usize, connections: u32) -> Contestant {
+pub fn redis(name: &str, mode: Mode, clients: usize, connections: u32) -> Contestant {
     let requests = 100_000 / clients;
     let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
     let command = if clients > 1 { format!("{clients} × {words}, ends not pinned") } else { words };
@@ -26,7 +26,7 @@ pub fn redis(name: &str, way: Way, clients: usize, connections: u32) -> Contesta
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (server, benchmark) = (server.display().to_string(), benchmark.display().to_string());
-        let (stage, port, pinned) = (Stage::new(way)?, port()?, clients == 1);
+        let (testbed, port, pinned) = (Testbed::new(mode)?, port()?, clients == 1);
         let port_word = port.to_string();
         let words = [
             &server,
@@ -39,28 +39,28 @@ pub fn redis(name: &str, way: Way, clients: usize, connections: u32) -> Contesta
             "--appendonly",
             "no",
             "--dir",
-            &stage.place(""),
+            &testbed.place(""),
         ];
-        let _server = stage.serve(stage.command(End::Server, pinned, &words), port)?;
+        let _server = testbed.serve(testbed.command(End::Server, pinned, &words), port)?;
         let (connections, requests) = (connections.to_string(), requests.to_string());
         let ask = [&benchmark, "-p", &port_word, "-t", "get", "-c", &connections, "-n", &requests, "--csv"];
-        let commands = (0..clients).map(|_| stage.command(End::Client, pinned, &ask)).collect();
-        let printed = stage.ask(commands, connections.parse()?)?;
+        let commands = (0..clients).map(|_| testbed.command(End::Client, pinned, &ask)).collect();
+        let printed = testbed.ask(commands, connections.parse()?)?;
         printed.iter().map(|printed| gets_per_second(printed)).sum()
     })
 }
 
 /// nginx with one worker and a file of 1 KB under wrk with 16 connections: series `name`, requests per second. Where
 /// connections are not kept, each serves one request.
-pub fn nginx(name: &str, way: Way, keeps: bool) -> Contestant {
+pub fn nginx(name: &str, mode: Mode, keeps: bool) -> Contestant {
     let close: &[&str] = if keeps { &[] } else { &["-H", "Connection: close"] };
     let command = format!("wrk -t 1 -c 16 -d 1s {}", close.join(" "));
     contestant(name, command.trim(), move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
         let (nginx, wrk) = (nginx.display().to_string(), wrk.display().to_string());
-        let (stage, port) = (Stage::new(way)?, port()?);
+        let (testbed, port) = (Testbed::new(mode)?, port()?);
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", stage.place(kind))).concat();
+        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", testbed.place(kind))).concat();
         let user = if geteuid().is_root() { "user root;" } else { "" };
         let configuration = format!(
             "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
@@ -68,32 +68,32 @@ pub fn nginx(name: &str, way: Way, keeps: bool) -> Contestant {
                 access_log off; sendfile on; keepalive_requests 100000000; {temporary}
                 server {{ listen 127.0.0.1:{port} backlog=1024; root {}; }}
             }}",
-            stage.place("pid"),
-            stage.place("error"),
-            stage.place(""),
+            testbed.place("pid"),
+            testbed.place("error"),
+            testbed.place(""),
         );
-        fs::write(stage.place("configuration"), configuration)?;
-        fs::write(stage.place("file"), [b'x'; 1024])?;
-        let words = [nginx.as_str(), "-c", &stage.place("configuration")];
-        let _server = stage.serve(stage.command(End::Server, true, &words), port)?;
+        fs::write(testbed.place("configuration"), configuration)?;
+        fs::write(testbed.place("file"), [b'x'; 1024])?;
+        let words = [nginx.as_str(), "-c", &testbed.place("configuration")];
+        let _server = testbed.serve(testbed.command(End::Server, true, &words), port)?;
         let url = format!("http://127.0.0.1:{port}/file");
         let ask = [&[wrk.as_str(), "-t", "1", "-c", "16", "-d", "1s"], close, &[url.as_str()]].concat();
         // What serves one request ends before it is worth it.
         let connections = if keeps { 16 } else { 0 };
-        let printed = stage.ask(vec![stage.command(End::Client, true, &ask)], connections)?;
+        let printed = testbed.ask(vec![testbed.command(End::Client, true, &ask)], connections)?;
         requests_per_second(&printed[0])
     })
 }
 
 /// PostgreSQL under `pgbench -S` over TCP with 4 clients: series `name`, transactions per second.
-pub fn postgresql(name: &str, way: Way) -> Contestant {
+pub fn postgresql(name: &str, mode: Mode) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
     contestant(name, "pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
         let programs = ["postgres", "pgbench", "initdb"].map(|program| find(program, "postgresql"));
         let [postgres, pgbench, initdb] = programs;
         let programs = [postgres?, pgbench?, initdb?].map(|path| path.display().to_string());
         let [postgres, pgbench, initdb] = &programs;
-        let (stage, port) = (Stage::new(way)?, port()?);
+        let (testbed, port) = (Testbed::new(mode)?, port()?);
         let port_word = port.to_string();
         let is_new = cluster.borrow().is_none();
         if is_new {
@@ -110,22 +110,22 @@ pub fn postgresql(name: &str, way: Way) -> Contestant {
             "-h",
             "127.0.0.1",
             "-k",
-            &stage.place(""),
+            &testbed.place(""),
             "-c",
             "fsync=off",
         ];
         let words = as_nobody(&words);
-        let _server = stage.serve(stage.command(End::Server, true, &words), port)?;
+        let _server = testbed.serve(testbed.command(End::Server, true, &words), port)?;
         await_ready(&port_word)?;
         let place = ["-h", "127.0.0.1", "-p", &port_word, "-U", "tester"];
         let ask = |words: &[&str]| {
             let words = [&[pgbench.as_str()], &place[..], words, &["postgres"]].concat();
-            stage.command(End::Client, true, &as_nobody(&words))
+            testbed.command(End::Client, true, &as_nobody(&words))
         };
         if is_new {
-            stage.ask(vec![ask(&["-i", "-q", "-s", "1"])], 0)?;
+            testbed.ask(vec![ask(&["-i", "-q", "-s", "1"])], 0)?;
         }
-        let printed = stage.ask(vec![ask(&["-S", "-n", "-c", "4", "-T", "1"])], 4)?;
+        let printed = testbed.ask(vec![ask(&["-S", "-n", "-c", "4", "-T", "1"])], 4)?;
         transactions_per_second(&printed[0])
     })
 }

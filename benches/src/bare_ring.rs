@@ -24,7 +24,7 @@ const MESSAGES: u64 = 2_000_000;
 const ROUND_TRIPS: u64 = 4_000;
 /// Round trips that are timed one by one.
 const TIMED_ROUND_TRIPS: u64 = 200_000;
-/// Turns in which the producer fills half of the ring while the consumer looks away, and the other way round.
+/// Turns in which the producer fills half of the ring while the consumer looks away, and the reverse.
 const TURNS: u64 = 2_000;
 
 #[repr(align(64))]
@@ -61,7 +61,7 @@ pub const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// What one measurement does.
 #[derive(Clone, Copy)]
-pub struct Way {
+pub struct Variant {
     /// What follows each message.
     pub publication: Publication,
     /// Stores of the producer's own beside each message.
@@ -74,8 +74,8 @@ pub struct Way {
 
 /// As a port's lanes do it: a reader that cannot write, lines claimed early, and a look at whether the reader sleeps
 /// behind each message, which must not pass it.
-pub const AS_A_PORT: Way =
-    Way { publication: Publication::Locked, stores: 12, claim: Claim::Stores, reader: ProtFlags::READ };
+pub const AS_A_PORT: Variant =
+    Variant { publication: Publication::Locked, stores: 12, claim: Claim::Stores, reader: ProtFlags::READ };
 
 /// How a message is published before the next one begins.
 #[derive(Clone, Copy)]
@@ -194,7 +194,7 @@ fn run<T: Send + 'static>(
     Ok(consumer.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))??)
 }
 
-/// A line's way from core to core, over all lines of a ring.
+/// The transfer of a line from core to core, over all lines of a ring.
 pub fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
     let (there, back) = (Ring::new(WRITABLE)?, Ring::new(WRITABLE)?);
     let (taken, answered) = (Arc::clone(&there), Arc::clone(&back));
@@ -218,8 +218,8 @@ pub fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
 }
 
 /// Millions of messages a second, the consumer at the producer's heels.
-pub fn rate(cores: (u32, u32), way: Way) -> Result<f64> {
-    let ring = Ring::new(way.reader)?;
+pub fn rate(cores: (u32, u32), variant: Variant) -> Result<f64> {
+    let ring = Ring::new(variant.reader)?;
     let taken = Arc::clone(&ring);
     let consume = move || {
         let (start, mut sum) = (Instant::now(), 0u64);
@@ -241,18 +241,18 @@ pub fn rate(cores: (u32, u32), way: Way) -> Result<f64> {
                 // Acquire: pairs with the release store of the consumer's.
                 freed = ring.freed.0[0].load(Ordering::Acquire);
             }
-            own[..way.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
+            own[..variant.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
             ring.publish(position);
-            way.publication.order(&own[15]);
-            ring.claim(position, way.claim);
+            variant.publication.order(&own[15]);
+            ring.claim(position, variant.claim);
         }
     })
 }
 
 /// Nanoseconds to write and to read a message, where both ends are never at the same lines at one time.
-pub fn in_turn(cores: (u32, u32), way: Way) -> Result<(f64, f64)> {
+pub fn in_turn(cores: (u32, u32), variant: Variant) -> Result<(f64, f64)> {
     let half = LINES as u64 / 2;
-    let (ring, turn) = (Ring::new(way.reader)?, Arc::new(AtomicU64::new(0)));
+    let (ring, turn) = (Ring::new(variant.reader)?, Arc::new(AtomicU64::new(0)));
     let (taken, taken_turn) = (Arc::clone(&ring), Arc::clone(&turn));
     let spent = Arc::new(AtomicU64::new(0));
     let written = Arc::clone(&spent);
@@ -281,10 +281,10 @@ pub fn in_turn(cores: (u32, u32), way: Way) -> Result<(f64, f64)> {
             await_turn(&turn, 2 * round);
             let start = Instant::now();
             for index in 0..half {
-                own[..way.stores].iter().for_each(|word| word.store(index, Ordering::Relaxed));
+                own[..variant.stores].iter().for_each(|word| word.store(index, Ordering::Relaxed));
                 ring.publish(round * half + index);
-                way.publication.order(&own[15]);
-                ring.claim(round * half + index, way.claim);
+                variant.publication.order(&own[15]);
+                ring.claim(round * half + index, variant.claim);
             }
             written.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             // Release: pairs with the acquire load in `await_turn`.
@@ -294,17 +294,17 @@ pub fn in_turn(cores: (u32, u32), way: Way) -> Result<(f64, f64)> {
     Ok((spent.load(Ordering::Relaxed) as f64 / (TURNS * half) as f64, read))
 }
 
-/// The median half-RTT where each round trip is timed by the laboratory's clock and both ends do as `way` says.
-pub fn timed_half_rtt_ns(cores: (u32, u32), way: Way) -> Result<f64> {
-    let (there, back) = (Ring::new(way.reader)?, Ring::new(way.reader)?);
+/// The median half-RTT where each round trip is timed by the laboratory's clock and both ends behave as `variant` says.
+pub fn timed_half_rtt_ns(cores: (u32, u32), variant: Variant) -> Result<f64> {
+    let (there, back) = (Ring::new(variant.reader)?, Ring::new(variant.reader)?);
     let (taken, answered) = (Arc::clone(&there), Arc::clone(&back));
     let median_ns = Arc::new(AtomicU64::new(0));
     let found = Arc::clone(&median_ns);
     let send = move |ring: &Ring, own: &[AtomicU64; 16], position: u64| {
-        own[..way.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
+        own[..variant.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
         ring.publish(position);
-        way.publication.order(&own[15]);
-        ring.claim(position, way.claim);
+        variant.publication.order(&own[15]);
+        ring.claim(position, variant.claim);
     };
     let answer = move || {
         let own = [const { AtomicU64::new(0) }; 16];

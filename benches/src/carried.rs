@@ -1,5 +1,5 @@
-//! What programs are started with whose connections are to be carried, or not: the way of each end, a service of their
-//! own, and cores.
+//! Programs whose connections are to be carried, or not: how their ends are started, with a service and cores of their
+//! own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How the two ends of connections are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Mode {
     /// Both as they are.
     Plain,
     /// Both by `bywire run`.
@@ -40,24 +40,24 @@ pub enum End {
 }
 
 /// Both ends' directory and, where one of them is carried, its means.
-pub struct Stage {
-    way: Way,
+pub struct Testbed {
+    mode: Mode,
     launch: Launch,
     service: Option<Child>,
     directory: tempfile::TempDir,
 }
 
-impl Stage {
+impl Testbed {
     /// With a fresh directory, which everybody may enter.
     ///
     /// # Errors
     /// No library beside this program, or no service.
-    pub fn new(way: Way) -> Result<Self> {
+    pub fn new(mode: Mode) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777))?;
         let launch = Launch::new(directory.path(), &launch::find_library()?)?;
-        let service = match way {
-            Way::Plain => None,
+        let service = match mode {
+            Mode::Plain => None,
             _ => Some(launch.start_service(Command::new(std::env::current_exe()?))?),
         };
         if service.is_some() {
@@ -68,7 +68,7 @@ impl Stage {
                 fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
             }
         }
-        Ok(Self { way, launch, service, directory })
+        Ok(Self { mode, launch, service, directory })
     }
 
     /// A path in the directory.
@@ -86,7 +86,7 @@ impl Stage {
             command.args(["taskset", "-c", &core.to_string()]);
         }
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if self.way == Way::Carried || (self.way == Way::Half && end == End::Server) {
+        if self.mode == Mode::Carried || (self.mode == Mode::Half && end == End::Server) {
             self.launch.prepare(&mut command);
         }
         command
@@ -123,11 +123,11 @@ impl Stage {
         let printed = running.into_iter().map(|running| running.printed("a client", TIMEOUT));
         let printed = printed.collect::<Result<Vec<_>>>()?;
         let carried = self.carried_ever()? - before;
-        if self.way == Way::Carried && carried < connections {
+        if self.mode == Mode::Carried && carried < connections {
             let status = status::ask(self.launch.service())?;
             bail!("{carried} of {connections} connections were carried: {:?}", status.not_carried);
         }
-        ensure!(self.way == Way::Carried || carried == 0, "{carried} connections were carried");
+        ensure!(self.mode == Mode::Carried || carried == 0, "{carried} connections were carried");
         Ok(printed)
     }
 
@@ -151,7 +151,7 @@ impl Drop for Server {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Testbed {
     fn drop(&mut self) {
         if let Some(service) = &mut self.service {
             let _gone_already = service.kill();

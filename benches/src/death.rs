@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the port that is to notice spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum WaitMode {
     /// Asleep in `Port::wait`.
     Waiting,
     /// Calling `Port::poll` again and again.
@@ -29,12 +29,12 @@ pub enum Way {
 }
 
 /// Milliseconds from the end of the process, as its pidfd tells, to the port's event; never below 0.
-pub fn contestant(name: &str, way: Way) -> Result<Contestant> {
+pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
     let series = name.to_owned();
     Ok(Contestant {
         name: name.to_owned(),
         command: format!("benches/musts ({KILLS} kills a round, the slowest counts)"),
-        take: Box::new(move || Ok(Taken::one(&series, slowest(way)?))),
+        take: Box::new(move || Ok(Taken::one(&series, slowest(mode)?))),
     })
 }
 
@@ -50,12 +50,12 @@ pub fn victim(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn slowest(way: Way) -> Result<f64> {
+fn slowest(mode: WaitMode) -> Result<f64> {
     let directory = tempfile::tempdir()?;
     let mut witness = open(directory.path(), Some("witness"))?;
     let mut slowest_ms = 0.0f64;
     for _ in 0..KILLS {
-        slowest_ms = slowest_ms.max(1e3 * notice(&mut witness, directory.path(), way)?.as_secs_f64());
+        slowest_ms = slowest_ms.max(1e3 * notice(&mut witness, directory.path(), mode)?.as_secs_f64());
     }
     Ok(slowest_ms)
 }
@@ -66,27 +66,27 @@ fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
     Ok(Port::open(PortOptions { name, runtime_directory, ..PortOptions::default() })?)
 }
 
-fn notice(witness: &mut Port, directory: &Path, way: Way) -> Result<Duration> {
+fn notice(witness: &mut Port, directory: &Path, mode: WaitMode) -> Result<Duration> {
     let mut victim = ChildGuard::start(VICTIM, directory)?;
-    await_event(witness, Way::Waiting, |event| matches!(event, Event::Connected(_)))?;
+    await_event(witness, WaitMode::Waiting, |event| matches!(event, Event::Connected(_)))?;
     let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let teardown = std::thread::spawn(move || {
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).map(|_| Instant::now())
     });
     victim.0.kill()?;
-    await_event(witness, way, |event| matches!(event, Event::Disconnected { .. }))?;
+    await_event(witness, mode, |event| matches!(event, Event::Disconnected { .. }))?;
     let noticed = Instant::now();
     let torn_down = teardown.join().ok().context("the clock's thread died")??;
     Ok(noticed.saturating_duration_since(torn_down))
 }
 
-fn await_event(port: &mut Port, way: Way, wanted: impl Fn(&Event) -> bool) -> Result<()> {
+fn await_event(port: &mut Port, mode: WaitMode, wanted: impl Fn(&Event) -> bool) -> Result<()> {
     let started = Instant::now();
     loop {
-        let event = match way {
-            Way::Waiting => port.wait(Some(TIMEOUT))?,
-            Way::Polling => port.poll(),
+        let event = match mode {
+            WaitMode::Waiting => port.wait(Some(TIMEOUT))?,
+            WaitMode::Polling => port.poll(),
         };
         match event {
             Some(event) if wanted(&event) => return Ok(()),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_closed_port_is_noticed_either_way() {
-        for way in [Way::Waiting, Way::Polling] {
+        for mode in [WaitMode::Waiting, WaitMode::Polling] {
             let directory = tempfile::tempdir().unwrap();
             let mut witness = open(directory.path(), Some("witness")).unwrap();
             let path = directory.path().to_owned();
@@ -110,7 +110,7 @@ mod tests {
                 let mut port = open(&path, None).unwrap();
                 port.connect(&"localhost/witness".parse::<Address>().unwrap(), TIMEOUT).unwrap();
             });
-            await_event(&mut witness, way, |event| matches!(event, Event::Disconnected { .. })).unwrap();
+            await_event(&mut witness, mode, |event| matches!(event, Event::Disconnected { .. })).unwrap();
             other.join().unwrap();
         }
     }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::carried::{End, Stage, Way};
+use crate::carried::{End, Mode, Testbed};
 use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
 
@@ -28,10 +28,10 @@ const ROUNDS: usize = 40;
 pub fn contestant(name: &str) -> Contestant {
     let series = name.to_owned();
     let take = move || {
-        let more = resident_bytes(Way::Carried)? - resident_bytes(Way::Plain)?;
+        let more = resident_bytes(Mode::Carried)? - resident_bytes(Mode::Plain)?;
         Ok(Taken::one(&series, more / CONNECTIONS as f64))
     };
-    let command = format!("benches/sockets ({CONNECTIONS} connections after {ROUNDS} bytes each way)");
+    let command = format!("benches/sockets ({CONNECTIONS} connections after {ROUNDS} bytes each mode)");
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
@@ -91,11 +91,11 @@ fn allow_descriptors() -> Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).context("too few descriptors")
 }
 
-fn resident_bytes(way: Way) -> Result<f64> {
-    let stage = Stage::new(way)?;
+fn resident_bytes(mode: Mode) -> Result<f64> {
+    let testbed = Testbed::new(mode)?;
     let this = std::env::current_exe()?.display().to_string();
     let begin = |end: End, words: &[&str]| -> Result<_> {
-        let mut command = stage.command(end, true, words);
+        let mut command = testbed.command(end, true, words);
         let mut running = ChildGuard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
         let output = running.0.stdout.take().context("a process without output")?;
         Ok((running, BufReader::new(output).lines()))

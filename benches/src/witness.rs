@@ -8,7 +8,7 @@ use crate::ethernet::{self, Ends, Join};
 
 /// How the two ends of a witness are joined.
 #[derive(Clone)]
-pub enum Way {
+pub enum Network {
     /// Two processes of this machine's own network.
     Loopback,
     /// Two namespaces.
@@ -26,13 +26,13 @@ const SOCKPERF_PORT: &str = "5202";
 
 /// One TCP connection of iperf3 with `options` of its client, after a second that is left out: series `name`, received bytes
 /// per second.
-pub fn iperf3(name: &str, way: Way, options: &'static [&str]) -> Contestant {
+pub fn iperf3(name: &str, network: Network, options: &'static [&str]) -> Contestant {
     let block = IPERF3_BLOCK_BYTES.to_string();
     let fixed = ["-l", &block, "-O", "1", "-t", "1"].map(str::to_owned);
     let told: Vec<String> = fixed.into_iter().chain(options.iter().map(|word| (*word).to_owned())).collect();
     let command = format!("iperf3 -c TARGET {}", told.join(" "));
     ethernet::witness(name, &command, "iperf3", move || {
-        way.between(|ends| {
+        network.between(|ends| {
             let mut client = vec!["iperf3", "-c", &ends.address, "-J"];
             client.extend(told.iter().map(String::as_str));
             ethernet::received(&ends.converse(&["iperf3", "-s"], &client)?)
@@ -41,11 +41,11 @@ pub fn iperf3(name: &str, way: Way, options: &'static [&str]) -> Contestant {
 }
 
 /// A ping-pong of sockperf over TCP: series `name`, half-RTT in ns.
-pub fn sockperf(name: &str, way: Way) -> Contestant {
+pub fn sockperf(name: &str, network: Network) -> Contestant {
     let size = SOCKPERF_BYTES.to_string();
     let command = format!("sockperf pp --tcp -i TARGET -t 1 -m {size}");
     ethernet::witness(name, &command, "sockperf", move || {
-        way.between(|ends| {
+        network.between(|ends| {
             let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
             let client = ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
             let client = [&client[..], &["-t", "1", "-m", &size]].concat();
@@ -54,7 +54,7 @@ pub fn sockperf(name: &str, way: Way) -> Contestant {
     })
 }
 
-impl Way {
+impl Network {
     fn between(&self, measure: impl Fn(&Ends) -> Result<f64>) -> Result<f64> {
         match self {
             Self::Loopback => measure(&Ends::of_this_machine()),

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bywire_benches::bare_ring::{Claim, Publication, WRITABLE, Way, half_rtt_ns, in_turn, rate};
+use bywire_benches::bare_ring::{Claim, Publication, Variant, WRITABLE, half_rtt_ns, in_turn, rate};
 use bywire_measure::{exit_status, pin};
 use rustix::mm::ProtFlags;
 
@@ -22,25 +22,25 @@ fn measure() -> Result<()> {
     for round in 0..rounds {
         for (publication, name) in Publication::ALL {
             for stores in [0, 12] {
-                let way = Way { publication, stores, claim: Claim::Late, reader: WRITABLE };
-                print(round, cores, way, &format!("{name}, {stores} stores beside"))?;
+                let variant = Variant { publication, stores, claim: Claim::Late, reader: WRITABLE };
+                print(round, cores, variant, &format!("{name}, {stores} stores beside"))?;
             }
         }
         for (reader, mapping) in [(WRITABLE, "writable"), (ProtFlags::READ, "read-only")] {
             for (claim, name) in Claim::ALL {
-                let way = Way { publication: Publication::Locked, stores: 12, claim, reader };
-                print(round, cores, way, &format!("reader's mapping {mapping}, {name}"))?;
+                let variant = Variant { publication: Publication::Locked, stores: 12, claim, reader };
+                print(round, cores, variant, &format!("reader's mapping {mapping}, {name}"))?;
             }
         }
     }
     Ok(())
 }
 
-/// Measures one way and prints it, between two looks at how far the cores are.
-fn print(round: u32, cores: (u32, u32), way: Way, name: &str) -> Result<()> {
+/// Measures one variant and prints it, between two looks at how far the cores are.
+fn print(round: u32, cores: (u32, u32), variant: Variant, name: &str) -> Result<()> {
     let before = half_rtt_ns(cores)?;
-    let rate = rate(cores, way)?;
-    let (write, read) = in_turn(cores, way)?;
+    let rate = rate(cores, variant)?;
+    let (write, read) = in_turn(cores, variant)?;
     let after = half_rtt_ns(cores)?;
     println!(
         "round {round}: line {before:.0} and {after:.0} ns; {name}: {rate:.1} M/s; in turn {write:.1} ns to write, \

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bywire_benches::contest::Contest;
-use bywire_benches::death::{self, Way};
+use bywire_benches::death::{self, WaitMode};
 use bywire_benches::must::Basis::{Median, Over, Worst};
 use bywire_benches::must::Bound::{AtLeast, AtMost};
 use bywire_benches::must::{self, Must};
@@ -107,8 +107,8 @@ fn contestants(pair_seconds: f64) -> Contest {
     contest.add("ucx", ucx::latency("ucx", 8, 1_000_000));
     contest.add("bare", Ok(bare_copy::contestant("bare", pair_seconds)));
     contest.add("bare ring", Ok(bare_ring::contestant("bare ring")));
-    contest.add("notice waiting", death::contestant("notice waiting", Way::Waiting));
-    contest.add("notice polling", death::contestant("notice polling", Way::Polling));
+    contest.add("notice waiting", death::contestant("notice waiting", WaitMode::Waiting));
+    contest.add("notice polling", death::contestant("notice polling", WaitMode::Polling));
     contest.add("idle", idle::contestant("idle"));
     contest
 }

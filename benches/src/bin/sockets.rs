@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use bywire_benches::application::{nginx, postgresql, redis};
-use bywire_benches::carried::Way;
+use bywire_benches::carried::Mode;
 use bywire_benches::contest::Contest;
 use bywire_benches::must::Basis::{Median, Over};
 use bywire_benches::must::Bound::{AtLeast, AtMost};
@@ -80,15 +80,15 @@ fn contestants(pair_seconds: f64) -> Contest {
     }
     let asleep = Request { size_bytes: Some(1), spin: Some(false), ..Request::new("sock", "rr") };
     contest.add("rr sock asleep", lab::contestant("rr sock asleep", asleep, pair_seconds));
-    for (way, name) in [(Way::Plain, "plain"), (Way::Carried, "carried")] {
+    for (mode, name) in [(Mode::Plain, "plain"), (Mode::Carried, "carried")] {
         let named = |what: &str| format!("{what} {name}");
-        contest.add(&named("redis"), Ok(redis(&named("redis"), way, 1, 50)));
-        contest.add(&named("nginx"), Ok(nginx(&named("nginx"), way, true)));
-        contest.add(&named("one request"), Ok(nginx(&named("one request"), way, false)));
-        contest.add(&named("postgresql"), Ok(postgresql(&named("postgresql"), way)));
-        contest.add(&named("four clients"), Ok(redis(&named("four clients"), way, 4, 1)));
+        contest.add(&named("redis"), Ok(redis(&named("redis"), mode, 1, 50)));
+        contest.add(&named("nginx"), Ok(nginx(&named("nginx"), mode, true)));
+        contest.add(&named("one request"), Ok(nginx(&named("one request"), mode, false)));
+        contest.add(&named("postgresql"), Ok(postgresql(&named("postgresql"), mode)));
+        contest.add(&named("four clients"), Ok(redis(&named("four clients"), mode, 4, 1)));
     }
-    contest.add("redis half", Ok(redis("redis half", Way::Half, 1, 50)));
+    contest.add("redis half", Ok(redis("redis half", Mode::Half, 1, 50)));
     contest.add("resident", Ok(resident::contestant("resident")));
     contest
 }

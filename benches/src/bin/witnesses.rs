@@ -7,7 +7,7 @@ use bywire_benches::contest::Contest;
 use bywire_benches::ethernet;
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
-use bywire_benches::witness::{self, Way};
+use bywire_benches::witness::{self, Network};
 use bywire_measure::ethernet::{FrameLink, Link};
 use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
@@ -152,10 +152,10 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
             Request { size_bytes: Some(size_bytes), ..request }
         };
         let way = match *link {
-            None => Way::Loopback,
+            None => Network::Loopback,
             Some(link) => {
                 let frame_link = FrameLink { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
-                Way::Joined(Rc::new(move || frame_link.open()))
+                Network::Joined(Rc::new(move || frame_link.open()))
             }
         };
         let like = Request {
