@@ -18,12 +18,12 @@ const FAULTS: [&str; 18] = [
     "network: packets that met no socket",
     "network: packets too long for the path",
     "network: paths that become narrower",
-    "world: a low lane that stands",
-    "world: an end that crashes",
-    "world: an end that stalls",
-    "world: datagrams that never came",
-    "world: high bytes while the low lane stands full",
-    "world: packets of an earlier life",
+    "simulation: a low lane that stands",
+    "simulation: an end that crashes",
+    "simulation: an end that stalls",
+    "simulation: datagrams that never came",
+    "simulation: high bytes while the low lane stands full",
+    "simulation: packets of an earlier life",
 ];
 
 /// Counts by name.

@@ -129,7 +129,7 @@ impl End {
         for mut packet in batch {
             let receipt = self.connection.receive(now_ns, &mut packet.bytes);
             let is_strange = packet.life != self.source.life;
-            counts.add_fault("world: packets of an earlier life", is_strange.into());
+            counts.add_fault("simulation: packets of an earlier life", is_strange.into());
             match receipt {
                 Receipt::Taken if packet.is_damaged => return Err("a damaged packet was taken".to_owned()),
                 Receipt::Taken if is_strange => {
@@ -224,7 +224,7 @@ impl End {
             return Err(format!("wrong bytes came on the {lane:?} lane from {at} on"));
         }
         if lane == Lane::High && length > 0 && self.is_low_full(scenario) {
-            counts.add_fault("world: high bytes while the low lane stands full", length as u64);
+            counts.add_fault("simulation: high bytes while the low lane stands full", length as u64);
         }
         self.consumed[lane as usize] += length as u64;
         self.connection.take(lane, length as u64);

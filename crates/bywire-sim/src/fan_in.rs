@@ -97,7 +97,7 @@ struct End {
     consumed: u64,
 }
 
-struct World {
+struct Simulation {
     plan: FanIn,
     random: StdRng,
     now_ns: u64,
@@ -123,15 +123,16 @@ struct World {
 impl FanIn {
     /// Lets all sources send for the planned time.
     pub fn run(&self, seed: u64) -> Outcome {
-        let mut world = World::new(*self, seed);
-        world.until(self.warm_up_ns);
-        let before: Vec<u64> = world.ends[1].iter().map(|end| end.consumed).collect();
-        world.piece_us.clear();
-        world.packets = [0; 2];
-        world.until(self.warm_up_ns + self.measured_ns);
-        let shares = world.ends[1].iter().zip(before).map(|(end, before)| (end.consumed - before) as f64);
+        let mut simulation = Simulation::new(*self, seed);
+        simulation.until(self.warm_up_ns);
+        let before: Vec<u64> = simulation.ends[1].iter().map(|end| end.consumed).collect();
+        simulation.piece_us.clear();
+        simulation.packets = [0; 2];
+        simulation.until(self.warm_up_ns + self.measured_ns);
+        let shares =
+            simulation.ends[1].iter().zip(before).map(|(end, before)| (end.consumed - before) as f64);
         let shares: Vec<_> = shares.collect();
-        world.outcome(&shares)
+        simulation.outcome(&shares)
     }
 }
 
@@ -151,11 +152,11 @@ fn end(plan: &FanIn, flow: usize, side: Side) -> End {
     End { connection, inbox: Vec::new(), wake_ns: None, pieces: VecDeque::new(), consumed: 0 }
 }
 
-impl World {
+impl Simulation {
     fn new(plan: FanIn, seed: u64) -> Self {
         let ends = [Side::Initiator, Side::Responder]
             .map(|side| (0..plan.sources).map(|flow| end(&plan, flow, side)).collect());
-        let mut world = Self {
+        let mut simulation = Self {
             plan,
             random: StdRng::seed_from_u64(seed),
             now_ns: 0,
@@ -175,11 +176,11 @@ impl World {
         };
         for flow in 0..plan.sources {
             // The sources begin within a millisecond of each other.
-            let at_ns = world.random.random_range(0..1_000_000);
-            world.wake(false, flow, at_ns);
-            world.wake(true, flow, 0);
+            let at_ns = simulation.random.random_range(0..1_000_000);
+            simulation.wake(false, flow, at_ns);
+            simulation.wake(true, flow, 0);
         }
-        world
+        simulation
     }
 
     fn outcome(mut self, shares: &[f64]) -> Outcome {

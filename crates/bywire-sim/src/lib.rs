@@ -12,10 +12,10 @@ pub mod exchange;
 mod fan_in;
 mod network;
 mod scenario;
+mod simulation;
 mod trace;
-mod world;
 
 pub use counts::Counts;
 pub use fan_in::{FanIn, Outcome};
 pub use scenario::Scenario;
-pub use world::{Failure, run, run_traced};
+pub use simulation::{Failure, run, run_traced};

@@ -2,8 +2,8 @@
 
 mod expected;
 mod program;
+mod simulation;
 mod tally;
-mod world;
 
 pub use tally::Counts;
 
@@ -12,7 +12,7 @@ pub use tally::Counts;
 /// # Errors
 /// The broken invariant, with what repeats the run.
 pub fn run(seed: u64) -> Result<Counts, String> {
-    world::World::new(seed).live().map_err(|reason| {
+    simulation::Simulation::new(seed).live().map_err(|reason| {
         format!(
             "seed {seed}: {reason}\nBYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test transfers"
         )

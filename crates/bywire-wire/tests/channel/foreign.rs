@@ -11,7 +11,7 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
 use crate::hostile::make_mac1;
-use crate::world::{SECOND, World, address_of, key_of};
+use crate::simulation::{SECOND, Simulation, address_of, key_of};
 
 const MAC_BYTES: usize = 16;
 const HELLO_PAYLOAD: usize = 1056;
@@ -86,11 +86,11 @@ fn hello(payload: &[u8]) -> (HandshakeState, Vec<u8>) {
 }
 
 /// What the second node answers to a hello with this payload, as its own payload.
-fn answer_to(world: &mut World, payload: &[u8]) -> Option<Vec<u8>> {
+fn answer_to(simulation: &mut Simulation, payload: &[u8]) -> Option<Vec<u8>> {
     let (mut state, packet) = hello(payload);
-    let before = world.recorded.len();
-    world.give(1, address_of(0), &packet);
-    let answer = world.recorded.get(before)?;
+    let before = simulation.recorded.len();
+    simulation.give(1, address_of(0), &packet);
+    let answer = simulation.recorded.get(before)?;
     let mut payload = vec![0; HELLO_BYTES];
     let message = &answer.bytes[HEADER_BYTES..HELLO_BYTES - MAC_BYTES];
     let length = state.read_message(message, &mut payload).expect("it answers this hello");
@@ -101,16 +101,19 @@ fn answer_to(world: &mut World, payload: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn a_node_that_speaks_this_version_and_others_is_answered_as_documented() {
     for versions in [(1, 1), (1, 9), (0, 1)] {
-        let mut world = World::new(2, 40);
+        let mut simulation = Simulation::new(2, 40);
         let hello = payload(versions, GREETING.len() as u16, &GREETING, HELLO_PAYLOAD);
-        let answer = answer_to(&mut world, &hello).expect("an answer");
+        let answer = answer_to(&mut simulation, &hello).expect("an answer");
         assert_eq!(answer.len(), ANSWER_PAYLOAD);
         assert_eq!(answer[..4], [1, 0, 1, 0]);
         let length = usize::from(answer[4]);
         // Boot id and incarnation.
         assert_eq!(answer[6..23], [[1; 16].as_slice(), &[1]].concat());
         assert!(length > 20 && answer[6 + length..].iter().all(|byte| *byte == 0));
-        assert_eq!(world.nodes[1].channels.status(&world.key(0)).expect("known").counts.answers_sent, 1);
+        assert_eq!(
+            simulation.nodes[1].channels.status(&simulation.key(0)).expect("known").counts.answers_sent,
+            1
+        );
     }
 }
 
@@ -118,27 +121,27 @@ fn a_node_that_speaks_this_version_and_others_is_answered_as_documented() {
 fn two_nodes_without_a_common_version_make_no_channel_and_both_report_it() {
     for versions in [(2, 3), (0, 0), (9, u16::MAX)] {
         // The other one asks. What stands behind its versions is nothing that this one understands.
-        let mut world = World::new(2, 41);
+        let mut simulation = Simulation::new(2, 41);
         let hello = payload(versions, u16::MAX, &[0xff; 100], HELLO_PAYLOAD);
-        let answer = answer_to(&mut world, &hello).expect("an answer that names the versions");
+        let answer = answer_to(&mut simulation, &hello).expect("an answer that names the versions");
         assert_eq!(answer[..4], [1, 0, 1, 0]);
-        let counts = world.nodes[1].channels.status(&world.key(0)).expect("known").counts;
+        let counts = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known").counts;
         assert_eq!((counts.other_versions, counts.answers_sent), (1, 0));
-        assert_eq!(world.nodes[1].channels.next_timeout_ns(), None, "nothing waits for a first packet");
+        assert_eq!(simulation.nodes[1].channels.next_timeout_ns(), None, "nothing waits for a first packet");
 
         // The other one is asked.
-        let mut world = World::new(2, 42);
-        world.cut = vec![(address_of(0), address_of(1))];
-        world.connect(0, 1);
-        let hello = world.recorded[0].bytes.clone();
+        let mut simulation = Simulation::new(2, 42);
+        simulation.cut = vec![(address_of(0), address_of(1))];
+        simulation.connect(0, 1);
+        let hello = simulation.recorded[0].bytes.clone();
         let answer = foreign_answer(&hello, &payload(versions, u16::MAX, &[0xff; 100], ANSWER_PAYLOAD));
-        world.give(0, address_of(1), &answer);
-        let node = world.key(1);
-        assert_eq!(world.nodes[0].events, [Event::OtherVersion { node }]);
-        world.run(15 * SECOND);
-        assert_eq!((world.recorded.len(), world.nodes[0].events.len()), (1, 1), "asked less often");
-        world.run(2 * SECOND);
-        assert_eq!(world.recorded.len(), 2);
+        simulation.give(0, address_of(1), &answer);
+        let node = simulation.key(1);
+        assert_eq!(simulation.nodes[0].events, [Event::OtherVersion { node }]);
+        simulation.run(15 * SECOND);
+        assert_eq!((simulation.recorded.len(), simulation.nodes[0].events.len()), (1, 1), "asked less often");
+        simulation.run(2 * SECOND);
+        assert_eq!(simulation.recorded.len(), 2);
     }
 }
 
@@ -170,18 +173,18 @@ fn malformed_greetings_of_a_known_node_get_no_answer_and_make_no_channel() {
         ((1, 1), length, other_number),
     ];
     for (versions, length, greeting) in cases {
-        let mut world = World::new(2, 43);
+        let mut simulation = Simulation::new(2, 43);
         let hello = payload(versions, length, &greeting, HELLO_PAYLOAD);
-        assert_eq!(answer_to(&mut world, &hello), None, "{versions:?} {length} {greeting:?}");
+        assert_eq!(answer_to(&mut simulation, &hello), None, "{versions:?} {length} {greeting:?}");
         if greeting != other_number {
-            let mut world = World::new(2, 44);
-            world.cut = vec![(address_of(0), address_of(1))];
-            world.connect(0, 1);
-            let hello = world.recorded[0].bytes.clone();
+            let mut simulation = Simulation::new(2, 44);
+            simulation.cut = vec![(address_of(0), address_of(1))];
+            simulation.connect(0, 1);
+            let hello = simulation.recorded[0].bytes.clone();
             let answer = foreign_answer(&hello, &payload(versions, length, &greeting, ANSWER_PAYLOAD));
-            world.give(0, address_of(1), &answer);
-            assert!(!world.is_up(0, 1));
-            let counts = world.nodes[0].channels.status(&world.key(1)).expect("known").counts;
+            simulation.give(0, address_of(1), &answer);
+            assert!(!simulation.is_up(0, 1));
+            let counts = simulation.nodes[0].channels.status(&simulation.key(1)).expect("known").counts;
             assert_eq!((counts.answers_refused, counts.answers_received), (1, 0));
         }
     }
@@ -190,7 +193,7 @@ fn malformed_greetings_of_a_known_node_get_no_answer_and_make_no_channel() {
 #[test]
 fn a_known_node_cannot_take_the_place_of_another_one() {
     // It knows both public keys, and its own private key only.
-    let mut world = World::new(3, 45);
+    let mut simulation = Simulation::new(3, 45);
     let hello = payload((1, 1), GREETING.len() as u16, &GREETING, HELLO_PAYLOAD);
     let header = header(PacketKind::Hello, NUMBER, 1);
     let mut state = handshake(&key_of(2), Some(key_of(1).public()), &header);
@@ -200,7 +203,8 @@ fn a_known_node_cannot_take_the_place_of_another_one() {
     packet[HEADER_BYTES + length..].fill(0);
     make_mac1(key_of(1).public(), &mut packet);
     let from: SocketAddr = address_of(0);
-    world.give(1, from, &packet);
-    let counts = [0, 2].map(|of| world.nodes[1].channels.status(&world.key(of)).expect("known").counts);
+    simulation.give(1, from, &packet);
+    let counts =
+        [0, 2].map(|of| simulation.nodes[1].channels.status(&simulation.key(of)).expect("known").counts);
     assert_eq!(counts.map(|counts| counts.hellos_received), [0, 1], "the key counts, and no address");
 }

@@ -6,7 +6,7 @@ use aws_lc_rs::hmac;
 use bywire_wire::channel::{NodeCounts, Strangers};
 use bywire_wire::handshake::{HELLO_BYTES, PrivateKey, PublicKey};
 
-use crate::world::{MS, Numbers, Packet, SECOND, World, address_of, identity_of, key_of};
+use crate::simulation::{MS, Numbers, Packet, SECOND, Simulation, address_of, identity_of, key_of};
 
 const HELLO: u8 = 0xb1;
 const ANSWER: u8 = 0xb2;
@@ -34,78 +34,84 @@ pub fn make_mac1(receiver: PublicKey, packet: &mut [u8]) {
     packet[at..at + MAC_BYTES].copy_from_slice(&mac);
 }
 
-fn counts(world: &World, at: usize, of: usize) -> NodeCounts {
-    world.nodes[at].channels.status(&world.key(of)).expect("it is in the table").counts
+fn counts(simulation: &Simulation, at: usize, of: usize) -> NodeCounts {
+    simulation.nodes[at].channels.status(&simulation.key(of)).expect("it is in the table").counts
 }
 
-fn strangers(world: &World, at: usize) -> Strangers {
-    *world.nodes[at].channels.strangers()
+fn strangers(simulation: &Simulation, at: usize) -> Strangers {
+    *simulation.nodes[at].channels.strangers()
 }
 
 /// What a node remembers, as far as it can be printed. Numbers have different lengths, so it is compared with some slack.
-fn remembered(world: &World, at: usize) -> usize {
-    format!("{:?}", world.nodes[at].channels).len()
+fn remembered(simulation: &Simulation, at: usize) -> usize {
+    format!("{:?}", simulation.nodes[at].channels).len()
 }
 
 /// A node sends its first hello, which does not arrive.
-fn with_a_hello(world: &mut World) -> Packet {
-    world.cut = vec![(address_of(0), address_of(1))];
-    world.connect(0, 1);
-    world.cut.clear();
-    world.recorded.last().expect("a hello").clone()
+fn with_a_hello(simulation: &mut Simulation) -> Packet {
+    simulation.cut = vec![(address_of(0), address_of(1))];
+    simulation.connect(0, 1);
+    simulation.cut.clear();
+    simulation.recorded.last().expect("a hello").clone()
 }
 
 #[test]
 pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
-    let mut world = World::new(2, 20);
+    let mut simulation = Simulation::new(2, 20);
     let mut replays = [0; 4];
-    let script: [&dyn Fn(&mut World); 9] = [
-        &|world| world.connect(0, 1),
-        &|world| world.await_that("up", SECOND, |world| world.is_up(0, 1) && world.is_up(1, 0)),
-        &|world| world.send(0, 1, b"one"),
-        &|world| world.send(1, 0, b"two"),
-        &|world| world.run(12 * SECOND),
+    let script: [&dyn Fn(&mut Simulation); 9] = [
+        &|simulation| simulation.connect(0, 1),
+        &|simulation| {
+            simulation.await_that("up", SECOND, |simulation| simulation.is_up(0, 1) && simulation.is_up(1, 0))
+        },
+        &|simulation| simulation.send(0, 1, b"one"),
+        &|simulation| simulation.send(1, 0, b"two"),
+        &|simulation| simulation.run(12 * SECOND),
         // The other service restarts, so that the channel is another one.
-        &|world| {
-            world.restart(1, identity_of(1, 2));
-            world.connect(1, 0);
-            world.await_that("up again", 9 * SECOND, |world| world.ups(0) == 2 && world.is_up(1, 0));
+        &|simulation| {
+            simulation.restart(1, identity_of(1, 2));
+            simulation.connect(1, 0);
+            simulation.await_that("up again", 9 * SECOND, |simulation| {
+                simulation.ups(0) == 2 && simulation.is_up(1, 0)
+            });
         },
-        &|world| world.send(0, 1, b"three"),
+        &|simulation| simulation.send(0, 1, b"three"),
         // The cable is cut for a while, so that a channel is made anew for the same services.
-        &|world| {
-            world.cut = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
-            world.run(12 * SECOND);
-            world.cut.clear();
-            world.run(10 * SECOND);
+        &|simulation| {
+            simulation.cut = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
+            simulation.run(12 * SECOND);
+            simulation.cut.clear();
+            simulation.run(10 * SECOND);
         },
-        &|world| world.send(1, 0, b"four"),
+        &|simulation| simulation.send(1, 0, b"four"),
     ];
     for action in script {
-        action(&mut world);
-        world.run(20 * MS);
-        let before = [0, 1].map(|node| (world.ups(node), world.downs(node), channels(&world, node)));
-        for packet in world.recorded.clone() {
+        action(&mut simulation);
+        simulation.run(20 * MS);
+        let before =
+            [0, 1].map(|node| (simulation.ups(node), simulation.downs(node), channels(&simulation, node)));
+        for packet in simulation.recorded.clone() {
             replays[usize::from(packet.bytes[0] - HELLO)] += 1;
             let to = usize::from(packet.to == address_of(1));
             for from in [packet.from, stranger()] {
-                world.give(to, from, &packet.bytes);
-                world.give(1 - to, from, &packet.bytes);
-                world.run(3 * MS);
+                simulation.give(to, from, &packet.bytes);
+                simulation.give(1 - to, from, &packet.bytes);
+                simulation.run(3 * MS);
             }
         }
-        let after = [0, 1].map(|node| (world.ups(node), world.downs(node), channels(&world, node)));
+        let after =
+            [0, 1].map(|node| (simulation.ups(node), simulation.downs(node), channels(&simulation, node)));
         assert_eq!(before, after);
     }
-    world.run(SECOND);
-    assert_eq!(world.messages(1, 0), [&b"one"[..], b"three"]);
-    assert_eq!(world.messages(0, 1), [&b"two"[..], b"four"]);
+    simulation.run(SECOND);
+    assert_eq!(simulation.messages(1, 0), [&b"one"[..], b"three"]);
+    assert_eq!(simulation.messages(0, 1), [&b"two"[..], b"four"]);
     assert!(replays[0] > 20 && replays[1] > 20 && replays[3] > 100, "{replays:?}");
-    let peers = [(0, 1), (1, 0)].map(|(at, of)| counts(&world, at, of));
+    let peers = [(0, 1), (1, 0)].map(|(at, of)| counts(&simulation, at, of));
     assert!(peers.iter().any(|counts| counts.hellos_replayed > 0), "{peers:?}");
 
-    fn channels(world: &World, at: usize) -> (u64, SocketAddr, u64) {
-        let status = world.nodes[at].channels.status(&world.key(1 - at)).expect("known");
+    fn channels(simulation: &Simulation, at: usize) -> (u64, SocketAddr, u64) {
+        let status = simulation.nodes[at].channels.status(&simulation.key(1 - at)).expect("known");
         status.channel.map_or((0, stranger(), 0), |channel| {
             (status.counts.channels, channel.address, channel.incarnation)
         })
@@ -116,45 +122,45 @@ pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
 pub fn replayed_hellos_of_an_earlier_service_do_not_exclude_the_present_one() {
     // Every hello is preceded and followed by all hellos of six earlier incarnations, some of which the other node has
     // never seen.
-    let mut world = World::new(2, 21);
+    let mut simulation = Simulation::new(2, 21);
     let mut old = Vec::new();
     for start in 1..=6 {
-        world.restart(0, identity_of(0, start));
-        world.cut = if start % 2 == 0 { vec![(address_of(0), address_of(1))] } else { Vec::new() };
-        world.connect(0, 1);
-        world.run(SECOND);
-        old.extend(world.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
+        simulation.restart(0, identity_of(0, start));
+        simulation.cut = if start % 2 == 0 { vec![(address_of(0), address_of(1))] } else { Vec::new() };
+        simulation.connect(0, 1);
+        simulation.run(SECOND);
+        old.extend(simulation.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
     }
     assert!(old.len() >= 6);
     // Those of the present one which did not arrive are old as well.
-    world.run(30 * SECOND);
-    world.restart(0, identity_of(0, 7));
-    world.cut = vec![(address_of(0), address_of(1))];
-    world.connect(0, 1);
-    world.run(SECOND);
-    old.extend(world.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
-    world.cut.clear();
+    simulation.run(30 * SECOND);
+    simulation.restart(0, identity_of(0, 7));
+    simulation.cut = vec![(address_of(0), address_of(1))];
+    simulation.connect(0, 1);
+    simulation.run(SECOND);
+    old.extend(simulation.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
+    simulation.cut.clear();
     // They come at the other node as fast as it takes them without asking for cookies, in a long round trip.
-    world.faults.delay_ns = (50 * MS, 50 * MS + 1);
-    let (ups, until_ns) = (world.ups(0), world.now_ns + 5 * SECOND);
-    while !(world.ups(0) > ups && world.is_up(1, 0)) {
-        assert!(world.now_ns < until_ns, "the old hellos keep the new one out");
+    simulation.faults.delay_ns = (50 * MS, 50 * MS + 1);
+    let (ups, until_ns) = (simulation.ups(0), simulation.now_ns + 5 * SECOND);
+    while !(simulation.ups(0) > ups && simulation.is_up(1, 0)) {
+        assert!(simulation.now_ns < until_ns, "the old hellos keep the new one out");
         for packet in &old {
-            world.give(1, stranger(), &packet.bytes);
+            simulation.give(1, stranger(), &packet.bytes);
         }
-        world.run(45 * MS);
+        simulation.run(45 * MS);
     }
-    assert_eq!(strangers(&world, 1).cookies_sent, 0, "it was the hellos that were told apart");
-    world.send(0, 1, b"here I am");
-    world.await_that("it has come", SECOND, |world| world.messages(1, 0).last().is_some());
+    assert_eq!(strangers(&simulation, 1).cookies_sent, 0, "it was the hellos that were told apart");
+    simulation.send(0, 1, b"here I am");
+    simulation.await_that("it has come", SECOND, |simulation| simulation.messages(1, 0).last().is_some());
 }
 
 #[test]
 pub fn a_hello_with_any_flipped_bit_gets_no_answer() {
-    let mut world = World::new(2, 22);
-    let hello = with_a_hello(&mut world);
-    let receiver = world.key(1);
-    let sent = world.recorded.len();
+    let mut simulation = Simulation::new(2, 22);
+    let hello = with_a_hello(&mut simulation);
+    let receiver = simulation.key(1);
+    let sent = simulation.recorded.len();
     for at in 0..HELLO_BYTES {
         for has_mac in [false, true] {
             let mut packet = hello.bytes.clone();
@@ -164,17 +170,17 @@ pub fn a_hello_with_any_flipped_bit_gets_no_answer() {
             }
             // mac2 is looked at under load only, and what is not looked at is no part of the handshake.
             if at < HELLO_BYTES - MAC_BYTES {
-                world.give(1, hello.from, &packet);
-                world.now_ns += 3 * MS;
+                simulation.give(1, hello.from, &packet);
+                simulation.now_ns += 3 * MS;
             }
         }
-        assert_eq!(world.recorded.len(), sent, "byte {at}");
-        assert_eq!(world.nodes[1].events, []);
+        assert_eq!(simulation.recorded.len(), sent, "byte {at}");
+        assert_eq!(simulation.nodes[1].events, []);
     }
-    let seen = strangers(&world, 1);
+    let seen = strangers(&simulation, 1);
     assert!(seen.without_key > 1000 && seen.unreadable > 1000, "{seen:?}");
-    world.give(1, hello.from, &hello.bytes);
-    assert_eq!(world.recorded.len(), sent + 1, "the hello itself is answered");
+    simulation.give(1, hello.from, &hello.bytes);
+    assert_eq!(simulation.recorded.len(), sent + 1, "the hello itself is answered");
 }
 
 #[test]
@@ -182,102 +188,109 @@ pub fn an_answer_with_any_flipped_bit_makes_no_channel_and_ends_none() {
     // So many forged answers to one hello are looked at.
     const AT_ONCE: usize = 50;
     for first in (0..HELLO_BYTES).step_by(AT_ONCE) {
-        let mut world = World::new(2, 23);
-        let hello = with_a_hello(&mut world);
-        world.cut = vec![(address_of(1), address_of(0))];
-        world.give(1, hello.from, &hello.bytes);
-        let answer = world.recorded.last().expect("an answer").clone();
+        let mut simulation = Simulation::new(2, 23);
+        let hello = with_a_hello(&mut simulation);
+        simulation.cut = vec![(address_of(1), address_of(0))];
+        simulation.give(1, hello.from, &hello.bytes);
+        let answer = simulation.recorded.last().expect("an answer").clone();
         assert_eq!((answer.bytes[0], answer.bytes.len()), (ANSWER, HELLO_BYTES));
         let mut tried = 0;
         for at in first..HELLO_BYTES.min(first + AT_ONCE) {
             let mut packet = answer.bytes.clone();
             packet[at] ^= 1 << (at % 8);
-            world.give(0, answer.from, &packet);
-            make_mac1(world.key(0), &mut packet);
+            simulation.give(0, answer.from, &packet);
+            make_mac1(simulation.key(0), &mut packet);
             if packet != answer.bytes {
-                world.give(0, answer.from, &packet);
+                simulation.give(0, answer.from, &packet);
                 // Not the header: then it is no answer to this hello.
                 tried += u64::from(at >= 16);
             }
-            assert!(!world.is_up(0, 1), "byte {at}");
+            assert!(!simulation.is_up(0, 1), "byte {at}");
         }
-        assert_eq!(counts(&world, 0, 1).answers_refused, tried);
-        world.give(0, answer.from, &answer.bytes);
-        assert!(world.is_up(0, 1), "the answer itself makes it");
+        assert_eq!(counts(&simulation, 0, 1).answers_refused, tried);
+        simulation.give(0, answer.from, &answer.bytes);
+        assert!(simulation.is_up(0, 1), "the answer itself makes it");
     }
 }
 
 #[test]
 pub fn a_channel_packet_with_any_flipped_bit_is_dropped() {
-    let mut world = World::pair(24);
-    world.cut = vec![(address_of(0), address_of(1))];
-    world.send(0, 1, b"message");
-    let packet = world.recorded.last().expect("a packet").clone();
+    let mut simulation = Simulation::pair(24);
+    simulation.cut = vec![(address_of(0), address_of(1))];
+    simulation.send(0, 1, b"message");
+    let packet = simulation.recorded.last().expect("a packet").clone();
     for at in 0..packet.bytes.len() {
         let mut damaged = packet.bytes.clone();
         damaged[at] ^= 1 << (at % 8);
-        world.give(1, packet.from, &damaged);
-        assert_eq!(world.messages(1, 0).len(), 0, "byte {at}");
+        simulation.give(1, packet.from, &damaged);
+        assert_eq!(simulation.messages(1, 0).len(), 0, "byte {at}");
     }
-    assert!(counts(&world, 1, 0).packets_forged > 20);
-    world.give(1, packet.from, &packet.bytes);
-    assert_eq!(world.messages(1, 0), [b"message"]);
+    assert!(counts(&simulation, 1, 0).packets_forged > 20);
+    simulation.give(1, packet.from, &packet.bytes);
+    assert_eq!(simulation.messages(1, 0), [b"message"]);
 }
 
 #[test]
 pub fn a_node_with_a_wrong_key_gets_no_answer_and_both_sides_report_it() {
     // Somebody with a key that is not in the table, who knows the responder's.
-    let mut world = World::new(2, 25);
+    let mut simulation = Simulation::new(2, 25);
     let mut identity = identity_of(0, 1);
     identity.key = key_of(77);
-    world.restart(0, identity);
-    world.connect(0, 1);
-    world.run(6 * SECOND);
-    assert!(world.recorded.iter().all(|packet| packet.from == address_of(0)));
-    let seen = strangers(&world, 1);
+    simulation.restart(0, identity);
+    simulation.connect(0, 1);
+    simulation.run(6 * SECOND);
+    assert!(simulation.recorded.iter().all(|packet| packet.from == address_of(0)));
+    let seen = strangers(&simulation, 1);
     assert_eq!((seen.unknown_keys, seen.last_unknown), (6, Some((key_of(77).public(), address_of(0)))));
-    assert_eq!(counts(&world, 0, 1), NodeCounts { hellos_sent: 6, ..NodeCounts::default() });
+    assert_eq!(counts(&simulation, 0, 1), NodeCounts { hellos_sent: 6, ..NodeCounts::default() });
 
     // Somebody who has another key of the responder.
-    let mut world = World::new(2, 26);
+    let mut simulation = Simulation::new(2, 26);
     let wrong = key_of(88).public();
-    world.nodes[0].channels.add(world.now_ns, wrong, vec![address_of(1)]);
-    world.nodes[0].channels.connect(world.now_ns, &wrong).expect("it is in the table");
-    world.run(6 * SECOND);
-    assert!(world.recorded.len() == 6 && world.recorded.iter().all(|packet| packet.from == address_of(0)));
-    assert_eq!(strangers(&world, 1).without_key, 6);
+    simulation.nodes[0].channels.add(simulation.now_ns, wrong, vec![address_of(1)]);
+    simulation.nodes[0].channels.connect(simulation.now_ns, &wrong).expect("it is in the table");
+    simulation.run(6 * SECOND);
+    assert!(
+        simulation.recorded.len() == 6
+            && simulation.recorded.iter().all(|packet| packet.from == address_of(0))
+    );
+    assert_eq!(strangers(&simulation, 1).without_key, 6);
 }
 
 #[test]
 pub fn nodes_with_different_shared_secrets_make_no_channel_and_the_initiator_reports_it() {
     for (first, second) in [(Some([1; 32]), Some([2; 32])), (Some([1; 32]), None), (None, Some([2; 32]))] {
-        let mut world = World::new(2, 27);
+        let mut simulation = Simulation::new(2, 27);
         for (node, secret) in [first, second].into_iter().enumerate() {
             let mut identity = identity_of(node, 1);
             identity.shared_secret = secret;
-            world.restart(node, identity);
+            simulation.restart(node, identity);
         }
-        world.connect(0, 1);
-        world.run(20 * SECOND);
-        assert!(!world.is_up(0, 1) && !world.is_up(1, 0) && world.ups(0) + world.ups(1) == 0);
-        let counts = counts(&world, 0, 1);
+        simulation.connect(0, 1);
+        simulation.run(20 * SECOND);
+        assert!(
+            !simulation.is_up(0, 1) && !simulation.is_up(1, 0) && simulation.ups(0) + simulation.ups(1) == 0
+        );
+        let counts = counts(&simulation, 0, 1);
         assert!(counts.answers_refused == counts.hellos_sent && counts.answers_received == 0, "{counts:?}");
     }
-    let mut world = World::new(2, 28);
+    let mut simulation = Simulation::new(2, 28);
     for node in 0..2 {
         let mut identity = identity_of(node, 1);
         identity.shared_secret = Some([9; 32]);
-        world.restart(node, identity);
+        simulation.restart(node, identity);
     }
-    world.connect(0, 1);
-    world.await_that("the same secret makes one", MS, |world| world.is_up(0, 1) && world.is_up(1, 0));
+    simulation.connect(0, 1);
+    simulation.await_that("the same secret makes one", MS, |simulation| {
+        simulation.is_up(0, 1) && simulation.is_up(1, 0)
+    });
 }
 
 #[test]
 pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
-    let mut world = World::pair(29);
-    world.run(SECOND);
-    let sent = world.recorded.len();
+    let mut simulation = Simulation::pair(29);
+    simulation.run(SECOND);
+    let sent = simulation.recorded.len();
     let mut numbers = Numbers(1);
     for length in 0..3000usize {
         let mut bytes = vec![0; length % 1500];
@@ -289,33 +302,33 @@ pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
             let length = (bytes.len() as u16).to_le_bytes();
             bytes[2..4].copy_from_slice(&length);
         }
-        world.give(1, stranger(), &bytes);
+        simulation.give(1, stranger(), &bytes);
     }
-    assert_eq!(world.recorded.len(), sent);
+    assert_eq!(simulation.recorded.len(), sent);
     // Several packets in one datagram are all looked at.
-    let hello = with_a_hello(&mut World::new(2, 30));
-    let before = strangers(&world, 1);
-    world.give(1, stranger(), &[&hello.bytes[..], &hello.bytes, b"rest"].concat());
-    let after = strangers(&world, 1);
+    let hello = with_a_hello(&mut Simulation::new(2, 30));
+    let before = strangers(&simulation, 1);
+    simulation.give(1, stranger(), &[&hello.bytes[..], &hello.bytes, b"rest"].concat());
+    let after = strangers(&simulation, 1);
     assert_eq!(after.foreign, before.foreign + 1);
 }
 
 /// Hellos that cannot be opened, by somebody who knows the responder's public key.
 fn flood(
-    world: &mut World,
+    simulation: &mut Simulation,
     numbers: &mut Numbers,
     hellos: u64,
     pause_ns: u64,
     from: impl Fn(u64) -> SocketAddr,
 ) {
-    let receiver = world.key(1);
+    let receiver = simulation.key(1);
     for hello in 0..hellos {
         let mut bytes = vec![0; HELLO_BYTES];
         numbers.fill(&mut bytes);
         bytes[..4].copy_from_slice(&[HELLO, 0, (HELLO_BYTES % 256) as u8, (HELLO_BYTES / 256) as u8]);
         make_mac1(receiver, &mut bytes);
-        world.give(1, from(hello), &bytes);
-        world.now_ns += pause_ns;
+        simulation.give(1, from(hello), &bytes);
+        simulation.now_ns += pause_ns;
     }
 }
 
@@ -325,106 +338,108 @@ fn anybody(hello: u64) -> SocketAddr {
 
 #[test]
 pub fn a_flood_of_hellos_costs_bounded_work_and_no_memory() {
-    let mut world = World::new(2, 31);
+    let mut simulation = Simulation::new(2, 31);
     let mut numbers = Numbers(2);
-    flood(&mut world, &mut numbers, 200, 100_000, anybody);
-    let before = remembered(&world, 1);
-    let began_ns = world.now_ns;
-    flood(&mut world, &mut numbers, 5000, 100_000, anybody);
-    let seconds = (world.now_ns - began_ns) as f64 / SECOND as f64;
-    let seen = strangers(&world, 1);
+    flood(&mut simulation, &mut numbers, 200, 100_000, anybody);
+    let before = remembered(&simulation, 1);
+    let began_ns = simulation.now_ns;
+    flood(&mut simulation, &mut numbers, 5000, 100_000, anybody);
+    let seconds = (simulation.now_ns - began_ns) as f64 / SECOND as f64;
+    let seen = strangers(&simulation, 1);
     assert!((seen.unreadable as f64) < 64.0 + 40.0 + 500.0 * (seconds + 0.1), "{seen:?} in {seconds} s");
     assert_eq!(seen.unreadable + seen.cookies_sent, 5200, "each costs a handshake or a cookie");
-    assert!(remembered(&world, 1).abs_diff(before) < 200, "it grows");
-    let longest = world.recorded.iter().map(|packet| packet.bytes.len()).max();
+    assert!(remembered(&simulation, 1).abs_diff(before) < 200, "it grows");
+    let longest = simulation.recorded.iter().map(|packet| packet.bytes.len()).max();
     assert!(longest < Some(100), "a cookie is short");
 }
 
 #[test]
 pub fn during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address() {
-    let mut world = World::new(2, 32);
+    let mut simulation = Simulation::new(2, 32);
     let mut numbers = Numbers(3);
-    flood(&mut world, &mut numbers, 200, 0, anybody);
-    world.connect(0, 1);
+    flood(&mut simulation, &mut numbers, 200, 0, anybody);
+    simulation.connect(0, 1);
     for _ in 0..400 {
-        flood(&mut world, &mut numbers, 20, 0, anybody);
-        world.run(MS);
+        flood(&mut simulation, &mut numbers, 20, 0, anybody);
+        simulation.run(MS);
     }
-    assert!(world.is_up(0, 1) && world.is_up(1, 0), "it gets through while the flood lasts");
-    let counts = counts(&world, 0, 1);
+    assert!(simulation.is_up(0, 1) && simulation.is_up(1, 0), "it gets through while the flood lasts");
+    let counts = counts(&simulation, 0, 1);
     assert!(counts.cookies_received >= 1 && counts.hellos_sent >= 2, "{counts:?}");
 
     // The hello that has a cookie, from another address.
-    let mut sent = world.recorded.iter().rev().filter(|packet| packet.from == address_of(0));
+    let mut sent = simulation.recorded.iter().rev().filter(|packet| packet.from == address_of(0));
     let hello = sent.find(|packet| packet.bytes[0] == HELLO).expect("a hello").clone();
     assert_ne!(hello.bytes[HELLO_BYTES - MAC_BYTES..], [0; MAC_BYTES]);
-    flood(&mut world, &mut numbers, 200, 0, anybody);
-    let asked = |world: &World| (strangers(world, 1).cookies_sent, self::counts(world, 1, 0).hellos_received);
-    let before = asked(&world);
-    world.give(1, stranger(), &hello.bytes);
-    assert_eq!(asked(&world), (before.0 + 1, before.1));
+    flood(&mut simulation, &mut numbers, 200, 0, anybody);
+    let asked = |simulation: &Simulation| {
+        (strangers(simulation, 1).cookies_sent, self::counts(simulation, 1, 0).hellos_received)
+    };
+    let before = asked(&simulation);
+    simulation.give(1, stranger(), &hello.bytes);
+    assert_eq!(asked(&simulation), (before.0 + 1, before.1));
     // From its own: it is opened, and found to be old.
-    world.give(1, address_of(0), &hello.bytes);
-    assert_eq!(asked(&world), (before.0 + 1, before.1 + 1));
+    simulation.give(1, address_of(0), &hello.bytes);
+    assert_eq!(asked(&simulation), (before.0 + 1, before.1 + 1));
     // Many from its own: no more than one address may cause.
     for _ in 0..100 {
-        world.give(1, address_of(0), &hello.bytes);
+        simulation.give(1, address_of(0), &hello.bytes);
     }
-    assert!(asked(&world).1 - before.1 <= 5);
+    assert!(asked(&simulation).1 - before.1 <= 5);
     // When the secret has changed twice.
-    world.run(250 * SECOND);
-    flood(&mut world, &mut numbers, 200, 0, anybody);
-    let before = asked(&world);
-    world.give(1, address_of(0), &hello.bytes);
-    assert_eq!(asked(&world), (before.0 + 1, before.1));
+    simulation.run(250 * SECOND);
+    flood(&mut simulation, &mut numbers, 200, 0, anybody);
+    let before = asked(&simulation);
+    simulation.give(1, address_of(0), &hello.bytes);
+    assert_eq!(asked(&simulation), (before.0 + 1, before.1));
 }
 
 #[test]
 pub fn a_forged_cookie_is_refused() {
-    let mut world = World::new(2, 33);
+    let mut simulation = Simulation::new(2, 33);
     let mut numbers = Numbers(4);
-    flood(&mut world, &mut numbers, 200, 0, anybody);
-    let hello = with_a_hello(&mut world);
-    world.cut = vec![(address_of(1), address_of(0))];
-    world.give(1, hello.from, &hello.bytes);
-    world.cut.clear();
-    let cookie = world.recorded.last().expect("a cookie").clone();
+    flood(&mut simulation, &mut numbers, 200, 0, anybody);
+    let hello = with_a_hello(&mut simulation);
+    simulation.cut = vec![(address_of(1), address_of(0))];
+    simulation.give(1, hello.from, &hello.bytes);
+    simulation.cut.clear();
+    let cookie = simulation.recorded.last().expect("a cookie").clone();
     assert_eq!(cookie.bytes[0], COOKIE);
     for at in 0..cookie.bytes.len() {
         let mut forged = cookie.bytes.clone();
         forged[at] ^= 1 << (at % 8);
-        world.give(0, cookie.from, &forged);
-        assert_eq!(counts(&world, 0, 1).cookies_received, 0, "byte {at}");
+        simulation.give(0, cookie.from, &forged);
+        assert_eq!(counts(&simulation, 0, 1).cookies_received, 0, "byte {at}");
     }
-    world.give(0, cookie.from, &cookie.bytes);
-    assert_eq!(counts(&world, 0, 1).cookies_received, 1);
+    simulation.give(0, cookie.from, &cookie.bytes);
+    assert_eq!(counts(&simulation, 0, 1).cookies_received, 1);
     // Of another hello.
-    world.cut = vec![(address_of(0), address_of(1))];
-    world.run(SECOND);
-    world.give(0, cookie.from, &cookie.bytes);
-    assert_eq!(counts(&world, 0, 1).cookies_received, 1);
+    simulation.cut = vec![(address_of(0), address_of(1))];
+    simulation.run(SECOND);
+    simulation.give(0, cookie.from, &cookie.bytes);
+    assert_eq!(counts(&simulation, 0, 1).cookies_received, 1);
 }
 
 #[test]
 pub fn a_known_node_that_floods_with_hellos_costs_no_memory_and_ends_no_channel() {
-    let mut world = World::pair(34);
-    world.connect(1, 0);
-    let before = remembered(&world, 1);
+    let mut simulation = Simulation::pair(34);
+    simulation.connect(1, 0);
+    let before = remembered(&simulation, 1);
     for start in 10..400 {
-        let mut rogue = World::new(2, start);
+        let mut rogue = Simulation::new(2, start);
         rogue.restart(0, identity_of(0, start));
         let hello = with_a_hello(&mut rogue);
-        world.give(1, stranger(), &hello.bytes);
-        world.run(3 * MS);
+        simulation.give(1, stranger(), &hello.bytes);
+        simulation.run(3 * MS);
     }
-    let during = remembered(&world, 1);
+    let during = remembered(&simulation, 1);
     assert!(during < before * 24, "eight hellos wait at most: {before} to {during}");
-    world.run(30 * SECOND);
-    assert!(remembered(&world, 1).abs_diff(before) < before / 2, "and they are forgotten");
-    assert!(world.downs(1).is_empty() && world.is_up(1, 0));
-    world.send(1, 0, b"still here");
-    world.run(MS);
-    assert_eq!(world.messages(0, 1), [b"still here"]);
+    simulation.run(30 * SECOND);
+    assert!(remembered(&simulation, 1).abs_diff(before) < before / 2, "and they are forgotten");
+    assert!(simulation.downs(1).is_empty() && simulation.is_up(1, 0));
+    simulation.send(1, 0, b"still here");
+    simulation.run(MS);
+    assert_eq!(simulation.messages(0, 1), [b"still here"]);
 }
 
 #[test]

@@ -5,4 +5,4 @@ mod hostile;
 mod making;
 #[cfg(planted)]
 mod planted;
-mod world;
+mod simulation;

@@ -58,7 +58,7 @@ pub struct Faults {
 
 pub const CLEAN: Faults = Faults { lost: 0, repeated: 0, delay_ns: (50_000, 50_001) };
 
-pub struct World {
+pub struct Simulation {
     pub now_ns: u64,
     pub nodes: Vec<Node>,
     pub faults: Faults,
@@ -87,10 +87,10 @@ pub fn identity_of(node: usize, start: u64) -> Identity {
     Identity { key: key_of(node), shared_secret: None, boot_id: [node as u8; 16], incarnation: start }
 }
 
-impl World {
+impl Simulation {
     /// Nodes that know each other.
     pub fn new(nodes: usize, seed: u64) -> Self {
-        let mut world = Self {
+        let mut simulation = Self {
             now_ns: SECOND,
             nodes: Vec::new(),
             faults: CLEAN,
@@ -102,10 +102,10 @@ impl World {
             serial: 0,
         };
         for node in 0..nodes {
-            let made = world.make(node, nodes, identity_of(node, 1));
-            world.nodes.push(made);
+            let made = simulation.make(node, nodes, identity_of(node, 1));
+            simulation.nodes.push(made);
         }
-        world
+        simulation
     }
 
     fn make(&mut self, node: usize, nodes: usize, identity: Identity) -> Node {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Runs until something is true, and fails if it is not within a time of the world's.
+    /// Runs until something is true, and fails if it is not within a time of the simulation's.
     #[track_caller]
     pub fn await_that(&mut self, what: &str, within_ns: u64, mut is_true: impl FnMut(&Self) -> bool) {
         let until_ns = self.now_ns + within_ns;
@@ -247,9 +247,10 @@ impl World {
 
     /// Two nodes that are connected.
     pub fn pair(seed: u64) -> Self {
-        let mut world = Self::new(2, seed);
-        world.connect(0, 1);
-        world.await_that("both are up", SECOND, |world| world.is_up(0, 1) && world.is_up(1, 0));
-        world
+        let mut simulation = Self::new(2, seed);
+        simulation.connect(0, 1);
+        simulation
+            .await_that("both are up", SECOND, |simulation| simulation.is_up(0, 1) && simulation.is_up(1, 0));
+        simulation
     }
 }

@@ -67,7 +67,7 @@ enum Event {
     },
 }
 
-struct World {
+struct Simulation {
     scenario: Scenario,
     random: StdRng,
     now_ns: u64,
@@ -92,9 +92,9 @@ struct World {
 /// # Errors
 /// [`Failure`], with its trace. The same seed repeats the run.
 pub fn run(seed: u64) -> Result<Counts, Failure> {
-    let mut world = World::new(Scenario::of(seed), None);
-    if world.live().is_ok() {
-        return Ok(world.counts);
+    let mut simulation = Simulation::new(Scenario::of(seed), None);
+    if simulation.live().is_ok() {
+        return Ok(simulation.counts);
     }
     let (mut history, again) = run_traced(seed, LINES);
     history.reason = again.err().unwrap_or_else(|| "failed once, and not when it was run again".to_owned());
@@ -103,14 +103,14 @@ pub fn run(seed: u64) -> Result<Counts, Failure> {
 
 /// Runs the scenario of a seed and shows its last events, even if it succeeds.
 pub fn run_traced(seed: u64, lines: usize) -> (Failure, Result<Counts, String>) {
-    let mut world = World::new(Scenario::of(seed), Some(lines));
-    let end = world.live();
-    let trace = world.trace.map(Trace::into_lines).unwrap_or_default();
+    let mut simulation = Simulation::new(Scenario::of(seed), Some(lines));
+    let end = simulation.live();
+    let trace = simulation.trace.map(Trace::into_lines).unwrap_or_default();
     let reason = end.as_ref().err().map_or("everything holds", |reason| reason).to_owned();
-    (Failure { scenario: Box::new(world.scenario), reason, trace }, end.map(|()| world.counts))
+    (Failure { scenario: Box::new(simulation.scenario), reason, trace }, end.map(|()| simulation.counts))
 }
 
-impl World {
+impl Simulation {
     fn new(scenario: Scenario, lines: Option<usize>) -> Self {
         let mut random = StdRng::seed_from_u64(scenario.seed ^ 0x5eed);
         let [parted, stalled, late] = [(); 3].map(|()| random.random_range(0..2));
@@ -120,7 +120,7 @@ impl World {
             let stalls = scenario.stall_ns > 0 && end == stalled;
             End::new(Source { end, life: 0 }, from_ns, &scenario, stalls, &mut random)
         });
-        let mut world = Self {
+        let mut simulation = Self {
             bound_ns: u64::MAX,
             trace: lines.map(|lines| Trace::new(&scenario, lines)),
             scenario,
@@ -137,9 +137,9 @@ impl World {
             counts: Counts::default(),
             turns: 0,
         };
-        [0, 1].iter().for_each(|end| world.wake(*end, 0));
-        world.plan_crash();
-        world
+        [0, 1].iter().for_each(|end| simulation.wake(*end, 0));
+        simulation.plan_crash();
+        simulation
     }
 
     /// One end crashes and restarts, and its peer is told. Both make the connection anew.
@@ -149,14 +149,14 @@ impl World {
         let [back_ns, told_ns] = self.scenario.back_ns.map(|after_ns| at_ns + after_ns);
         self.add(at_ns, Event::Renew { end, from_ns: back_ns });
         self.add(told_ns, Event::Renew { end: 1 - end, from_ns: told_ns });
-        self.counts.add_fault("world: an end that crashes", 1);
+        self.counts.add_fault("simulation: an end that crashes", 1);
     }
 
     fn live(&mut self) -> Result<(), String> {
         let [first, second] = self.scenario.path_bytes;
         for (name, happens) in [
-            ("world: an end that stalls", self.scenario.stall_ns > 0),
-            ("world: a low lane that stands", self.scenario.is_low_standing),
+            ("simulation: an end that stalls", self.scenario.stall_ns > 0),
+            ("simulation: a low lane that stands", self.scenario.is_low_standing),
             ("network: paths that become narrower", second < first),
         ] {
             self.counts.add_fault(name, happens.into());
@@ -164,8 +164,8 @@ impl World {
         let life = u32::from(self.scenario.crash_ns.is_some());
         let bound_ns = self.scenario.bound_ns();
         self.bound_ns = HEALED_AT_NS + bound_ns;
-        self.until("all is delivered", |world| {
-            world.ends.iter().all(|end| end.source.life == life && end.is_done(&world.scenario))
+        self.until("all is delivered", |simulation| {
+            simulation.ends.iter().all(|end| end.source.life == life && end.is_done(&simulation.scenario))
         })?;
         let took_ns = self.now_ns.saturating_sub(HEALED_AT_NS);
         self.counts.note_time(took_ns * 1000 / bound_ns, self.scenario.seed);
@@ -175,17 +175,17 @@ impl World {
             LANES.iter().for_each(|lane| self.ends[end].connection.urge_credit(*lane));
             self.wake(end, self.now_ns);
         }
-        self.until("nothing is to be done", |world| {
-            let is_idle = |end: &End| end.next_ns(world.now_ns, &world.scenario).is_none();
-            world.ends.iter().all(is_idle)
-                && world.wakes.iter().all(|wake| wake.is_none_or(|at| at < world.now_ns))
+        self.until("nothing is to be done", |simulation| {
+            let is_idle = |end: &End| end.next_ns(simulation.now_ns, &simulation.scenario).is_none();
+            simulation.ends.iter().all(is_idle)
+                && simulation.wakes.iter().all(|wake| wake.is_none_or(|at| at < simulation.now_ns))
         })?;
         let [first, second] = &self.ends;
         first.check_end(second)?;
         second.check_end(first)?;
         let came = self.ends.iter().map(|end| end.datagrams() as u64).sum::<u64>();
         let never = 2 * u64::from(self.scenario.datagrams) - came;
-        self.counts.add_fault("world: datagrams that never came", never);
+        self.counts.add_fault("simulation: datagrams that never came", never);
         self.close()?;
         let counts = self.ends.each_ref().map(|end| *end.connection.counts());
         counts.iter().for_each(|counts| self.counts.add_connection(counts));

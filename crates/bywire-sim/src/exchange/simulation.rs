@@ -53,7 +53,7 @@ enum Event {
     Notice,
 }
 
-pub struct World {
+pub struct Simulation {
     scenario: Scenario,
     random: StdRng,
     now_ns: u64,
@@ -78,7 +78,7 @@ pub struct World {
     turns: u32,
 }
 
-impl World {
+impl Simulation {
     pub fn new(seed: u64) -> Self {
         let scenario = Scenario::of(seed);
         let mut random = StdRng::seed_from_u64(seed ^ 0xe8c4);
@@ -100,7 +100,7 @@ impl World {
             1 => Ending::Death,
             _ => Ending::Done,
         };
-        let mut world = Self {
+        let mut simulation = Self {
             scenario,
             random,
             now_ns: 0,
@@ -120,12 +120,12 @@ impl World {
             faults: crate::counts::Counts::default(),
             turns: 0,
         };
-        [0, 1].iter().for_each(|end| world.wake(*end, 0));
+        [0, 1].iter().for_each(|end| simulation.wake(*end, 0));
         if ending != Ending::Done {
-            let at_ns = world.random.random_range(0..2 * HEALED_AT_NS);
-            world.add(at_ns, Event::End);
+            let at_ns = simulation.random.random_range(0..2 * HEALED_AT_NS);
+            simulation.add(at_ns, Event::End);
         }
-        world
+        simulation
     }
 
     /// Lets time advance until everything has ended.
@@ -135,7 +135,7 @@ impl World {
                 return Err("nothing happens any more, and not all has ended".to_owned());
             };
             if at_ns > HEALED_AT_NS + BOUND_NS {
-                return Err("the healed world goes on, and not all has ended".to_owned());
+                return Err("the healed simulation goes on, and not all has ended".to_owned());
             }
             self.turns = if at_ns == self.now_ns { self.turns + 1 } else { 0 };
             if self.turns > TURNS_MAX {
