@@ -19,7 +19,7 @@ use tempfile::TempDir;
 mod rogue;
 
 /// What lives through all inputs: a port under attack, and an honest peer of it.
-struct World {
+struct Fixture {
     directory: TempDir,
     victim: Port,
     key: Key,
@@ -28,10 +28,10 @@ struct World {
 }
 
 thread_local! {
-    static WORLD: RefCell<World> = RefCell::new(World::new());
+    static FIXTURE: RefCell<Fixture> = RefCell::new(Fixture::new());
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let options = |name: &str| PortOptions {
@@ -84,34 +84,34 @@ impl Input<'_> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    WORLD.with_borrow_mut(|world| run(world, &mut Input(bytes)));
+    FIXTURE.with_borrow_mut(|fixture| run(fixture, &mut Input(bytes)));
 });
 
-fn run(world: &mut World, input: &mut Input) {
-    let mut rogue = Rogue::new(world.directory.path(), "rogue");
+fn run(fixture: &mut Fixture, input: &mut Input) {
+    let mut rogue = Rogue::new(fixture.directory.path(), "rogue");
     let socket = rogue.connect("victim");
     socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
     let peer = loop {
-        if let Some(Event::Connected(peer)) = step(&mut world.victim) {
+        if let Some(Event::Connected(peer)) = step(&mut fixture.victim) {
             break peer;
         }
     };
     let mut inside = rogue.inside(socket).expect("let in");
-    provoke(&mut world.victim, peer, world.key, input.byte());
+    provoke(&mut fixture.victim, peer, fixture.key, input.byte());
     let mut area = None;
-    while !input.0.is_empty() && world.victim.peer_info(peer).is_some() {
-        act(world.key, &mut rogue, &mut inside, &mut area, input);
-        live(&mut world.victim);
+    while !input.0.is_empty() && fixture.victim.peer_info(peer).is_some() {
+        act(fixture.key, &mut rogue, &mut inside, &mut area, input);
+        live(&mut fixture.victim);
     }
     drop(inside);
-    while world.victim.peers().count() > 1 {
-        live(&mut world.victim);
+    while fixture.victim.peers().count() > 1 {
+        live(&mut fixture.victim);
     }
-    while world.victim.poll().is_some() {}
+    while fixture.victim.poll().is_some() {}
     // The other connection never notices.
-    world.honest.send(world.to_victim, Priority::Low, b"well?").expect("room");
+    fixture.honest.send(fixture.to_victim, Priority::Low, b"well?").expect("room");
     let answer = loop {
-        if let Some(Event::Message(message)) = step(&mut world.victim) {
+        if let Some(Event::Message(message)) = step(&mut fixture.victim) {
             break message;
         }
     };

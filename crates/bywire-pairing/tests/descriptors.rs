@@ -29,7 +29,7 @@ const HONEST: u32 = 54_332;
 
 /// A service for all users. It does nothing before it is told to, so packets that have been sent to it are only in
 /// its queues.
-struct Scene {
+struct Fixture {
     path: PathBuf,
     service: Option<Service>,
     began: Instant,
@@ -37,7 +37,7 @@ struct Scene {
     _directory: tempfile::TempDir,
 }
 
-impl Scene {
+impl Fixture {
     /// Prints that the test needs root and returns `None`, if it does not run as root.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -104,7 +104,7 @@ fn encoded(kind: Kind) -> Vec<u8> {
 
 #[test]
 fn a_packet_with_too_many_descriptors_delays_no_other_user() {
-    let Some(mut scene) = Scene::new() else { return };
+    let Some(mut fixture) = Fixture::new() else { return };
     let null = std::fs::File::open("/dev/null").expect("open");
     let mut programs = Vec::new();
     for (packet, count) in [
@@ -114,16 +114,16 @@ fn a_packet_with_too_many_descriptors_delays_no_other_user() {
         (b"x".to_vec(), PACKET_DESCRIPTORS_MAX),
         (vec![0; 5000], 4),
     ] {
-        let sender = scene.lingering();
+        let sender = fixture.lingering();
         let mut many = vec![null.as_fd(); count - 1];
         many.push(sender.as_fd());
-        let program = scene.hostile();
+        let program = fixture.hostile();
         linger::send(&program.socket, &packet, &many).expect("sent");
         drop(sender);
         programs.push(program);
     }
-    scene.serve();
-    scene.is_undisturbed("too many descriptors");
+    fixture.serve();
+    fixture.is_undisturbed("too many descriptors");
     for program in programs {
         assert!(program.hear().is_none(), "whoever has sent it is dismissed");
     }
@@ -131,7 +131,7 @@ fn a_packet_with_too_many_descriptors_delays_no_other_user() {
 
 #[test]
 fn lingering_descriptors_delay_no_other_user() {
-    let Some(mut scene) = Scene::new() else { return };
+    let Some(mut fixture) = Fixture::new() else { return };
     let bell = Alarm::new().expect("a bell");
     let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
     let mut programs = Vec::new();
@@ -142,16 +142,16 @@ fn lingering_descriptors_delay_no_other_user() {
         (Kind::Ask, 0, client.as_fd()),
         (Kind::End, 0, client.as_fd()),
     ] {
-        let sender = scene.lingering();
-        let program = scene.hostile();
+        let sender = fixture.lingering();
+        let program = fixture.hostile();
         let mut brought = [other; 2];
         brought[place] = sender.as_fd();
         linger::send(&program.socket, &encoded(kind), &brought).expect("sent");
         drop(sender);
         programs.push(program);
     }
-    scene.serve();
-    scene.is_undisturbed("the wrong places");
+    fixture.serve();
+    fixture.is_undisturbed("the wrong places");
     for program in programs {
         assert!(program.hear().is_none(), "whoever has sent it is dismissed");
     }
@@ -159,14 +159,14 @@ fn lingering_descriptors_delay_no_other_user() {
 
 #[test]
 fn descriptors_of_a_wrong_kind_are_never_passed_on() {
-    let Some(mut scene) = Scene::new() else { return };
+    let Some(mut fixture) = Fixture::new() else { return };
     let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
-    let (segment, (client, _server)) = (scene.hostile().segment, connection());
+    let (segment, (client, _server)) = (fixture.hostile().segment, connection());
     let (unsealed, large) = (tempfile::tempfile().expect("a file"), ProtocolClient::memory(2 * PAGE_BYTES));
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
-    scene.serve();
+    fixture.serve();
     let [bell, page, segment, client] = [bell.as_fd(), page.as_fd(), segment.as_fd(), client.as_fd()];
     let hello = [
         [pipe.as_fd(), page],
@@ -179,63 +179,63 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
         [bell, bell],
     ];
     let offers = [[client, unsealed.as_fd()], [client, page], [client, bell]];
-    let is_dismissed = |scene: &Scene, kind: Kind, brought: &[BorrowedFd<'_>]| {
+    let is_dismissed = |fixture: &Fixture, kind: Kind, brought: &[BorrowedFd<'_>]| {
         let program = match kind {
-            Kind::Hello => scene.hostile(),
-            _ => scene.as_user(HOSTILE, || ProtocolClient::new(&scene.path)),
+            Kind::Hello => fixture.hostile(),
+            _ => fixture.as_user(HOSTILE, || ProtocolClient::new(&fixture.path)),
         };
         linger::send(&program.socket, &encoded(kind), brought).expect("sent");
         program.hear().is_none()
     };
     for (place, brought) in hello.iter().enumerate() {
-        assert!(is_dismissed(&scene, Kind::Hello, brought), "hello {place}");
+        assert!(is_dismissed(&fixture, Kind::Hello, brought), "hello {place}");
     }
     for (place, brought) in offers.iter().enumerate() {
-        assert!(is_dismissed(&scene, Kind::Offer, brought), "offer {place}");
+        assert!(is_dismissed(&fixture, Kind::Offer, brought), "offer {place}");
     }
-    assert!(is_dismissed(&scene, Kind::Hello, &[bell]), "one alone");
-    assert!(is_dismissed(&scene, Kind::Offer, &[client]), "one alone");
-    assert!(is_dismissed(&scene, Kind::Ask, &[client]), "one too many");
-    scene.is_undisturbed("the wrong kinds");
+    assert!(is_dismissed(&fixture, Kind::Hello, &[bell]), "one alone");
+    assert!(is_dismissed(&fixture, Kind::Offer, &[client]), "one alone");
+    assert!(is_dismissed(&fixture, Kind::Ask, &[client]), "one too many");
+    fixture.is_undisturbed("the wrong kinds");
 }
 
 #[test]
 fn lingering_connections_delay_no_other_user_and_their_own_only_briefly() {
-    let Some(mut scene) = Scene::new() else { return };
-    let slow = scene.as_user(HOSTILE, || ProtocolClient::new(&scene.path));
-    let senders: Vec<_> = (0..64).map(|_| scene.lingering()).collect();
+    let Some(mut fixture) = Fixture::new() else { return };
+    let slow = fixture.as_user(HOSTILE, || ProtocolClient::new(&fixture.path));
+    let senders: Vec<_> = (0..64).map(|_| fixture.lingering()).collect();
     for (token, sender) in senders.iter().enumerate() {
         slow.offer(token as u64, sender.as_fd());
     }
     drop(senders);
-    scene.serve();
-    scene.is_undisturbed("offers that linger");
+    fixture.serve();
+    fixture.is_undisturbed("offers that linger");
     // An honest program might do the same: its next offer is looked at, although the last one would linger.
     for token in 0..64 {
         assert_eq!(slow.verdict(token), Verdict::Waiting);
     }
-    assert!(scene.began.elapsed() < UNDISTURBED, "its own user waits");
+    assert!(fixture.began.elapsed() < UNDISTURBED, "its own user waits");
 }
 
 #[test]
 fn refused_programs_are_closed_without_delaying_anybody() {
-    let Some(mut scene) = Scene::new() else { return };
+    let Some(mut fixture) = Fixture::new() else { return };
     // More programs than have places anywhere, each with a file that delays its last close.
     let mut programs = Vec::new();
     for _ in 0..200 {
-        let program = scene.hostile();
+        let program = fixture.hostile();
         for _ in 0..2 {
-            let sender = scene.lingering();
+            let sender = fixture.lingering();
             linger::send(&program.socket, b"garbage", &[sender.as_fd()]).expect("sent");
         }
         programs.push(program);
     }
-    scene.serve();
+    fixture.serve();
     for program in &programs {
         assert!(program.hear().is_none());
     }
-    scene.is_undisturbed("what is in the queues of those who are dismissed");
-    let found = scene.as_user(HOSTILE, || status::ask(&scene.path)).expect("an answer");
+    fixture.is_undisturbed("what is in the queues of those who are dismissed");
+    let found = fixture.as_user(HOSTILE, || status::ask(&fixture.path)).expect("an answer");
     assert_eq!((found.processes, found.waiting), (0, 0));
 }
 
@@ -243,13 +243,13 @@ fn refused_programs_are_closed_without_delaying_anybody() {
 #[test]
 fn unmapped_users_exclude_nobody_else() {
     const USERS: u32 = 4096;
-    let Some(mut scene) = Scene::new() else { return };
-    scene.serve();
-    let connect = |scene: &Scene, user| {
-        scene.as_user(user, || {
+    let Some(mut fixture) = Fixture::new() else { return };
+    fixture.serve();
+    let connect = |fixture: &Fixture, user| {
+        fixture.as_user(user, || {
             let end = Instant::now() + protocol_client::TIMEOUT;
             loop {
-                match Socket::connect(&scene.path) {
+                match Socket::connect(&fixture.path) {
                     // Too many wait there; the service comes to them.
                     Err(rustix::io::Errno::AGAIN) if Instant::now() < end => {
                         std::thread::sleep(Duration::from_millis(1));
@@ -272,23 +272,23 @@ fn unmapped_users_exclude_nobody_else() {
             assert!(Instant::now() < end, "nobody answers");
         }
     };
-    let crowd: Vec<_> = (0..USERS).map(|user| connect(&scene, 100_000 + user)).collect();
+    let crowd: Vec<_> = (0..USERS).map(|user| connect(&fixture, 100_000 + user)).collect();
     // These users get no more threads or programs.
     assert!(!is_heard(&crowd[USERS as usize - 1]));
-    assert!(is_heard(&connect(&scene, HONEST)), "nor do others");
+    assert!(is_heard(&connect(&fixture, HONEST)), "nor do others");
     let (client, server) = connection();
-    let root = [ProtocolClient::new(&scene.path), ProtocolClient::new(&scene.path)];
+    let root = [ProtocolClient::new(&fixture.path), ProtocolClient::new(&fixture.path)];
     root[0].offer(1, client.as_fd());
     assert_eq!(root[0].verdict(1), Verdict::Waiting);
     root[1].offer(2, server.as_fd());
     assert_eq!(root[1].verdict(2), Verdict::Paired);
-    scene.began = Instant::now();
-    scene.is_undisturbed("users who are there");
+    fixture.began = Instant::now();
+    fixture.is_undisturbed("users who are there");
     // After they have gone, others like them are let in as soon as their threads have ended.
     drop(crowd);
     let end = Instant::now() + protocol_client::TIMEOUT;
     for user in USERS..USERS + 64 {
-        while !is_heard(&connect(&scene, 100_000 + user)) {
+        while !is_heard(&connect(&fixture, 100_000 + user)) {
             assert!(Instant::now() < end, "their places are lost");
         }
     }

@@ -35,22 +35,22 @@ impl Kernel {
     }
 }
 
-struct World {
+struct Fixture {
     kernel: Kernel,
     writer: Modelled,
     reader: Modelled,
 }
 
-fn world() -> World {
+fn fixture() -> Fixture {
     let words = || WORDS.into_iter().chain([HEADER_BYTES, HEADER_BYTES + 8, HEADER_BYTES + 16]);
-    World {
+    Fixture {
         kernel: Kernel { queue: Arc::new((Mutex::new(VecDeque::new()), Condvar::new())) },
         writer: Modelled::new(words()),
         reader: Modelled::new(words()),
     }
 }
 
-impl World {
+impl Fixture {
     /// Sends as a hook does; `given` counts what the kernel has got.
     fn send(&self, value: u64, given: &mut u64) {
         if STREAM.route(&self.writer) == Ok(Route::Kernel) {
@@ -101,7 +101,7 @@ impl World {
     }
 }
 
-impl World {
+impl Fixture {
     /// Takes a value out of the ring, if there is one and its writer does not take it back.
     fn take(&self) -> Option<u64> {
         let route = STREAM.begin_taking(&self.reader, &self.writer).expect("no corruption");
@@ -140,16 +140,16 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn no_reader_sleeps_in_the_kernel_after_the_cut_over_and_no_byte_is_lost() {
     explore(|| {
-        let World { kernel, writer, reader } = world();
-        let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
+        let Fixture { kernel, writer, reader } = fixture();
+        let ours = Fixture { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
         let thread = loom::thread::spawn(move || {
             let mut given = 0;
             (1..=2).for_each(|value| ours.send(value, &mut given));
         });
-        let world = World { kernel, writer, reader };
-        STREAM.prepare(&world.reader);
+        let fixture = Fixture { kernel, writer, reader };
+        STREAM.prepare(&fixture.reader);
         let mut taken = 0;
-        assert_eq!((world.receive(&mut taken), world.receive(&mut taken)), (1, 2));
+        assert_eq!((fixture.receive(&mut taken), fixture.receive(&mut taken)), (1, 2));
         thread.join().expect("writer");
     });
 }
@@ -157,7 +157,7 @@ fn no_reader_sleeps_in_the_kernel_after_the_cut_over_and_no_byte_is_lost() {
 #[test]
 fn a_reader_that_requests_the_kernel_sees_the_cut_over_or_prevents_it() {
     explore(|| {
-        let World { kernel: _, writer, reader } = world();
+        let Fixture { kernel: _, writer, reader } = fixture();
         let (own, remote) = (writer.clone(), reader.clone());
         STREAM.prepare(&reader);
         let thread = loom::thread::spawn(move || {
@@ -178,8 +178,8 @@ fn a_reader_that_requests_the_kernel_sees_the_cut_over_or_prevents_it() {
 #[test]
 fn bytes_that_a_writer_takes_back_were_never_read_and_none_is_lost() {
     explore(|| {
-        let World { kernel, writer, reader } = world();
-        let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
+        let Fixture { kernel, writer, reader } = fixture();
+        let ours = Fixture { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
         STREAM.prepare(&reader);
         // Both in the ring already.
         assert!(STREAM.begin(&writer, &reader));
@@ -190,9 +190,9 @@ fn bytes_that_a_writer_takes_back_were_never_read_and_none_is_lost() {
             STREAM.publish(&writer, 8);
         }
         let thread = loom::thread::spawn(move || ours.end_ring());
-        let world = World { kernel, writer, reader };
+        let fixture = Fixture { kernel, writer, reader };
         let mut taken = 0;
-        assert_eq!((world.receive(&mut taken), world.receive(&mut taken)), (1, 2));
+        assert_eq!((fixture.receive(&mut taken), fixture.receive(&mut taken)), (1, 2));
         thread.join().expect("writer");
     });
 }

@@ -18,14 +18,14 @@ use ports::{PortDirectory, meet, until};
 use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, Rogue, sealed};
 
 /// A port under attack, and an honest peer.
-struct Scene {
+struct Fixture {
     place: PortDirectory,
     victim: Port,
     other: Port,
     to_victim: Peer,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let place = PortDirectory::new();
         // The only receive token: a second post fails while the first buffer is posted.
@@ -77,7 +77,7 @@ impl Scene {
 
 #[test]
 fn bad_offers_of_a_bulk_area_end_their_connection() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let length = LARGE_WINDOW_BYTES as u64;
     let good = sealed(length, true, ALL_SEALS);
     let files = [
@@ -96,38 +96,38 @@ fn bad_offers_of_a_bulk_area_end_their_connection() {
     cases.push(("a pipe", vec![vec![reader.as_fd()]]));
     cases.push(("twice", vec![vec![good.as_fd()], vec![good.as_fd()]]));
     for (name, packets) in cases {
-        let (_rogue, inside) = scene.rogue();
+        let (_rogue, inside) = fixture.rogue();
         for descriptors in packets {
             inside.socket.send(&Packet::Bulk.to_bytes(), &descriptors).expect("send");
         }
-        scene.assert_broken(name);
+        fixture.assert_broken(name);
     }
     assert_eq!(rustix::fs::fstat(&files[6].1).expect("stat").st_blocks, 0, "the victim filled it");
     // An area is offered twice, with a move between.
-    let (mut rogue, mut inside) = scene.rogue();
+    let (mut rogue, mut inside) = fixture.rogue();
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
     rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-    until(|| matches!(scene.victim.poll(), Some(Event::Message(_))));
+    until(|| matches!(fixture.victim.poll(), Some(Event::Message(_))));
     drop(Rogue::offer_bulk(&inside));
-    scene.assert_broken("twice, with a move between");
+    fixture.assert_broken("twice, with a move between");
 }
 
 /// The packet that a record refers to was sent before the record. It is found behind any number of other packets.
 #[test]
 fn a_bulk_area_behind_many_other_packets_is_found() {
-    let mut scene = Scene::new();
-    let (mut rogue, mut inside) = scene.rogue();
+    let mut fixture = Fixture::new();
+    let (mut rogue, mut inside) = fixture.rogue();
     // The message makes the rogue hot, so its ring is polled before its socket.
     rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-    until(|| matches!(scene.victim.poll(), Some(Event::Message(_))));
+    until(|| matches!(fixture.victim.poll(), Some(Event::Message(_))));
     for _ in 0..120 {
         inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
     }
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
     rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
-    until(|| match scene.victim.poll() {
+    until(|| match fixture.victim.poll() {
         Some(Event::Message(message)) => message.payload[..] == [5; 20_000],
         None => false,
         Some(other) => panic!("{other:?}"),
@@ -136,41 +136,41 @@ fn a_bulk_area_behind_many_other_packets_is_found() {
 
 #[test]
 fn unexpected_moves_end_their_connection() {
-    let mut scene = Scene::new();
-    let (rogue, mut inside) = scene.rogue();
+    let mut fixture = Fixture::new();
+    let (rogue, mut inside) = fixture.rogue();
     rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);
-    scene.assert_broken("without an offer");
+    fixture.assert_broken("without an offer");
 
-    let (rogue, mut inside) = scene.rogue();
+    let (rogue, mut inside) = fixture.rogue();
     let _area = Rogue::offer_bulk(&inside);
     rogue.push(&mut inside, LaneName::High, MOVE_BULK, &[]);
-    scene.assert_broken("on the high lane");
+    fixture.assert_broken("on the high lane");
 
-    let (rogue, mut inside) = scene.rogue();
+    let (rogue, mut inside) = fixture.rogue();
     // The reply lane is polled only while an answer is awaited.
-    let peer = scene.victim.peers().last().expect("the rogue");
-    scene.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
+    let peer = fixture.victim.peers().last().expect("the rogue");
+    fixture.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
     let _area = Rogue::offer_bulk(&inside);
     rogue.push(&mut inside, LaneName::Reply, MOVE_BULK, &[]);
-    scene.assert_broken("on the reply lane");
+    fixture.assert_broken("on the reply lane");
 
-    let (mut rogue, mut inside) = scene.rogue();
+    let (mut rogue, mut inside) = fixture.rogue();
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
     rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);
-    scene.assert_broken("twice");
+    fixture.assert_broken("twice");
 
-    let (rogue, mut inside) = scene.rogue();
+    let (rogue, mut inside) = fixture.rogue();
     let _area = Rogue::offer_bulk(&inside);
     rogue.push_low(&mut inside, MOVE_BULK, &[], &[1; 100]);
-    scene.assert_broken("with a payload in the bulk area");
+    fixture.assert_broken("with a payload in the bulk area");
 }
 
 #[test]
 fn fragments_longer_than_their_area_allows_end_their_connection() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for has_moved in [false, true] {
-        let (mut rogue, mut inside) = scene.rogue();
+        let (mut rogue, mut inside) = fixture.rogue();
         if has_moved {
             let area = Rogue::offer_bulk(&inside);
             assert!(rogue.move_bulk(&mut inside, area));
@@ -179,7 +179,7 @@ fn fragments_longer_than_their_area_allows_end_their_connection() {
         let longest = if has_moved { 32 << 10 } else { Geometry::default().fragment_bytes };
         let header = Header { kind: MESSAGE | BULK, length: longest as u16 + 1, check: 0 };
         rogue.rewrite(&inside, header);
-        scene.assert_broken("longer than a fragment");
+        fixture.assert_broken("longer than a fragment");
     }
 }
 
@@ -190,7 +190,7 @@ const FRAGMENT: u16 = 20_000;
 #[test]
 fn a_header_that_changes_between_two_steps_ends_its_connection() {
     let good = Header { kind: FIRST | BULK, length: FRAGMENT, check: 0 };
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for (name, header) in [
         ("longer", Header { length: 30_000, ..good }),
         ("a little longer", Header { length: FRAGMENT + 1, ..good }),
@@ -208,21 +208,21 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
         ("prompt", Header { kind: good.kind | PROMPT, ..good }),
         ("another check", Header { check: 1, ..good }),
     ] {
-        let (rogue, inside) = scene.in_the_midst(FIRST, &[LONG as u64]);
+        let (rogue, inside) = fixture.in_the_midst(FIRST, &[LONG as u64]);
         rogue.rewrite(&inside, header);
-        scene.assert_broken(name);
+        fixture.assert_broken(name);
     }
     // A header that is cleared for a while and then restored breaks no rule.
-    let (rogue, mut inside) = scene.in_the_midst(FIRST, &[LONG as u64]);
+    let (rogue, mut inside) = fixture.in_the_midst(FIRST, &[LONG as u64]);
     let offset = rogue.last_slot(&inside);
     let word = rogue.segment.load(offset, Ordering::Relaxed);
     rogue.segment.store(offset, 0, Ordering::Release);
-    (0..100).for_each(|_| drop(scene.victim.poll()));
+    (0..100).for_each(|_| drop(fixture.victim.poll()));
     rogue.segment.store(offset, word, Ordering::Release);
     for _ in 0..2 {
         rogue.push_low(&mut inside, NEXT, &[0], &[9; FRAGMENT as usize]);
     }
-    until(|| match scene.victim.poll() {
+    until(|| match fixture.victim.poll() {
         Some(Event::Message(message)) if message.priority == Priority::Low => {
             assert!(message.payload.len() == LONG && message.payload.iter().all(|byte| *byte == 9));
             true
@@ -235,8 +235,8 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
 #[test]
 fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
     let good = Header { kind: PUT | BULK, length: FRAGMENT, check: 0 };
-    let mut scene = Scene::new();
-    let key = scene.victim.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+    let mut fixture = Fixture::new();
+    let key = fixture.victim.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
     let words = [key.0, 0, LONG as u64, 9, u64::MAX];
     for (name, header) in [
         ("longer", Header { length: 30_000, ..good }),
@@ -247,21 +247,21 @@ fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
         ("a long message", Header { kind: FIRST | BULK, ..good }),
         ("checked", Header { kind: good.kind | CHECKED, ..good }),
     ] {
-        let (rogue, inside) = scene.in_the_midst(PUT, &words);
+        let (rogue, inside) = fixture.in_the_midst(PUT, &words);
         rogue.rewrite(&inside, header);
-        scene.assert_broken(name);
+        fixture.assert_broken(name);
     }
-    let (rogue, mut inside) = scene.in_the_midst(PUT, &words);
+    let (rogue, mut inside) = fixture.in_the_midst(PUT, &words);
     for _ in 0..2 {
         rogue.push_low(&mut inside, PUT_NEXT, &[0; 5], &[9; FRAGMENT as usize]);
     }
     until(|| {
-        scene.victim.poll();
-        scene.victim.region(key).is_some_and(|memory| memory.iter().all(|byte| *byte == 9))
+        fixture.victim.poll();
+        fixture.victim.region(key).is_some_and(|memory| memory.iter().all(|byte| *byte == 9))
     });
 }
 
-impl Scene {
+impl Fixture {
     /// A rogue whose long fragment, of a message or a put, has been copied only in part.
     fn in_the_midst(&mut self, kind: u8, words: &[u64]) -> (Rogue, Inside) {
         let (mut rogue, mut inside) = self.rogue();

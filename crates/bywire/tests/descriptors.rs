@@ -22,7 +22,7 @@ use rogue::Rogue;
 use rustix::process::Uid;
 
 /// A port, a connected honest peer, and a peer that is about to break the rules.
-struct Scene {
+struct Fixture {
     victim: Port,
     honest: Port,
     to_honest: Peer,
@@ -34,12 +34,12 @@ struct Scene {
     _place: PortDirectory,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self::with(Admit::SameUser)
     }
 
-    /// A scene in a directory for all users.
+    /// A fixture in a directory for all users.
     fn with(admit: Admit) -> Self {
         let place = PortDirectory::new();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
@@ -133,91 +133,91 @@ impl Scene {
 
 #[test]
 fn a_packet_with_too_many_descriptors_delays_nobody() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let null = std::fs::File::open("/dev/null").expect("open");
     for (packet, count) in [
         (b"x".to_vec(), PACKET_DESCRIPTORS_MAX),
-        (Packet::Hello(scene.rogue.introduction()).to_bytes(), PACKET_DESCRIPTORS_MAX),
-        (Packet::Hello(scene.rogue.introduction()).to_bytes(), 4),
+        (Packet::Hello(fixture.rogue.introduction()).to_bytes(), PACKET_DESCRIPTORS_MAX),
+        (Packet::Hello(fixture.rogue.introduction()).to_bytes(), 4),
         (vec![0; 5000], PACKET_DESCRIPTORS_MAX),
     ] {
-        let sender = scene.lingering();
+        let sender = fixture.lingering();
         let mut many = vec![null.as_fd(); count - 1];
         many.push(sender.as_fd());
-        let socket = scene.approach(&packet, &many);
+        let socket = fixture.approach(&packet, &many);
         drop(sender);
-        scene.until_over(&socket);
-        scene.is_undisturbed(&format!("{} bytes with {count} descriptors", packet.len()));
+        fixture.until_over(&socket);
+        fixture.is_undisturbed(&format!("{} bytes with {count} descriptors", packet.len()));
     }
 }
 
 #[test]
 fn an_admitted_peer_delays_nobody() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for count in [0, 1, 4, PACKET_DESCRIPTORS_MAX] {
-        let (socket, peer) = scene.let_in();
-        let senders: Vec<_> = (0..count.min(4)).map(|_| scene.lingering()).collect();
+        let (socket, peer) = fixture.let_in();
+        let senders: Vec<_> = (0..count.min(4)).map(|_| fixture.lingering()).collect();
         let many: Vec<_> = senders.iter().cycle().take(count).map(AsFd::as_fd).collect();
         linger::send(&socket, &Packet::Wake.to_bytes(), &many).expect("sent");
         drop(senders);
-        scene.pile_up(&socket);
+        fixture.pile_up(&socket);
         if count == 0 {
             // The port ends the connection, and has read none of it.
-            scene.victim.disconnect(peer);
+            fixture.victim.disconnect(peer);
         }
-        scene.until_over(&socket);
-        scene.is_undisturbed(&format!("{count} descriptors of a peer"));
+        fixture.until_over(&socket);
+        fixture.is_undisturbed(&format!("{count} descriptors of a peer"));
     }
 }
 
 #[test]
 fn lingering_files_in_place_of_memory_or_doorbell_delay_nobody() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for place in 0..3 {
-        let hello = Packet::Hello(scene.rogue.introduction()).to_bytes();
-        let sender = scene.lingering();
-        let socket = scene.rogue.connect("victim");
-        let mut offer = scene.rogue.offer();
+        let hello = Packet::Hello(fixture.rogue.introduction()).to_bytes();
+        let sender = fixture.lingering();
+        let socket = fixture.rogue.connect("victim");
+        let mut offer = fixture.rogue.offer();
         offer[place] = sender.as_fd();
         linger::send(&socket, &hello, &offer).expect("sent");
         drop(sender);
-        scene.until_over(&socket);
-        scene.is_undisturbed(&format!("in place {place}"));
+        fixture.until_over(&socket);
+        fixture.is_undisturbed(&format!("in place {place}"));
     }
     // Offers of a heap and of a bulk area.
     for packet in [Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }, Packet::Bulk] {
-        let sender = scene.lingering();
-        let (socket, _) = scene.let_in();
+        let sender = fixture.lingering();
+        let (socket, _) = fixture.let_in();
         linger::send(&socket, &packet.to_bytes(), &[sender.as_fd()]).expect("sent");
         drop(sender);
-        scene.until_over(&socket);
-        scene.is_undisturbed(&format!("{packet:?}"));
+        fixture.until_over(&socket);
+        fixture.is_undisturbed(&format!("{packet:?}"));
     }
 }
 
 #[test]
 fn unread_descriptors_in_refused_or_ended_sockets_delay_nobody() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     // An introduction of another version, which is refused; one to a name that no port has; and a packet of one byte.
-    let mut version = Packet::Hello(scene.rogue.introduction()).to_bytes();
+    let mut version = Packet::Hello(fixture.rogue.introduction()).to_bytes();
     version[4] ^= 0x55;
-    let mut nobody = scene.rogue.introduction();
+    let mut nobody = fixture.rogue.introduction();
     nobody.port = "nobody".parse().expect("a name");
     for packet in [version, Packet::Hello(nobody).to_bytes(), b"x".to_vec()] {
-        let socket = scene.rogue.connect("victim");
-        linger::send(&socket, &packet, &scene.rogue.offer()).expect("sent");
-        scene.pile_up(&socket);
-        scene.until_over(&socket);
-        scene.is_undisturbed("refused");
+        let socket = fixture.rogue.connect("victim");
+        linger::send(&socket, &packet, &fixture.rogue.offer()).expect("sent");
+        fixture.pile_up(&socket);
+        fixture.until_over(&socket);
+        fixture.is_undisturbed("refused");
     }
     // Strangers that make room for others, and strangers that still wait when the port is closed.
-    let hoard: Vec<_> = (0..100).map(|_| scene.rogue.connect("victim")).collect();
-    scene.victim.wait(Some(Duration::from_millis(1))).expect("wait");
-    hoard.iter().for_each(|socket| scene.pile_up(socket));
-    scene.is_undisturbed("too many");
-    let late: Vec<_> = (0..10).map(|_| scene.rogue.connect("victim")).collect();
-    late.iter().for_each(|socket| scene.pile_up(socket));
-    let Scene { victim, began, receivers, .. } = scene;
+    let hoard: Vec<_> = (0..100).map(|_| fixture.rogue.connect("victim")).collect();
+    fixture.victim.wait(Some(Duration::from_millis(1))).expect("wait");
+    hoard.iter().for_each(|socket| fixture.pile_up(socket));
+    fixture.is_undisturbed("too many");
+    let late: Vec<_> = (0..10).map(|_| fixture.rogue.connect("victim")).collect();
+    late.iter().for_each(|socket| fixture.pile_up(socket));
+    let Fixture { victim, began, receivers, .. } = fixture;
     drop(victim);
     let elapsed = began.elapsed();
     assert!(elapsed < UNDISTURBED, "closing the port took {elapsed:?}");
@@ -226,14 +226,14 @@ fn unread_descriptors_in_refused_or_ended_sockets_delay_nobody() {
 
 #[test]
 fn a_lingering_answer_does_not_delay_the_connecting_port() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let address = Address::local("rogue".parse::<PortName>().expect("a name"));
     for place in 0..3 {
-        let sender = scene.lingering();
-        let welcome = Packet::Welcome(scene.rogue.introduction()).to_bytes();
+        let sender = fixture.lingering();
+        let welcome = Packet::Welcome(fixture.rogue.introduction()).to_bytes();
         let began = Instant::now();
         let answered = std::thread::scope(|scope| {
-            let rogue = &scene.rogue;
+            let rogue = &fixture.rogue;
             scope.spawn(move || {
                 let mut caller = None;
                 until(|| {
@@ -249,7 +249,7 @@ fn a_lingering_answer_does_not_delay_the_connecting_port() {
                 // By then the answer has arrived. Nothing follows it.
                 std::thread::sleep(Duration::from_millis(100));
             });
-            scene.honest.connect(&address, Duration::from_secs(50))
+            fixture.honest.connect(&address, Duration::from_secs(50))
         });
         assert_eq!(answered.err(), Some(ConnectError::Refused(Refusal::BadOffer)), "in place {place}");
         assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
@@ -260,8 +260,8 @@ fn a_lingering_answer_does_not_delay_the_connecting_port() {
 const HOSTILE: u32 = 54_361;
 
 /// The port's answers to a peer of another user, for each offer in place of memory, or for an honest offer.
-fn approach_as(user: u32, scene: &mut Scene, name: &str, offers: &[Option<&OwnedFd>]) -> Vec<Packet> {
-    let (place, victim) = (scene.rogue.directory.clone(), &mut scene.victim);
+fn approach_as(user: u32, fixture: &mut Fixture, name: &str, offers: &[Option<&OwnedFd>]) -> Vec<Packet> {
+    let (place, victim) = (fixture.rogue.directory.clone(), &mut fixture.victim);
     std::thread::scope(|scope| {
         let approaching = scope.spawn(|| {
             let user = Uid::from_raw(user);
@@ -306,8 +306,8 @@ fn files_that_never_close_are_bounded_and_charged_to_their_user() {
         Ok(unclosable) => unclosable,
         Err(error) => return println!("not run: no FUSE file system can be mounted here ({error})"),
     };
-    let mut scene = Scene::with(Admit::Everyone);
-    let answers = approach_as(HOSTILE, &mut scene, "hostile", &[Some(&unclosable.file); 200]);
+    let mut fixture = Fixture::with(Admit::Everyone);
+    let answers = approach_as(HOSTILE, &mut fixture, "hostile", &[Some(&unclosable.file); 200]);
     let taken = answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::BadOffer)).count();
     let turned_away =
         answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::NoResources)).count();
@@ -315,18 +315,18 @@ fn files_that_never_close_are_bounded_and_charged_to_their_user() {
     // The port's limit for one user: of the three descriptors in each packet, one stays.
     assert!((1..=64).contains(&taken), "{taken} were taken");
     assert!(copies(&unclosable.file) <= 70, "those of one packet stay, and so do all behind it");
-    scene.is_undisturbed("a user whose descriptors do not close");
-    let other = approach_as(HOSTILE + 1, &mut scene, "other", &[None]);
+    fixture.is_undisturbed("a user whose descriptors do not close");
+    let other = approach_as(HOSTILE + 1, &mut fixture, "other", &[None]);
     assert!(matches!(other[..], [Packet::Welcome(_)]), "{other:?}");
     assert_eq!(
-        approach_as(HOSTILE, &mut scene, "again", &[None]),
+        approach_as(HOSTILE, &mut fixture, "again", &[None]),
         [Packet::Refuse(Refusal::NoResources)],
         "whatever else this user offers"
     );
     unclosable.end();
     let mut answer = Vec::new();
     until(|| {
-        answer = approach_as(HOSTILE, &mut scene, "after", &[None]);
+        answer = approach_as(HOSTILE, &mut fixture, "after", &[None]);
         matches!(answer[..], [Packet::Welcome(_)])
     });
 }

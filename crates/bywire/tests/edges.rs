@@ -50,7 +50,7 @@ fn actor() {
 }
 
 /// A port and its honest peer.
-struct Scene {
+struct Fixture {
     place: PortDirectory,
     victim: Port,
     honest: Port,
@@ -58,7 +58,7 @@ struct Scene {
     to_victim: Peer,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let place = PortDirectory::new();
         let name = Some(name("victim"));
@@ -160,8 +160,8 @@ const INTRODUCTION: [(usize, usize); 14] = [
 
 #[test]
 fn an_introduction_with_extreme_values_is_refused_or_makes_a_working_connection() {
-    let mut scene = Scene::new();
-    let rogue = Rogue::new(scene.place.path(), "rogue");
+    let mut fixture = Fixture::new();
+    let rogue = Rogue::new(fixture.place.path(), "rogue");
     let hello = Packet::Hello(rogue.introduction()).to_bytes();
     let mut welcomed = 0;
     for field in INTRODUCTION {
@@ -169,26 +169,26 @@ fn an_introduction_with_extreme_values_is_refused_or_makes_a_working_connection(
             let packet = changed(&hello, field, limit);
             let socket = rogue.connect("victim");
             socket.send(&packet, &rogue.offer()).expect("sent");
-            match scene.live(|| answer(&socket)).expect("an answer").0 {
+            match fixture.live(|| answer(&socket)).expect("an answer").0 {
                 Packet::Refuse(_) => {}
                 Packet::Welcome(_) => {
                     welcomed += 1;
-                    let to_honest = scene.to_honest;
-                    let peer = scene.victim.peers().find(|peer| *peer != to_honest).expect("connected");
+                    let to_honest = fixture.to_honest;
+                    let peer = fixture.victim.peers().find(|peer| *peer != to_honest).expect("connected");
                     // The calls return, whatever the rogue announced.
-                    let _ = scene.victim.send(peer, Priority::Low, &[1; 8]);
-                    let _ = scene.victim.send(peer, Priority::High, &[1; 4000]);
-                    let _ = scene.victim.send_datagram(peer, Priority::Low, &[1; 100]);
+                    let _ = fixture.victim.send(peer, Priority::Low, &[1; 8]);
+                    let _ = fixture.victim.send(peer, Priority::High, &[1; 4000]);
+                    let _ = fixture.victim.send_datagram(peer, Priority::Low, &[1; 100]);
                 }
                 other => panic!("{field:?} {limit}: {other:?}"),
             }
             drop(socket);
-            scene.until_alone();
+            fixture.until_alone();
         }
     }
     // Incarnation, longest message and check may have any value.
     assert!(welcomed >= 3 * LIMITS.len(), "{welcomed}");
-    scene.is_undisturbed();
+    fixture.is_undisturbed();
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn an_answer_with_extreme_values_ends_in_a_connection_or_an_error() {
 
 #[test]
 fn other_versions_are_reported_as_such_at_either_end() {
-    let mut scene = Scene::new();
-    let rogue = Rogue::new(scene.place.path(), "rogue");
+    let mut fixture = Fixture::new();
+    let rogue = Rogue::new(fixture.place.path(), "rogue");
     let version = u16::from_le_bytes(Packet::Goodbye.to_bytes()[4..6].try_into().expect("two bytes"));
     let others = [0, version - 1, version + 1, 0x7fff, 0x8000, 0xffff];
     let address = Address::local(rogue.name.clone());
@@ -235,11 +235,11 @@ fn other_versions_are_reported_as_such_at_either_end() {
             hello.resize(length, 0);
             let socket = rogue.connect("victim");
             socket.send(&hello, &rogue.offer()).expect("sent");
-            let answered = scene.live(|| answer(&socket)).expect("an answer").0;
+            let answered = fixture.live(|| answer(&socket)).expect("an answer").0;
             assert_eq!(answered, Packet::Refuse(Refusal::Version), "{other} in {length} bytes");
         }
         for packet in [Packet::Welcome(rogue.introduction()), Packet::Refuse(Refusal::Version)] {
-            let honest = &mut scene.honest;
+            let honest = &mut fixture.honest;
             let outcome = std::thread::scope(|scope| {
                 let thread = scope.spawn(|| honest.connect(&address, MINUTE));
                 let mut socket = None;
@@ -253,26 +253,26 @@ fn other_versions_are_reported_as_such_at_either_end() {
             assert_eq!(outcome, Err(ConnectError::Refused(Refusal::Version)), "{other}");
         }
     }
-    scene.is_undisturbed();
+    fixture.is_undisturbed();
 }
 
 #[test]
 fn a_heap_with_extreme_values_is_accepted_or_ends_its_own_connection() {
-    let mut scene = Scene::new();
-    let rogue = Rogue::new(scene.place.path(), "rogue");
+    let mut fixture = Fixture::new();
+    let rogue = Rogue::new(fixture.place.path(), "rogue");
     let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
     for id in LIMITS {
         for block_bytes in LIMITS {
             for blocks in [0, 1, (1 << 31) - 1, 1 << 31, u32::MAX] {
-                let (inside, _) = scene.let_in(&rogue);
+                let (inside, _) = fixture.let_in(&rogue);
                 let heap = Packet::Heap { id: id as u32, block_bytes, blocks };
                 inside.socket.send(&heap.to_bytes(), &[file.as_fd()]).expect("sent");
                 // No block is that long, and this test does not try one of 64 bytes.
-                scene.until_alone();
+                fixture.until_alone();
             }
         }
     }
-    scene.is_undisturbed();
+    fixture.is_undisturbed();
 }
 
 /// Publishes a record with any header and words.
@@ -293,24 +293,24 @@ fn publish(rogue: &Rogue, inside: &mut Inside, lane: LaneName, header: Header, w
 
 #[test]
 fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
-    let mut scene = Scene::new();
-    let key = scene.victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region").0;
+    let mut fixture = Fixture::new();
+    let key = fixture.victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region").0;
     // Each round has new memory. In the memory of the last one, old records would be read again.
     let mut inside: Option<(Rogue, Inside, Peer)> = None;
     let (mut ended, mut taken) = (0, 0);
-    let mut attempt = |scene: &mut Scene, lane, kind, length, words: [u64; 7]| {
+    let mut attempt = |fixture: &mut Fixture, lane, kind, length, words: [u64; 7]| {
         let (rogue, present, peer) = inside.get_or_insert_with(|| {
-            let rogue = Rogue::new(scene.place.path(), "rogue");
-            let (mut present, peer) = scene.let_in(&rogue);
+            let rogue = Rogue::new(fixture.place.path(), "rogue");
+            let (mut present, peer) = fixture.let_in(&rogue);
             let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
             let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
             present.socket.send(&heap, &[file.as_fd()]).expect("room");
             // Transfers towards the rogue are under way, so it can answer them in any way.
-            let _ = scene.victim.put(peer, Priority::High, (bywire::Key(key), 0), vec![2; 9000], None);
-            let _ = scene.victim.get(peer, Priority::High, (bywire::Key(key), 0), vec![0; 9000]);
-            if let Ok(heap) = scene.victim.heap(peer, 64, 2) {
+            let _ = fixture.victim.put(peer, Priority::High, (bywire::Key(key), 0), vec![2; 9000], None);
+            let _ = fixture.victim.get(peer, Priority::High, (bywire::Key(key), 0), vec![0; 9000]);
+            if let Ok(heap) = fixture.victim.heap(peer, 64, 2) {
                 let block = heap.block().expect("a free one");
-                let _ = scene.victim.send_lent(Priority::High, block, 64);
+                let _ = fixture.victim.send_lent(Priority::High, block, 64);
             }
             publish(
                 &rogue,
@@ -325,23 +325,23 @@ fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
         let peer = *peer;
         // Twice as many polls as any record takes.
         for _ in 0..32 {
-            while let Some(event) = scene.victim.poll() {
+            while let Some(event) = fixture.victim.poll() {
                 drop(event);
             }
         }
-        let is_over = !scene.victim.peers().any(|found| found == peer);
+        let is_over = !fixture.victim.peers().any(|found| found == peer);
         ended += usize::from(is_over);
         taken += usize::from(!is_over);
         if is_over || !is_pushed {
             inside = None;
-            scene.until_alone();
+            fixture.until_alone();
         }
     };
     for lane in [LaneName::Reply, LaneName::High, LaneName::Low] {
         for kind in (0..15).chain([31]) {
             for flags in [0, BULK, CHECKED | PROMPT, BULK | CHECKED | PROMPT] {
                 for length in [0, 1, 56, 57, 4096, 4097, 0x8000, 0xffff] {
-                    attempt(&mut scene, lane, kind | flags, length, [0; 7]);
+                    attempt(&mut fixture, lane, kind | flags, length, [0; 7]);
                 }
             }
             // Each word alone, and all at once; after a valid key, and after an invalid one.
@@ -353,7 +353,7 @@ fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
                         place => words[place] = limit,
                     }
                     let (flags, length) = if lane == LaneName::High { (BULK, 64) } else { (0, 8) };
-                    attempt(&mut scene, lane, kind | flags, length, words);
+                    attempt(&mut fixture, lane, kind | flags, length, words);
                 }
             }
         }
@@ -361,35 +361,35 @@ fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
     println!("{ended} records ended their connection, {taken} did not");
     assert!(ended > 100 && taken > 100, "the table is one of edges: {ended} and {taken}");
     drop(inside);
-    scene.until_alone();
-    assert_eq!(scene.victim.region(bywire::Key(key)).map(<[u8]>::len), Some(10_000));
-    scene.is_undisturbed();
+    fixture.until_alone();
+    assert_eq!(fixture.victim.region(bywire::Key(key)).map(<[u8]>::len), Some(10_000));
+    fixture.is_undisturbed();
 }
 
 #[test]
 fn credit_and_doorbells_at_their_limits_harm_nobody_else() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for lane in 0..3 {
         for limit in LIMITS {
             for is_page in [false, true] {
-                let rogue = Rogue::new(scene.place.path(), "rogue");
-                let (_inside, peer) = scene.let_in(&rogue);
+                let rogue = Rogue::new(fixture.place.path(), "rogue");
+                let (_inside, peer) = fixture.let_in(&rogue);
                 let words = if is_page { &rogue.page } else { &rogue.segment };
                 let offset = if is_page { 8 * lane } else { LINE_BYTES * (lane + 1) };
                 words.store(offset, limit, Ordering::Relaxed);
                 for round in 0..600 {
                     let priority = [Priority::Low, Priority::High][round % 2];
-                    let _ = scene.victim.send(peer, priority, &vec![7; [8, 3000][round / 2 % 2]]);
-                    drop(scene.victim.poll());
+                    let _ = fixture.victim.send(peer, priority, &vec![7; [8, 3000][round / 2 % 2]]);
+                    drop(fixture.victim.poll());
                 }
-                let _ = scene.victim.get(peer, Priority::High, (bywire::Key(7), 0), vec![0; 9000]);
-                (0..64).for_each(|_| drop(scene.victim.poll()));
-                scene.victim.disconnect(peer);
-                scene.until_alone();
+                let _ = fixture.victim.get(peer, Priority::High, (bywire::Key(7), 0), vec![0; 9000]);
+                (0..64).for_each(|_| drop(fixture.victim.poll()));
+                fixture.victim.disconnect(peer);
+                fixture.until_alone();
             }
         }
     }
-    scene.is_undisturbed();
+    fixture.is_undisturbed();
 }
 
 /// Takes the given number of steps towards a port, and no more.
@@ -435,26 +435,26 @@ fn clients_stopped_or_killed_at_any_step_delay_nobody_and_leave_nothing() {
         "a move",
         "good-bye",
     ];
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for step in steps {
-        let directory = scene.place.path().to_owned();
-        let mut actor = scene.live(|| {
+        let directory = fixture.place.path().to_owned();
+        let mut actor = fixture.live(|| {
             let mut actor = Actor::start("caller", &directory, &[step]);
             actor.expect("ready");
             actor
         });
         actor.signal(Signal::STOP);
-        scene.is_undisturbed();
-        let to_honest = scene.to_honest;
-        let peer = scene.victim.peers().find(|peer| *peer != to_honest);
+        fixture.is_undisturbed();
+        let to_honest = fixture.to_honest;
+        let peer = fixture.victim.peers().find(|peer| *peer != to_honest);
         if let Some(peer) = peer {
             // Fills the rings.
-            while scene.victim.send(peer, Priority::Low, &[1; 4000]).is_ok() {}
-            scene.is_undisturbed();
+            while fixture.victim.send(peer, Priority::Low, &[1; 4000]).is_ok() {}
+            fixture.is_undisturbed();
         }
         actor.kill();
-        scene.until_alone();
-        scene.is_undisturbed();
+        fixture.until_alone();
+        fixture.is_undisturbed();
     }
 }
 
@@ -486,8 +486,8 @@ fn listener(stage: &mut Stage) {
 #[test]
 fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
     for step in ["deaf", "accepting", "welcoming"] {
-        let mut scene = Scene::new();
-        let directory = scene.place.path().to_owned();
+        let mut fixture = Fixture::new();
+        let directory = fixture.place.path().to_owned();
         let mut actor = Actor::start("listener", &directory, &[step]);
         if step == "deaf" {
             actor.expect("ready");
@@ -496,7 +496,7 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
         }
         let address = Address::local(name("listener"));
         let peer = loop {
-            match scene.victim.connect_start(&address) {
+            match fixture.victim.connect_start(&address) {
                 Ok(peer) => break peer,
                 // The name exists before its socket listens.
                 Err(ConnectError::NoPort) => std::thread::sleep(Duration::from_millis(1)),
@@ -507,18 +507,18 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
             actor.expect("ready");
         }
         actor.signal(Signal::STOP);
-        scene.is_undisturbed();
+        fixture.is_undisturbed();
         // A second caller gets as far as the queue of the listener.
-        let short = scene.honest.connect(&address, Duration::from_millis(20));
+        let short = fixture.honest.connect(&address, Duration::from_millis(20));
         assert_eq!(short, Err(ConnectError::TimedOut), "{step}");
         // The listener keeps its name as long as it lives.
-        let again = Port::open(PortOptions { name: Some(name("listener")), ..scene.place.options() });
+        let again = Port::open(PortOptions { name: Some(name("listener")), ..fixture.place.options() });
         assert!(matches!(again, Err(OpenError::InUse(_))), "{step}: {again:?}");
         actor.kill();
         let mut ended = None;
         until(|| {
             if let Some(Event::Disconnected { peer: gone, reason }) =
-                scene.victim.wait(Some(Duration::from_millis(1))).expect("wait")
+                fixture.victim.wait(Some(Duration::from_millis(1))).expect("wait")
             {
                 assert_eq!(gone, peer);
                 ended = Some(reason);
@@ -531,27 +531,27 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
             DisconnectReason::Refused(Refusal::Closed)
         };
         assert_eq!(ended, Some(expected), "{step}");
-        let after = Port::open(PortOptions { name: Some(name("listener")), ..scene.place.options() });
+        let after = Port::open(PortOptions { name: Some(name("listener")), ..fixture.place.options() });
         assert!(after.is_ok(), "{step}: {after:?}");
-        scene.is_undisturbed();
+        fixture.is_undisturbed();
     }
 }
 
 #[test]
 fn a_runtime_directory_removed_while_in_use_ends_no_connection() {
-    let mut scene = Scene::new();
-    std::fs::remove_dir_all(scene.place.path()).expect("removed");
-    scene.is_undisturbed();
+    let mut fixture = Fixture::new();
+    std::fs::remove_dir_all(fixture.place.path()).expect("removed");
+    fixture.is_undisturbed();
     // No port is found there any more.
     let address = Address::local(name("victim"));
-    assert_eq!(scene.honest.connect_start(&address).err(), Some(ConnectError::NoPort));
-    scene.is_undisturbed();
+    assert_eq!(fixture.honest.connect_start(&address).err(), Some(ConnectError::NoPort));
+    fixture.is_undisturbed();
     // The next port makes the directory again, and does not meet the ports that were there before.
-    let mut late = scene.place.open(PortOptions { name: Some(name("victim")), ..scene.place.options() });
-    let mut other = scene.place.open(scene.place.options());
+    let mut late = fixture.place.open(PortOptions { name: Some(name("victim")), ..fixture.place.options() });
+    let mut other = fixture.place.open(fixture.place.options());
     meet(&mut other, &mut late);
-    scene.is_undisturbed();
-    let Scene { place, victim, honest, .. } = scene;
+    fixture.is_undisturbed();
+    let Fixture { place, victim, honest, .. } = fixture;
     drop((victim, honest));
     let mode = std::fs::metadata(place.path()).expect("it is there").permissions().mode();
     let is_root = rustix::process::geteuid().is_root();

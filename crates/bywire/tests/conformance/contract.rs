@@ -7,8 +7,8 @@ use bywire::{
 
 use proptest::prelude::*;
 
+use crate::port_pair::{ALL, At, Link};
 use crate::ports::until;
-use crate::scene::{ALL, At, Link};
 
 pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
@@ -18,17 +18,17 @@ pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
 fn short_messages_cross_both_ways_with_their_true_source() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions::default());
+        let mut pair = link.meet(&PortOptions::default());
         for length in [0, 1, 7, 8, 9, 55, 56, 57, 64, 1000, 4095, 4096] {
             for priority in [Priority::Low, Priority::High] {
-                scene.a.send(scene.to_b, priority, &pattern(length, 1)).expect("room");
-                assert_eq!(&scene.message(At::B)[..], pattern(length, 1), "{kind:?} {length} bytes");
-                scene.b.send(scene.to_a, priority, &pattern(length, 2)).expect("room");
-                assert_eq!(&scene.message(At::A)[..], pattern(length, 2), "{kind:?} {length} bytes");
+                pair.a.send(pair.to_b, priority, &pattern(length, 1)).expect("room");
+                assert_eq!(&pair.message(At::B)[..], pattern(length, 1), "{kind:?} {length} bytes");
+                pair.b.send(pair.to_a, priority, &pattern(length, 2)).expect("room");
+                assert_eq!(&pair.message(At::A)[..], pattern(length, 2), "{kind:?} {length} bytes");
             }
         }
-        let info = scene.b.peer_info(scene.to_a).expect("connected");
-        assert_eq!(info.port(), scene.a.name());
+        let info = pair.b.peer_info(pair.to_a).expect("connected");
+        assert_eq!(info.port(), pair.a.name());
         match &info.owner {
             Owner::Far { user } => assert!(link.is_far() && !user.is_empty()),
             Owner::Local { .. } => {
@@ -36,7 +36,7 @@ fn short_messages_cross_both_ways_with_their_true_source() {
                 assert_eq!(info.pid(), i32::try_from(std::process::id()).ok());
             }
         }
-        let (a, to_b) = (&mut scene.a, scene.to_b);
+        let (a, to_b) = (&mut pair.a, pair.to_b);
         assert_eq!(a.send(to_b, Priority::Low, &[0; 4097]), Err(SendError::TooLong { max: 4096 }));
         assert_eq!(a.heap(to_b, 4096, 1).err() == Some(LendError::OtherMachine), link.is_far());
     }
@@ -47,16 +47,16 @@ fn long_messages_arrive_intact_and_their_memory_is_returned() {
     for kind in ALL {
         let link = Link::new(kind);
         for integrity in [false, true] {
-            let mut scene = link.meet(&PortOptions { integrity, ..PortOptions::default() });
-            let info = scene.a.peer_info(scene.to_b).expect("connected");
+            let mut pair = link.meet(&PortOptions { integrity, ..PortOptions::default() });
+            let info = pair.a.peer_info(pair.to_b).expect("connected");
             assert_eq!(info.integrity, integrity || link.is_far(), "packets are always checked");
             for length in [0, 56, 57, 4096, 4097, 8192, 100_000, 3_000_001] {
                 for confirm in [Confirm::Copied, Confirm::Delivered] {
-                    scene.b.post_receive(Priority::Low, vec![0; 3_000_001]).expect("token");
-                    let sent = scene.a.send_buffer(scene.to_b, Priority::Low, pattern(length, 3), confirm);
+                    pair.b.post_receive(Priority::Low, vec![0; 3_000_001]).expect("token");
+                    let sent = pair.a.send_buffer(pair.to_b, Priority::Low, pattern(length, 3), confirm);
                     let id = sent.expect("token");
-                    assert_eq!(&scene.message(At::B)[..], pattern(length, 3), "{kind:?}");
-                    match scene.next(At::A) {
+                    assert_eq!(&pair.message(At::B)[..], pattern(length, 3), "{kind:?}");
+                    match pair.next(At::A) {
                         Event::Sent { id: done, buffer, result: Ok(()) } => {
                             assert_eq!((done, buffer.into_vec()), (id, pattern(length, 3)));
                         }
@@ -72,18 +72,18 @@ fn long_messages_arrive_intact_and_their_memory_is_returned() {
 fn put_get_and_notifications_reach_only_what_the_key_grants() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions::default());
-        let (to_a, to_b) = (scene.to_a, scene.to_b);
+        let mut pair = link.meet(&PortOptions::default());
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
         let both = Rights { read: true, write: true };
-        let key = scene.b.register(vec![0; 20_000], both).expect("region");
+        let key = pair.b.register(vec![0; 20_000], both).expect("region");
         let readable = Rights { read: true, write: false };
-        let read_only = scene.b.register(pattern(10, 9), readable).expect("region");
+        let read_only = pair.b.register(pattern(10, 9), readable).expect("region");
         for length in [0, 1, 100, 4096, 4097, 15_000] {
-            scene.a.put(to_b, Priority::Low, (key, 10), pattern(length, 5), None).expect("token");
-            assert!(matches!(scene.next(At::A), Event::Put { result: Ok(()), .. }), "{kind:?}");
-            assert_eq!(&scene.b.region(key).expect("ours")[10..10 + length], pattern(length, 5));
-            scene.a.get(to_b, Priority::High, (key, 10), vec![0; length]).expect("token");
-            match scene.next(At::A) {
+            pair.a.put(to_b, Priority::Low, (key, 10), pattern(length, 5), None).expect("token");
+            assert!(matches!(pair.next(At::A), Event::Put { result: Ok(()), .. }), "{kind:?}");
+            assert_eq!(&pair.b.region(key).expect("ours")[10..10 + length], pattern(length, 5));
+            pair.a.get(to_b, Priority::High, (key, 10), vec![0; length]).expect("token");
+            match pair.next(At::A) {
                 Event::Got { buffer, result: Ok(()), .. } => assert_eq!(buffer.as_ref(), pattern(length, 5)),
                 other => panic!("{other:?}"),
             }
@@ -94,23 +94,23 @@ fn put_get_and_notifications_reach_only_what_the_key_grants() {
             ((read_only, 0), 1, TransferError::NoRight),
             ((bywire::Key(key.0 ^ 1 << 40), 0), 1, TransferError::BadKey),
         ] {
-            let before = scene.b.region(key).expect("ours").to_vec();
+            let before = pair.b.region(key).expect("ours").to_vec();
             let data = vec![0xAA; length];
-            scene.a.put(to_b, Priority::Low, target, data, Some(b"never seen")).expect("token");
-            assert!(matches!(scene.next(At::A), Event::Put { result: Err(why), .. } if why == error));
-            assert_eq!(scene.b.region(key).expect("ours"), before, "touched nothing");
+            pair.a.put(to_b, Priority::Low, target, data, Some(b"never seen")).expect("token");
+            assert!(matches!(pair.next(At::A), Event::Put { result: Err(why), .. } if why == error));
+            assert_eq!(pair.b.region(key).expect("ours"), before, "touched nothing");
         }
-        scene.a.put(to_b, Priority::Low, (key, 0), pattern(9000, 6), Some(&[7; 32])).expect("token");
-        match scene.next(At::B) {
+        pair.a.put(to_b, Priority::Low, (key, 0), pattern(9000, 6), Some(&[7; 32])).expect("token");
+        match pair.next(At::B) {
             Event::Notified { peer, note } => assert_eq!((peer, &note[..]), (to_a, &[7; 32][..])),
             other => panic!("{other:?}"),
         }
-        assert_eq!(&scene.b.region(key).expect("ours")[..9000], pattern(9000, 6));
-        assert!(matches!(scene.next(At::A), Event::Put { result: Ok(()), .. }));
-        assert!(scene.a.put(to_b, Priority::Low, (key, 0), vec![1], Some(&[0; 33])).is_err());
-        scene.b.revoke(key).expect("ours");
-        scene.a.get(to_b, Priority::Low, (key, 0), vec![0; 5]).expect("token");
-        let got = scene.next(At::A);
+        assert_eq!(&pair.b.region(key).expect("ours")[..9000], pattern(9000, 6));
+        assert!(matches!(pair.next(At::A), Event::Put { result: Ok(()), .. }));
+        assert!(pair.a.put(to_b, Priority::Low, (key, 0), vec![1], Some(&[0; 33])).is_err());
+        pair.b.revoke(key).expect("ours");
+        pair.a.get(to_b, Priority::Low, (key, 0), vec![0; 5]).expect("token");
+        let got = pair.next(At::A);
         assert!(matches!(got, Event::Got { result: Err(TransferError::BadKey), .. }), "{got:?}");
     }
 }
@@ -119,22 +119,22 @@ fn put_get_and_notifications_reach_only_what_the_key_grants() {
 fn datagrams_arrive_or_are_counted() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions::default());
+        let mut pair = link.meet(&PortOptions::default());
         for length in [0, 1, 56, 57, 4096] {
-            let sent = scene.a.send_datagram(scene.to_b, Priority::High, &pattern(length, 7));
+            let sent = pair.a.send_datagram(pair.to_b, Priority::High, &pattern(length, 7));
             assert_eq!(sent, Ok(true));
-            match scene.next(At::B) {
+            match pair.next(At::B) {
                 Event::Datagram(datagram) => assert_eq!(&datagram.payload[..], pattern(length, 7)),
                 other => panic!("{kind:?}: {other:?}"),
             }
         }
         let mut unsent = 0;
         until(|| {
-            let sent = scene.a.send_datagram(scene.to_b, Priority::Low, &[7; 4096]).expect("connected");
+            let sent = pair.a.send_datagram(pair.to_b, Priority::Low, &[7; 4096]).expect("connected");
             unsent += u64::from(!sent);
             unsent > 0
         });
-        assert_eq!(scene.a.statistics().datagrams_unsent, unsent);
+        assert_eq!(pair.a.statistics().datagrams_unsent, unsent);
     }
 }
 
@@ -142,18 +142,18 @@ fn datagrams_arrive_or_are_counted() {
 fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions::default());
-        let (to_a, to_b) = (scene.to_a, scene.to_b);
-        scene.a.send(to_b, Priority::Low, b"last words").expect("room");
-        let sent = scene.b.send_buffer(to_a, Priority::Low, vec![3; 100_000], Confirm::Delivered);
+        let mut pair = link.meet(&PortOptions::default());
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
+        pair.a.send(to_b, Priority::Low, b"last words").expect("room");
+        let sent = pair.b.send_buffer(to_a, Priority::Low, vec![3; 100_000], Confirm::Delivered);
         let waits = sent.expect("token");
-        let bystander = std::mem::replace(&mut scene.a, link.open(At::A, &PortOptions::default()));
+        let bystander = std::mem::replace(&mut pair.a, link.open(At::A, &PortOptions::default()));
         // What lingers needs the other end to go on.
         let closing = std::thread::spawn(move || drop(bystander));
         let mut seen = Vec::new();
         until(|| {
-            scene.turn();
-            while let Some(event) = scene.seen(At::B) {
+            pair.turn();
+            while let Some(event) = pair.seen(At::B) {
                 match event {
                     Event::Message(message) => {
                         seen.push(format!("{:?}", std::str::from_utf8(&message.payload)));
@@ -173,10 +173,10 @@ fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
         });
         closing.join().expect("closed");
         assert_eq!(seen, ["Ok(\"last words\")", "Err(Disconnected(Closed))"], "{kind:?}");
-        assert_eq!(scene.b.send(Peer::from_bits(u64::MAX), Priority::Low, b"x"), Err(SendError::NoPeer));
+        assert_eq!(pair.b.send(Peer::from_bits(u64::MAX), Priority::Low, b"x"), Err(SendError::NoPeer));
         let gone = SendError::Disconnected(DisconnectReason::Closed);
-        assert_eq!(scene.b.send(to_a, Priority::Low, b"x"), Err(gone));
-        assert!(scene.b.peer_info(to_a).is_none());
+        assert_eq!(pair.b.send(to_a, Priority::Low, b"x"), Err(gone));
+        assert!(pair.b.peer_info(to_a).is_none());
     }
 }
 
@@ -191,7 +191,7 @@ proptest! {
         integrity in any::<bool>(),
     ) {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions { integrity, ..PortOptions::default() });
+        let mut pair = link.meet(&PortOptions { integrity, ..PortOptions::default() });
         let mut expected = [Vec::new(), Vec::new()];
         let mut received = [Vec::new(), Vec::new()];
         let mut pending = sends.iter().enumerate();
@@ -201,7 +201,7 @@ proptest! {
             if let Some((number, (high, length))) = next {
                 let priority = if *high { Priority::High } else { Priority::Low };
                 let bytes = pattern(*length, number);
-                let (a, to_b) = (&mut scene.a, scene.to_b);
+                let (a, to_b) = (&mut pair.a, pair.to_b);
                 let begun = if *length <= 4096 && number % 2 == 0 {
                     a.send(to_b, priority, &bytes).map(|()| 0)
                 } else {
@@ -218,22 +218,22 @@ proptest! {
                     Err(other) => panic!("{other}"),
                 }
             }
-            scene.turn();
-            while let Some(event) = scene.seen(At::A) {
+            pair.turn();
+            while let Some(event) = pair.seen(At::A) {
                 match event {
                     Event::Sent { result: Ok(()), .. } => completions -= 1,
                     Event::Room { .. } => {}
                     other => panic!("{other:?}"),
                 }
             }
-            while let Some(event) = scene.seen(At::B) {
+            while let Some(event) = pair.seen(At::B) {
                 match event {
                     Event::Message(message) => {
                         received[message.priority as usize].push(message.payload.to_vec());
-                        scene.b.recycle(message.payload);
+                        pair.b.recycle(message.payload);
                     }
                     Event::BufferNeeded { priority, length_bytes, .. } => {
-                        scene.b.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
+                        pair.b.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
                     }
                     other => panic!("{other:?}"),
                 }
@@ -248,20 +248,20 @@ proptest! {
 fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions::default());
-        let (to_a, to_b) = (scene.to_a, scene.to_b);
+        let mut pair = link.meet(&PortOptions::default());
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
         for length in [50_000, 6_000, 9_000] {
-            scene.b.post_receive(Priority::Low, vec![0; length]).expect("token");
+            pair.b.post_receive(Priority::Low, vec![0; length]).expect("token");
         }
-        scene.a.send_buffer(to_b, Priority::Low, pattern(8_000, 0), Confirm::Copied).expect("token");
-        let first = scene.message(At::B);
+        pair.a.send_buffer(to_b, Priority::Low, pattern(8_000, 0), Confirm::Copied).expect("token");
+        let first = pair.message(At::B);
         assert_eq!(first.into_buffer().expect("posted").as_ref().len(), 9_000, "the smallest that fits");
-        assert!(matches!(scene.next(At::A), Event::Sent { result: Ok(()), .. }));
-        scene.a.send_buffer(to_b, Priority::Low, pattern(60_000, 0), Confirm::Delivered).expect("token");
-        scene.a.send(to_b, Priority::High, b"not blocked").expect("room");
+        assert!(matches!(pair.next(At::A), Event::Sent { result: Ok(()), .. }));
+        pair.a.send_buffer(to_b, Priority::Low, pattern(60_000, 0), Confirm::Delivered).expect("token");
+        pair.a.send(to_b, Priority::High, b"not blocked").expect("room");
         let (mut needed, mut urgent) = (0, false);
         while needed == 0 || !urgent {
-            match scene.next(At::B) {
+            match pair.next(At::B) {
                 Event::BufferNeeded { peer, priority: Priority::Low, length_bytes: 60_000 } => {
                     assert_eq!(peer, to_a);
                     needed += 1;
@@ -271,13 +271,13 @@ fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
             }
         }
         for _ in 0..1000 {
-            scene.turn();
-            assert!(scene.seen(At::B).is_none(), "{kind:?}: said once");
+            pair.turn();
+            assert!(pair.seen(At::B).is_none(), "{kind:?}: said once");
         }
-        assert!(scene.seen(At::A).is_none(), "{kind:?}: it is not delivered");
-        scene.b.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
-        assert_eq!(&scene.message(At::B)[..], pattern(60_000, 0));
-        assert!(matches!(scene.next(At::A), Event::Sent { result: Ok(()), .. }));
+        assert!(pair.seen(At::A).is_none(), "{kind:?}: it is not delivered");
+        pair.b.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
+        assert_eq!(&pair.message(At::B)[..], pattern(60_000, 0));
+        assert!(matches!(pair.next(At::A), Event::Sent { result: Ok(()), .. }));
     }
 }
 
@@ -285,10 +285,10 @@ fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
 fn a_full_lane_leaves_the_other_its_room_and_announces_its_own() {
     for kind in ALL {
         let link = Link::new(kind);
-        let mut scene = link.meet(&PortOptions { send_tokens: 2, ..PortOptions::default() });
-        let to_b = scene.to_b;
+        let mut pair = link.meet(&PortOptions { send_tokens: 2, ..PortOptions::default() });
+        let to_b = pair.to_b;
         let mut sent = 0;
-        until(|| match scene.a.send(to_b, Priority::Low, &[7; 1000]) {
+        until(|| match pair.a.send(to_b, Priority::Low, &[7; 1000]) {
             Ok(()) => {
                 sent += 1;
                 false
@@ -298,24 +298,24 @@ fn a_full_lane_leaves_the_other_its_room_and_announces_its_own() {
                 true
             }
         });
-        scene.a.send(to_b, Priority::High, b"the other lane has its own room").expect("room");
+        pair.a.send(to_b, Priority::High, b"the other lane has its own room").expect("room");
         for _ in 0..2 {
-            scene.a.send_buffer(to_b, Priority::Low, vec![1; 1000], Confirm::Copied).expect("token");
+            pair.a.send_buffer(to_b, Priority::Low, vec![1; 1000], Confirm::Copied).expect("token");
         }
         let refused =
-            scene.a.send_buffer(to_b, Priority::Low, vec![9; 1000], Confirm::Copied).expect_err("no token");
+            pair.a.send_buffer(to_b, Priority::Low, vec![9; 1000], Confirm::Copied).expect_err("no token");
         assert_eq!((refused.error, refused.buffer.into_vec()), (SendError::NoToken, vec![9; 1000]));
         let (mut received, mut completed, mut told) = (0, 0, 0);
         until(|| {
-            scene.turn();
-            while let Some(event) = scene.seen(At::A) {
+            pair.turn();
+            while let Some(event) = pair.seen(At::A) {
                 match event {
                     Event::Sent { result: Ok(()), .. } => completed += 1,
                     Event::Room { peer, priority: Priority::Low } if peer == to_b => told += 1,
                     other => panic!("{other:?}"),
                 }
             }
-            while let Some(event) = scene.seen(At::B) {
+            while let Some(event) = pair.seen(At::B) {
                 assert!(matches!(event, Event::Message(_)));
                 received += 1;
             }

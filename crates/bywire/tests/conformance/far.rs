@@ -12,14 +12,14 @@ use rustix::process::Signal;
 
 use crate::actor::{Actor, Stage};
 use crate::contract::pattern;
+use crate::fake_service::Behaviour;
+use crate::port_pair::{At, Kind, Link, connect};
 use crate::ports::{PortDirectory, until};
-use crate::scene::{At, Kind, Link, connect};
-use crate::toy::Habits;
 
 const SEALED: Kind = Kind::Udp(Security::Aes256Gcm);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn habits() -> Habits {
+fn behaviour() -> Behaviour {
     Security::Aes256Gcm.into()
 }
 
@@ -83,7 +83,7 @@ fn users_are_admitted_by_name() {
         (Admit::Everyone, Some("somebody"), true),
         (Admit::Group(0), Some("somebody"), false),
     ] {
-        let link = Link::with(SEALED, habits(), user);
+        let link = Link::with(SEALED, behaviour(), user);
         let options = PortOptions { admit, ..PortOptions::default() };
         let (mut a, mut b) = (link.open(At::A, &options), link.open(At::B, &options));
         let address = far("b", &b);
@@ -138,7 +138,7 @@ fn an_unreachable_address_is_named() {
 
 #[test]
 fn a_blocked_network_is_reported_with_both_ports() {
-    let link = Link::with(SEALED, Habits { is_blocked: true, ..habits() }, None);
+    let link = Link::with(SEALED, Behaviour { is_blocked: true, ..behaviour() }, None);
     let (mut a, mut b) =
         (link.open(At::A, &PortOptions::default()), link.open(At::B, &PortOptions::default()));
     let address = far("b", &b);
@@ -204,10 +204,10 @@ fn a_killed_process_is_reported_and_a_stopped_one_is_not() {
 
 #[test]
 fn a_peer_silent_beyond_the_limit_is_given_up() {
-    let link = Link::with(SEALED, Habits { is_ignorant: true, ..habits() }, None);
+    let link = Link::with(SEALED, Behaviour { is_ignorant: true, ..behaviour() }, None);
     let options = PortOptions { unreachable_after: Duration::from_millis(500), ..PortOptions::default() };
-    let scene = link.meet(&options);
-    let (mut a, to_b, _b) = (scene.a, scene.to_b, scene.b);
+    let pair = link.meet(&options);
+    let (mut a, to_b, _b) = (pair.a, pair.to_b, pair.b);
     a.send(to_b, Priority::Low, b"are you there?").expect("room");
     match wait(&mut a) {
         Event::Disconnected { reason, .. } => assert_eq!(reason, DisconnectReason::Unreachable),
@@ -220,8 +220,8 @@ fn disconnecting_and_dropping_wait_for_delivery_of_sent_messages() {
     let link = Link::new(SEALED);
     let data = pattern(1 << 20, 9);
     for is_dropped in [false, true] {
-        let scene = link.meet(&PortOptions { linger: MINUTE, ..PortOptions::default() });
-        let (mut a, to_b, mut b, to_a) = (scene.a, scene.to_b, scene.b, scene.to_a);
+        let pair = link.meet(&PortOptions { linger: MINUTE, ..PortOptions::default() });
+        let (mut a, to_b, mut b, to_a) = (pair.a, pair.to_b, pair.b, pair.to_a);
         b.post_receive(Priority::Low, vec![0; 1 << 20]).expect("token");
         a.send_buffer(to_b, Priority::Low, data.clone(), Confirm::Copied).expect("token");
         let sender = std::thread::spawn(move || {
@@ -253,8 +253,8 @@ fn disconnecting_and_dropping_wait_for_delivery_of_sent_messages() {
 fn lingering_takes_a_bounded_time() {
     let link = Link::new(SEALED);
     let linger = Duration::from_millis(300);
-    let scene = link.meet(&PortOptions { linger, ..PortOptions::default() });
-    let (mut a, to_b, _b) = (scene.a, scene.to_b, scene.b);
+    let pair = link.meet(&PortOptions { linger, ..PortOptions::default() });
+    let (mut a, to_b, _b) = (pair.a, pair.to_b, pair.b);
     // The other end takes no call, so nothing is acknowledged.
     a.send(to_b, Priority::Low, b"unheard").expect("room");
     let start = Instant::now();
@@ -266,29 +266,29 @@ fn lingering_takes_a_bounded_time() {
 #[test]
 fn connections_outlive_their_nodes_and_are_registered_with_the_next_ones() {
     let mut link = Link::new(SEALED);
-    let mut scene = link.meet(&PortOptions::default());
+    let mut pair = link.meet(&PortOptions::default());
     link.restart(None);
     for text in [b"without", b"anybody"] {
-        scene.a.send(scene.to_b, Priority::High, text).expect("room");
-        assert_eq!(&scene.message(At::B)[..], text);
+        pair.a.send(pair.to_b, Priority::High, text).expect("room");
+        assert_eq!(&pair.message(At::B)[..], text);
     }
-    let refused = scene.a.connect(&"b/7".parse().expect("an address"), MINUTE);
+    let refused = pair.a.connect(&"b/7".parse().expect("an address"), MINUTE);
     assert!(matches!(refused, Err(ConnectError::NoFabric(_))), "{refused:?}");
-    link.restart(Some(habits()));
+    link.restart(Some(behaviour()));
     // Both register again by themselves, after a second or two.
     let mut other = link.open(At::A, &PortOptions::default());
-    let address = far("b", &scene.b);
+    let address = far("b", &pair.b);
     let deadline = Instant::now() + MINUTE;
     loop {
         assert!(Instant::now() < deadline, "the port is never known again");
-        match try_connect(&mut other, &mut scene.b, &address) {
+        match try_connect(&mut other, &mut pair.b, &address) {
             Ok(_) => break,
             Err(error) => assert_eq!(error, ConnectError::NoPort),
         }
     }
-    scene.a.send(scene.to_b, Priority::High, b"still there").expect("room");
+    pair.a.send(pair.to_b, Priority::High, b"still there").expect("room");
     loop {
-        match scene.next(At::B) {
+        match pair.next(At::B) {
             Event::Message(message) => break assert_eq!(&message.payload[..], b"still there"),
             // The other one has proved itself only now.
             Event::Connected(_) => {}
@@ -309,7 +309,7 @@ fn a_connect_that_fails_while_the_node_is_away_does_not_stop_the_port_from_regis
         assert!(matches!(refused, Err(ConnectError::NoFabric(_))), "{refused:?}");
         assert!(port.wait(Some(Duration::from_millis(10))).expect("wait").is_none());
     }
-    link.restart(Some(habits()));
+    link.restart(Some(behaviour()));
     let mut other = link.open(At::B, &PortOptions::default());
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Err(error) = try_connect(&mut other, &mut port, &address) {
@@ -363,8 +363,8 @@ fn messages_in_a_peers_first_packet_are_delivered_while_another_peer_ends() {
 #[test]
 fn sleepers_are_woken_in_wait_and_in_the_programs_own_epoll() {
     let link = Link::new(SEALED);
-    let scene = link.meet(&PortOptions { spin: Duration::ZERO, ..PortOptions::default() });
-    let (mut a, to_b, mut b, to_a) = (scene.a, scene.to_b, scene.b, scene.to_a);
+    let pair = link.meet(&PortOptions { spin: Duration::ZERO, ..PortOptions::default() });
+    let (mut a, to_b, mut b, to_a) = (pair.a, pair.to_b, pair.b, pair.to_a);
     let answering = std::thread::spawn(move || {
         let mut poller = Poller::new().expect("epoll");
         poller.add(&b, 1).expect("watched");
@@ -434,7 +434,7 @@ fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
 #[test]
 fn packets_of_unknown_senders_change_nothing() {
     let link = Link::new(SEALED);
-    let mut scene = link.meet(&PortOptions::default());
+    let mut pair = link.meet(&PortOptions::default());
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
     let ports = udp_ports();
     if ports.is_empty() {
@@ -453,8 +453,8 @@ fn packets_of_unknown_senders_change_nothing() {
                 let _ = stranger.send_to(bytes, ("127.0.0.1", *port));
             }
         }
-        scene.a.send(scene.to_b, Priority::Low, &pattern(1000, round.into())).expect("room");
-        assert_eq!(&scene.message(At::B)[..], pattern(1000, round.into()));
+        pair.a.send(pair.to_b, Priority::Low, &pattern(1000, round.into())).expect("room");
+        assert_eq!(&pair.message(At::B)[..], pattern(1000, round.into()));
     }
 }
 

@@ -3,14 +3,14 @@
 
 #[path = "../actor/mod.rs"]
 mod actor;
+#[path = "../fake_service/mod.rs"]
+mod fake_service;
 #[path = "../ports/mod.rs"]
 mod ports;
-#[path = "../toy/mod.rs"]
-mod toy;
 
 mod contract;
 mod far;
-mod scene;
+mod port_pair;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bywire::{Address, Event, Payload, Peer, Port, PortOptions, Reach};
 use bywire_wire::keys::Security;
 
+use crate::fake_service::{Behaviour, FakeService, Node, node};
 use crate::ports::{PortDirectory, until};
-use crate::toy::{Habits, Node, Toy, node};
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ pub struct Link {
     pub kind: Kind,
     places: [PortDirectory; 2],
     nodes: [Node; 2],
-    toy: Option<Toy>,
+    service: Option<FakeService>,
 }
 
 /// Two connected ports, and what they have reported.
-pub struct Scene {
+pub struct PortPair {
     pub a: Port,
     pub b: Port,
     pub to_b: Peer,
@@ -56,18 +56,18 @@ impl Link {
     }
 
     /// A link between nodes that behave so. Ports of the first one are said to be of `user`.
-    pub fn with(kind: Kind, habits: Habits, user: Option<&str>) -> Self {
+    pub fn with(kind: Kind, behaviour: Behaviour, user: Option<&str>) -> Self {
         let places = [PortDirectory::new(), PortDirectory::new()];
         let mut nodes = [node("a", places[0].path()), node("b", places[1].path())];
         nodes[0].user = user.map_or(nodes[0].user.clone(), str::to_owned);
-        let toy = (kind != Kind::Shm).then(|| Toy::new(&nodes, habits));
-        Self { kind, places, nodes, toy }
+        let service = (kind != Kind::Shm).then(|| FakeService::new(&nodes, behaviour));
+        Self { kind, places, nodes, service }
     }
 
-    /// The nodes go, and come back if `habits` say how.
-    pub fn restart(&mut self, habits: Option<Habits>) {
-        self.toy = None;
-        self.toy = habits.map(|habits| Toy::new(&self.nodes, habits));
+    /// The nodes go, and come back with `behaviour`, if that is given.
+    pub fn restart(&mut self, behaviour: Option<Behaviour>) {
+        self.service = None;
+        self.service = behaviour.map(|behaviour| FakeService::new(&self.nodes, behaviour));
     }
 
     pub fn directory(&self, at: At) -> &std::path::Path {
@@ -92,20 +92,20 @@ impl Link {
     }
 
     /// Two connected ports with these options.
-    pub fn meet(&self, options: &PortOptions) -> Scene {
+    pub fn meet(&self, options: &PortOptions) -> PortPair {
         let (mut a, mut b) = (self.open(At::A, options), self.open(At::B, options));
         let address = self.address(&b);
         let (to_b, to_a) = connect(&mut a, &mut b, &address);
-        let mut scene = Scene { a, b, to_b, to_a, seen: Default::default(), neighbours: Vec::new() };
+        let mut pair = PortPair { a, b, to_b, to_a, seen: Default::default(), neighbours: Vec::new() };
         if self.kind == Kind::Mixed {
-            for (place, port) in self.places.iter().zip([&mut scene.a, &mut scene.b]) {
+            for (place, port) in self.places.iter().zip([&mut pair.a, &mut pair.b]) {
                 let mut neighbour = place.open(PortOptions::default());
                 let address = Address::local(port.name().clone());
                 let (to_port, _) = connect(&mut neighbour, port, &address);
-                scene.neighbours.push((neighbour, to_port));
+                pair.neighbours.push((neighbour, to_port));
             }
         }
-        scene
+        pair
     }
 }
 
@@ -127,7 +127,7 @@ pub fn connect(a: &mut Port, b: &mut Port, address: &Address) -> (Peer, Peer) {
     (to_b, at_b.expect("met"))
 }
 
-impl Scene {
+impl PortPair {
     /// Polls both ports once.
     pub fn turn(&mut self) {
         for (port, seen) in [&mut self.a, &mut self.b].into_iter().zip(&mut self.seen) {

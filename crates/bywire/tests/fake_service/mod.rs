@@ -1,4 +1,4 @@
-//! A toy of a node's service, and of the network between nodes: a thread that answers the ports of several nodes. Nodes are
+//! A fake of a node's service and of the network between nodes: a thread that answers the ports of several nodes. Nodes are
 //! runtime directories of this process, and packets go over loopback.
 
 use std::collections::HashMap;
@@ -28,9 +28,9 @@ pub struct Node {
     pub user: String,
 }
 
-/// How the toy behaves.
+/// How the service behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct Behaviour {
     pub security: Security,
     /// Packets are sent to where nobody is.
     pub is_blocked: bool,
@@ -38,20 +38,20 @@ pub struct Habits {
     pub is_ignorant: bool,
 }
 
-impl From<Security> for Habits {
+impl From<Security> for Behaviour {
     fn from(security: Security) -> Self {
         Self { security, is_blocked: false, is_ignorant: false }
     }
 }
 
 /// The service of all nodes. It ends when this is dropped.
-pub struct Toy {
+pub struct FakeService {
     stop: Arc<(AtomicBool, wake::Alarm)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Toy {
-    pub fn new(nodes: &[Node], habits: impl Into<Habits>) -> Self {
+impl FakeService {
+    pub fn new(nodes: &[Node], behaviour: impl Into<Behaviour>) -> Self {
         let stop = Arc::new((AtomicBool::new(false), wake::Alarm::new().expect("eventfd")));
         let listeners: Vec<_> = nodes
             .iter()
@@ -59,7 +59,7 @@ impl Toy {
             .collect();
         let mut work = Work {
             nodes: nodes.to_vec(),
-            habits: habits.into(),
+            behaviour: behaviour.into(),
             listeners,
             ports: HashMap::new(),
             offers: HashMap::new(),
@@ -72,19 +72,19 @@ impl Toy {
     }
 }
 
-impl Drop for Toy {
+impl Drop for FakeService {
     fn drop(&mut self) {
         // Relaxed: the thread's wake-up by the alarm comes after this in any case.
         self.stop.0.store(true, Ordering::Relaxed);
         self.stop.1.raise();
         let ended = self.thread.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, None | Some(Ok(()))), "the toy has failed");
+        assert!(std::thread::panicking() || matches!(ended, None | Some(Ok(()))), "the service has failed");
     }
 }
 
 struct Work {
     nodes: Vec<Node>,
-    habits: Habits,
+    behaviour: Behaviour,
     listeners: Vec<Listener>,
     ports: HashMap<u64, Known>,
     offers: HashMap<u32, Offer>,
@@ -210,7 +210,7 @@ impl Work {
                 }
             }
             Request::Release { connection } => self.end(port, Some(connection), End::PeerReleased),
-            Request::Inquire { connection } if !self.habits.is_ignorant => {
+            Request::Inquire { connection } if !self.behaviour.is_ignorant => {
                 self.tell(port, &Notice::Alive { connection });
             }
             Request::Inquire { .. } | Request::Status { .. } => {}
@@ -251,12 +251,12 @@ impl Work {
             Notice::Established(Box::new(Terms {
                 answers,
                 side,
-                security: self.habits.security,
+                security: self.behaviour.security,
                 secret,
                 // Nobody has the discard port.
                 address: SocketAddr::new(
                     Ipv4Addr::LOCALHOST.into(),
-                    if self.habits.is_blocked { 9 } else { peer.udp_port },
+                    if self.behaviour.is_blocked { 9 } else { peer.udp_port },
                 ),
                 peer: peer.identity.clone().expect("registered"),
                 introduction,
