@@ -12,7 +12,7 @@ use bywire_wire::service::status::{Entry, Position};
 use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
 
 /// How long a service may take for each part of the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most entries of a service.
 const ENTRIES_MAX: usize = 1 << 20;
 
@@ -61,7 +61,7 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
 }
 
 fn answer(socket: &Socket, poller: &mut Poller) -> Result<(Vec<Entry>, Option<Position>), AskError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut packet = [0; PACKET_BYTES_MAX];
         match socket.receive_from_own(&mut packet) {

@@ -21,7 +21,7 @@ use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice}
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 
 /// How long a request or an offer may take.
-pub const PATIENCE_NS: u64 = 5_000_000_000;
+pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The time in which ports may register again after a start. They try every 64 s. Until then an unknown connection may
 /// belong to one of them.
 pub const GRACE_NS: u64 = 90_000_000_000;

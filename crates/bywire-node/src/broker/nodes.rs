@@ -10,7 +10,7 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PATIENCE_NS, PortId, UNDER_WAY_MAX,
+    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX,
     is_sound, numbers,
 };
 
@@ -187,7 +187,7 @@ impl Broker {
         }
         registered.under_way += 1;
         let introduction = half.introduction;
-        let deadline_ns = now_ns.saturating_add(PATIENCE_NS);
+        let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         self.offers.insert(number, Offer { port: id, node, request, from, security, half, deadline_ns });
         self.need(node);
         self.tell(id, Notice::Offer { offer: number, peer, introduction });

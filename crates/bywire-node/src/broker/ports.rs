@@ -8,7 +8,7 @@ use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusa
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, INQUIRY_NS, Outgoing, PATIENCE_NS, Port, PortId, Random,
+    ASKED_MAX, Action, Broker, Connection, INQUIRY_NS, Outgoing, Port, PortId, REQUEST_TIMEOUT_NS, Random,
     Registered, UNDER_WAY_MAX,
 };
 
@@ -117,7 +117,7 @@ impl Broker {
         }
         registered.numbers.insert(introduction.connection);
         registered.under_way += 1;
-        let deadline_ns = now_ns.saturating_add(PATIENCE_NS);
+        let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         let (port, is_sent) = (id, false);
         let outgoing = Outgoing { port, request, node, target, introduction, random, is_sent, deadline_ns };
         self.outgoing.insert(number, outgoing);

@@ -5,7 +5,7 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use super::{Action, Broker, GRACE_NS, Own, PATIENCE_NS, Port, PortId, UNDER_WAY_MAX};
+use super::{Action, Broker, GRACE_NS, Own, Port, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -185,8 +185,8 @@ fn a_request_waits_for_a_channel_for_a_bounded_time() {
     let mut world = World::new();
     world.connect(1);
     assert!(world.is_wanted[A] && world.take().is_empty());
-    assert_eq!(world.brokers[A].next_timeout_ns(), Some(world.now_ns + PATIENCE_NS));
-    world.now_ns += PATIENCE_NS;
+    assert_eq!(world.brokers[A].next_timeout_ns(), Some(world.now_ns + REQUEST_TIMEOUT_NS));
+    world.now_ns += REQUEST_TIMEOUT_NS;
     world.tick();
     let reason = NotConnected::Unreachable;
     assert_eq!(world.take(), [(A, Notice::NotConnected { request: 1, reason })]);
@@ -195,7 +195,7 @@ fn a_request_waits_for_a_channel_for_a_bounded_time() {
     world.up();
     let offer = world.offer();
     // An offer that is not answered ends, too, at both ends.
-    world.now_ns += PATIENCE_NS;
+    world.now_ns += REQUEST_TIMEOUT_NS;
     world.tick();
     let told = world.take();
     assert!(told.contains(&(B, Notice::Withdrawn { offer })), "{told:?}");

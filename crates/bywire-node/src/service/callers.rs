@@ -15,7 +15,7 @@ use super::caller::{Caller, Copies, Duplicate, Stage};
 use super::{LISTENER, RETRY_NS, Service, users};
 
 /// How long a caller may take until its first packet.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const TIMEOUT_NS: u64 = 5_000_000_000;
 /// The most packets of one caller before the next one's turn.
 const PACKETS_PER_TURN: usize = 32;
 /// The most connections that are accepted before other work has its turn.
@@ -51,7 +51,7 @@ impl Service<'_> {
                 continue;
             }
             self.next_caller += 2;
-            self.callers.insert(id, Caller::new(socket, user, now_ns.saturating_add(PATIENCE_NS)));
+            self.callers.insert(id, Caller::new(socket, user, now_ns.saturating_add(TIMEOUT_NS)));
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Service<'_> {
                 self.tell(id, &Notice::Status { entries, next });
                 // A program asks repeatedly until it has all entries.
                 if let Some(Caller { stage: Stage::New { until_ns }, .. }) = self.callers.get_mut(&id) {
-                    *until_ns = now_ns.saturating_add(PATIENCE_NS);
+                    *until_ns = now_ns.saturating_add(TIMEOUT_NS);
                 }
             }
             Request::Status { .. } => self.refuse(id, Unregistered::Version),

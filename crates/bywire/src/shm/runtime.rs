@@ -19,7 +19,7 @@ use crate::message::error::{OpenError, is_want};
 use crate::message::options::Admit;
 
 /// How long a claim waits for the directory's lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many fresh sockets may vanish during a claim before it is an error.
 const VANISHED_MAX: u32 = 8;
 /// Entries of the directory that a sweep looks at. It tests only a few of them, so that opening a port takes no
@@ -253,7 +253,7 @@ impl RuntimeDirectory {
     }
 
     fn lock(&self) -> Result<OwnedFd, OpenError> {
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match directory::try_lock(&self.path) {
                 Ok(lock) => return Ok(lock),
