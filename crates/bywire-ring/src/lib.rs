@@ -7,9 +7,7 @@
 //! Nothing that a peer writes is trusted. Each word is loaded once and bounded before it is used. Both ends count
 //! positions privately. A peer that breaks the rules yields [`lane::Corrupt`].
 
-pub mod bell;
 pub mod copy;
-pub mod crowd;
 pub mod distance;
 pub mod doorbell;
 pub mod geometry;
@@ -21,6 +19,8 @@ pub mod lock;
 pub mod memory;
 pub mod owing;
 pub mod passage;
+pub mod program_doorbell;
 pub mod stream;
+pub mod unannounced;
 pub mod waiters;
 pub mod word;

@@ -7,9 +7,9 @@ mod word;
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 
-use bywire_ring::bell::{self, WORD_OFFSET};
-use bywire_ring::crowd;
+use bywire_ring::program_doorbell::{self, WORD_OFFSET};
 use bywire_ring::stream::Segment;
+use bywire_ring::unannounced;
 use bywire_ring::word::Word;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -54,17 +54,17 @@ impl Program {
     /// The kernel's wait with a time-out of nought, and what the library does about it.
     fn pass_by(&self) -> [bool; 2] {
         if self.set(|set| core::mem::take(&mut set.has_rung)) {
-            bell::take(&self.page);
+            program_doorbell::take(&self.page);
         }
         self.look()
     }
 
     /// Goes to sleep, if there is nothing: `None`, and the kernel knows of it from then on.
     fn lie_down(&self) -> Option<[bool; 2]> {
-        bell::announce(&self.page);
+        program_doorbell::announce(&self.page);
         let found = self.look();
         if found != [false; 2] {
-            bell::rise(&self.page);
+            program_doorbell::rise(&self.page);
             return Some(found);
         }
         self.set(|set| set.asleep += 1);
@@ -84,7 +84,7 @@ impl Peer {
         self.program.news[index].store(true, Ordering::Relaxed);
         loom::sync::atomic::fence(Ordering::SeqCst);
         let rung = self.rung.load(Ordering::Relaxed);
-        if let Some(word) = bell::must_ring(&self.program.page, rung) {
+        if let Some(word) = program_doorbell::must_ring(&self.program.page, rung) {
             self.program.set(|set| {
                 set.has_rung = true;
                 set.woken = (set.woken + 1).min(set.asleep);
@@ -161,19 +161,19 @@ fn a_sleeper_sees_the_event_or_is_woken() {
 #[derive(Clone)]
 struct Quiet {
     program: Program,
-    crowd: Arc<ModelledWord>,
+    count: Arc<ModelledWord>,
     is_carried: Arc<AtomicBool>,
 }
 
 impl Quiet {
     fn new() -> Self {
-        let crowd = Arc::new(ModelledWord::default());
-        Self { program: Program::new(), crowd, is_carried: Arc::new(AtomicBool::new(false)) }
+        let count = Arc::new(ModelledWord::default());
+        Self { program: Program::new(), count, is_carried: Arc::new(AtomicBool::new(false)) }
     }
 
     /// As `sleepers::Unannounced::enter` does: the round, if it sleeps so.
     fn lie_down(&self) -> Option<u32> {
-        let round = crowd::enter(&*self.crowd).expect("room");
+        let round = unannounced::enter(&*self.count).expect("room");
         loom::sync::atomic::fence(Ordering::SeqCst);
         if self.is_carried.load(Ordering::Relaxed) {
             self.rise(round);
@@ -185,8 +185,8 @@ impl Quiet {
     }
 
     fn rise(&self, round: u32) {
-        if crowd::leave(&*self.crowd, round) {
-            bell::rise(&self.program.page);
+        if unannounced::leave(&*self.count, round) {
+            program_doorbell::rise(&self.program.page);
         }
     }
 
@@ -194,7 +194,7 @@ impl Quiet {
     fn carry(&self) {
         self.is_carried.store(true, Ordering::Relaxed);
         loom::sync::atomic::fence(Ordering::SeqCst);
-        crowd::announce(&*self.crowd, &self.program.page);
+        unannounced::announce(&*self.count, &self.program.page);
     }
 
     /// How many sleepers peers know of.
@@ -240,7 +240,7 @@ fn a_sleeper_that_wakes_while_a_connection_is_added_is_uncounted_once() {
         assert_eq!(quiet.announced(), 1, "the other one sleeps");
         quiet.rise(stays.expect("nothing is carried"));
         assert_eq!(quiet.announced(), 0);
-        crowd::announce(&*quiet.crowd, &quiet.program.page);
+        unannounced::announce(&*quiet.count, &quiet.program.page);
         assert_eq!(quiet.announced(), 0, "nobody is counted any more");
     });
 }
@@ -320,19 +320,19 @@ fn a_process_killed_while_it_announces_sleepers_leaves_none_unannounced() {
     const SLEEPERS: u64 = 2;
     for steps in 0.. {
         let life = Life(Cell::new(u32::MAX));
-        let (crowd, page) = (Mortal(AtomicU32::new(0), &life), Mortal(Default::default(), &life));
-        let rounds = [(); SLEEPERS as usize].map(|()| crowd::enter(&crowd).expect("room"));
+        let (count, page) = (Mortal(AtomicU32::new(0), &life), Mortal(Default::default(), &life));
+        let rounds = [(); SLEEPERS as usize].map(|()| unannounced::enter(&count).expect("room"));
         life.0.set(steps);
         let killed =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd::announce(&crowd, &page)));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unannounced::announce(&count, &page)));
         life.0.set(u32::MAX);
         let announced = || page.0.load(Ordering::SeqCst) % (1 << 20);
         assert!(announced() <= SLEEPERS, "step {steps}: {}", announced());
         // One of them, of which peers know by now, sleeps on, and the next one that comes announces itself.
-        let stays = u64::from(crowd.0.load(Ordering::SeqCst) % (1 << 16) == 0);
+        let stays = u64::from(count.0.load(Ordering::SeqCst) % (1 << 16) == 0);
         for round in &rounds[stays as usize..] {
-            if crowd::leave(&crowd, *round) {
-                bell::rise(&page);
+            if unannounced::leave(&count, *round) {
+                program_doorbell::rise(&page);
             }
         }
         assert!((stays..=SLEEPERS).contains(&announced()), "step {steps}: {}", announced());

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use bywire_ring::crowd;
+use bywire_ring::unannounced;
 
 use crate::memory::arena::{self, EpollSet};
 use crate::memory::robust::Counted;
@@ -79,7 +79,7 @@ impl Unannounced {
         let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());
-        let entered = crowd::enter(&set.unannounced).map(|round| {
+        let entered = unannounced::enter(&set.unannounced).map(|round| {
             set.sleepers.fetch_add(1, Ordering::Relaxed);
             notes.note(noted, Counted::Unannounced(name, round));
             let argument = (noted as usize) << PLACE | (round as usize) << ROUND | name as usize;

@@ -241,7 +241,7 @@ pub struct EpollSet {
     /// ([`crate::memory::robust`]).
     pub sleepers: AtomicU32,
     /// Threads that sleep in it and are not announced to peers, because nothing in it is carried; see
-    /// [`bywire_ring::crowd`].
+    /// [`bywire_ring::unannounced`].
     pub unannounced: AtomicU32,
     /// The branch of the family to which those threads belong; see [`branch`].
     pub branch: AtomicU32,

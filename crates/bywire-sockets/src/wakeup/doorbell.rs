@@ -13,9 +13,9 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use bywire_ring::bell as rule;
-use bywire_ring::crowd;
+use bywire_ring::program_doorbell as rule;
 use bywire_ring::stream::Window;
+use bywire_ring::unannounced;
 
 use bywire_pairing::protocol::PAGE_BYTES;
 
@@ -266,7 +266,7 @@ pub fn count_out(counted: Counted) {
         Counted::Unannounced(name, round) => {
             let Some(set) = descriptors::set_named(name) else { return };
             set.sleepers.fetch_sub(1, Ordering::Relaxed);
-            if crowd::leave(&set.unannounced, round) {
+            if unannounced::leave(&set.unannounced, round) {
                 rise();
             }
         }
@@ -292,7 +292,7 @@ pub fn announce_sleepers(set: &EpollSet) {
     if let Some(page) = page() {
         // No handler runs, or jumps, between the two steps.
         signal_deferral::hold_off();
-        crowd::announce(&set.unannounced, &page);
+        unannounced::announce(&set.unannounced, &page);
         signal_deferral::admit();
     }
 }

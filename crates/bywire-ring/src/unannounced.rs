@@ -15,7 +15,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::bell;
+use crate::program_doorbell;
 use crate::stream::Segment;
 use crate::word::Word;
 
@@ -38,7 +38,7 @@ pub fn enter<W: Word>(word: &W) -> Option<u32> {
     }
 }
 
-/// Counts one sleeper less. `true`: it was announced meanwhile, and rises ([`crate::bell::rise`]).
+/// Counts one sleeper less. `true`: it was announced meanwhile, and rises ([`crate::program_doorbell::rise`]).
 pub fn leave<W: Word>(word: &W, round: u32) -> bool {
     loop {
         // Acquire: pairs with the release exchange in `announce`. The exchange below is relaxed: of it and the
@@ -63,7 +63,7 @@ pub fn announce<W: Word, S: Segment>(word: &W, page: &S) {
         if count == 0 {
             return;
         }
-        bell::announce_others(page, count);
+        program_doorbell::announce_others(page, count);
         let next = (found | COUNT).wrapping_add(1);
         // Release: pairs with the acquire load in `leave`: a sleeper that finds itself taken over was announced
         // before.
@@ -71,6 +71,6 @@ pub fn announce<W: Word, S: Segment>(word: &W, page: &S) {
             return;
         }
         // A sleeper has come or left, or another thread was quicker.
-        bell::take_back(page, count);
+        program_doorbell::take_back(page, count);
     }
 }
