@@ -3,7 +3,7 @@
 //! No code here waits, so the lock around it is held only for a moment. Packets are sent only if there is room. No
 //! file that a program has sent is closed here: [`change`] closes it without the lock.
 
-mod foreign_bells;
+mod other_user_doorbells;
 #[cfg(test)]
 mod tests;
 
@@ -24,9 +24,9 @@ use crate::reason::Reason;
 use crate::space::{Space, Spaces};
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
-use foreign_bells::{CommonFile, ForeignBells};
+use other_user_doorbells::{CommonFile, OtherUserDoorbells};
 
-pub use foreign_bells::FOREIGN_MAX;
+pub use other_user_doorbells::OTHER_USERS_MAX;
 
 /// See [`Registry`].
 pub type Shared = Mutex<Registry>;
@@ -68,7 +68,7 @@ struct Program {
     /// Its place, which it keeps until all its descriptors are closed.
     place: Ticket,
     /// Its doorbells for programs of other users.
-    foreign: ForeignBells,
+    other_user_doorbells: OtherUserDoorbells,
     /// Its offers that it has not ended.
     offers: HashMap<u64, Standing>,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
@@ -79,9 +79,9 @@ struct Program {
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     Waiting(End),
-    /// `foreign` is the other user, if there is one.
+    /// `other_user` is the other user, if there is one.
     Paired {
-        foreign: Option<u32>,
+        other_user: Option<u32>,
     },
 }
 
@@ -183,7 +183,7 @@ impl Registry {
             user,
             bell: None,
             place,
-            foreign: ForeignBells::of(user),
+            other_user_doorbells: OtherUserDoorbells::of(user),
             offers: HashMap::new(),
             leaving: None,
         };
@@ -221,8 +221,9 @@ impl Registry {
             }
             Kind::Withdrawn => {
                 let program = self.programs.get_mut(&tag);
-                self.bells_left
-                    .extend(program.and_then(|program| program.foreign.take_withdrawn(packet.token)));
+                self.bells_left.extend(
+                    program.and_then(|program| program.other_user_doorbells.take_withdrawn(packet.token)),
+                );
                 true
             }
             Kind::Note => {
@@ -344,8 +345,8 @@ impl Registry {
 
     fn stand(&mut self, tag: u64, token: u64, standing: Standing) {
         let Some(program) = self.programs.get_mut(&tag) else { return };
-        if let Standing::Paired { foreign } = standing {
-            self.users.has_paired(program.user, foreign.is_some(), 1);
+        if let Standing::Paired { other_user } = standing {
+            self.users.has_paired(program.user, other_user.is_some(), 1);
         }
         if program.offers.insert(token, standing).is_none() {
             self.users.offered(program.user);
@@ -356,9 +357,9 @@ impl Registry {
         let program = self.programs.get_mut(&tag)?;
         let standing = program.offers.remove(&token)?;
         self.users.ended(program.user);
-        if let Standing::Paired { foreign } = standing {
-            self.users.has_paired(program.user, foreign.is_some(), -1);
-            if let Some(user) = foreign {
+        if let Standing::Paired { other_user } = standing {
+            self.users.has_paired(program.user, other_user.is_some(), -1);
+            if let Some(user) = other_user {
                 self.kept_memory.end((tag, token));
                 self.mute_bell(tag, user);
             }
@@ -368,8 +369,8 @@ impl Registry {
 
     /// Gives each end the other end's segment and doorbell.
     fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
-        let is_foreign = ours.user != theirs.user;
-        if is_foreign && !self.begin_foreign(ours, theirs) {
+        let is_other_user = ours.user != theirs.user;
+        if is_other_user && !self.begin_other_user(ours, theirs) {
             self.forget(theirs.program, theirs.token);
             if !self.verdict(theirs.program, theirs.token, Verdict::Foreign) {
                 self.sever(theirs.program);
@@ -378,8 +379,8 @@ impl Registry {
         }
         self.users.paired([ours.user, theirs.user]);
         for (end, other) in [(ours, theirs), (theirs, ours)] {
-            let foreign = is_foreign.then_some(other.user);
-            self.stand(end.program, end.token, Standing::Paired { foreign });
+            let other_user = is_other_user.then_some(other.user);
+            self.stand(end.program, end.token, Standing::Paired { other_user });
         }
         let ours_is_told = self.introduce(ours, theirs);
         if !self.introduce(theirs, ours) {
@@ -391,7 +392,7 @@ impl Registry {
 
     /// Begins a connection between different users: both programs get doorbells, and the memory of both ends is counted
     /// until it is released. `false`: it may not begin.
-    fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+    fn begin_other_user(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
         if !self.kept_memory.may_begin(users) || !self.found_bell(ours.program, theirs.user) {
@@ -416,10 +417,12 @@ impl Registry {
             return false;
         };
         let Some([bell, page]) = &peer.bell else { return false };
-        let foreign = (ours.user != theirs.user)
-            .then(|| program.foreign.name(theirs.user).zip(peer.foreign.bell(ours.user)))
+        let other_user = (ours.user != theirs.user)
+            .then(|| {
+                program.other_user_doorbells.name(theirs.user).zip(peer.other_user_doorbells.bell(ours.user))
+            })
             .flatten();
-        let (first, bell) = foreign.unwrap_or((0, bell.as_fd()));
+        let (first, bell) = other_user.unwrap_or((0, bell.as_fd()));
         let answer = Packet {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
@@ -434,12 +437,12 @@ impl Registry {
     fn found_bell(&mut self, tag: u64, user: u32) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else { return false };
         // Earlier withdrawals of which the program could not be told.
-        program.foreign.withdraw_unused(&program.socket);
-        if program.foreign.use_again(user) {
+        program.other_user_doorbells.withdraw_unused(&program.socket);
+        if program.other_user_doorbells.use_again(user) {
             return true;
         }
         let users = [program.user, user];
-        if program.foreign.is_full() || !deferred::may_have_common(users) {
+        if program.other_user_doorbells.is_full() || !deferred::may_have_common(users) {
             return false;
         }
         let Some(place) = self.users.bells.take(program.user) else { return false };
@@ -451,15 +454,15 @@ impl Registry {
             self.bells_left.push(CommonFile { file, users });
             return false;
         }
-        program.foreign.add(user, name, file);
+        program.other_user_doorbells.add(user, name, file);
         true
     }
 
     /// A connection with a program of `user` is over, or has not begun after all.
     fn mute_bell(&mut self, tag: u64, user: u32) {
         if let Some(program) = self.programs.get_mut(&tag) {
-            program.foreign.release(user);
-            program.foreign.withdraw_unused(&program.socket);
+            program.other_user_doorbells.release(user);
+            program.other_user_doorbells.withdraw_unused(&program.socket);
         }
     }
 
@@ -505,10 +508,10 @@ impl Registry {
                         self.left.push(offer.segment);
                     }
                 }
-                Standing::Paired { foreign } => {
+                Standing::Paired { other_user } => {
                     carried += 1;
-                    self.users.has_paired(program.user, foreign.is_some(), -1);
-                    if foreign.is_some() {
+                    self.users.has_paired(program.user, other_user.is_some(), -1);
+                    if other_user.is_some() {
                         self.kept_memory.end((tag, *token));
                     }
                 }
@@ -527,7 +530,7 @@ impl Registry {
         self.users.dismiss(program.user, program.offers.len());
         let place = Some(program.place);
         self.left.extend(program.bell.into_iter().flatten().map(|file| Held::new(file, place.clone())));
-        self.bells_left.extend(program.foreign.into_files());
+        self.bells_left.extend(program.other_user_doorbells.into_files());
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {

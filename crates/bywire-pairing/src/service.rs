@@ -21,7 +21,7 @@ use crate::registry::{Registry, Shared, lock};
 use crate::space::Spaces;
 use crate::user::Scope;
 
-pub use crate::registry::FOREIGN_MAX;
+pub use crate::registry::OTHER_USERS_MAX;
 
 /// The limit of descriptors that a service asks for, as many programs and offers hold descriptors at once.
 const DESCRIPTORS: u64 = 1 << 19;

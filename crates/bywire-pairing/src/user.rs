@@ -221,9 +221,9 @@ impl Users {
     }
 
     /// Adds `more`, which may be negative, to the carried ends of this user.
-    pub fn has_paired(&mut self, user: u32, is_foreign: bool, more: i64) {
+    pub fn has_paired(&mut self, user: u32, is_other_user: bool, more: i64) {
         self.change(user, |known| {
-            let ends = &mut known.ends[usize::from(is_foreign)];
+            let ends = &mut known.ends[usize::from(is_other_user)];
             *ends = ends.saturating_add_signed(more);
         });
     }
@@ -303,10 +303,10 @@ impl Users {
     pub fn status(&self, user: u32) -> Status {
         let found = if self.sees_all(user) { Some(&self.total) } else { self.known.get(&user) };
         // A user that does not see everything sees one end of a connection with another user.
-        let ends_foreign = if self.sees_all(user) { 2 } else { 1 };
+        let ends_between_users = if self.sees_all(user) { 2 } else { 1 };
         found.map_or_else(Status::default, |found| Status {
             processes: found.processes,
-            carried: found.ends[0] / 2 + found.ends[1] / ends_foreign,
+            carried: found.ends[0] / 2 + found.ends[1] / ends_between_users,
             waiting: found.waiting as u64,
             ..found.counts.clone()
         })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
-use bywire_pairing::service::{FOREIGN_MAX, Service, StartError};
+use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use protocol_client::{ProtocolClient, TIMEOUT};
@@ -298,8 +298,8 @@ fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
 fn a_program_meets_any_number_of_other_users_one_after_the_other() {
     let Some((_directory, path)) = machine() else { return };
     let server = of_user(&path, 54_400);
-    // The server has a doorbell for each other user, at most `FOREIGN_MAX` of them.
-    for number in 0..2 * FOREIGN_MAX as u32 {
+    // The server has a doorbell for each other user, at most `OTHER_USERS_MAX` of them.
+    for number in 0..2 * OTHER_USERS_MAX as u32 {
         let client = of_user(&path, 54_500 + number);
         assert!(meet(&client, &server, number.into()).is_some(), "user {number}");
     }

@@ -189,7 +189,10 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
         assert!(registry.found_bell(tag, user));
         let [sender, receiver] = lingering();
         ends.push(receiver);
-        let bell = registry.programs.get_mut(&tag).and_then(|program| program.foreign.bells.get_mut(&user));
+        let bell = registry
+            .programs
+            .get_mut(&tag)
+            .and_then(|program| program.other_user_doorbells.bells.get_mut(&user));
         bell.expect("it was found").file = sender.into();
     }
     let shared = Mutex::new(registry);
@@ -199,12 +202,12 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     let name = change(&shared, |registry| {
         registry.mute_bell(one, 8);
         registry.mute_bell(one, 9);
-        let withdrawn = &registry.programs[&one].foreign.withdrawn;
+        let withdrawn = &registry.programs[&one].other_user_doorbells.withdrawn;
         *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
     });
     assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
     assert_eq!(
-        lock(&shared).programs[&one].foreign.withdrawn.len(),
+        lock(&shared).programs[&one].other_user_doorbells.withdrawn.len(),
         1,
         "the program is not the last to close it"
     );

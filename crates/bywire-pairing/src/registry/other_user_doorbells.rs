@@ -10,14 +10,14 @@ use bywire_sys::socket::Socket;
 use crate::protocol::{Kind, Packet};
 
 /// Other users with which one program may have connections at once. For each of them it has another doorbell.
-pub const FOREIGN_MAX: usize = 16;
+pub const OTHER_USERS_MAX: usize = 16;
 
 /// The doorbells of one program for other users.
 #[derive(Debug)]
-pub struct ForeignBells {
+pub struct OtherUserDoorbells {
     /// The program's user.
     owner: u32,
-    pub(super) bells: HashMap<u32, ForeignBell>,
+    pub(super) bells: HashMap<u32, OtherUserDoorbell>,
     /// Withdrawn doorbells by name. The service keeps its copy until the program has closed its own, so that the
     /// program's close is not the last one.
     pub(super) withdrawn: HashMap<u64, CommonFile>,
@@ -25,7 +25,7 @@ pub struct ForeignBells {
 
 /// A doorbell that the programs of one other user ring. It is withdrawn after the last connection with them.
 #[derive(Debug)]
-pub(super) struct ForeignBell {
+pub(super) struct OtherUserDoorbell {
     /// The token by which the program knows it.
     pub name: u64,
     pub file: Held,
@@ -41,7 +41,7 @@ pub struct CommonFile {
     pub users: [u32; 2],
 }
 
-impl ForeignBells {
+impl OtherUserDoorbells {
     /// No doorbells yet, of a program of this user.
     pub fn of(owner: u32) -> Self {
         Self { owner, bells: HashMap::new(), withdrawn: HashMap::new() }
@@ -49,7 +49,7 @@ impl ForeignBells {
 
     /// Has the program as many as it may have, withdrawn ones included?
     pub fn is_full(&self) -> bool {
-        self.bells.len() + self.withdrawn.len() >= FOREIGN_MAX
+        self.bells.len() + self.withdrawn.len() >= OTHER_USERS_MAX
     }
 
     /// The name of the doorbell for a user.
@@ -70,7 +70,7 @@ impl ForeignBells {
 
     /// Adds the doorbell for a first connection with programs of a user.
     pub fn add(&mut self, user: u32, name: u64, file: Held) {
-        self.bells.insert(user, ForeignBell { name, file, uses: 1 });
+        self.bells.insert(user, OtherUserDoorbell { name, file, uses: 1 });
     }
 
     /// Counts one connection less.
@@ -83,8 +83,8 @@ impl ForeignBells {
     /// Withdraws the doorbells that no connection needs any more. If the program, at the other end of `socket`, has no
     /// room for the packet, the doorbell is kept until it has.
     pub fn withdraw_unused(&mut self, socket: &Socket) {
-        let is_unused = |_: &u32, bell: &mut ForeignBell| bell.uses == 0;
-        let unused: Vec<(u32, ForeignBell)> = self.bells.extract_if(is_unused).collect();
+        let is_unused = |_: &u32, bell: &mut OtherUserDoorbell| bell.uses == 0;
+        let unused: Vec<(u32, OtherUserDoorbell)> = self.bells.extract_if(is_unused).collect();
         for (user, bell) in unused {
             let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
             if is_told {
