@@ -1,4 +1,4 @@
-//! Sleepers and holders of sets are counted by what is true: those of killed processes are counted out, and nobody else is.
+//! Sleepers and holders of sets are counted correctly: counts of killed processes are taken back, and no others.
 
 mod test_service;
 
@@ -7,7 +7,7 @@ use std::ptr;
 
 use test_service::{Running, TestService, child, end_of, is_driver};
 
-/// Two carried ends that do not wait.
+/// Two carried non-blocking ends.
 fn pair() -> (RawFd, RawFd) {
     let ends = test_service::pair();
     test_service::carry(ends);
@@ -30,7 +30,7 @@ fn kill(child: libc::pid_t) {
     end_of(child);
 }
 
-/// Waits until a thread of a process, which sleeps otherwise, is in `epoll_wait` or in `ppoll`.
+/// Waits until a thread of a process is in `epoll_wait` or in `ppoll`.
 fn await_sleep(process: &str) {
     test_service::eventually("it sleeps", || {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
@@ -42,7 +42,7 @@ fn await_sleep(process: &str) {
     });
 }
 
-/// How often the doorbell of this program was rung: nobody ever reads it.
+/// How often the doorbell of this program was rung. Nobody ever reads it.
 fn rings() -> u64 {
     let numbers = std::fs::read_dir("/proc/self/fdinfo").expect("descriptors");
     let counts = numbers.filter_map(|entry| {
@@ -53,9 +53,9 @@ fn rings() -> u64 {
     counts.sum()
 }
 
-/// One event of a set, told and served: how often the doorbell was rung meanwhile, though nobody slept.
+/// Handles one event of a set. Returns how often the doorbell was rung meanwhile, although nobody slept.
 fn rings_in_a_round(set: RawFd, (client, server): (RawFd, RawFd)) -> u64 {
-    // By a sleep, which ends by its time, killed ones are noticed.
+    // A sleep that ends by its timeout notices killed sleepers.
     assert_eq!(events_in(set, 20), 0);
     let before = rings();
     assert_eq!(test_service::send(client, b"!", 0), 1);
@@ -86,7 +86,7 @@ fn peers_stop_ringing_for_killed_sleepers() {
         kill(asleep);
         is_counted_out(set, ends);
     }
-    // Nothing is carried there when the sleeper comes, and something is when it is killed, or behind that.
+    // Nothing is carried there when the sleeper comes. Something is carried before it is killed, or after that.
     for is_late in [false, true] {
         let (ends, set) = (pair(), test_service::epoll());
         let asleep = child(|| events_in(set, -1));
@@ -103,9 +103,9 @@ fn peers_stop_ringing_for_killed_sleepers() {
     }
 }
 
-/// More than are known by number to hold a set.
+/// More than can be listed as holders of a set.
 const CHILDREN: usize = 60;
-/// More than a family of processes has places for.
+/// More than the records that a family of processes has.
 const SETS: usize = 1100;
 
 #[test]
@@ -132,7 +132,7 @@ fn epoll_sets_of_killed_processes_free_their_records() {
     }
     let (set, ends) = (test_service::epoll(), test_service::pair());
     add(set, ends.1);
-    // It stays in the kernel where there was no place for its set.
+    // It stays in the kernel if there was no record for its set.
     test_service::carry(ends);
 }
 
@@ -142,10 +142,10 @@ fn a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made
         return;
     }
     let set = test_service::epoll();
-    // Nothing is carried yet, so that it has a page of its own.
+    // Nothing is carried yet, so the child has its own page.
     let other = child(|| {
         let (client, server) = pair();
-        // Until its parent has something there.
+        // Until its parent adds something.
         events_in(set, 3000);
         let own = test_service::epoll();
         add(own, server);
@@ -162,10 +162,10 @@ fn a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made
     assert_eq!(end_of(other), 0);
 }
 
-/// From here on every fork fails.
+/// Makes every fork fail from here on.
 fn forks_fail() {
     if test_service::is_root() {
-        // The first process of a namespace of its own ends, and none comes after it.
+        // The first process of a new PID namespace ends, and none can follow it.
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
         end_of(child(|| 0));
@@ -176,7 +176,7 @@ fn forks_fail() {
     }
 }
 
-/// By each of the names that a fork has.
+/// Calls each of the fork functions.
 fn fail_to_fork() {
     // SAFETY: no pointers that matter; nothing is done in a child, as there is none.
     unsafe {
@@ -224,7 +224,7 @@ const LEFT: &str = "a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_s
 #[test]
 fn a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper() {
     if test_service::role().is_some() {
-        // It has one thread, which hears all signals.
+        // It has one thread, which gets all signals.
         return assert_eq!(end_of(child(jump_out_of_waits)), 0);
     }
     let pairing = TestService::new();
@@ -247,7 +247,7 @@ fn jump_out_of_waits() -> i32 {
     for set in [carried, quiet, carried, quiet] {
         assert_eq!(leave_wait(set), 1);
     }
-    // What slept unannounced is announced now, if it is counted still.
+    // Sleepers that were not announced are announced now, if they are still counted.
     let others = pair();
     add(quiet, others.1);
     let rung = |set, ends| (0..3).map(|_| rings_in_a_round(set, ends)).sum::<u64>();

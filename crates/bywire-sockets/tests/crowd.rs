@@ -1,4 +1,4 @@
-//! Ten thousand carried connections into one server.
+//! Ten thousand carried connections to one server.
 
 mod test_service;
 
@@ -13,9 +13,9 @@ use test_service::TestService;
 
 const CONNECTIONS: usize = 10_000;
 const TEST: &str = "ten_thousand_connections_are_carried_into_one_server";
-/// Until all of them are carried; each makes its way by its own calls.
+/// Rounds until all of them are carried. Each leaves the kernel by its own calls.
 const ROUNDS_MAX: usize = 60;
-/// Resident memory of both ends together that an idle connection may cost.
+/// Resident memory that an idle connection may use at both ends together.
 const IDLE_KIB: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -53,7 +53,7 @@ fn ten_thousand_connections_are_carried_into_one_server() {
         line_with(&mut said, "done");
         rounds += 1;
     }
-    // Some more, so that bytes go through memory in both directions of each.
+    // Some more, so that bytes go through memory in both directions of each connection.
     for _ in 0..12 {
         writeln!(input, "round").expect("the client listens");
         line_with(&mut said, "done");
@@ -99,7 +99,7 @@ fn resident_kib(process: u32) -> usize {
     line.split_whitespace().nth(1).and_then(|size| size.parse().ok()).expect("a number")
 }
 
-/// Gives back whatever comes, over any number of connections.
+/// Echoes everything, on any number of connections.
 fn serve() {
     test_service::raise_descriptor_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -139,7 +139,7 @@ fn serve() {
     }
 }
 
-/// Sends a few bytes over each of its connections at every word, and checks what comes back.
+/// Sends a few bytes on each of its connections after every word, and checks the echo.
 fn call() {
     test_service::raise_descriptor_limit();
     let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");

@@ -1,7 +1,8 @@
-//! The same random calls on kernel sockets and on carried ones: every byte, return value, error and readiness.
+//! The same random calls on kernel sockets and on carried ones: every byte, return value, error and readiness must be
+//! equal.
 //!
-//! One program holds both ends and writes down what each call gave. It runs without the library, then with it; the
-//! connection leaves the kernel after another number of calls for every seed, and goes back before others.
+//! One program holds both ends and records the result of each call. It runs without the library, and then with it. For
+//! every seed the connection leaves the kernel after a different number of calls, and returns before others.
 
 mod situations;
 mod test_service;
@@ -15,9 +16,10 @@ use situations::{PIECE_BYTES, Program, Reached, Start, pattern};
 use test_service::{TestService, errno};
 
 const SEEDS: u64 = 1500;
-/// Seeds that one process goes through, one connection after the other.
+/// Seeds that one process runs, one connection after the other.
 const BATCH: u64 = 10;
-/// Of [`SEEDS`], so many have to reach each situation: a third of what they do where the service answers at once.
+/// The number of times that [`SEEDS`] must reach each situation: a third of what they reach if the service answers at
+/// once.
 const REACHED_MIN: Reached = Reached { full: 40, owed: 15, edge: 60, exec: 20, spawn: 20 };
 
 #[test]
@@ -27,7 +29,7 @@ fn carried_sockets_do_what_the_kernels_do() {
         let number = |text: &str| text.parse::<u64>().expect("a number");
         for seed in number(first)..number(end) {
             let (transcript, reached) = Driver::new(seed).run();
-            // At once, so that it is not in a buffer that a child might write once more.
+            // Flushed at once, so that it is not in a buffer that a child might write again.
             println!("seed {seed} = \n{transcript}{}", reached.line());
             std::io::stdout().flush().expect("written");
         }
@@ -40,13 +42,13 @@ fn carried_sockets_do_what_the_kernels_do() {
     let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
     let has_enough = |reached: &Reached| {
         let is_rare = |(found, due): (u64, u64)| found * SEEDS < due * count;
-        // Of a few seeds, looked at again, none may be.
+        // A few selected seeds may have none.
         count < 100
             || pairing.status().carried_ever * 2 >= count
                 && !reached.counts().into_iter().zip(REACHED_MIN.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
-    // More where the service was too slow for too many, as on a busy machine: calls hardly wait for it.
+    // More seeds if the service was too slow for too many, as on a busy machine: calls rarely wait for it.
     for batch in (first..first + 4 * count).step_by(BATCH as usize) {
         if batch >= first + count && has_enough(&reached) {
             break;
@@ -61,7 +63,7 @@ fn carried_sockets_do_what_the_kernels_do() {
         };
         let mut difference = run();
         if difference.is_err() && !situations::has_room_for_tcp() {
-            // The kernel refuses sends then that it takes otherwise, to either run.
+            // In that state the kernel refuses sends that it accepts otherwise, in either run.
             test_service::eventually("the kernel has room for TCP", || {
                 situations::has_room_for_tcp().then_some(())
             });
@@ -80,12 +82,12 @@ fn carried_sockets_do_what_the_kernels_do() {
     );
 }
 
-/// What stands before a wait for a set by edge.
+/// The prefix of a wait for an edge-triggered set.
 const BY_EDGE: &str = "edge";
-/// The kernel repeats itself when it is asked for something else: as a direction leaves it, and as it comes back.
+/// The kernel repeats itself when the watched events change: when a direction leaves it, and when it returns.
 const REPEATED_MAX: u32 = 4;
 
-/// `Err` with what is different, and where.
+/// `Err` with the difference and its place.
 fn compare(plain: &str, carried: &str) -> Result<(), String> {
     assert!(plain.lines().count() > 2, "the driver did not come far:\n{plain}");
     let (mut before, mut repeated) = (String::new(), 0);
@@ -94,7 +96,7 @@ fn compare(plain: &str, carried: &str) -> Result<(), String> {
             (before, repeated) = (String::new(), 0);
         }
         writeln!(before, "{expected}").expect("a string");
-        // By edge, a program may be told once more, and never less.
+        // Edge-triggered, a program may be told once more, but never less.
         let is_silent = |line: &str| line.starts_with(BY_EDGE) && line.ends_with(" [] = 0 0");
         if is_silent(expected) && found.starts_with(BY_EDGE) && !is_silent(found) && repeated < REPEATED_MAX {
             repeated += 1;
@@ -109,7 +111,7 @@ fn compare(plain: &str, carried: &str) -> Result<(), String> {
     }
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 struct Draw(u64);
 
 impl Draw {
@@ -127,21 +129,21 @@ struct Driver {
     draw: Draw,
     ends: [RawFd; 2],
     sets: [RawFd; 2],
-    /// What every end has sent, and may send no more of than both kinds of socket take.
+    /// The bytes that each end has in flight, and a limit that both kinds of socket accept.
     under_way: [u64; 2],
     next: [u8; 2],
     is_closed: [bool; 2],
-    /// Sends no more.
+    /// It has shut down sending.
     is_shut: [bool; 2],
-    /// The kernel was given nothing of what an end has sent last.
+    /// The last send of an end gave nothing to the kernel.
     is_in_ring: [bool; 2],
-    /// The last registration in its set is by edge.
+    /// The last registration in its set is edge-triggered.
     is_by_edge: [bool; 2],
     reached: Reached,
     text: String,
 }
 
-/// Both kinds of socket hold so much.
+/// Both kinds of socket buffer this much.
 const UNDER_WAY_MAX: u64 = 60_000;
 
 impl Driver {
@@ -205,7 +207,7 @@ impl Driver {
         (self.text, self.reached)
     }
 
-    /// What takes long is done by a few seeds, and once by each; `false`: it is not possible now.
+    /// Slow operations, done by a few seeds, and once by each. `false`: not possible now.
     fn does_special(&mut self, end: usize) -> bool {
         if self.seed % 10 > 3 {
             return true;
@@ -225,7 +227,7 @@ impl Driver {
         }
     }
 
-    /// What `end` has sent is at the other end.
+    /// Waits until what `end` has sent is at the other end.
     fn settle(&self, end: usize) {
         if !self.is_closed[1 - end] {
             test_service::settle(self.ends[1 - end], self.under_way[end]);
@@ -251,7 +253,7 @@ impl Driver {
         self.say(&format!("send {end} {kind} {length}"), sent);
     }
 
-    /// A few bytes, and all that there is is received.
+    /// Sends a few bytes, and receives everything.
     fn exchange(&mut self, end: usize) {
         let sent = self.give(end, 10, 0);
         self.settle(end);
@@ -260,7 +262,7 @@ impl Driver {
         self.say(&format!("exchange {end} {sent}"), received);
     }
 
-    /// Sends so much of the stream.
+    /// Sends this much of the stream.
     fn give(&mut self, end: usize, length: usize, kind: u64) -> i64 {
         let before = test_service::kernel_given(self.ends[end]);
         let sent = test_service::send(self.ends[end], pattern(self.next[end], length), kind);
@@ -305,7 +307,7 @@ impl Driver {
     fn wait(&mut self, end: usize) {
         let (mut status, mut events) = test_service::wait(self.sets[end]);
         if self.is_by_edge[end] && self.is_shut[end] {
-            // The kernel tells of room once more when the other end has acknowledged the shutdown, whenever that is.
+            // The kernel reports room again when the other end has acknowledged the shutdown, whenever that is.
             events.iter_mut().for_each(|event| *event &= !(libc::EPOLLOUT as u32));
             events.retain(|event| *event != 0);
             status = status.min(events.len() as i64);
@@ -331,7 +333,7 @@ impl Driver {
         self.say(&format!("control {end} {operation} {events:#x}"), status);
     }
 
-    /// A byte by another descriptor.
+    /// Sends a byte by another descriptor.
     fn duplicate(&mut self, end: usize) {
         let byte = self.next[end];
         // SAFETY: descriptors of this driver alone.
@@ -350,7 +352,7 @@ impl Driver {
         }
     }
 
-    /// A child sends for this end, and ends.
+    /// A child sends for this end, and exits.
     fn fork(&mut self, end: usize) {
         if self.under_way[end] + 100 > UNDER_WAY_MAX {
             return;
@@ -364,7 +366,7 @@ impl Driver {
         self.say(&format!("fork {end}"), status);
     }
 
-    /// A program reads what there is for this end, or writes for it; with the library, or without.
+    /// A program with or without the library reads for this end, or writes for it.
     fn start(&mut self, end: usize, start: Start) -> bool {
         let (is_reader, has_library) = (self.draw.below(2) == 0, self.draw.below(2) == 0);
         let due = self.under_way[1 - end];
@@ -400,7 +402,7 @@ impl Driver {
             self.has_sent(end, 100);
             self.settle(end);
         }
-        // What was handed on stays in the kernel.
+        // What was passed on stays in the kernel.
         self.is_in_ring = [false; 2];
         match start {
             Start::Exec => self.reached.exec += u64::from(is_in_ring),
@@ -410,7 +412,7 @@ impl Driver {
         true
     }
 
-    /// Sends until there is no room, hands an end on or shuts it down, and receives everything.
+    /// Sends until there is no room, passes an end on or shuts it down, and receives everything.
     fn fill(&mut self, end: usize) -> bool {
         if self.is_shut[end] || self.is_closed[1 - end] {
             return false;
@@ -456,7 +458,7 @@ impl Driver {
         true
     }
 
-    /// Until the kernel has moved what it can as well.
+    /// Sends until the kernel, too, has moved what it can.
     fn send_until_full(&mut self, end: usize) {
         let length = [3000, 16_384, PIECE_BYTES][self.draw.below(3) as usize];
         let mut refused = 0;
@@ -473,7 +475,7 @@ impl Driver {
         }
     }
 
-    /// What `end` has sent, looked at byte by byte.
+    /// Receives what `end` has sent, and checks every byte.
     fn receive_everything(&mut self, end: usize) {
         let (receiver, started) = (1 - end, Instant::now());
         while self.under_way[end] > 0 {
@@ -490,10 +492,10 @@ impl Driver {
                 continue;
             }
             assert!(received < 0 && errno() == libc::EAGAIN, "{received} for {receiver}: {}", self.text);
-            // What is owed is paid in calls like this.
+            // Calls like this one pay what is owed.
             test_service::poll(self.ends[end], libc::POLLOUT);
         }
-        // So many bytes were not the same in both runs.
+        // The number of bytes differed between the two runs.
         self.next[end] = 0;
         self.say(&format!("received everything of {end}"), 0);
     }
@@ -507,14 +509,14 @@ impl Driver {
         self.say(&format!("error {end}"), error);
     }
 
-    /// Passes the descriptor through a Unix socket and takes it out again: it has to be in the kernel meanwhile.
+    /// Passes the descriptor through a Unix socket and receives it again. It must return to the kernel meanwhile.
     fn pass(&mut self, end: usize) {
         let status = test_service::pass(self.ends[end]);
         self.say(&format!("pass {end}"), status);
     }
 
     fn shut(&mut self, end: usize) {
-        // The kernel reports everything once more for a shutdown that fails.
+        // The kernel reports everything again after a shutdown that fails.
         if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[end] {
             return;
         }
@@ -540,7 +542,7 @@ impl Driver {
         self.say(&format!("close {end}"), status.into());
     }
 
-    /// At the end everything that is left is read.
+    /// At the end reads everything that is left.
     fn drain(&mut self) {
         for end in 0..2 {
             while !self.is_closed[end] {

@@ -1,6 +1,6 @@
-//! Bytes and ends are TCP's, whatever a program does with a connection: handed on, given back, closed, left.
+//! Bytes and ends are the same as TCP's, whatever a program does with a connection: passed on, returned, closed, left.
 //!
-//! One program does the same thing without the library and with it, and writes down what happened.
+//! One program does the same thing without the library and with it, and records what happens.
 
 mod test_service;
 
@@ -103,7 +103,7 @@ fn message_lists_continue_while_a_sandbox_is_installed() {
 
 #[test]
 fn a_walk_over_descriptors_visits_only_existing_ones() {
-    // The library's own have numbers from seven eighths of the limit on: the table has a page for each thousand.
+    // The library's own descriptors start at seven eighths of the limit. The table has a page for each thousand.
     let limit = test_service::raise_descriptor_limit();
     if limit < 16_384 {
         return println!("not run: only {limit} descriptors are allowed");
@@ -136,7 +136,8 @@ fn one_shot_handlers_and_handlers_without_a_stack_behave_as_in_the_kernel() {
     same(&[&["handlers"], &["unwritable", "handled"], &["unwritable", "not"]]);
 }
 
-/// More than the kernel has room for lies in the ring when its sender has told the end: it is had, or an error is.
+/// When the sender shuts down, the ring holds more than the kernel has room for. The bytes are received, or there is an
+/// error.
 #[test]
 fn lost_bytes_never_look_like_an_orderly_end() {
     let pairing = TestService::new();
@@ -152,7 +153,7 @@ fn lost_bytes_never_look_like_an_orderly_end() {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
-/// A child that becomes another program, or closes its copy, does not take away what makes a killed sender's end a reset.
+/// A child that executes another program, or closes its copy, does not remove what makes a killed sender's end a reset.
 #[test]
 fn a_killed_sender_whose_child_has_closed_resets_the_connection() {
     let pairing = TestService::new();
@@ -165,7 +166,8 @@ fn a_killed_sender_whose_child_has_closed_resets_the_connection() {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
-/// A child that ends takes no guard off a half-closed end: only that would tell the peer of its parent's death.
+/// A child that exits does not remove the guard of a half-closed end: only the guard would tell the peer of its
+/// parent's death.
 #[test]
 fn a_killed_half_closed_end_resets_after_its_child_has_ended() {
     let pairing = TestService::new();

@@ -1,4 +1,4 @@
-//! What a service, a machine or a program may lack: every byte comes all the same, by TCP if need be.
+//! Whatever a service, a machine or a program lacks, every byte arrives, by TCP if necessary.
 
 mod test_service;
 
@@ -14,11 +14,11 @@ use bywire_sys::listener::Listener;
 use bywire_sys::socket::Received;
 use test_service::{Running, TestService};
 
-/// Nobody, on every system.
+/// A user that owns nothing, on every system.
 const NOBODY: u32 = 65534;
 const ROUNDS: u8 = 200;
 
-/// This test as a program with the library, that does what its role says.
+/// This test as a program with the library, in the given role.
 fn program(pairing: &TestService, test: &str, role: &str) -> Command {
     let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", role);
@@ -26,7 +26,7 @@ fn program(pairing: &TestService, test: &str, role: &str) -> Command {
     command
 }
 
-/// Bytes both ways between two ends of this process.
+/// Sends bytes both ways between two ends of this process.
 fn talk((client, server): (RawFd, RawFd)) {
     for round in 0..ROUNDS {
         for (from, to) in [(client, server), (server, client)] {
@@ -37,11 +37,11 @@ fn talk((client, server): (RawFd, RawFd)) {
     }
 }
 
-/// What a program without faults of its own does.
+/// The behaviour of a program without faults of its own.
 fn say_right() {
     let ends = test_service::pair();
     talk(ends);
-    // However long the service takes.
+    // Waits for however long the service takes.
     if test_service::role().as_deref() == Some("carry") {
         test_service::carry(ends);
     }
@@ -64,7 +64,7 @@ fn a_missing_service_has_no_cost() {
     }
     let pairing = TestService::without_service();
     is_right(program(&pairing, ABSENT, "talk"));
-    // A name without a service, as a killed one leaves it.
+    // A socket name without a service, as a killed one leaves it.
     drop(Listener::bind(&pairing.service).expect("bound"));
     is_right(program(&pairing, ABSENT, "talk"));
 }
@@ -123,8 +123,8 @@ fn the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors() {
     }
 }
 
-/// What a program says to a service that knows none of our words, and hangs up; which takes descriptors from those alone
-/// whom it has accepted, or from everybody. `None`: this kernel has no such guard.
+/// What a program sends to a service of another version, which then hangs up. The service takes descriptors only from
+/// programs that it has accepted, or from all. `None`: this kernel cannot make that difference.
 fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
     let pairing = TestService::without_service();
     let listener = Listener::bind(&pairing.service).expect("bound");
@@ -153,7 +153,7 @@ fn without_permission_to_reach_the_service_it_is_tcp() {
     if !test_service::is_root() {
         return;
     }
-    // Root's own, which is for root alone.
+    // Root's own service, which is for root only.
     let pairing = TestService::new();
     pairing.open_to_all();
     is_right(pairing.user(NOBODY, FORBIDDEN, "talk"));
@@ -221,13 +221,13 @@ fn a_service_short_of_descriptors_serves_some_programs() {
     assert_eq!(first.hear(), "carried");
     let mut programs: Vec<_> =
         (1..20).map(|_| Running::start(&mut program(&pairing, CROWD, "talk"))).collect();
-    // Asked before the first goes, which makes room.
+    // Asked before the first one ends, which frees a slot.
     let carried = programs.iter_mut().filter_map(|program| (program.hear() == "carried").then_some(()));
     assert!(carried.count() < programs.len(), "there was room for all");
     programs.push(first);
     programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
     programs.iter_mut().for_each(|program| assert!(program.end().success()));
-    // One place is free for whoever asks.
+    // One slot is free for any caller.
     let found = test_service::eventually("it answers", || bywire_pairing::status::ask(&pairing.service).ok());
     assert!(found.carried_ever >= 1, "{found:?}");
     let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
@@ -244,7 +244,7 @@ fn without_memory_it_is_tcp() {
     if let Some(kind) = test_service::role() {
         let ends = test_service::pair();
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
-        // The address space that is used already stays; files may not become longer than a segment is.
+        // The address space in use stays. Files may not become longer than a segment.
         let kind = if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS };
         // SAFETY: a live structure.
         assert_eq!(unsafe { libc::setrlimit(kind, &raw const limit) }, 0);
@@ -363,7 +363,7 @@ fn serve_until_the_end() {
     }
 }
 
-/// Everything that was sent is read when this says so.
+/// Sends and receives until the service reports a carried connection.
 fn talk_until_told() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
@@ -402,7 +402,7 @@ fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
     }
 }
 
-/// Not one call more: the next ones would go through memory.
+/// Makes no further call: the next ones would go through memory.
 fn talk_until_paired((client, server): (RawFd, RawFd)) {
     let service = std::path::PathBuf::from(test_service::told("BYWIRE_SOCKETS_SERVICE"));
     let status = || test_service::eventually("it answers", || bywire_pairing::status::ask(&service).ok());
@@ -476,7 +476,7 @@ fn returned_bytes_are_logged_as_kernel_bytes() {
 
 const LIMITED: &str = "a_user_with_small_limits_continues_over_tcp_with_a_report";
 
-/// Of open files, of memory that is locked, of the length of files, and all of them.
+/// Limits of open files, of locked memory, of the length of files, and all of them.
 #[test]
 fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
     if let Some(role) = test_service::role() {
@@ -512,7 +512,7 @@ fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
         is_right(command);
         let log = std::fs::read_to_string(&log).expect("a log");
         let fates: Vec<&str> = log.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-        // What nobody locks is not limited.
+        // Memory that is not locked is not limited.
         let is_carried = |fate: &&str| *fate == "carried";
         assert!(fates.len() >= 2 || role == "files" || role == "all", "{role}: {log}");
         assert!(role == "memory" || !fates.iter().any(is_carried), "{role}: {log}");

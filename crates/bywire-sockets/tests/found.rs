@@ -1,4 +1,4 @@
-//! What random programs have found, each by itself: the same without the library and with it.
+//! Faults that random programs have found, one test each: the result is the same without the library and with it.
 
 mod test_service;
 
@@ -10,7 +10,7 @@ use std::ptr;
 use test_service::same::{on_its_way, pair, same, tell};
 use test_service::{child, end_of};
 
-/// Bytes from one end to the other one.
+/// Sends bytes from one end to the other.
 fn talk(text: &mut String, from: RawFd, to: RawFd) {
     tell(text, "send", test_service::send(from, b"words", 0));
     let (length, bytes) = test_service::receive(to, 5, 0);
@@ -78,7 +78,7 @@ fn closed_in_a_set(text: &mut String) {
     let (client, server) = pair();
     let set = test_service::epoll();
     tell(text, "control", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    // By that it is the kernel's again.
+    // This returns it to the kernel.
     tell(text, "pass", test_service::pass(server));
     let copy = Copy::keep();
     test_service::close(server);
@@ -98,7 +98,7 @@ fn an_epoll_set_reports_a_closed_socket_that_another_process_has() {
 /// `TCP_CLOSE` of netinet/tcp.h.
 const CLOSED: u8 = 7;
 
-/// The kernel's, asked for by a call that tells the library nothing.
+/// The kernel's state, by a call that the library does not evaluate.
 fn state(fd: RawFd) -> u8 {
     let (mut found, mut length) = ([0u8; 8], 8);
     let information = found.as_mut_ptr().cast();
@@ -132,24 +132,24 @@ fn forked_while_it_is_kept(text: &mut String) {
     tell(text, "send", test_service::send(client, b"x", 0));
     let (length, bytes) = receiver.join().expect("it is over");
     tell(text, &format!("receive {bytes:?}"), length);
-    // With that call the last descriptor is gone, and the child has none.
+    // After this call the last descriptor is gone, and the child has none.
     tell(text, "the end is told", test_service::poll_for(client, 10_000).into());
-    // It does not wait for what was not told.
+    // It does not wait for what was not reported.
     tell(text, "receive", test_service::receive(client, 1, 3).0);
     copy.end();
 }
 
-/// Does another thread of this program sleep in a receive, or where the library does? By `recvfrom` and `futex_waitv`.
+/// Whether another thread of this program sleeps in a receive, in `recvfrom` or `futex_waitv`.
 fn sleeps_elsewhere() -> bool {
     is_any_in("self", &["45 ", "449 "])
 }
 
-/// Does a process, which sleeps otherwise, wait for a set? By `epoll_wait`.
+/// Whether a process waits for a set, in `epoll_wait`.
 fn waits_for_set(process: &str) -> bool {
     is_any_in(process, &["232 "])
 }
 
-/// Is one of its threads in one of these calls?
+/// Whether one of its threads is in one of these calls.
 fn is_any_in(process: &str, calls: &[&str]) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
     threads.filter_map(Result::ok).any(|thread| {
@@ -163,7 +163,7 @@ fn a_forked_child_has_no_duplicate_kept_for_another_threads_receive() {
     same("a_forked_child_has_no_duplicate_kept_for_another_threads_receive", forked_while_it_is_kept);
 }
 
-/// So many ends that come while another thread looks all the time: each of them comes between two things that a look does.
+/// Ends that come while another thread looks all the time. Each of them comes between two steps of a look.
 const ENDS: usize = 100;
 
 fn ended_between_looks(text: &mut String) {
@@ -183,7 +183,7 @@ fn ended_between_looks(text: &mut String) {
             }
             false
         });
-        // It looks by now, and has asked the kernel for what is to be asked.
+        // The thread is looking by now, and has asked the kernel.
         while looks.load(std::sync::atomic::Ordering::Relaxed) < 20 + round % 7 {
             std::hint::spin_loop();
         }
@@ -204,7 +204,7 @@ fn an_end_during_a_look_is_reported_edge_triggered() {
     same("an_end_during_a_look_is_reported_edge_triggered", ended_between_looks);
 }
 
-/// Events within a time that no busy machine needs.
+/// Events within a time that suffices on a busy machine.
 fn events_in(set: RawFd, timeout_ms: i32) -> i32 {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: room for four.
@@ -248,7 +248,7 @@ fn an_epoll_set_has_no_state_of_the_previous_one_in_its_record() {
     same("an_epoll_set_has_no_state_of_the_previous_one_in_its_record", set_in_the_place_of_another);
 }
 
-/// More sets than a family of processes has places for.
+/// More sets than the records that a family of processes has.
 const SETS: usize = 1100;
 
 fn sets_of_children(text: &mut String) {
@@ -286,7 +286,7 @@ fn exited_and_killed_children_leave_no_epoll_set() {
     same("exited_and_killed_children_leave_no_epoll_set", sets_of_children);
 }
 
-/// Waits for a second in which nothing comes: how many events there are, and whether it sleeps meanwhile.
+/// Waits for a second in which nothing comes. Reports the number of events, and whether the process sleeps meanwhile.
 fn rests(text: &mut String, what: &str, set: RawFd) {
     let used_ms = || {
         // SAFETY: noughts are a value, which is overwritten.
@@ -302,7 +302,7 @@ fn rests(text: &mut String, what: &str, set: RawFd) {
     };
     let before = used_ms();
     tell(text, what, events_in(set, 1000).into());
-    // Who looks on and on gets so much even on a busy machine.
+    // A thread that spins uses this much time even on a busy machine.
     tell(text, "it spins", i64::from(used_ms() - before > 100));
 }
 
@@ -376,7 +376,7 @@ fn a_ready_set_comes_into_a_set(text: &mut String) {
     let sleeper = std::thread::spawn(move || events_in(outer, -1));
     test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
     tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    // By a time-out it would look once more.
+    // A timeout would make it look again.
     test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
     tell(text, "it hears", sleeper.join().expect("it waits").into());
 }
@@ -403,7 +403,7 @@ fn a_set_does_not_come_into_a_set(text: &mut String) {
     let ends = test_service::pair();
     tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN as u32));
     if std::env::var_os("LD_PRELOAD").is_some() {
-        // One in a set that another one watches stays in the kernel: this set is watched by none.
+        // A connection in a set that another one watches stays in the kernel. This set is not watched.
         test_service::carry(ends);
     }
     tell(text, "take out", test_service::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
@@ -416,7 +416,7 @@ fn a_refused_nesting_of_sets_has_no_effect() {
     same("a_refused_nesting_of_sets_has_no_effect", a_set_does_not_come_into_a_set);
 }
 
-/// Fills what a connection holds, and empties it again.
+/// Fills a connection's buffers, and empties them.
 fn fill_and_empty(from: RawFd, to: RawFd) {
     let mut bytes = [0u8; 64 << 10];
     let mut left = 0;
@@ -455,7 +455,7 @@ fn an_outer_set_is_told_again_of_new_room() {
     same("an_outer_set_is_told_again_of_new_room", ready_for_another_reason);
 }
 
-/// What a set tells next, by the data of its registrations; −1: nothing.
+/// The next event of a set, by the data of its registration; −1: none.
 fn told(set: RawFd, timeout_ms: i32) -> i64 {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one.
@@ -469,7 +469,7 @@ fn register(set: RawFd, operation: i32, fd: RawFd, events: i32, data: u64) -> i6
     unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
 }
 
-/// So long nothing comes that would not come at all.
+/// After this time an event counts as absent.
 const SILENCE_MS: i32 = 300;
 
 /// What another program finds in a set that it has inherited.
@@ -578,7 +578,7 @@ fn closed_with_a_duplicate(text: &mut String) {
     let duplicate = unsafe { libc::dup(server) };
     test_service::close(server);
     talk(text, client, duplicate);
-    // By that it is the kernel's, if it was not before.
+    // This returns it to the kernel, if it was not there before.
     tell(text, "pass", test_service::pass(duplicate));
     tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
@@ -617,7 +617,7 @@ fn a_childs_close_leaves_its_parents_set_unchanged() {
     same("a_childs_close_leaves_its_parents_set_unchanged", closed_by_a_child);
 }
 
-/// A receive of `length` bytes, all of them, that has none yet: what it gives when `meanwhile` has been done.
+/// Receives exactly `length` bytes, starting with none. Returns the result after `meanwhile` was called.
 fn patient_receive(length: usize, fd: RawFd, meanwhile: impl FnOnce(i32)) -> i64 {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -643,7 +643,7 @@ fn interrupted_with_a_part(text: &mut String) {
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
     }
     let received = patient_receive(5, server, |thread| {
-        // By `recvfrom`, `futex` and `futex_waitv`.
+        // In `recvfrom`, `futex` and `futex_waitv`.
         let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok();
         let sleeps =
             || call().is_some_and(|call| ["45 ", "202 ", "449 "].iter().any(|known| call.starts_with(known)));
@@ -659,7 +659,7 @@ fn interrupted_with_a_part(text: &mut String) {
             left == 0 && sleeps()
         };
         test_service::eventually("it has them", || is_taken().then_some(()));
-        // One that comes between two sleeps ends neither.
+        // A signal between two sleeps ends neither.
         test_service::eventually("it ends", || {
             // SAFETY: no pointers.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
@@ -711,7 +711,7 @@ fn room_by_another_number(text: &mut String) {
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
     let child = child(|| {
         test_service::close(server);
-        // By that it is the kernel's.
+        // This returns it to the kernel.
         if test_service::pass(duplicate) != 1 {
             return 100;
         }
@@ -733,7 +733,7 @@ fn slept_in_while_it_is_replaced(text: &mut String) {
     let sleeper = std::thread::spawn(move || events_in(set, -1));
     test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
     test_service::close(set);
-    // In its place, and by its number.
+    // In its record, and with its number.
     let other = test_service::epoll();
     tell(text, "the same number", i64::from(other == set));
     tell(text, "add", register(other, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLET, 11));

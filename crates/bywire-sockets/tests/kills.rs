@@ -1,4 +1,4 @@
-//! Either end killed at any moment: no byte is wrong, and nobody waits for ever.
+//! Either end may be killed at any moment: no byte is wrong, and nobody waits forever.
 
 mod test_service;
 
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use test_service::TestService;
 
 const ROUNDS: u64 = 100;
-/// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
+/// A survivor that takes longer hangs: it checks the kernel at least once a second.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// What a survivor that has seen a wrong byte ends with.
+/// The exit status of a survivor that has seen a wrong byte.
 const WRONG: i32 = 42;
-/// What a talker ends with that lost its peer before it had said everything.
+/// The exit status of a talker that lost its peer before it had sent everything.
 const LOST: i32 = 43;
 const SERVICE_ROUNDS: u64 = 12;
 const TEST: &str = "a_killed_end_causes_no_wrong_byte_and_no_hang";
@@ -36,7 +36,7 @@ fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
         let mut client = role(&pairing, "talk", port, round % 5);
         let mut delay_us = 8000 + round * 7919 % 40_000;
         if round % 4 < 2 {
-            // Of these it is certain that they were carried.
+            // These were certainly carried.
             test_service::eventually("it is carried", || {
                 (pairing.status().carried_ever > carried).then_some(())
             });
@@ -47,8 +47,8 @@ fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
             if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         killed.kill().expect("killed");
         killed.wait().expect("gone");
-        // A server whose client was killed before it connected would wait for one, and then for its end. A killed server's port
-        // is free for others.
+        // A server whose client was killed before it connected would wait for one, and then for its end. The port of a
+        // killed server is free for others.
         if round % 2 == 1 {
             drop(TcpStream::connect(("127.0.0.1", port)));
         }
@@ -122,7 +122,7 @@ fn start_echo(pairing: &TestService, calls: u64) -> (Child, u16) {
         line.clear();
         assert!(output.read_line(&mut line).expect("the server says its port") > 0);
     }
-    // It goes on saying something, and would fail if nobody listened.
+    // It continues to write, and would fail without a reader.
     server.stdout = Some(output.into_inner());
     let port = line.trim_start_matches("port ").trim().parse().expect("a port");
     (server, port)
@@ -142,7 +142,7 @@ fn role(pairing: &TestService, role: &str, port: u16, calls: u64) -> Child {
 }
 
 fn command(pairing: &TestService, role: &str, port: u16, calls: u64) -> Command {
-    // The service is run without the library.
+    // The service runs without the library.
     let calls = (role != "pair").then_some(calls);
     let mut command = pairing.command(std::env::current_exe().expect("this test"), calls);
     command
@@ -169,14 +169,14 @@ fn end_of(survivor: &mut Child, round: u64) -> std::process::ExitStatus {
     }
 }
 
-/// It has seen no wrong byte, and was killed by nothing.
+/// It has seen no wrong byte, and was not killed.
 fn ends_well(survivor: &mut Child, round: u64) {
     let status = end_of(survivor, round);
     assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
     assert_eq!(status.code(), Some(0), "round {round}: {status}");
 }
 
-/// Gives back what it gets, and ends with its peer.
+/// Echoes what it gets, and exits with its peer.
 fn echo() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     println!("\nport {}", listener.local_addr().expect("an address").port());
@@ -190,7 +190,7 @@ fn echo() {
     }
 }
 
-/// Sends a stream whose every byte is known, and checks what comes back.
+/// Sends a stream of known bytes, and checks the echo.
 fn talk() {
     let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
     let Ok(mut peer) = TcpStream::connect(("127.0.0.1", port)) else { return };

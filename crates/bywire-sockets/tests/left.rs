@@ -1,4 +1,4 @@
-//! What a call leaves behind that never returns: a handler has jumped out of it, or its process was killed.
+//! What is left of a call that never returns: a handler has jumped out of it, or its process was killed.
 
 mod test_service;
 

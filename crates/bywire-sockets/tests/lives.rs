@@ -1,11 +1,11 @@
-//! What programs do with threads, handlers, children and libraries goes on as it does without the library.
+//! Threads, handlers, children and libraries of a program work as without the library.
 
 mod test_service;
 
 use bywire_pairing::status::Status;
 use test_service::{Running, TestService, eventually};
 
-/// Runs the program to its end, which must come, and be a good one.
+/// Runs the program until it exits, which must be with success.
 fn lives(words: &[&str]) -> Option<Status> {
     let pairing = TestService::new();
     let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;

@@ -1,16 +1,16 @@
-//! Event loops of every kind, in one thread and shared by several: carried, and each event told as the kernel would.
+//! Event loops of every kind, with one thread or several, are carried, and get each event as from the kernel.
 
 mod test_service;
 
 use bywire_pairing::reason::Reason;
 use test_service::{Running, TestService};
 
-/// Ends that most of whose bytes have left the kernel, both of each connection in one program.
+/// Ends of which most bytes have left the kernel, both of each connection in one program.
 const ENDS: u64 = 6;
-/// What a loop ends with whose bytes went through the kernel.
+/// The exit status of a loop whose bytes went through the kernel.
 const BY_TCP: i32 = 3;
 
-/// Runs a loop, with the library or without: its code and what it said.
+/// Runs a loop, with the library or without. Returns its status and output.
 fn runs(words: &[&str], is_carried: bool, keeps_rings: bool) -> Option<(Option<i32>, String, TestService)> {
     let pairing = TestService::new();
     let program = pairing.compiled("loops.c", "loops", &["-pthread"])?;
@@ -77,7 +77,7 @@ fn a_loop_with_io_uring_stays_in_tcp_and_is_reported() {
             continue;
         }
         assert_eq!(code, Some(BY_TCP), "{kind}: {:?}", pairing.status());
-        // The service counts what an ended program has left as soon as it has noticed the end.
+        // The service counts the connections of an exited program as soon as it has noticed the exit.
         test_service::eventually("each end is counted", || {
             (pairing.status().not_carried == [(Reason::IoUring, 2 * ENDS)]).then_some(())
         });

@@ -1,5 +1,5 @@
-//! Programs in network namespaces that a bridge joins: carried where the service's configuration says that their addresses
-//! mean the same, and else not.
+//! Programs in network namespaces that a bridge joins are carried only where the service's configuration says that
+//! their addresses mean the same.
 
 #[path = "../../bywire-pairing/tests/protocol_client/mod.rs"]
 mod protocol_client;
@@ -20,13 +20,13 @@ const TEST: &str = "only_namespaces_that_are_named_together_are_carried";
 const ROUNDS: u32 = 800;
 const CLIENT: [u8; 4] = [10, 99, 0, 1];
 const SERVER: [u8; 4] = [10, 99, 0, 2];
-/// With the number of the network's use added: what has ended holds its addresses for a while.
+/// The number of the network's use is added: ended connections hold their addresses for a while.
 const CLIENT_PORT: u16 = 5000;
 const SERVER_PORT: u16 = 6000;
-/// Said to the kernel before `bind`.
+/// Set before `bind`.
 const REUSE: i32 = libc::SO_REUSEADDR;
 
-/// A network namespace that lasts as long as this.
+/// A network namespace that exists as long as this value.
 struct Apart(Child);
 
 impl Drop for Apart {
@@ -67,7 +67,7 @@ impl Apart {
         command
     }
 
-    /// `false`, which is told: it cannot be done here.
+    /// `false`, with a message: not possible here.
     fn run(&self, words: &str) -> bool {
         let output = self.enter().args(words.split(' ')).output();
         let is_done = output.as_ref().is_ok_and(|output| output.status.success());
@@ -77,7 +77,7 @@ impl Apart {
         is_done
     }
 
-    /// In this namespace, the library before a role of this test.
+    /// Runs a role of this test in this namespace, with the library.
     fn role(&self, pairing: &TestService, role: &str) -> Command {
         let this = pairing.command(std::env::current_exe().expect("this test"), Some(4));
         let mut command = self.enter();
@@ -88,7 +88,7 @@ impl Apart {
                 command.env(name, value);
             }
         }
-        // `nsenter` itself is not to have it.
+        // `nsenter` itself must not have it.
         command.arg("env").arg(format!("LD_PRELOAD={}", TestService::library().display()));
         command.arg(this.get_program()).args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
         command.env("BYWIRE_TEST_ROLE", role).stdin(Stdio::piped());
@@ -96,7 +96,7 @@ impl Apart {
     }
 }
 
-/// Two hosts on a bridge, and a third one which has addresses of its own that are the same.
+/// Two hosts on a bridge, and a third one with the same addresses.
 fn network() -> Option<[Apart; 4]> {
     let hosts = [Apart::new()?, Apart::new()?, Apart::new()?, Apart::new()?];
     let [client, server, stranger, bridge] = &hosts;
@@ -130,7 +130,7 @@ fn only_namespaces_that_are_named_together_are_carried() {
     let apart = vec![vec![place(&client)], vec![place(&server)]];
     for (round, (joined, carried)) in [(named, 1), (apart, 0), (vec![], 0)].into_iter().enumerate() {
         let pairing = TestService::of_machine(Spaces::new(joined).expect("spaces"));
-        // It is there first, with a connection that has the same addresses.
+        // It comes first, with a connection of the same addresses.
         let start = |place: &Apart, role| {
             let mut command = place.role(&pairing, role);
             command.env("BYWIRE_TEST_ROUND", round.to_string());
@@ -184,7 +184,7 @@ fn steal() {
     let near = connected();
     let (far, _) = listener.accept().expect("accept");
     let service = test_service::told(SERVICE_VARIABLE);
-    // The mirror of either end of the others' connection, one after the other: together they would be a pair.
+    // Offers the mirror of either end of the other connection, one after the other: together they would be a pair.
     let mut offered = None;
     for end in [&near, &far] {
         drop(offered);

@@ -1,4 +1,5 @@
-//! Calls by their numbers, as programs make them that do not trust their C library; and users that change.
+//! System calls by number, as programs make them that do not rely on their C library; and programs that change their
+//! user.
 
 mod test_service;
 
@@ -13,10 +14,10 @@ const USERS: &str = "a_program_that_changes_its_user_is_carried_before_and_after
 const ROUNDS: u8 = 40;
 /// `epoll_pwait2` of asm/unistd_64.h.
 const SYS_EPOLL_PWAIT2: i64 = 441;
-/// Nobody, on every system.
+/// A user that owns nothing, on every system.
 const NOBODY: u32 = 65534;
 
-/// Runs `role` of this file with the library: how many connections were carried.
+/// Runs `role` of this file with the library. Returns how many connections were carried.
 fn carried(test: &str) -> u64 {
     let pairing = TestService::new();
     let output = pairing
@@ -45,7 +46,7 @@ fn every_wait_by_system_call_number_sees_the_rings() {
         let set = test_service::epoll();
         test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32);
         for round in 0..2 * ROUNDS {
-            // Both on its way out of the kernel and afterwards.
+            // Both while it leaves the kernel and afterwards.
             if round == ROUNDS {
                 test_service::carry((client, server));
             }
@@ -69,7 +70,7 @@ fn every_wait_by_system_call_number_sees_the_rings() {
     }
 }
 
-/// A way to wait for bytes: the descriptor, a set that holds it, and how many seconds at most.
+/// A call that waits for bytes: the descriptor, a set that holds it, and the timeout in seconds.
 type Wait = fn(RawFd, RawFd, i64) -> bool;
 
 const WAYS: [(&str, Wait); 7] = [
@@ -155,7 +156,7 @@ fn a_program_that_changes_its_user_is_carried_before_and_after() {
         assert_eq!(carried(USERS), 4);
         return;
     }
-    // One connection from before goes on afterwards, whether it was carried by then or not; one is made afterwards.
+    // One connection from before continues, whether it was carried or not. Another one is made afterwards.
     for early in [0, 30] {
         let status = test_service::in_child(|| {
             let before = test_service::pair();

@@ -1,4 +1,4 @@
-//! What goes on when a descriptor is closed in the middle of a call, or by `exec`: the same without the library and with it.
+//! Calls continue when a descriptor is closed meanwhile, or by `exec`: the same without the library and with it.
 
 mod test_service;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use test_service::same::{on_its_way, pair, same, tell};
 use test_service::{child, close, epoll, eventually};
 
-/// A call by a thread of its own.
+/// A call in its own thread.
 struct Call {
     thread: libc::pid_t,
     result: mpsc::Receiver<i64>,
@@ -28,7 +28,7 @@ impl Call {
         Self { thread: receiver.recv().expect("it has begun"), result }
     }
 
-    /// Waits until it sleeps in one of the kernel's calls.
+    /// Waits until it sleeps in one of these system calls.
     fn sleeps_in(&self, calls: &[libc::c_long]) {
         let path = format!("/proc/self/task/{}/syscall", self.thread);
         let number = || std::fs::read_to_string(&path).ok()?.split(' ').next()?.parse().ok();
@@ -42,7 +42,7 @@ impl Call {
     }
 }
 
-/// Calls in which a thread sleeps for a socket, without the library and with it.
+/// System calls in which a thread sleeps for a socket, without the library and with it.
 const WAITS: [libc::c_long; 4] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_poll, libc::SYS_ppoll];
 
 /// Closes a descriptor, and gives its number to another file.
@@ -56,7 +56,7 @@ fn received_by_the_number_of_another_file(text: &mut String) {
     let (client, server) = pair();
     let receive = Call::begin(move || test_service::receive(server, 5, 0).0);
     receive.sleeps_in(&[libc::SYS_recvfrom, libc::SYS_futex, 449]);
-    // By that it is the kernel's, if it was not before.
+    // This returns it to the kernel, if it was not there before.
     let holder = on_its_way(server);
     receive.sleeps_in(&WAITS);
     replace(server, epoll());
@@ -79,7 +79,7 @@ fn sent_by_the_number_of_another_file(text: &mut String) {
     while let found @ 1.. = fill() {
         sent += found;
     }
-    // By that the kernel is owed what it has no room for.
+    // This makes the process owe the kernel what it has no room for.
     let holder = on_its_way(server);
     let send = Call::begin(move || test_service::send(client, b"words", 0));
     send.sleeps_in(&WAITS);
@@ -120,7 +120,7 @@ fn closed_by_exec(text: &mut String) {
         1
     });
     close(client);
-    // By that the child is another program.
+    // The child has executed another program by then.
     test_service::settle_end(server);
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::shutdown(server, libc::SHUT_RD) }, 0);
@@ -172,7 +172,7 @@ fn a_poll_reports_a_shutdown_by_another_program() {
     same(SHUT_DOWN, shut_down_by_another_program);
 }
 
-/// A registration has told what it was to tell once, and its connection has ended since.
+/// A one-shot registration that has fired, of a connection that has ended since.
 fn spent_in_a_set(text: &mut String) {
     let (client, server) = pair();
     let set = epoll();

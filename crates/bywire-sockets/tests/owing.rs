@@ -1,4 +1,4 @@
-//! Peers that ask their bytes back, and have no room for them, hold up nobody else.
+//! Peers that ask for their bytes back, and have no room for them, delay nobody else.
 
 mod test_service;
 
@@ -12,12 +12,12 @@ use test_service::{Running, TestService};
 
 const TEST: &str = "a_loop_serves_while_a_hundred_peers_take_their_bytes_back";
 const PEERS: usize = 100;
-/// What each of them is sent and does not receive.
+/// Bytes that each of them is sent and does not receive.
 const FLOOD_BYTES: usize = 1 << 20;
-/// Says that bytes are wanted, and asks how many of those that wanted some are owed them. Every other byte comes back.
+/// Requests bytes, and asks how many clients that requested some are owed them. Every other byte is echoed.
 const WANTS: u8 = 0xFF;
 const COUNTS: u8 = 0xFE;
-/// For all words of the honest client: one hostile peer that was waited for at each of them would take longer.
+/// For all words of the honest client: waiting for one hostile peer at each of them would take longer.
 const HONEST_MAX: Duration = Duration::from_secs(20);
 
 #[test]
@@ -50,7 +50,7 @@ fn port() -> u16 {
     test_service::told("BYWIRE_TEST_PORT").parse().expect("a number")
 }
 
-/// A loop that waits for nobody: gives back what comes, and floods whoever wants that.
+/// A non-blocking loop: echoes what it receives, and floods the clients that request it.
 fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     test_service::say(&listener.local_addr().expect("an address").port().to_string());
@@ -76,7 +76,7 @@ fn serve() {
             let Ok((peer, _)) = listener.accept() else { continue };
             peer.set_nonblocking(true).expect("non-blocking");
             peer.set_nodelay(true).expect("at once");
-            // The kernel has room for little.
+            // The kernel has little room.
             set_buffer(peer.as_raw_fd(), libc::SO_SNDBUF, 32 << 10);
             add(peer.into_raw_fd());
         }
@@ -106,7 +106,7 @@ fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
     }
 }
 
-/// Connections with tiny windows, each of which goes to another owner while everything lies in its ring.
+/// Connections with tiny windows. Each goes to another owner while everything is in its ring.
 fn ask_back() {
     let peers: Vec<TcpStream> = (0..PEERS).map(|_| connect_with_a_tiny_window()).collect();
     for peer in &peers {

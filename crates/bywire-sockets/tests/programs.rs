@@ -1,4 +1,4 @@
-//! Other people's programs, unmodified, over carried connections.
+//! Unmodified programs of other projects, over carried connections.
 
 mod test_service;
 
@@ -152,7 +152,7 @@ const SLOW_CLIENT: &str = "import os, signal, socket, sys, time\n\
     c.sendall(b'early')\n\
     time.sleep(2.5)\n";
 
-/// Talks to the client until both ends are carried, with what is sent afterwards unread.
+/// Exchanges bytes with the client until both ends are carried, and leaves what is sent afterwards unread.
 const SERVER: &str = "import socket, subprocess, sys, time\n\
     l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])\n\
     c, _ = l.accept()\n\
@@ -215,7 +215,7 @@ fn bytes_that_a_killed_peer_could_not_return_cause_a_reset() {
     let mut line = String::new();
     said.read_line(&mut line).expect("a port");
     let port = line.trim().to_owned();
-    // It is killed before it can give back what nobody has read.
+    // It is killed before it can return what nobody has read.
     let client = format!("{SLOW_CLIENT}os.kill(os.getpid(), signal.SIGKILL)");
     let status = python(&pairing, &client, &[&port]).status().expect("a client");
     assert!(!status.success());

@@ -1,8 +1,8 @@
-//! Random programs, made of processes, threads and what they do with descriptors, come to the same end over plain TCP and
+//! Random programs, with processes, threads and operations on descriptors, have the same outcome over plain TCP and
 //! over carried connections.
 //!
-//! Each seed is a script for several processes and threads that hold ends of a few connections. Two sets of them carry it
-//! out step by step, one without the library and one with it, and each step must give the same in both.
+//! Each seed is a script for several processes and threads that hold ends of a few connections. Two sets of them carry
+//! it out step by step, one without the library and one with it. Each step must have the same result in both.
 
 mod random;
 mod test_service;
@@ -20,20 +20,20 @@ use test_service::TestService;
 const SEEDS: u64 = 2000;
 /// Steps of one script.
 const STEPS: usize = 40;
-/// Scripts that one set of programs goes through, one after the other.
+/// Scripts that one set of programs runs, one after the other.
 const BATCH: u64 = 20;
-/// Seeds that have failed once, which are gone through as well.
+/// Seeds that have failed once. They are run too.
 const FOUND: [u64; 18] = [
     778, 3690, 4322, 4719, 6963, 13_816, 57_510, 72_932, 82_273, 87_724, 94_156, 99_531, 200_811, 201_541,
     202_223, 203_178, 203_857, 203_860,
 ];
-/// Most of the time of some steps is a wait: more of them than there are cores.
+/// Some steps mostly wait, so there are more workers than cores.
 const WORKERS: usize = 6;
-/// Of a script that fails, so many shorter ones are tried.
+/// Shorter scripts that are tried for a failing one.
 const TRIES: usize = 150;
-/// How often a script is done again that fails while the kernel has no memory for TCP.
+/// Repetitions of a script that fails while the kernel has no memory for TCP.
 const SHORT_TRIES: u32 = 3;
-/// How long that is waited for.
+/// How long to wait for that memory.
 const SHORTAGE: Duration = Duration::from_secs(10);
 const SHORTENING: Duration = Duration::from_secs(40);
 
@@ -51,7 +51,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
         found.chain(ranges.map(|start| start..(start + BATCH).min(first + count))).collect();
     let (next, counts, failures) =
         (AtomicUsize::new(0), Mutex::new(Counts::default()), Mutex::new(Vec::new()));
-    // With it all seeds are gone through, and what fails is not shortened.
+    // With it all seeds are run, and failing scripts are not shortened.
     let goes_on = std::env::var_os("BYWIRE_GOES_ON").is_some();
     let (shortage, is_over) = (Shortage(Mutex::new(None)), AtomicBool::new(false));
     let trial = Trial { world: &world, program: &program, counts: &counts, shortage: &shortage };
@@ -62,7 +62,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
                 scope.spawn(|| {
                     while goes_on || failures.lock().expect("no panic").is_empty() {
                         let Some(seeds) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                        // Before the lock: whoever held it meanwhile would be the only one at work.
+                        // Before the lock: a thread that held it meanwhile would be the only one at work.
                         let found = go_through(&trial, seeds.clone(), goes_on);
                         failures.lock().expect("no panic").extend(found);
                     }
@@ -79,7 +79,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     counts.left_out.iter().for_each(|(gap, count)| println!("{count} steps left out: {gap}"));
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
     let missing: Vec<_> = Kind::all().filter(|kind| !counts.done.contains_key(kind)).collect();
-    // Of a few seeds, looked at again, none may have them.
+    // A few selected seeds may have none.
     assert!(count < 500 || missing.is_empty(), "nothing carried was there for {missing:?}");
 }
 
@@ -95,7 +95,7 @@ struct Trial<'a> {
     shortage: &'a Shortage,
 }
 
-/// What has failed of these seeds: the first one, or all of them.
+/// The failures of these seeds: the first one, or all of them.
 fn go_through(trial: &Trial, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<String> {
     let (mut failures, mut left, mut tries) = (Vec::new(), seeds.clone(), 0);
     loop {
@@ -141,12 +141,12 @@ fn batch(trial: &Trial, seeds: std::ops::Range<u64>, is_shortened: bool) -> Resu
     Ok(())
 }
 
-/// Whether the kernel has taken from TCP's buffers lately what others have in theirs: then it takes less, and a connection that
-/// ends with more is broken off. Other tests of this machine, in whatever namespaces, may have it all.
+/// Whether the kernel has lately taken memory of TCP's buffers for others. Then it takes less, and a connection that
+/// ends with more bytes is reset. Other tests of this machine, in any namespace, may use all of the memory.
 struct Shortage(Mutex<Option<Instant>>);
 
 impl Shortage {
-    /// Looks, as long as the others work.
+    /// Checks as long as the workers run.
     fn watch(&self, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             if Self::is_now() {
@@ -162,7 +162,8 @@ impl Shortage {
             text.lines().find(|found| found.starts_with(line))?.split_whitespace().nth(at)?.parse().ok()
         };
         let in_use = word("/proc/net/sockstat", "TCP:", 10).expect("pages in use");
-        // It ends where less than this is in use. Other namespaces than the first are not told, and take the kernel's default.
+        // The shortage ends when less than this is in use. Other namespaces than the first one do not see it, and use
+        // the kernel's default.
         let enough = word("/proc/sys/net/ipv4/tcp_mem", "", 0);
         let kibibytes = word("/proc/meminfo", "MemTotal:", 1).expect("the machine's memory");
         in_use >= enough.unwrap_or(kibibytes / 4 / 16 / 4 * 3 / 10 * 9)
@@ -172,7 +173,7 @@ impl Shortage {
         self.0.lock().expect("no panic").is_some_and(|last| last >= time)
     }
 
-    /// Waits until there is enough for a while, but not for ever.
+    /// Waits until there has been enough for a while, for a bounded time.
     fn outlast(&self) {
         let started = Instant::now();
         while self.was_since(Instant::now() - Duration::from_millis(200)) && started.elapsed() < SHORTAGE {
@@ -183,7 +184,7 @@ impl Shortage {
 
 type Generated = (Result<(), Mismatch>, Vec<Step>, String, Counts);
 
-/// Draws a script and carries it out.
+/// Draws a script and runs it.
 fn generate(both: &mut [Stage; 2], seed: u64) -> Generated {
     let (mut draw, mut steps) = (Draw::new(seed), Vec::new());
     let mut play = Play::new(both, None);
@@ -208,7 +209,7 @@ fn generate(both: &mut [Stage; 2], seed: u64) -> Generated {
     (outcome, steps, play.text, play.counts)
 }
 
-/// The shortest script that fails as well, found by leaving out steps as long as that is so.
+/// The shortest script that still fails, found by leaving out steps.
 fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
     let (mut best, mut found) = (steps, None);
     let (mut tries, started) = (0, Instant::now());
@@ -236,7 +237,7 @@ fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, rea
     }
 }
 
-/// What differs, if anything still does.
+/// The difference, if there still is one.
 fn replay(world: &TestService, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
     let mut both = stages(world, program, seed);
     let mut play = Play::new(&mut both, Some(Duration::from_secs(2)));

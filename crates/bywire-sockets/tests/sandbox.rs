@@ -1,5 +1,5 @@
-//! Programs that forbid themselves calls of the kernel, or are started where some are forbidden, go on as without the
-//! library, which makes no call of its own from then on.
+//! Programs that restrict their own system calls, or are started with restrictions, work as without the library, which
+//! makes no call of its own from then on.
 
 mod test_service;
 
@@ -7,14 +7,15 @@ use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;
 use test_service::{Running, TestService, filters_here};
 
-/// Runs the program one way, which `bywire run` was behind so many filters for, beside one that gives back what it gets: it comes
-/// to a good end. How many connections were carried; `None`, said: there is no compiler.
+/// Runs the program in one variant beside an echo program, and checks that it succeeds. `filters` is the number of
+/// filters that `bywire run` was behind. Returns the number of carried connections; `None`, with a message: there is no
+/// compiler.
 fn ends_well(way: &str, filters: u32) -> Option<u64> {
     let pairing = TestService::new();
     let program = pairing.compiled("sandbox.c", "sandbox", &["-pthread"])?;
     let mut server = Running::start(pairing.command(&program, Some(8)).arg("serve"));
     let port = server.hear();
-    // As it would be without the library, or the test asks for what nobody has.
+    // Without the library it must succeed, or the test requires what is not supported here.
     let plain = pairing.command(&program, None).args([way, &port]).status().expect("it starts");
     assert!(plain.success(), "plain {way}: {plain}");
     let mut command = pairing.command(&program, Some(8));
@@ -27,7 +28,7 @@ fn ends_well(way: &str, filters: u32) -> Option<u64> {
     Some(status.carried_ever)
 }
 
-/// One that closes a sandbox with connections that are carried.
+/// Runs a program that installs a filter while it has carried connections.
 fn closes(way: &str) {
     let carried = ends_well(way, filters_here());
     assert!(carried.is_none_or(|carried| carried >= 1), "{way}: {carried:?}");

@@ -1,4 +1,4 @@
-//! Signal handlers that use a connection in the middle of calls on it.
+//! Signal handlers that use a connection during calls on it.
 
 mod test_service;
 
@@ -95,7 +95,7 @@ fn interrupted_before_it_sleeps() {
 
 extern "C" fn handle(_signal: i32) {
     let number = test_service::errno();
-    // SAFETY: a live byte; the error number of what was interrupted is put back.
+    // SAFETY: a live byte; the error number of the interrupted code is restored.
     unsafe {
         if libc::send(CLIENT.load(Ordering::Relaxed), b"s".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) == 1 {
             SENT.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ extern "C" fn handle(_signal: i32) {
 fn interrupted() {
     let (client, server) = test_service::pair();
     CLIENT.store(client, Ordering::Relaxed);
-    // Waited for through the library: only then do sockets that do not wait leave the kernel.
+    // Waited for through the library: only then do non-blocking sockets leave the kernel.
     for end in [client, server] {
         test_service::poll(end, libc::POLLIN);
     }
@@ -123,7 +123,7 @@ fn interrupted() {
         let mut told: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGALRM, std::ptr::null(), &raw mut told), 0);
         assert_eq!((told.sa_sigaction, told.sa_flags), (handler as usize, 0), "the program's own is told");
-        // To this very thread: no handler runs any more once there is no timer.
+        // To this thread only: no handler runs once there is no timer.
         let mut event: libc::sigevent = std::mem::zeroed();
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGALRM);
         event.sigev_notify_thread_id = libc::gettid();
@@ -155,12 +155,12 @@ fn interrupted() {
     assert_eq!(bytes.len(), expected);
     let mut rest = &bytes[..];
     while let Some(first) = rest.first() {
-        // A call's bytes are together, whatever comes between calls.
+        // The bytes of one call are contiguous, whatever comes between calls.
         let length = if *first == b's' { 1 } else { BLOCK.len() };
         assert!(rest[..length].iter().all(|byte| byte == first), "a block is torn");
         rest = &rest[length..];
     }
-    // As a rule it has been for long.
+    // Usually it has been carried for long.
     test_service::carry((client, server));
 }
 

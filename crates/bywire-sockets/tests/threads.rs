@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use test_service::is_driver;
 
-/// Two ends that are carried both ways.
+/// Two ends of a connection that is carried both ways.
 fn carried_pair(waits: bool) -> (RawFd, RawFd) {
     let ends = test_service::pair();
     test_service::carry(ends);
@@ -18,7 +18,7 @@ fn carried_pair(waits: bool) -> (RawFd, RawFd) {
     ends
 }
 
-/// Their calls wait from here on.
+/// Makes their calls block.
 fn let_wait(ends: (RawFd, RawFd)) {
     for fd in [ends.0, ends.1] {
         // SAFETY: no pointers.
@@ -58,7 +58,7 @@ fn a_receive_keeps_its_timeout_from_the_ring_to_the_kernel() {
         libc::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const timeout).cast(), size)
     };
     assert_eq!(status, 0);
-    // First, so that it is there however long the receiver's time has been running.
+    // First, so that the byte is there even if the receiver's timeout has been running for long.
     assert_eq!(test_service::send(client, b"1", 0), 1);
     let receiver = std::thread::spawn(move || {
         let mut bytes = [0u8; 4];
@@ -75,9 +75,9 @@ fn a_receiver_killed_asleep_delays_nobody() {
     if !is_driver("a_receiver_killed_asleep_delays_nobody") {
         return;
     }
-    // The service is there and knows this program: what follows does not wait for it.
+    // The service runs and knows this program, so the following does not wait for it.
     carried_pair(true);
-    // One of these numbers of calls is right before the direction leaves the kernel.
+    // One of these numbers of calls comes just before the direction leaves the kernel.
     for rounds in 0..30 {
         let (client, server) = test_service::pair();
         let_wait((client, server));
@@ -87,7 +87,7 @@ fn a_receiver_killed_asleep_delays_nobody() {
                 assert_eq!(test_service::receive(to, 1, 0).0, 1);
             }
         }
-        // SAFETY: the child makes one call, and is killed; it is ours.
+        // SAFETY: the child makes one call, and is killed by this process.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -107,7 +107,7 @@ fn a_receiver_killed_asleep_delays_nobody() {
     }
 }
 
-/// One event of a set, by the number of what it is about.
+/// One event of a set, by its data.
 fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
@@ -134,7 +134,7 @@ fn a_full_event_array_has_room_for_the_kernels_events() {
     assert_eq!(test_service::send(client, &[0; 1000], 0), 1000);
     let _caller = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     assert!(test_service::poll_for(listener.as_raw_fd(), 20_000), "it has come");
-    // The connection has something each time.
+    // The connection has an event each time.
     let is_heard = (0..500).any(|_| {
         let event = one_event(set, 20_000).expect("something is there");
         event == 1 || test_service::receive(server, 1, 0).0 != 1
@@ -161,7 +161,7 @@ fn another_thread_gets_events_that_exceed_an_array() {
                     continue;
                 }
                 let round = TAKEN[number].fetch_add(1, Ordering::SeqCst) + 1;
-                // It comes back only when the other connection was heard, which is the other thread's.
+                // It returns only when the other connection's event was taken, by the other thread.
                 test_service::eventually("the other thread takes the other one", || {
                     (TAKEN[1 - number].load(Ordering::SeqCst) >= round).then_some(())
                 });
@@ -169,7 +169,7 @@ fn another_thread_gets_events_that_exceed_an_array() {
         });
     }
     for round in 1..=20 {
-        // Both are asleep by now, as a rule.
+        // Usually both are asleep by now.
         std::thread::sleep(Duration::from_millis(50));
         for (client, _) in pairs {
             assert_eq!(test_service::send(client, b"!", 0), 1);

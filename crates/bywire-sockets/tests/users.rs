@@ -1,5 +1,5 @@
-//! Programs of different users, by one service for all of them: carried where they are two ends of one connection, and
-//! given nothing else.
+//! Programs of different users share one service. They are carried where they are two ends of one connection, and get
+//! nothing else.
 
 #[path = "../../bywire-pairing/tests/protocol_client/mod.rs"]
 mod protocol_client;
@@ -23,7 +23,7 @@ const SERVER: u32 = 4001;
 const CLIENT: u32 = 4002;
 const NOBODY: u32 = 4003;
 const ROUNDS: u32 = 400;
-/// How the server waits for what the client sends.
+/// How the server waits for the client's bytes.
 const WAYS: [&str; 3] = ["blocking", "poll", "epoll"];
 
 const CARRIED: &str = "programs_of_two_users_are_carried_and_each_user_sees_its_own";
@@ -54,7 +54,7 @@ fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
         assert_eq!(client.hear(), "right");
     }
     let ways = WAYS.len() as u64;
-    // Each of the three talks over one connection of each kind.
+    // Each of the three exchanges bytes on one connection of each kind.
     let all = pairing.status();
     assert_eq!((all.carried, all.carried_ever), (3 * ways, 3 * ways), "{all:?}");
     let seen = |user: u32| {
@@ -64,11 +64,11 @@ fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
     assert_eq!(seen(SERVER), format!("2 {}", 3 * ways), "its server and one client");
     assert_eq!(seen(CLIENT), format!("1 {ways}"));
     assert_eq!(seen(NOBODY), "0 0");
-    // As soon as one may go, all may.
+    // All may exit at the same time.
     clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
 }
 
-/// Gives back what comes over one connection after the other, each waited for in its own way.
+/// Echoes on one connection after the other, each with another kind of wait.
 fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     test_service::say(&listener.local_addr().expect("an address").port().to_string());
@@ -93,7 +93,7 @@ fn echo(mut peer: TcpStream) {
         }
         _ => Box::new(|| true),
     };
-    // The client's end comes when everything has been looked at.
+    // The client's end comes after it has checked everything.
     test_service::give_back(&mut peer, wait);
 }
 
@@ -117,7 +117,7 @@ fn talk() {
     let _end = std::io::stdin().read(&mut [0]);
 }
 
-/// What a user is told.
+/// Prints what a user is shown.
 fn look() {
     let service = test_service::told(SERVICE_VARIABLE);
     let status = test_service::eventually("the service answers", || status::ask(Path::new(&service)).ok());
@@ -156,12 +156,12 @@ fn answer_for_ever() {
     test_service::give_back(&mut peer, || true);
 }
 
-/// Has a connection to a program paired: what comes with the answer.
+/// Has a connection to a program paired. Returns the files of the answer.
 fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
     let mut given = None;
     let started = std::time::Instant::now();
     for token in 0.. {
-        // The server offers its end after some calls; each of ours may have to be repeated.
+        // The server offers its end after some calls. Each call of this end may have to be repeated.
         (0..20).for_each(|_| {
             peer.write_all(b"!").expect("asked");
             peer.read_exact(&mut [0]).expect("answered");
@@ -190,10 +190,10 @@ fn write_to_what_is_given() {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let stranger = stranger();
     let descriptors = paired(&stranger, &mut peer);
-    // The segment and the page are the server's; the bell between them is a timer.
+    // The segment and the page belong to the server. The doorbell between them is a timer.
     for memory in [&descriptors[0], &descriptors[2]] {
         let fd = memory.as_raw_fd();
-        // SAFETY: plain calls on a descriptor of ours; what would be mapped is at the kernel's place.
+        // SAFETY: plain calls on a descriptor of this test; the kernel chooses the address of a mapping.
         unsafe {
             assert_eq!(libc::pwrite(fd, b"!".as_ptr().cast(), 1, 0), -1);
             let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -209,7 +209,7 @@ fn write_to_what_is_given() {
             );
             assert_eq!(libc::madvise(mapped, 4096, libc::MADV_REMOVE), -1);
         }
-        // Opened anew it is a file of its own, and sealed all the same.
+        // A reopened file is a new open file, and is sealed too.
         if let Ok(mut anew) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {
             assert!(anew.write(b"!").is_err());
         }
@@ -241,13 +241,13 @@ fn a_withdrawn_doorbell_is_in_no_set() {
     drop(keeper.child.stdin.take());
 }
 
-/// Closes its connection, and keeps what came with it as long as it is let.
+/// Closes its connection, and keeps what it was sent for as long as the test allows.
 fn keep_a_bell() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let stranger = stranger();
     let _kept = paired(&stranger, &mut peer);
-    // The other end says that it has seen the bell.
+    // The other end confirms that it has seen the doorbell.
     peer.write_all(b"?").expect("asked");
     peer.read_exact(&mut [0]).expect("answered");
     drop(peer);
@@ -256,14 +256,14 @@ fn keep_a_bell() {
     let _end = std::io::stdin().read(&mut [0]);
 }
 
-/// What a descriptor of this program is.
+/// The kind of a descriptor of this program.
 fn kind_of(fd: &str) -> String {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     link.map_or_else(|_| String::new(), |link| link.to_string_lossy().into_owned())
 }
 
-/// In the sets of this program, those among them where `poll` sleeps: bells of its own for other users that it has, and how
-/// many others that are no eventfd, as they were closed.
+/// The doorbells in this program's sets in which `poll` sleeps: its own ones for other users, and the number of others
+/// that are no eventfd because they were closed.
 fn foreign_bells_in_sets() -> (Vec<String>, usize) {
     let (mut known, mut stale) = (Vec::new(), 0);
     for entry in std::fs::read_dir("/proc/self/fdinfo").expect("descriptors").filter_map(Result::ok) {
@@ -281,7 +281,7 @@ fn foreign_bells_in_sets() -> (Vec<String>, usize) {
     (known, stale)
 }
 
-/// Gives back bytes by bytes, until one is a question mark.
+/// Echoes bytes until one is a question mark.
 fn give_back_until_asked(peer: &mut TcpStream) {
     let mut byte = [0];
     while byte != *b"?" {
@@ -319,7 +319,7 @@ fn watch_a_bell() {
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0, "its end");
     drop(peer);
     test_service::eventually("it is withdrawn", || {
-        // With every offer packets of the service are heard.
+        // Every offer also reads the service's packets.
         let (client, server) = test_service::pair();
         test_service::carry((client, server));
         [client, server].into_iter().for_each(test_service::close);
@@ -410,7 +410,7 @@ fn reused_addresses_give_no_access_to_earlier_connections() {
         Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()));
     let from = thief.hear();
     let mut client = pairing.user(CLIENT, STOLEN, "talk");
-    // The server offers its end first, while the thief's waits.
+    // The server offers its end first, while the thief's offer waits.
     client.env("BYWIRE_SOCKETS_CALLS", "64");
     let mut client = Running::start(client.env("BYWIRE_TEST_PORT", &port).env("BYWIRE_TEST_FROM", from));
     assert_eq!(client.hear(), "right");
@@ -420,11 +420,12 @@ fn reused_addresses_give_no_access_to_earlier_connections() {
     assert_eq!(thief.hear(), "nothing");
 }
 
-/// Offers an end that it resets at once, so that others can have its addresses.
+/// Offers an end that it resets at once, so that others can get its addresses.
 fn steal() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let stranger = stranger();
-    // Any that can be bound again: what `connect` chooses may be in use between other ends, or have been a minute ago.
+    // Any port that can be bound again. A port that `connect` chooses may be in use, or may have been used within a
+    // minute.
     let peer = connect_from(0, port);
     stranger.offer(1, peer.as_fd());
     assert_eq!(stranger.verdict(1), Verdict::Waiting);
@@ -462,7 +463,7 @@ fn talk_from_an_old_address() {
     test_service::say("right");
 }
 
-/// Connects from a certain port, or, where that is 0, from one that nobody has.
+/// Connects from a certain port, or, for 0, from a free one.
 fn connect_from(from: u16, to: u16) -> TcpStream {
     let address = |port: u16| libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -501,7 +502,7 @@ fn a_connection_with_a_held_lock_delays_only_its_own_user() {
     let slow = as_user(NOBODY, || ProtocolClient::new(&pairing.service));
     slow.offer(1, client.as_fd());
     let ask = |user| as_user(user, || status::ask(&pairing.service));
-    // Nobody hears this user any more, and everybody else goes on.
+    // The service no longer serves this user, and serves everybody else.
     test_service::eventually("its own user is held up", || ask(NOBODY).err());
     for _ in 0..3 {
         test_service::eventually("others are served", || ask(CLIENT).ok());
@@ -514,28 +515,30 @@ fn a_connection_with_a_held_lock_delays_only_its_own_user() {
     writer.join().expect("it has written");
 }
 
-/// What another user's program does at first; what it has is ours afterwards.
+/// Runs `act` as another user. Its result is used as this user.
 fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     let begin = move || {
-        // SAFETY: numbers; the raw call changes this thread alone, which ends soon.
+        // SAFETY: numbers; the raw call changes only this thread, which ends soon.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
         act()
     };
     std::thread::scope(|scope| scope.spawn(begin).join().expect("it has begun"))
 }
 
-/// A page that whoever touches it waits for: the kernel as well, with the lock of the socket that it writes to.
+/// A page on which every access waits, including those of the kernel, which then holds the lock of the socket that it
+/// writes to.
 struct Fault {
     file: OwnedFd,
     page: usize,
 }
 
 impl Fault {
-    /// `None`, said: this kernel has none.
+    /// `None`, with a message: this kernel does not support it.
     fn new() -> Option<Self> {
         // `struct uffdio_api` and `struct uffdio_register` of linux/userfaultfd.h, with their requests.
         let (mut api, mut register) = ([0xAAu64, 0, 0], [0, 4096, 1u64, 0]);
-        // SAFETY: live words of the lengths that the requests have; a new mapping at the kernel's place, which stays.
+        // SAFETY: live words of the lengths of the requests; a new mapping at an address of the kernel, which is never
+        // removed.
         unsafe {
             let file = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) as i32;
             if file < 0 {
@@ -565,7 +568,7 @@ impl Fault {
         writer
     }
 
-    /// `UFFDIO_ZEROPAGE`: there is a page.
+    /// `UFFDIO_ZEROPAGE`: provides the page.
     fn resolve(&mut self) {
         let mut request = [self.page as u64, 4096, 0, 0];
         // SAFETY: live words, as many as the request has.
@@ -573,13 +576,13 @@ impl Fault {
     }
 }
 
-/// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed.
+/// Nobody reads the first end, so its last close waits for ten minutes.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (server, _) = listener.accept().expect("accept");
     let set = |socket: &TcpStream, option: i32, value: [i32; 2], words: usize| {
-        // SAFETY: live words, as many as are told.
+        // SAFETY: live words, as many as stated.
         let status = unsafe {
             let length = (words * size_of::<i32>()) as u32;
             libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
@@ -614,7 +617,8 @@ fn a_lingering_page_delays_nobody() {
     assert_eq!(ghost.hear(), "answered");
 }
 
-/// Has its end paired, if it can, with a page whose last close takes ten minutes, and goes on asking the server.
+/// Has its end paired, if possible, with a page whose last close takes ten minutes, and continues to send questions to
+/// the server.
 fn haunt() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
@@ -625,7 +629,7 @@ fn haunt() {
     let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
     let said = stranger.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
     assert_eq!(said, Some(Ok(())));
-    // Where the service is faster, this is the last one, and waits.
+    // If the service is faster, this is the last close, and waits.
     std::thread::spawn(move || drop(sender));
     let began = std::time::Instant::now();
     let (mut is_asked, mut buffer) = (false, [0; PACKET_BYTES]);
@@ -636,7 +640,7 @@ fn haunt() {
         let Some(its) = &stranger else { continue };
         if !is_asked {
             let offer = Packet::new(Kind::Offer, round).encode();
-            // It may have been dismissed.
+            // The connection may have been closed.
             let _refused = its.socket.send(&offer, &[peer.as_fd(), its.segment.as_fd()]);
             is_asked = true;
         }
@@ -644,7 +648,7 @@ fn haunt() {
             let packet = Packet::decode(&buffer[..length]).expect("one of ours");
             is_asked &= packet.code != Verdict::Again as u8;
             if packet.kind == Kind::Answer && packet.code == Verdict::Paired as u8 {
-                // The service lets go of the page, and the server, which has not listened yet, has the last one.
+                // The service releases the page, and the server, which has not read yet, has the last copy.
                 stranger = None;
                 std::thread::sleep(Duration::from_millis(500));
                 break;
@@ -684,7 +688,7 @@ fn a_service_of_another_user_is_not_used() {
     assert_eq!(other.hear(), "1 came and said nothing");
 }
 
-/// Takes note of whoever comes.
+/// Accepts every connection.
 fn listen() {
     let listener = bywire_sys::listener::Listener::bind(Path::new(&test_service::told(SERVICE_VARIABLE)))
         .expect("bound");

@@ -1,7 +1,8 @@
-//! Who sleeps while another thread only looks: nobody sleeps on news that nobody else will handle.
+//! Sleepers in a set while another thread only looks: nobody sleeps while there is an event that nobody else will
+//! handle.
 //!
-//! Each test is a program of one core whose sleepers have the policy `SCHED_IDLE`: woken, they do not run before the
-//! thread that looks pauses. What otherwise happens once in many rounds happens in each.
+//! Each test is a program on one core whose sleepers have the policy `SCHED_IDLE`. Once woken, they do not run before
+//! the looking thread pauses. What otherwise happens once in many rounds happens in each.
 
 mod test_service;
 
@@ -10,14 +11,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use test_service::{Running, TestService};
 
-/// More than the looks after which a set asks the kernel as well.
+/// More than the looks after which a set also asks the kernel.
 const EXCHANGES: u32 = 18;
 
-/// Runs this very test as a program over TCP, and with the library, where connections have to be carried; `true`: this is
-/// one of them, on one core.
+/// Runs this test as a program over TCP, and with the library, where connections must be carried. `true`: this is one
+/// of these programs, on one core.
 fn is_driver(test: &str) -> bool {
     if test_service::role().is_some() {
-        // SAFETY: a live set; noughts are an empty one.
+        // SAFETY: a live set; zeros are an empty one.
         unsafe {
             let mut core: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut core);
@@ -37,7 +38,7 @@ fn is_driver(test: &str) -> bool {
     false
 }
 
-/// Two ends that do not wait, carried where this program is.
+/// Two non-blocking ends, carried if the library is loaded.
 fn pair() -> (RawFd, RawFd) {
     let ends = test_service::pair();
     if test_service::role().as_deref() == Some("carried") {
@@ -52,7 +53,7 @@ fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
     assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
 }
 
-/// One event of a set, by the number of what it is about.
+/// One event of a set, by its data.
 fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
@@ -60,7 +61,7 @@ fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
     (found == 1).then_some(event.u64)
 }
 
-/// A thread that runs only while no other one wants its core.
+/// A thread that runs only while no other thread wants its core.
 struct Sleeper {
     number: i32,
 }
@@ -69,7 +70,7 @@ impl Sleeper {
     fn start(work: impl FnOnce() + Send + 'static) -> Self {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // SAFETY: a live structure; this thread alone.
+            // SAFETY: a live structure; only this thread changes.
             unsafe {
                 let idle = libc::sched_param { sched_priority: 0 };
                 assert_eq!(libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle), 0);
@@ -90,7 +91,7 @@ impl Sleeper {
     }
 }
 
-/// Takes every byte that comes to connections of a set, and counts them by connection.
+/// Takes every byte of the connections of a set, and counts them by connection.
 fn take_all(set: RawFd, servers: Vec<RawFd>, taken: &'static [AtomicU64]) {
     loop {
         let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
@@ -123,7 +124,7 @@ fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
         (0..exchanges).for_each(|_| exchange(set, first.0, &servers));
         let before = TAKEN[1].load(Ordering::SeqCst);
         assert_eq!(test_service::send(second.0, b"!", 0), 1);
-        // This thread is busy from here on, and comes back only when the sleeper has done its part.
+        // This thread is busy from here on, and returns only when the sleeper has done its part.
         test_service::eventually("the sleeper takes it", || {
             (TAKEN[1].load(Ordering::SeqCst) > before).then_some(())
         });
@@ -149,7 +150,7 @@ fn a_sleeper_takes_kernel_events_left_by_a_full_array() {
     if !is_driver("a_sleeper_takes_kernel_events_left_by_a_full_array") {
         return;
     }
-    // Whichever a look comes to first.
+    // For each order in which a look examines them.
     for order in [[0, 1, 2], [2, 1, 0]] {
         told_by_the_kernel_behind_a_full_array(order);
     }
@@ -164,7 +165,7 @@ fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
     for number in order {
         add(set, servers[number], libc::EPOLLIN | libc::EPOLLET, number as u64);
     }
-    // From here on.
+    // It returns to the kernel here.
     assert_eq!(test_service::pass(pairs[2].0), 1);
     let of_sleeper = servers.clone();
     let sleeper = Sleeper::start(move || take_all(set, of_sleeper, taken));
@@ -245,7 +246,7 @@ fn a_look_reports_kernel_events_after_rings_for_others() {
     add(set, server, libc::EPOLLIN, 0);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
     add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
-    // Somebody sleeps elsewhere, so that the bell is rung.
+    // Somebody sleeps elsewhere, so the doorbell is rung.
     let (_other, elsewhere) = pair();
     let sleeper = Sleeper::start(move || {
         test_service::poll_for(elsewhere, -1);

@@ -1,4 +1,4 @@
-//! Processes and threads that do what they are told: one set of them on plain TCP, another one with the library.
+//! Processes and threads that carry out orders: one set of them over plain TCP, and one with the library.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -12,13 +12,13 @@ use crate::test_service::TestService;
 /// The same numbers as in actor.c.
 const FIRST_CHANNEL: RawFd = 400;
 const MAILBOX: RawFd = 420;
-/// Actors that a script may have, dead ones included.
+/// Actors that a script may have, including dead ones.
 pub const ACTORS: usize = 12;
-/// Each world's programs descend from two, as those of two users' shells would.
+/// The programs of each run descend from two processes, like those of two users' shells.
 pub const FOUNDERS: usize = 2;
 const CHANNELS: usize = ACTORS + FOUNDERS;
 
-/// What an actor can be told; the order is that of actor.c.
+/// The orders that an actor can get, in the order of actor.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Operation {
@@ -88,7 +88,7 @@ pub struct Reply {
     pub detail: u64,
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Replied(Reply),
@@ -98,21 +98,21 @@ pub enum Outcome {
 struct Actor {
     process: i32,
     thread: i32,
-    /// Ready when the process has ended.
+    /// Readable when the process has ended.
     end: Rc<OwnedFd>,
 }
 
-/// One world's programs.
+/// The programs of one run.
 pub struct Stage {
     channels: Vec<OwnedFd>,
     founders: Vec<Child>,
     actors: Vec<Option<Actor>>,
-    /// What nobody has taken out of it is thrown away after each script.
+    /// What nobody has taken out of it is discarded after each script.
     mailbox: OwnedFd,
 }
 
 impl Stage {
-    /// With the library when it is told after how many calls a connection may leave the kernel.
+    /// With the library if `calls` is given: the number of calls after which a connection may leave the kernel.
     pub fn new(world: &TestService, program: &Path, calls: Option<u64>) -> Self {
         let pairs: Vec<_> = (0..CHANNELS).map(|_| pair(libc::SOCK_SEQPACKET)).collect();
         let mailbox = pair(libc::SOCK_SEQPACKET);
@@ -147,7 +147,7 @@ impl Stage {
         stage
     }
 
-    /// Hears a new actor's first word. A thread has its process's end.
+    /// Reads a new actor's first reply. A thread has its process's end.
     pub fn greet(&mut self, actor: usize, thread_of: Option<usize>) -> Option<()> {
         let shared = thread_of.and_then(|of| self.actors[of].as_ref()).map(|of| of.end.clone());
         let hello = self.word(actor, Duration::from_secs(20))?;
@@ -160,7 +160,7 @@ impl Stage {
         Some(())
     }
 
-    /// The actor's process has become another program, whose first thread it is.
+    /// The actor's process has executed another program, and the actor is its first thread.
     pub fn renew(&mut self, actor: usize, hello: Reply) {
         if let Some(found) = &mut self.actors[actor] {
             found.thread = hello.result as i32;
@@ -176,14 +176,14 @@ impl Stage {
         assert_eq!(sent, size_of::<Order>() as isize, "an order");
     }
 
-    /// What became of the last order, if that is known in time.
+    /// The outcome of the last order, if it is known in time.
     pub fn outcome(&self, actor: usize, timeout: Duration) -> Option<Outcome> {
         let end = self.actors[actor].as_ref()?.end.as_raw_fd();
         let channel = self.channels[actor].as_raw_fd();
         if !ready([channel, end], timeout) {
             return None;
         }
-        // Whoever has died may have answered before.
+        // A dead process may have answered before.
         Some(receive(channel).map_or(Outcome::Died, Outcome::Replied))
     }
 
@@ -197,7 +197,7 @@ impl Stage {
         self.actors[actor].as_ref().is_some_and(|actor| ready([actor.end.as_raw_fd(), -1], timeout))
     }
 
-    /// Waits until this thread has ended, and its process perhaps not.
+    /// Waits until this thread has ended; its process may continue.
     pub fn thread_ends(&self, actor: usize, timeout: Duration) -> bool {
         let Some(found) = &self.actors[actor] else { return false };
         let path = format!("/proc/{}/task/{}", found.process, found.thread);
@@ -215,7 +215,7 @@ impl Stage {
         self.actors[actor].as_ref().map_or(-1, |actor| actor.process)
     }
 
-    /// Sends a signal to this very thread.
+    /// Sends a signal to this thread.
     pub fn signal(&self, actor: usize, signal: i32) {
         if let Some(actor) = &self.actors[actor] {
             // SAFETY: no pointers; the process is not reaped before it is forgotten here.
@@ -245,7 +245,7 @@ impl Stage {
         }
     }
 
-    /// Does it wait for an order?
+    /// Whether it waits for an order.
     fn is_listening(call: &str, actor: usize) -> bool {
         call.starts_with(&format!("0 {:#x} ", FIRST_CHANNEL + actor as RawFd))
     }
@@ -310,7 +310,7 @@ fn process_end(process: i32) -> Option<OwnedFd> {
     }
 }
 
-/// Is one of them readable in time?
+/// Whether one of them becomes readable in time.
 fn ready(fds: [RawFd; 2], timeout: Duration) -> bool {
     let mut files = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: two live entries.

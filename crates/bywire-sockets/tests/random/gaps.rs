@@ -1,11 +1,11 @@
-//! What a script leaves out, and why: faults that are known and not mended, and what docs/sockets.md says is not done.
+//! Steps that a script leaves out, and why: known faults, and what docs/sockets.md lists as not done.
 
 use crate::random::model::{Descriptor, Model, PLAIN, Pending, Sleeps, What};
 use crate::random::step::{Kind, Step};
 
 type IsMeant = fn(&Model, &Step) -> bool;
 
-/// Reasons, each with what it is about.
+/// The reasons, each with the steps that it concerns.
 const OFF: [(&str, IsMeant); 6] = [
     (
         "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
@@ -22,7 +22,7 @@ const OFF: [(&str, IsMeant); 6] = [
             is_shut && model.under_way(PLAIN, *connection, *side) > 0
         })
     }),
-    // The last bytes of an ended stream that exceed the kernel's room can't be brought back (docs/sockets.md).
+    // The last bytes of an ended stream that exceed the kernel's room cannot be returned (docs/sockets.md).
     (
         "handing on an end whose peer was handed on, or has ended its stream, with a full ring: it is reset",
         |model, step| {
@@ -30,7 +30,7 @@ const OFF: [(&str, IsMeant); 6] = [
             ends.iter().any(|(connection, side)| {
                 let found = &model.connections[*connection];
                 let peer = &found.ends[1 - side];
-                // Whoever closes what a set watches brings it back as well.
+                // Closing what a set watches returns it as well.
                 let is_watched = model.sets.iter().any(|set| set.contains(&(*connection, 1 - side)));
                 let goes_on = !peer.was_handed_on
                     && !peer.has_shut_sending
@@ -40,7 +40,7 @@ const OFF: [(&str, IsMeant); 6] = [
             })
         },
     ),
-    // The call that goes on without its descriptor is left another one (docs/sockets.md).
+    // A call that continues without its descriptor is left a duplicate (docs/sockets.md).
     ("closing what another thread receives from, where no descriptor may be made", |model, step| {
         let process = &model.processes[model.actors[step.actor].process];
         let fd = if step.kind == Kind::Close { step.fd } else { step.to };
@@ -80,19 +80,20 @@ pub fn reason(model: &Model, step: &Step) -> Option<&'static str> {
         .find_map(|(reason, is_meant)| is_meant(model, step).then_some(reason))
 }
 
-/// By a part of its reason in `BYWIRE_ON`, of which there may be several with semicolons between, to see what still fails.
+/// Selected by a part of its reason in `BYWIRE_ON`, which may have several parts separated by semicolons, to see what
+/// still fails.
 fn is_switched_on(reason: &str) -> bool {
     static ON: std::sync::LazyLock<Option<String>> =
         std::sync::LazyLock::new(|| std::env::var("BYWIRE_ON").ok());
     ON.as_ref().is_some_and(|on| on.split(';').any(|part| reason.contains(part)))
 }
 
-/// Does another program get what may be inherited?
+/// Whether another program gets what may be inherited.
 fn becomes_another(step: &Step) -> bool {
     matches!(step.kind, Kind::Exec | Kind::Spawn | Kind::Run) || (step.kind == Kind::Fork && step.way == 1)
 }
 
-/// The ends that a step brings back to the kernel.
+/// The ends that a step returns to the kernel.
 fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
     if step.kind == Kind::Pass {
         return model.end_of(step.actor, step.fd).into_iter().collect();
@@ -101,7 +102,7 @@ fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
         return Vec::new();
     }
     let process = &model.processes[model.actors[step.actor].process];
-    // A spawned program is given copies of others as well, once they were named.
+    // A spawned program gets copies of others as well, once they were named.
     let held = process.fds.values();
     held.filter_map(|held| match held.what {
         What::End(connection, side) => Some((connection, side)),

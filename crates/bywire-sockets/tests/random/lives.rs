@@ -1,4 +1,4 @@
-//! Waiting, descriptors, processes, threads and signals: the steps of `play` that move no bytes.
+//! Waits, descriptors, processes, threads and signals: the steps of `play` that move no bytes.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::random::model::{PLAIN, Process, Sleeps, What};
 use crate::random::step::{Kind, Step};
 
 impl Play<'_> {
-    // Waiting.
+    // Waits.
 
     pub(super) fn poll(&mut self, step: &Step) -> Played<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
@@ -75,8 +75,8 @@ impl Play<'_> {
             return Ok(false);
         };
         let ends = self.model.sets[set].clone();
-        // Whether there is room in what was full, and who is cut, is nothing that both worlds agree on. What has not fitted comes
-        // later, by an edge of its own.
+        // The two runs may differ in whether a full connection has room, and in which connection is cut. What has not
+        // fitted comes later, by an edge of its own.
         let counts_edges = self.model.edges.contains(&set);
         let is_vague = ends.iter().any(|(connection, side)| {
             let found = &self.model.connections[*connection];
@@ -86,7 +86,7 @@ impl Play<'_> {
                 || (counts_edges && found.ends[1 - *side].is_full)
                 || self.model.is_end_hidden(*connection, *side)
         });
-        // What nobody here can look at has not settled for certain.
+        // What nobody here can observe may not have settled.
         let is_seen = |(at, side): &(usize, usize)| {
             self.held_as(step.actor, What::End(*at, *side)).is_some()
                 || !self.model.is_held(What::End(*at, *side))
@@ -110,7 +110,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    /// An edge may be told once more than is due, as the kernel does, too: never once less.
+    /// An edge-triggered event may be reported once more than due, as by the kernel, but never once less.
     pub(super) fn agree_on_events(
         &mut self,
         set: usize,
@@ -134,8 +134,8 @@ impl Play<'_> {
 
     // Descriptors.
 
-    /// A thread that moves bytes may be about to have its connection carried: the library then has a descriptor for a moment,
-    /// as docs/sockets.md says, and a new one of the program's gets the next number.
+    /// A thread that moves bytes may be about to have its connection carried. The library then opens a descriptor for a
+    /// moment, as docs/sockets.md says, and a new descriptor of the program gets the next number.
     fn numbers_differ(&self, actor: usize) -> bool {
         self.model.transfers(self.model.actors[actor].process)
     }
@@ -160,8 +160,8 @@ impl Play<'_> {
         Ok(true)
     }
 
-    /// A descriptor was closed that a set may have been told of: as long as anybody has the socket the kernel tells of it, and so
-    /// it has gone back there.
+    /// A closed descriptor may have been reported to a set. As long as anybody has the socket the kernel reports it, so
+    /// it has returned to the kernel.
     fn is_watched_without(&mut self, closed: Option<What>) -> Played<()> {
         if let Some(what @ What::End(connection, side)) = closed
             && self.model.is_held(what)
@@ -218,7 +218,7 @@ impl Play<'_> {
 
     pub(super) fn look(&mut self, step: &Step) -> Played<bool> {
         let Some((connection, _)) = self.end(step)? else { return Ok(false) };
-        // Ends that were told wait behind bytes in one world, and have come in the other.
+        // Ends that were sent wait behind bytes in one run, and have arrived in the other.
         if self.model.connections[connection].ends.iter().any(|end| end.is_full) && matches!(step.way, 0 | 5)
         {
             return Ok(false);
@@ -253,7 +253,7 @@ impl Play<'_> {
             let end = &mut self.model.connections[connection].ends[side];
             end.has_shut_receiving |= step.way != libc::SHUT_WR;
             end.has_shut_sending |= step.way != libc::SHUT_RD;
-            // What has not fitted is then answered by a reset, where it has to go through the kernel.
+            // What has not fitted is answered by a reset if it must go through the kernel.
             let is_over = end.has_shut_receiving && end.has_shut_sending;
             let found = &mut self.model.connections[connection];
             found.is_cut |= is_over && found.ends[1 - side].is_full;
@@ -263,7 +263,8 @@ impl Play<'_> {
 
     // Processes and threads.
 
-    /// What may be inherited goes back to the kernel before another program may get it; before a sandbox, everything.
+    /// What may be inherited returns to the kernel before another program may get it; before a sandbox, everything
+    /// does.
     fn leaves(&mut self, process: usize, is_all: bool) -> Played<()> {
         for (_, held) in self.model.processes[process].fds.clone() {
             if let What::End(connection, side) = held.what
@@ -275,8 +276,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whoever has sent what is unread there does its part at its next call, which comes now. Where nobody can make one, bytes
-    /// may be late, or lost with their sender, as docs/sockets.md says.
+    /// The sender of unread bytes does its part at its next call, which is made now. If nobody can make one, bytes may
+    /// be late, or lost with their sender, as docs/sockets.md says.
     fn has_left(&mut self, connection: usize, side: usize) -> Played<()> {
         self.model.connections[connection].has_left = true;
         self.model.connections[connection].ends[side].was_handed_on = true;
@@ -303,7 +304,7 @@ impl Play<'_> {
         }
         let is_spawn = step.kind == Kind::Spawn;
         let replaces = is_spawn || step.way == 1;
-        // A program without descriptors does not even begin.
+        // A program without descriptors does not even start.
         if replaces && self.model.processes[process].is_limited {
             return Ok(false);
         }
@@ -381,7 +382,7 @@ impl Play<'_> {
                 other => return Err(Mismatch(format!("world {world}: {other:?}"))),
             }
         }
-        // Its other threads are no more.
+        // Its other threads are gone.
         self.model.replaced(step.actor);
         self.leaves(process, false)?;
         Ok(true)
@@ -390,8 +391,8 @@ impl Play<'_> {
     pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
         let is_limited = self.model.processes[process].is_limited;
-        // `system` blocks SIGCHLD in its own thread, and `popen` does as it starts its program: the kernel then wakes another thread
-        // for it, though nobody handles it, and begins its call anew.
+        // `system` blocks SIGCHLD in its own thread, and so does `popen` while it starts its program. The kernel then
+        // wakes another thread for the signal, although nobody handles it, and restarts that thread's call.
         let is_disturbed = self
             .model
             .threads(process)
@@ -479,7 +480,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    // Signals, and what a process may not do.
+    // Signals, and limits of a process.
 
     pub(super) fn handle(&mut self, step: &Step) -> Played<bool> {
         let reply = self.both(step.actor, self.order(step, Operation::Handle))?;
@@ -494,8 +495,8 @@ impl Play<'_> {
         let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
         let pending = self.model.actors[step.actor].pending;
         let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
-        // One that comes between two sleeps of a receive in memory does not end it (docs/sockets.md): nothing else tells then that
-        // it has a part.
+        // A signal between two sleeps of a receive in memory does not end it (docs/sockets.md). Then nothing else shows
+        // that it has some bytes.
         let is_told = flags & libc::SA_RESTART == 0;
         if self.begins_another_call(step.actor) || !is_told && self.has_part(step.actor) {
             return Ok(false);
@@ -523,15 +524,15 @@ impl Play<'_> {
         if is_interrupted && !self.wake(step.actor)? {
             return Err(Mismatch("the signal interrupts neither world".into()));
         }
-        // It may be on its way for a moment, and the next step is not to come before it.
+        // The signal may be on its way for a moment, and the next step must not overtake it.
         if !is_interrupted {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(true)
     }
 
-    /// Does it sleep in a receive that would be another one now? The kernel begins it anew behind a handler with `SA_RESTART`, and
-    /// finds then that it is not to wait any more, or that its descriptor means something else.
+    /// Whether it sleeps in a receive that would be a different one now. The kernel restarts it after a handler with
+    /// `SA_RESTART`, and then finds that it must not wait, or that its descriptor means something else.
     fn begins_another_call(&self, actor: usize) -> bool {
         self.model.actors[actor].pending.is_some_and(|pending| match pending.sleeps {
             Sleeps::Receive { connection, side, .. } => {
@@ -542,7 +543,7 @@ impl Play<'_> {
         })
     }
 
-    /// Does it sleep in a receive that has some of the bytes that it asks for? Any signal ends that.
+    /// Whether it sleeps in a receive that has some of its bytes. Any signal ends such a call.
     fn has_part(&self, actor: usize) -> bool {
         self.model.actors[actor].pending.is_some_and(|pending| match pending.sleeps {
             Sleeps::Receive { connection, side, takes, .. } => {
@@ -569,7 +570,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    /// What a killed peer has sent is read, and then comes an end of some kind: none that hides what is lost.
+    /// What a killed peer has sent is read, followed by an end that does not hide lost bytes.
     pub(super) fn look_at_cut(&mut self, connection: usize, side: usize) -> Played<()> {
         let Some((actor, fd)) = self.model.holder(connection, side) else { return Ok(()) };
         let ends = self.model.connections[connection].ends;

@@ -1,4 +1,4 @@
-//! Random programs: what they are told, who tells them, and what is known of them.
+//! Random programs: their orders, who gives them, and a model of the results.
 
 pub mod channel;
 pub mod gaps;

@@ -1,17 +1,17 @@
-//! What a script has come to so far: who holds what, and which bytes are under way. It is the same for both worlds, but
-//! for how much a full connection has taken.
+//! The state that a script has reached: the holders of connections, and the bytes in flight. Both runs have the same
+//! state, except for how much a full connection has accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::random::channel::ACTORS;
 
-/// The plain world and the carried one.
+/// The run over plain TCP and the carried run.
 pub const PLAIN: usize = 0;
 pub const CARRIED: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// One end of a connection: which connection, and 0 or 1.
+    /// One end of a connection: the connection, and 0 or 1.
     End(usize, usize),
     Set(usize),
 }
@@ -27,11 +27,11 @@ pub struct Process {
     pub is_alive: bool,
     pub fds: BTreeMap<i32, Descriptor>,
     pub parent: Option<usize>,
-    /// Flags of the handlers that are set for SIGUSR1 and SIGALRM.
+    /// Flags of the handlers for SIGUSR1 and SIGALRM.
     pub handlers: [Option<i32>; 2],
     pub is_sandboxed: bool,
     pub is_limited: bool,
-    /// Its parent has asked for its end.
+    /// Its parent has reaped it.
     pub is_reaped: bool,
 }
 
@@ -45,14 +45,14 @@ pub struct Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleeps {
-    /// In a receive, for so many bytes at least.
+    /// In a receive of at least this many bytes.
     Receive {
         connection: usize,
         side: usize,
         wanted: u64,
         takes: bool,
     },
-    /// For an end to be readable, or for any of a set's.
+    /// Until an end is readable, or any end of a set.
     Poll {
         connection: usize,
         side: usize,
@@ -61,7 +61,7 @@ pub enum Sleeps {
         set: usize,
         seen: u64,
     },
-    /// One of the two halves of a transfer, which is over after so many steps.
+    /// One half of a transfer, which ends after this many steps.
     Transfer {
         due: usize,
     },
@@ -77,7 +77,7 @@ pub struct Actor {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End {
-    /// By world.
+    /// For each run.
     pub sent: [u64; 2],
     pub received: [u64; 2],
     pub is_nonblocking: bool,
@@ -87,26 +87,26 @@ pub struct End {
     pub has_shut_sending: bool,
     pub has_shut_receiving: bool,
     pub is_closed: bool,
-    /// Bytes were sent to a peer that cannot take them any more, or closed over: a reset is on its way.
+    /// Bytes were sent to a peer that can no longer take them, or a close discarded them: a reset is on its way.
     pub expects_reset: bool,
-    /// It was to go back to the kernel, as another program may have it.
+    /// It was to return to the kernel, because another program may have it.
     pub was_handed_on: bool,
-    /// This end's bytes have filled both buffers: how many the worlds took differs.
+    /// This end's bytes have filled both buffers. The runs may have accepted different amounts.
     pub is_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connection {
     pub ends: [End; 2],
-    /// Its bytes went through memory when it began, both ways.
+    /// Its bytes went through memory, both ways, when it began.
     pub is_carried: bool,
-    /// It was to go back to the kernel: whoever has sent what is unread does its part at its next call.
+    /// It was to return to the kernel: the sender of unread bytes does its part at its next call.
     pub has_left: bool,
-    /// A killed end is a reset where TCP would end the stream: docs/sockets.md says so. Nothing more is compared.
+    /// A killed end is a reset where TCP would end the stream, as docs/sockets.md says. Nothing more is compared.
     pub is_cut: bool,
-    /// What was unread when it went back to the kernel waits for a sender of which no call can be made.
+    /// What was unread at its return to the kernel waits for a sender that can make no call.
     pub is_late: bool,
-    /// Both ends move bytes at once: whoever looks sees more or less of it.
+    /// Both ends move bytes at once: an observer may see more or less of it.
     pub is_busy: bool,
 }
 
@@ -115,11 +115,11 @@ pub struct Model {
     pub processes: Vec<Process>,
     pub actors: Vec<Actor>,
     pub connections: Vec<Connection>,
-    /// Who may wake a sleeper in the set.
+    /// The actors that may wake a sleeper in the set.
     pub sets: Vec<Vec<(usize, usize)>>,
-    /// Those in which somebody is told of edges.
+    /// Sets with edge-triggered events.
     pub edges: BTreeSet<usize>,
-    /// What was passed, and nobody has taken yet.
+    /// What was passed, and not yet received.
     pub mail: Option<What>,
 }
 
@@ -162,7 +162,7 @@ impl Model {
         self.actors.len() - 1
     }
 
-    /// Some idle actor's descriptor of that end.
+    /// An idle actor's descriptor of that end.
     pub fn holder(&self, connection: usize, side: usize) -> Option<(usize, i32)> {
         self.idle().into_iter().find_map(|actor| {
             let fds = &self.processes[self.actors[actor].process].fds;
@@ -171,7 +171,7 @@ impl Model {
         })
     }
 
-    /// Does anybody hold that end?
+    /// Whether anybody holds that end.
     pub fn is_held(&self, what: What) -> bool {
         let in_call = |actor: &Actor| match actor.pending {
             Some(Pending { sleeps: Sleeps::Receive { connection, side, .. }, .. }) if actor.is_alive => {
@@ -184,19 +184,19 @@ impl Model {
         self.mail == Some(what) || self.processes.iter().any(is_open) || self.actors.iter().any(in_call)
     }
 
-    /// Is there somebody who can wake a sleeper at that end?
+    /// Whether anybody can wake a sleeper at that end.
     pub fn may_sleep(&self, actor: usize, connection: usize, side: usize) -> bool {
         let wakes = |other: usize| {
             let fds = &self.processes[self.actors[other].process].fds;
             other != actor && fds.values().any(|held| held.what == What::End(connection, 1 - side))
         };
-        // Whoever takes bytes and whoever looks for them may come in any order.
+        // An actor that takes bytes and one that waits for them may run in either order.
         let is_alone = !self.has_watcher(connection, side) && !self.has_receiver(connection, side);
         is_alone && self.idle().into_iter().any(wakes)
     }
 
-    /// Does somebody of this actor's process sleep in a call on that descriptor that does not simply go on without it, as a
-    /// receive does?
+    /// Whether an actor of this process sleeps in a call on that descriptor that does not continue without it, as a
+    /// receive does.
     pub fn is_used(&self, actor: usize, fd: i32) -> bool {
         let (Some(held), process) = (self.holds(actor, fd), self.actors[actor].process) else { return false };
         self.threads(process).any(|other| {
@@ -209,7 +209,7 @@ impl Model {
         })
     }
 
-    /// Does one of its threads move many bytes?
+    /// Whether one of its threads moves many bytes.
     pub fn transfers(&self, process: usize) -> bool {
         self.threads(process).any(|actor| {
             matches!(self.actors[actor].pending, Some(Pending { sleeps: Sleeps::Transfer { .. }, .. }))
@@ -221,7 +221,7 @@ impl Model {
         ends[1 - to].sent[world] - ends[to].received[world]
     }
 
-    /// Will nothing come any more?
+    /// Whether nothing will come any more.
     pub fn has_ended(&self, connection: usize, to: usize) -> bool {
         let ends = &self.connections[connection].ends;
         ends[1 - to].is_closed
@@ -240,13 +240,13 @@ impl Model {
         self.sets[set].iter().map(of_end).sum()
     }
 
-    /// Has an end been told behind bytes that do not fit, of which TCP says nothing yet?
+    /// Whether an end was shut down behind bytes that do not fit, which TCP does not show yet.
     pub fn is_end_hidden(&self, connection: usize, to: usize) -> bool {
         let from = &self.connections[connection].ends[1 - to];
         from.is_full && (from.has_shut_sending || from.is_closed)
     }
 
-    /// Does a receive that asks for so many bytes find what it needs?
+    /// Whether a receive of this many bytes finds enough.
     pub fn is_served(&self, connection: usize, side: usize, wanted: u64) -> bool {
         self.under_way(PLAIN, connection, side) >= wanted || self.has_ended(connection, side)
     }
@@ -260,7 +260,7 @@ impl Model {
         }
     }
 
-    /// Does somebody sleep for bytes of that end, and will take them?
+    /// Whether an actor sleeps for bytes of that end, and will take them.
     pub fn has_receiver(&self, connection: usize, side: usize) -> bool {
         self.actors.iter().filter(|actor| actor.is_alive).any(|actor| {
             matches!(actor.pending, Some(Pending { sleeps: Sleeps::Receive { connection: at, side: end, .. }, .. })
@@ -268,7 +268,7 @@ impl Model {
         })
     }
 
-    /// Does somebody wait for that end to be ready, who may or may not see what comes and goes?
+    /// Whether an actor waits for that end to be ready, and may miss a change.
     pub fn has_watcher(&self, connection: usize, side: usize) -> bool {
         let end = (connection, side);
         self.actors.iter().filter(|actor| actor.is_alive).any(|actor| {
@@ -284,7 +284,7 @@ impl Model {
         self.process_of(actor).fds.insert(fd as i32, Descriptor { what, closes_on_exec });
     }
 
-    /// After something was closed: ends that nobody holds any more are over.
+    /// After a close: ends that nobody holds any more are over.
     pub fn settle_closed(&mut self, by_signal: bool) {
         for connection in 0..self.connections.len() {
             for side in 0..2 {
@@ -298,7 +298,7 @@ impl Model {
                 let Connection { ends, .. } = found;
                 ends[side].is_closed = true;
                 ends[1 - side].expects_reset |= has_unread || ends[side].lingers;
-                // A reset throws away what the kernel has not sent yet.
+                // A reset discards what the kernel has not sent yet.
                 let is_torn = ends[side].is_full && ends[1 - side].expects_reset;
                 found.is_cut |= by_signal || is_torn;
                 // Nobody reads it any more.
@@ -307,7 +307,7 @@ impl Model {
         }
     }
 
-    /// A thread has ended; what it has received of what it waited for is lost.
+    /// A thread has ended. What it has received of what it waited for is lost.
     fn actor_ends(&mut self, actor: usize) {
         self.actors[actor].is_alive = false;
         if let Some(Pending { sleeps: Sleeps::Receive { connection, side, wanted, takes: true }, .. }) =
@@ -320,7 +320,7 @@ impl Model {
         }
     }
 
-    /// A process has ended, or a thread of it alone.
+    /// A process has ended, or only one of its threads.
     pub fn ended(&mut self, actor: usize, by_signal: bool) {
         let process = self.actors[actor].process;
         for actor in 0..self.actors.len() {
@@ -333,7 +333,7 @@ impl Model {
         self.settle_closed(by_signal);
     }
 
-    /// `exec` leaves the calling thread, and what may be inherited.
+    /// `exec` keeps the calling thread, and what may be inherited.
     pub fn replaced(&mut self, actor: usize) {
         let process = self.actors[actor].process;
         for other in 0..self.actors.len() {

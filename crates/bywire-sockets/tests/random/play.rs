@@ -1,4 +1,4 @@
-//! Carries a script out in both worlds, step by step, and compares what each step gave.
+//! Carries a script out in both runs, step by step, and compares the results of each step.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,23 +9,23 @@ use crate::random::gaps;
 use crate::random::model::{Actor, CARRIED, Connection, Model, PLAIN, Pending, Process, Sleeps, What};
 use crate::random::step::{Draw, Kind, Step};
 
-/// Both kinds of socket hold so much.
+/// Both kinds of socket buffer this much.
 const UNDER_WAY_MAX: u64 = 60_000;
-/// A small message is one piece for TCP and for a ring: a receiver that sleeps gets all of it.
+/// A short message is one piece for TCP and for a ring: a sleeping receiver gets all of it.
 const PIECE_BYTES: u64 = 1000;
-/// A world that is so much later than the other one hangs.
+/// A run that is later than the other one by this time hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// When neither answers for so long, both sleep.
+/// If neither run answers for this time, both sleep.
 const DOZE: Duration = Duration::from_secs(2);
 
-/// The worlds differ: in what, and after which steps.
+/// The runs differ: in what, and after which steps.
 pub struct Mismatch(pub String);
 
 type Played<T> = Result<T, Mismatch>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// How often each kind of step was done by somebody who holds a carried connection.
+    /// How often each kind of step was done by a holder of a carried connection.
     pub done: BTreeMap<Kind, u64>,
     /// How many steps each gap has left out.
     pub left_out: BTreeMap<&'static str, u64>,
@@ -41,11 +41,11 @@ impl Counts {
 pub struct Play<'a> {
     stages: &'a mut [Stage; 2],
     pub model: Model,
-    /// What was done so far, including what made no sense and was left out.
+    /// The steps so far, including invalid ones that were left out.
     steps: Vec<Step>,
     pub text: String,
     pub counts: Counts,
-    /// How often a carried set told of an edge that a plain one did not.
+    /// How often a carried set reported an edge that a plain one did not.
     pub extra_edges: u64,
     timeout: Duration,
 }
@@ -63,7 +63,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A few programs and their connections, of which most are carried from the beginning.
+    /// Starts a few programs and their connections, most of which are carried from the beginning.
     pub fn begin(&mut self, draw: &mut Draw) -> Played<()> {
         for root in 0..2 {
             let founder = ACTORS + draw.of(&[root, root, 0]) % FOUNDERS;
@@ -90,7 +90,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A result that must be a success in both worlds.
+    /// A result that must be a success in both runs.
     fn must(&mut self, actor: usize, order: Order) -> Played<[Reply; 2]> {
         self.stages.iter().for_each(|stage| stage.tell(actor, order));
         let mut replies = [Reply::default(); 2];
@@ -133,7 +133,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Talks until no byte goes through the kernel; the plain world talks a little.
+    /// Exchanges bytes until no byte goes through the kernel. The plain run exchanges a few.
     fn warm(&mut self, connection: usize) -> Played<()> {
         let started = Instant::now();
         for world in [PLAIN, CARRIED] {
@@ -153,7 +153,7 @@ impl<'a> Play<'a> {
                     self.model.connections[connection].is_carried = true;
                     break;
                 }
-                // A service that is slow, as on a busy machine, is not waited for by calls.
+                // Calls do not wait for a service that is slow, as on a busy machine.
                 if started.elapsed() > Duration::from_secs(2) {
                     break;
                 }
@@ -190,7 +190,7 @@ impl<'a> Play<'a> {
         Ok([reply.result as u64, reply.more])
     }
 
-    /// Does what makes sense now: `false` if it makes none.
+    /// Does a step if it is valid now. `false`: it is not.
     pub fn apply(&mut self, step: Step) -> Played<bool> {
         let may_be_busy = matches!(step.kind, Kind::Kill | Kind::Signal);
         let is_there = self.model.actors.get(step.actor).is_some_and(|actor| actor.is_alive);
@@ -272,7 +272,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    // What both worlds are told, and what they answer.
+    // Orders to both runs, and their answers.
 
     fn order(&self, step: &Step, operation: Operation) -> Order {
         let Step { fd, way, flags, to, size, .. } = *step;
@@ -285,7 +285,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// What became of it in both worlds; `None`: both sleep.
+    /// The outcome in both runs; `None`: both sleep.
     fn answers(&mut self, actor: usize, doze: Duration) -> Played<Option<[Outcome; 2]>> {
         let started = Instant::now();
         let mut found = [None; 2];
@@ -307,7 +307,7 @@ impl<'a> Play<'a> {
                 }
                 _ => {}
             }
-            // Whoever brings a connection back waits for its peer's next call on it.
+            // An actor that returns a connection to the kernel waits for its peer's next call on it.
             if nudges < 3 || self.is_owed_much(actor) {
                 self.nudge(actor)?;
                 nudges += 1;
@@ -316,8 +316,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Does something that this actor's process holds come back from a peer that has filled it? It gives what there is room for
-    /// at each of its calls.
+    /// Whether bytes that this actor's process holds come back from a peer that has filled the connection. The peer
+    /// gives what there is room for at each of its calls.
     fn is_owed_much(&self, actor: usize) -> bool {
         let held = &self.model.processes[self.model.actors[actor].process].fds;
         held.values().any(|held| match held.what {
@@ -329,7 +329,7 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// Every idle peer of what this actor's process holds makes a call on it.
+    /// Every idle peer of this actor's process makes a call.
     fn nudge(&mut self, actor: usize) -> Played<()> {
         let held = self.model.process_of(actor).fds.values().map(|held| held.what).collect::<Vec<_>>();
         let connections = self.model.connections.clone();
@@ -354,7 +354,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A call that says nothing.
+    /// A call without an effect.
     fn poll_in_both(&mut self, actor: usize, fd: i32) -> Played<()> {
         self.tell(actor, [Order { flags: 1, ..Order::new(Operation::Poll, fd) }; 2]);
         for world in [PLAIN, CARRIED] {
@@ -365,7 +365,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// One answer, which both worlds give.
+    /// One answer, which both runs must give.
     fn agree(&mut self, what: &str, outcomes: [Outcome; 2]) -> Played<Outcome> {
         let [plain, carried] = outcomes;
         writeln!(self.text, "    {what}{}", describe(&plain)).expect("a string");
@@ -376,7 +376,7 @@ impl<'a> Play<'a> {
         Ok(plain)
     }
 
-    /// Carries out what does not sleep.
+    /// Carries out an order that does not sleep.
     fn both(&mut self, actor: usize, order: Order) -> Played<Reply> {
         self.tell(actor, [order; 2]);
         match self.answers(actor, self.timeout)? {
@@ -391,20 +391,20 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// What the peer did has come: bytes, ends, and room.
+    /// Waits until what the peer did has arrived: bytes, ends, and room.
     fn settle(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
         let Connection { ends, is_busy, has_left, is_cut, .. } = self.model.connections[connection];
         if is_busy || is_cut {
             return Ok(false);
         }
         let Some(fd) = self.held_as(actor, What::End(connection, side)) else { return Ok(false) };
-        // Whoever waits for more takes what comes: there is nothing to look at, or will not be in a moment.
+        // A waiting receiver takes what comes: there is nothing to observe, or will not be in a moment.
         if self.model.has_receiver(connection, side) && self.model.under_way(PLAIN, connection, side) > 0 {
             return Ok(false);
         }
         let peer = ends[1 - side];
         if has_left && self.model.under_way(PLAIN, connection, side) > 0 && !peer.is_closed {
-            // Whoever sent it does its part at its next call.
+            // The sender does its part at its next call.
             match self.model.holder(connection, 1 - side) {
                 Some((other, _)) if other == actor => {}
                 Some(_) => self.nudge_end(connection, 1 - side, actor)?,
@@ -470,7 +470,7 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    /// An end that was told is acknowledged, at once or after a while: the kernel tells of that by an edge.
+    /// A shutdown is acknowledged, at once or later. The kernel reports that as an edge.
     fn settle_shutdown(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
         let end = self.model.connections[connection].ends[side];
         let Some(fd) = self.held_as(actor, What::End(connection, side)) else { return Ok(false) };
@@ -505,7 +505,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// An actor that sleeps should be awake: `false` if it is not, in both worlds.
+    /// A sleeping actor should be awake: `false` if it is not, in both runs.
     fn wake(&mut self, actor: usize) -> Played<bool> {
         let Actor { pending: Some(pending), .. } = self.model.actors[actor] else { return Ok(true) };
         let doze = if matches!(pending.sleeps, Sleeps::Transfer { .. }) { self.timeout } else { DOZE };
@@ -553,7 +553,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// By a killed peer: an end of some kind, but none that hides what was sent.
+    /// After the death of a peer: an end that does not hide lost bytes.
     fn woken_by_cut(&mut self, pending: &Pending, outcomes: [Outcome; 2]) -> Played<()> {
         if let (
             Sleeps::Receive { connection, side, takes: true, .. },
@@ -576,7 +576,7 @@ impl<'a> Play<'a> {
 
     // Bytes.
 
-    /// The end that a step is about, settled, if it can be compared.
+    /// The end that a step concerns, settled, if it can be compared.
     fn end(&mut self, step: &Step) -> Played<Option<(usize, usize)>> {
         let Some((connection, side)) = self.model.end_of(step.actor, step.fd) else { return Ok(None) };
         Ok(self.settle(step.actor, connection, side)?.then_some((connection, side)))
@@ -590,7 +590,7 @@ impl<'a> Play<'a> {
         if ends[side].is_full || total > UNDER_WAY_MAX || (sleeper && step.size > PIECE_BYTES) {
             return Ok(false);
         }
-        // It may die of it, and a transfer with it.
+        // The actor may die of it, and a transfer with it.
         let is_over = ends[side].expects_reset || ends[side].has_shut_sending;
         if is_over && self.model.transfers(self.model.actors[step.actor].process) {
             return Ok(false);
@@ -609,23 +609,23 @@ impl<'a> Play<'a> {
                 let peer = ends[1 - side];
                 if reply.result <= 0 {
                 } else if peer.is_closed || (peer.has_shut_sending && peer.has_shut_receiving) {
-                    // It is thrown away, and answered by a reset.
+                    // It is discarded, and answered by a reset.
                     ends.iter_mut().for_each(|end| end.expects_reset = true);
-                    // The error's number tells whether the end of what did not fit had come.
+                    // The error number shows whether the end of what did not fit had arrived.
                     self.model.connections[connection].is_cut |= peer.is_full;
                 } else {
                     ends[side].sent.iter_mut().for_each(|sent| *sent += reply.result as u64);
                     self.settle_part(connection, 1 - side);
                 }
             }
-            // By the signal for a pipe that nobody reads.
+            // By SIGPIPE.
             Outcome::Died => self.model.ended(step.actor, true),
         }
         Ok(true)
     }
 
-    /// Whoever sleeps for more than has come takes it, and sleeps again: over TCP it is its own from here on, and lost if it is
-    /// killed; in memory once it has run.
+    /// A receiver that sleeps for more bytes than have come takes them, and sleeps again. Over TCP they are its own
+    /// from then on, and lost if it is killed; in memory once it has run.
     fn settle_part(&self, connection: usize, side: usize) {
         for (actor, found) in self.model.actors.iter().enumerate() {
             let Some(pending) = found.pending.filter(|_| found.is_alive) else { continue };
@@ -643,7 +643,7 @@ impl<'a> Play<'a> {
             return Ok(false);
         }
         let Connection { ends, .. } = self.model.connections[connection];
-        // Much more would make room.
+        // Many more bytes would make room.
         if ends[1 - side].is_full && (step.size > 3000 || step.flags & libc::MSG_TRUNC != 0) {
             return Ok(false);
         }
@@ -652,7 +652,7 @@ impl<'a> Play<'a> {
         if step.to > 0 && alarm.is_none_or(|flags| flags & libc::SA_RESETHAND != 0) {
             return Ok(false);
         }
-        // Of a signal and a time-out that end the same call either may be the first.
+        // If a signal and a timeout end the same call, either may come first.
         let process = self.model.actors[step.actor].process;
         if step.to > 0 && (ends[side].has_patience || self.model.threads(process).count() > 1) {
             return Ok(false);
@@ -715,7 +715,7 @@ impl<'a> Play<'a> {
         };
         let taken = [plain.result as u64, carried.result as u64];
         writeln!(self.text, "    {taken:?} bytes, then error {}", plain.more).expect("a string");
-        // What a connection holds is a kernel's matter; that it is full is not.
+        // The capacity of a connection depends on the kernel. That it is full does not.
         if plain.more != carried.more || taken.iter().any(|taken| !(64_000..64 << 20).contains(taken)) {
             return Err(Mismatch(format!(
                 "{taken:?} bytes, then plain {}, carried {}",
@@ -747,7 +747,7 @@ impl<'a> Play<'a> {
         self.received_all(connection, side, sizes, [plain, carried])?;
         if ends[1 - side].is_full {
             self.model.connections[connection].ends[1 - side].is_full = false;
-            // Room is told by what is acknowledged, which takes its time.
+            // Acknowledgements announce room, which takes time.
             if let Some((peer, fd)) = self.model.holder(connection, 1 - side) {
                 let order = Order {
                     milliseconds: 10_000,
@@ -760,7 +760,7 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    /// Every byte has come, and was right, or the stream ended alike.
+    /// Every byte has arrived and is right, or the stream has ended alike.
     fn received_all(
         &mut self,
         connection: usize,
@@ -820,7 +820,7 @@ impl<'a> Play<'a> {
         let sizes = if actor == step.actor {
             [step.size; 2]
         } else {
-            // What its sender has sent is known when that one is over.
+            // The number of bytes sent is known when the sender is done.
             let more = if self.model.is_idle(step.actor) { 0 } else { step.size };
             [PLAIN, CARRIED].map(|world| self.model.under_way(world, connection, 1 - side) + more)
         };
@@ -832,7 +832,7 @@ impl<'a> Play<'a> {
                 return Err(Mismatch(format!("sender: plain {plain:?}, carried {carried:?}")));
             }
         }
-        // The receiver may be asked for first: what has been sent counts when both are over.
+        // The receiver may be asked first: the bytes count when both are done.
         let end = &mut self.model.connections[connection].ends;
         if actor == step.actor {
             end[side].sent.iter_mut().for_each(|sent| *sent += step.size);
@@ -854,7 +854,7 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    /// At the end everything that is under way comes, whatever was done before.
+    /// At the end everything in flight arrives, whatever was done before.
     pub fn finish(&mut self) -> Played<()> {
         self.text.push_str("the end\n");
         for actor in &mut self.model.actors {
@@ -887,7 +887,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Every stream has bytes of its own.
+/// Every stream has its own bytes.
 fn position(connection: usize, side: usize, offset: u64) -> u64 {
     ((connection * 2 + side) as u64) << 40 | offset
 }

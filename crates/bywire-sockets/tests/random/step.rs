@@ -1,4 +1,4 @@
-//! One thing that one actor does, and the drawing of such things.
+//! One action of one actor, and how actions are drawn.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ pub enum Kind {
     Receive,
     /// Until both buffers are full.
     Fill,
-    /// All that is under way.
+    /// Everything in flight.
     Drain,
-    /// Many bytes, sent and received at the same time; `to` is who receives, `flags` how many steps meanwhile.
+    /// Many bytes, sent and received at the same time. `to` is the receiver, `flags` the number of steps meanwhile.
     Transfer,
     Poll,
     NewSet,
@@ -39,7 +39,7 @@ pub enum Kind {
     Reap,
 }
 
-/// How often each is drawn, beside the others.
+/// How often each kind is drawn, relative to the others.
 const WEIGHTS: [(Kind, u64); 28] = [
     (Kind::Send, 180),
     (Kind::Receive, 200),
@@ -77,14 +77,14 @@ impl Kind {
     }
 }
 
-/// Kinds that `BYWIRE_OFTEN` names are drawn more often, to look for what concerns them.
+/// Kinds that `BYWIRE_OFTEN` names are drawn more often, to search for faults that concern them.
 fn is_often(kind: Kind) -> bool {
     static OFTEN: std::sync::LazyLock<Option<String>> =
         std::sync::LazyLock::new(|| std::env::var("BYWIRE_OFTEN").ok());
     OFTEN.as_ref().is_some_and(|often| often.split(';').any(|name| name == format!("{kind:?}")))
 }
 
-/// Numbers, whose meaning is the kind's; most go into the order as they are.
+/// Numbers whose meaning depends on the kind. Most go into the order unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub kind: Kind,
@@ -97,7 +97,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Does it make no call but those that actor.c's filter lets through?
+    /// Whether it makes only calls that actor.c's filter allows.
     pub fn is_for_sandbox(&self) -> bool {
         match self.kind {
             Kind::Send => matches!(self.way, 0..=4 | 7 | 8),
@@ -127,7 +127,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 pub struct Draw(u64);
 
 impl Draw {
@@ -161,7 +161,7 @@ impl Draw {
         Kind::Send
     }
 
-    /// A step that may make no sense.
+    /// A step, which may be invalid.
     pub fn step(&mut self, model: &Model) -> Option<Step> {
         let kind = self.kind();
         let idle = model.idle();
@@ -285,7 +285,7 @@ impl Draw {
             }
             Kind::Limit => {
                 step.way = self.below(2) as i32;
-                // Either no descriptor at all, or enough of them: the library needs some of its own.
+                // Either no descriptor, or enough of them: the library needs some of its own.
                 step.size = if step.way == 0 { self.of(&[3, 200]) } else { self.below(8192) };
             }
             Kind::Sandbox => (step.way, step.flags) = (self.below(2) as i32, self.below(2) as i32),

@@ -1,7 +1,7 @@
-//! What the differential test has to reach, each with a count: a full ring, giving back to a kernel without room, sets by
-//! edge, and programs that are started with a carried socket.
+//! The situations that the differential test must reach, each with a count: a full ring, a return to a kernel without
+//! room, edge-triggered sets, and programs that are started with a carried socket.
 //!
-//! A ring and the kernel take different amounts. So what fills them is not written down; every byte of it is looked at.
+//! A ring and the kernel buffer different amounts, so these are not recorded. Every byte is checked.
 
 use std::ffi::{CStr, CString};
 use std::io::Read as _;
@@ -10,22 +10,22 @@ use std::sync::LazyLock;
 
 use crate::test_service;
 
-/// How often each situation was reached, over connections that were carried.
+/// How often each situation was reached, on connections that were carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// A send found the ring full.
     pub full: u64,
-    /// A ring was given back of which the kernel had no room for all.
+    /// A ring was returned, and the kernel had no room for all of it.
     pub owed: u64,
-    /// A set by edge has reported.
+    /// An edge-triggered set has reported.
     pub edge: u64,
-    /// A program was executed that read from a ring, or wrote behind one.
+    /// An executed program has read from a ring, or written behind one.
     pub exec: u64,
     /// The same by `posix_spawn`.
     pub spawn: u64,
 }
 
-/// What stands before the counts in a transcript.
+/// The prefix of the counts in a transcript.
 pub const REACHED: &str = "reached = ";
 
 impl Reached {
@@ -39,7 +39,7 @@ impl Reached {
         format!("{REACHED}{}", self.counts().map(|count| count.to_string()).join(" "))
     }
 
-    /// Takes such lines out of a transcript, and adds what they say.
+    /// Removes such lines from a transcript, and adds their counts.
     pub fn take_out_of(&mut self, transcript: &str) -> String {
         let mut rest = String::new();
         for line in transcript.lines() {
@@ -59,10 +59,10 @@ impl Reached {
     }
 }
 
-/// The longest piece of the stream that is sent or looked at at once.
+/// The longest piece of the stream that is sent or checked at once.
 pub const PIECE_BYTES: usize = 200_000;
 
-/// `length` bytes of the stream, of which the first is `first`.
+/// `length` bytes of the stream that starts with `first`.
 pub fn pattern(first: u8, length: usize) -> &'static [u8] {
     static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| (0..PIECE_BYTES + 256).map(|at| at as u8).collect());
     &ALL[first.into()..][..length]
@@ -76,7 +76,7 @@ fn pipe() -> [RawFd; 2] {
     ends
 }
 
-/// All that comes out of a pipe, which is closed then.
+/// All bytes of a pipe, which is closed then.
 fn rest_of(pipe: RawFd) -> Vec<u8> {
     let mut bytes = Vec::new();
     // SAFETY: nobody else has it.
@@ -85,7 +85,7 @@ fn rest_of(pipe: RawFd) -> Vec<u8> {
     bytes
 }
 
-/// Calls wait from here on, for 20 s at most, or do not.
+/// Makes calls block for at most 20 s, or makes them non-blocking.
 pub fn set_waiting(fd: RawFd, waits: bool) {
     let timeout = libc::timeval { tv_sec: if waits { 20 } else { 0 }, tv_usec: 0 };
     // SAFETY: a live structure of that length.
@@ -107,7 +107,7 @@ pub enum Start {
     Spawn,
 }
 
-/// A program with its words, that has the library or has it not.
+/// A program with its arguments, which runs with the library or without.
 pub struct Program {
     words: Vec<CString>,
     environment: Vec<CString>,
@@ -123,7 +123,7 @@ impl Program {
         }
     }
 
-    /// Runs it with `fd` as its input and a pipe as its output, or the other way round: its status, and what it has said.
+    /// Runs it with `fd` as its input and a pipe as its output, or the reverse. Returns its status and its output.
     pub fn run(&self, start: Start, fd: RawFd, is_input: bool) -> (i64, Vec<u8>) {
         let [out, into] = pipe();
         let files = if is_input { [fd, into] } else { [out, fd] };
@@ -134,7 +134,7 @@ impl Program {
         test_service::close(into);
         let mut status = 0;
         let said = if is_input { rest_of(out) } else { Vec::new() };
-        // SAFETY: a child of this process, which nobody else waits for.
+        // SAFETY: a child of this process, for which nobody else waits.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "a child");
         if !is_input {
             test_service::close(out);
@@ -144,7 +144,7 @@ impl Program {
 
     fn execute(&self, [input, output]: [RawFd; 2]) -> libc::pid_t {
         let (words, environment) = (pointers(&self.words), pointers(&self.environment));
-        // SAFETY: the child does nothing but system calls; lists that end with null.
+        // SAFETY: the child makes only system calls; the lists end with null.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -160,7 +160,7 @@ impl Program {
     fn spawn(&self, [input, output]: [RawFd; 2]) -> libc::pid_t {
         let (words, environment) = (pointers(&self.words), pointers(&self.environment));
         let mut child = 0;
-        // SAFETY: structures that live until the call is over; lists that end with null.
+        // SAFETY: structures that live until the call is over; the lists end with null.
         unsafe {
             let mut actions = std::mem::zeroed();
             libc::posix_spawn_file_actions_init(&raw mut actions);
@@ -186,8 +186,8 @@ fn pointers(words: &[CString]) -> Vec<*const libc::c_char> {
     words.iter().map(|word| CStr::as_ptr(word)).chain([std::ptr::null()]).collect()
 }
 
-/// Has the kernel as much memory for TCP as it likes to? All sockets of the machine share it, and those that others have left
-/// behind with bytes in them have some for minutes.
+/// Whether the kernel has enough memory for TCP. All sockets of the machine share it, and abandoned sockets with unsent
+/// bytes keep some for minutes.
 pub fn has_room_for_tcp() -> bool {
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok()).expect("a number");
     let read = |path: &str| std::fs::read_to_string(path).expect("the kernel tells");
@@ -195,7 +195,8 @@ pub fn has_room_for_tcp() -> bool {
     let mut words = counts.lines().find(|line| line.starts_with("TCP:")).expect("TCP").split(' ');
     words.find(|word| *word == "mem");
     let pages = number(words.next());
-    // Other network namespaces than the first are not told of the limit: the kernel's own, if nobody has changed it.
+    // Other network namespaces than the first one do not see the limit. It is the kernel's default, unless somebody has
+    // changed it.
     let otherwise = || number(memory.split_whitespace().nth(1)) / 4 / 16 * 3 / 4;
     let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem");
     pages < limits.map_or_else(|_| otherwise(), |limits| number(limits.split_whitespace().next()))

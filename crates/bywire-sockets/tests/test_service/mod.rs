@@ -22,7 +22,7 @@ use bywire_pairing::space::Spaces;
 use bywire_pairing::status::{self, Status};
 use bywire_pairing::user::Scope;
 
-/// A service for one test, in a directory of its own.
+/// A service for one test, in its own directory.
 pub struct TestService {
     directory: tempfile::TempDir,
     /// Where it listens.
@@ -37,7 +37,7 @@ impl TestService {
         pairing
     }
 
-    /// A service of the whole machine, and what its users' programs need to be read by them.
+    /// A service for the whole machine, with files that its users' programs can read.
     pub fn of_machine(spaces: Spaces) -> Self {
         let pairing = Self::without_service();
         pairing.open_to_all();
@@ -47,7 +47,7 @@ impl TestService {
         pairing
     }
 
-    /// Other users may look into the directory, where they find the library and this test.
+    /// Lets other users into the directory, where they find the library and this test.
     pub fn open_to_all(&self) {
         let public = fs::Permissions::from_mode(0o755);
         fs::set_permissions(self.directory.path(), public).expect("chmod");
@@ -55,19 +55,20 @@ impl TestService {
         for (file, name) in [(this, "test"), (Self::library(), "library.so")] {
             let place = self.path(name);
             if fs::hard_link(&file, &place).is_err() {
-                // By another process: what a child of a test beside this one has open for writing cannot be executed.
+                // Copied by another process: a file that a child of a concurrent test has open for writing cannot be
+                // executed.
                 let copied = Command::new("cp").arg(&file).arg(&place).status().expect("`cp`");
                 assert!(copied.success(), "a copy");
             }
         }
     }
 
-    /// In this test's directory.
+    /// A path in this test's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// A C file beside these tests, compiled; `None`, said: there is no compiler.
+    /// Compiles a C file beside these tests; `None`, with a message: there is no compiler.
     pub fn compiled(&self, source: &str, name: &str, words: &[&str]) -> Option<PathBuf> {
         let program = self.path(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
@@ -85,7 +86,7 @@ impl TestService {
         }
     }
 
-    /// This very test as a program of a user, with the library, in a role; see [`role`].
+    /// This test as a program of a user, with the library, in a role; see [`role`].
     pub fn user(&self, user: u32, test: &str, role: &str) -> Command {
         let mut command = Command::new(self.path("test"));
         command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
@@ -96,14 +97,14 @@ impl TestService {
         command
     }
 
-    /// Where a service may be started that can be killed.
+    /// A directory for a service that can be killed.
     pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
         Self { directory, service }
     }
 
-    /// The library, which was built with this test.
+    /// The library that was built with this test.
     pub fn library() -> PathBuf {
         let test = std::env::current_exe().expect("this test");
         let directory = test.parent().expect("a target directory");
@@ -112,7 +113,7 @@ impl TestService {
         library
     }
 
-    /// A program that is run with the library, or without.
+    /// A program to be run with the library or without.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>, calls: Option<u64>) -> Command {
         let mut command = Command::new(program);
         if let Some(calls) = calls {
@@ -131,7 +132,7 @@ impl TestService {
         self.driven(test, "BYWIRE_TEST_SEED", &format!("{}:{}", seeds.start, seeds.end), calls)
     }
 
-    /// The transcript of this test in a process of its own, in which `variable` has `value`.
+    /// The transcript of this test in a separate process with `variable` set to `value`.
     pub fn driven(&self, test: &str, variable: &str, value: &str, calls: Option<u64>) -> String {
         let this = std::env::current_exe().expect("this test");
         let output = self
@@ -146,28 +147,28 @@ impl TestService {
         text.lines().filter(|line| line.contains(" = ")).fold(String::new(), |sum, line| sum + line + "\n")
     }
 
-    /// As soon as the service answers: whoever asks gives up after a while.
+    /// The status, once the service answers. A caller gives up after a while.
     pub fn status(&self) -> Status {
         eventually("the service answers", || status::ask(&self.service).ok())
     }
 }
 
-/// Filters of system calls that this test is behind, as in a container.
+/// The number of system call filters that this test is behind, as in a container.
 pub fn filters_here() -> u32 {
     filters::count().expect("the kernel tells")
 }
 
-/// What this process is to do instead of the test.
+/// What this process does instead of the test.
 pub fn role() -> Option<String> {
     std::env::var("BYWIRE_TEST_ROLE").ok()
 }
 
-/// A word that a test gives to a role.
+/// An argument that a test passes to a role.
 pub fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not told"))
 }
 
-/// Says a word to whoever has started this role.
+/// Sends a word to the process that has started this role.
 pub fn say(word: &str) {
     println!("\nsaid {word}");
     std::io::stdout().flush().expect("said");
@@ -186,7 +187,7 @@ impl Running {
         Self { child, said }
     }
 
-    /// The next word that a role says.
+    /// The next word that a role has sent.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -198,14 +199,14 @@ impl Running {
         }
     }
 
-    /// What it has said by its end.
+    /// Everything that it has sent until its exit.
     pub fn rest(&mut self) -> String {
         let mut text = String::new();
         self.said.read_to_string(&mut text).expect("text");
         text
     }
 
-    /// Its end, which must come in time.
+    /// Its exit, which must come in time.
     pub fn end(&mut self) -> std::process::ExitStatus {
         eventually("it ends", || self.child.try_wait().expect("ours"))
     }
@@ -218,7 +219,7 @@ impl Drop for Running {
     }
 }
 
-/// However loaded the machine is.
+/// Long enough for a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(40);
 
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -232,7 +233,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Only root becomes other users and makes namespaces.
+/// Only root can become other users and make namespaces.
 pub fn is_root() -> bool {
     // SAFETY: no arguments.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -242,7 +243,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// As many open files as this process may have: how many.
+/// Raises the limit of open files to the maximum. Returns it.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a live structure.
@@ -255,36 +256,36 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Two connected descriptors that do not wait.
+/// Two connected non-blocking descriptors.
 pub fn pair() -> (RawFd, RawFd) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (server, _) = listener.accept().expect("accept");
     for end in [&client, &server] {
         end.set_nonblocking(true).expect("non-blocking");
-        // What the kernel holds back for a moment depends on acknowledgements, and those on what was carried.
+        // What the kernel delays depends on acknowledgements, and those depend on what was carried.
         end.set_nodelay(true).expect("at once");
     }
     (client.into_raw_fd(), server.into_raw_fd())
 }
 
-/// Gives back what comes until it ends; `wait` is how each piece is waited for, and `false` if none came.
+/// Echoes what comes until the end. `wait` waits for each piece, and returns `false` if none came.
 pub fn give_back(peer: &mut TcpStream, wait: impl Fn() -> bool) {
     let mut buffer = [0; 512];
     loop {
         assert!(wait(), "nothing is heard of the other end");
         match peer.read(&mut buffer) {
             Ok(received @ 1..) if peer.write_all(&buffer[..received]).is_ok() => {}
-            // It has gone.
+            // The peer has gone.
             _ => return,
         }
     }
 }
 
-/// Says so many words of different lengths to an end that gives them back.
+/// Sends this many words of different lengths to an end that echoes them.
 pub fn converse(peer: &mut TcpStream, words: u32) {
     for word in 0..words {
-        // Now and then the other end has gone to sleep.
+        // Sometimes the other end has gone to sleep.
         if word % 50 == 49 {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -296,7 +297,7 @@ pub fn converse(peer: &mut TcpStream, words: u32) {
     }
 }
 
-/// Talks over a pair until neither end gives the kernel any bytes.
+/// Exchanges bytes on a pair until neither end gives the kernel any.
 pub fn carry(ends: (RawFd, RawFd)) {
     assert!(is_carried_at_last(ends), "it is never carried both ways, or it is broken");
 }
@@ -328,8 +329,8 @@ pub fn is_carried_at_last((client, server): (RawFd, RawFd)) -> bool {
     }
 }
 
-/// Repeats an exchange over a connection until its bytes go through the kernel neither way: a service that is slow, as on
-/// a busy machine, is not waited for by calls.
+/// Repeats an exchange on a connection until its bytes bypass the kernel both ways: calls do not wait for a service
+/// that is slow, as on a busy machine.
 pub fn until_carried(fd: RawFd, mut exchange: impl FnMut()) {
     let started = std::time::Instant::now();
     loop {
@@ -343,14 +344,15 @@ pub fn until_carried(fd: RawFd, mut exchange: impl FnMut()) {
     }
 }
 
-/// Bytes that the kernel has sent, by its own account.
+/// Bytes that the kernel has sent, by its own count.
 pub fn kernel_sent(fd: RawFd) -> u64 {
     kernel_moved(fd)[0]
 }
 
 /// Bytes that the kernel was given to send, whether it has sent them or not.
 pub fn kernel_given(fd: RawFd) -> u64 {
-    // The places of `tcpi_notsent_bytes`, of four bytes, and of `tcpi_bytes_retrans` in `struct tcp_info` of linux/tcp.h.
+    // The offsets of `tcpi_notsent_bytes`, of four bytes, and of `tcpi_bytes_retrans` in `struct tcp_info` of
+    // linux/tcp.h.
     const NOT_SENT: usize = 144;
     const SENT_AGAIN: usize = 208;
     let found = kernel_information(fd);
@@ -358,20 +360,20 @@ pub fn kernel_given(fd: RawFd) -> u64 {
     word(&found, SENT) - word(&found, SENT_AGAIN) + u64::from(not_sent)
 }
 
-/// Bytes that the kernel has received, by its own account.
+/// Bytes that the kernel has received, by its own count.
 pub fn kernel_received(fd: RawFd) -> u64 {
     kernel_moved(fd)[1]
 }
 
 /// Bytes that the kernel has sent, and received.
 fn kernel_moved(fd: RawFd) -> [u64; 2] {
-    // The place of `tcpi_bytes_received`.
+    // The offset of `tcpi_bytes_received`.
     const RECEIVED: usize = 128;
     let found = kernel_information(fd);
     [SENT, RECEIVED].map(|at| word(&found, at))
 }
 
-/// The place of `tcpi_bytes_sent` in `struct tcp_info` of linux/tcp.h.
+/// The offset of `tcpi_bytes_sent` in `struct tcp_info` of linux/tcp.h.
 const SENT: usize = 200;
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -388,7 +390,7 @@ fn kernel_information(fd: RawFd) -> [u8; 256] {
     found
 }
 
-/// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.
+/// Waits until this many bytes have arrived at `fd`, or something else has. Even within one machine that takes time.
 pub fn settle(fd: RawFd, bytes: u64) {
     for _ in 0..20_000 {
         let mut queued: i32 = 0;
@@ -411,9 +413,9 @@ pub fn settle_end(fd: RawFd) {
     }
 }
 
-/// Closes what is still open.
+/// Closes a descriptor that is still open.
 pub fn close(fd: RawFd) {
-    // SAFETY: a descriptor of the driver's, which does not use it any more.
+    // SAFETY: a descriptor of the driver, which no longer uses it.
     unsafe { libc::close(fd) };
 }
 
@@ -432,7 +434,7 @@ pub fn control(set: RawFd, operation: i32, fd: RawFd, events: u32) -> i64 {
     unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
 }
 
-/// What an epoll set has at once.
+/// The events that an epoll set has at once.
 pub fn wait(set: RawFd) -> (i64, Vec<u32>) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: room for four.
@@ -461,7 +463,7 @@ pub fn send(fd: RawFd, bytes: &[u8], kind: u64) -> i64 {
     sent as i64
 }
 
-/// The kind of receive that takes nothing.
+/// The kind of receive that leaves the bytes in place.
 pub const PEEK: u64 = 4;
 
 pub fn receive(fd: RawFd, length: usize, kind: u64) -> (i64, Vec<u8>) {
@@ -495,7 +497,7 @@ pub fn poll(fd: RawFd, events: i16) -> (i64, i16) {
     (status.into(), file.revents)
 }
 
-/// Waits for bytes, so many milliseconds at most.
+/// Waits for bytes for at most this many milliseconds.
 pub fn poll_for(fd: RawFd, timeout_ms: i32) -> bool {
     let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one live entry.
@@ -504,7 +506,7 @@ pub fn poll_for(fd: RawFd, timeout_ms: i32) -> bool {
 
 /// Readable, writable, urgent.
 pub fn select(fd: RawFd) -> (i64, [bool; 3]) {
-    // SAFETY: noughts are an empty set; the descriptor is below the sets' length.
+    // SAFETY: zeros are an empty set; the descriptor is below the sets' length.
     unsafe {
         let mut sets: [libc::fd_set; 3] = std::mem::zeroed();
         sets.iter_mut().for_each(|set| libc::FD_SET(fd, set));
@@ -522,7 +524,7 @@ pub fn option(fd: RawFd, name: i32) -> i64 {
     value.into()
 }
 
-/// Runs this very test as a program with the library, in which connections have to be carried; `true`: this is it.
+/// Runs this test as a program with the library, in which connections must be carried. `true`: this is that program.
 pub fn is_driver(test: &str) -> bool {
     if role().is_some() {
         return true;
@@ -535,9 +537,9 @@ pub fn is_driver(test: &str) -> bool {
     false
 }
 
-/// What a child does, and ends with: its status.
+/// Runs `work` in a child, which exits with its result.
 pub fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: this program has no other threads that hold anything the child needs.
+    // SAFETY: this program has no other threads that hold anything that the child needs.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let status = work();
@@ -548,7 +550,7 @@ pub fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
     child
 }
 
-/// The status of a child that has ended.
+/// The exit status of a child.
 pub fn end_of(child: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: one int.
@@ -556,9 +558,9 @@ pub fn end_of(child: libc::pid_t) -> i32 {
     status
 }
 
-/// 0 when `work` was done in a child.
+/// 0 if `work` succeeds in a child.
 pub fn in_child(work: impl FnOnce() -> bool) -> i64 {
-    // SAFETY: the child does nothing but system calls, and ends.
+    // SAFETY: the child makes only system calls, and exits.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -570,7 +572,7 @@ pub fn in_child(work: impl FnOnce() -> bool) -> i64 {
     }
 }
 
-/// Sends a descriptor through a Unix socket, receives it, and closes what was received.
+/// Sends a descriptor through a Unix socket, receives it, and closes the received one.
 pub fn pass(fd: RawFd) -> i64 {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
@@ -578,18 +580,18 @@ pub fn pass(fd: RawFd) -> i64 {
     let status = pass_by(ends[0], fd);
     let taken = take(ends[1]);
     if taken >= 0 {
-        // SAFETY: a descriptor of this function's.
+        // SAFETY: a descriptor of this function.
         unsafe { libc::close(taken) };
     }
-    // SAFETY: descriptors of this function's.
+    // SAFETY: descriptors of this function.
     ends.iter().for_each(|end| assert_eq!(unsafe { libc::close(*end) }, 0));
     status
 }
 
-/// A descriptor that has come through this Unix socket; −1: none.
+/// A descriptor received through this Unix socket; −1: none.
 pub fn take(channel: RawFd) -> RawFd {
     with_message(-1, |message| {
-        // SAFETY: structures that live until the calls are over, and what the kernel has put there.
+        // SAFETY: structures that live until the calls are over, and what the kernel has written there.
         unsafe {
             libc::recvmsg(channel, message, 0);
             let header = libc::CMSG_FIRSTHDR(message);
@@ -604,13 +606,13 @@ pub fn pass_by(channel: RawFd, fd: RawFd) -> i64 {
     with_message(fd, |message| unsafe { libc::sendmsg(channel, message, 0) as i64 })
 }
 
-/// A message of one byte, with room for one descriptor, which it has.
+/// A message of one byte with one descriptor.
 fn with_message<T>(fd: RawFd, work: impl FnOnce(&mut libc::msghdr) -> T) -> T {
     #[repr(C, align(8))]
     struct Control([u8; 32]);
     let (mut byte, mut control) = (1u8, Control([0; 32]));
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: noughts are a message, and the control buffer has room for one descriptor.
+    // SAFETY: zeros are a message, and the control buffer has room for one descriptor.
     let mut message = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);

@@ -1,16 +1,16 @@
-//! One thing, done by a program without the library and by one with it: both write the same.
+//! The same actions in a program without the library and in one with it: both write the same.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 
 use super::TestService;
 
-/// Does `thing` in a program of its own, without the library and with it, and compares what it writes.
+/// Runs `thing` in a separate program, without the library and with it, and compares the output.
 pub fn same(test: &str, thing: fn(&mut String)) {
     if super::role().is_some() {
         let mut text = String::new();
         thing(&mut text);
-        // Lines that a transcript consists of.
+        // The lines of a transcript.
         print!("\n{text}");
         return;
     }
@@ -22,7 +22,7 @@ pub fn same(test: &str, thing: fn(&mut String)) {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
-/// Two ends that wait for what they ask for; with the library both are carried.
+/// Two blocking ends. With the library both are carried.
 pub fn pair() -> (RawFd, RawFd) {
     let (client, server) = super::pair();
     if std::env::var_os("LD_PRELOAD").is_some() {
@@ -35,17 +35,17 @@ pub fn pair() -> (RawFd, RawFd) {
     (client, server)
 }
 
-/// Writes what a call gave.
+/// Writes the result of a call.
 pub fn tell(text: &mut String, what: &str, result: i64) {
     let error = if result < 0 { super::errno() } else { 0 };
     writeln!(text, "{what} = {result} {error}").expect("a string");
 }
 
-/// A copy of a descriptor that is on its way to whoever will have it.
+/// A duplicate of a descriptor in a message that nobody has received yet.
 pub fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
     let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
     assert_eq!(super::pass_by(from.as_raw_fd(), fd), 1);
-    // What lies there goes when nobody has the end that it was sent to.
+    // The message is discarded when nobody has the end that it was sent to.
     drop(from);
     to
 }

@@ -1,4 +1,4 @@
-//! Programs that do the same thing without the library and with it, and write down what happened.
+//! Programs that do the same without the library and with it, and record what happens.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::{TIMEOUT, TestService};
 
-/// What the program wrote when it had done this; it must end well, and in time.
+/// The output of the program, which must succeed in time.
 pub fn transcript(pairing: &TestService, program: &Path, words: &[&str], calls: Option<u64>) -> String {
     run(pairing.command(program, calls), words)
 }
@@ -17,7 +17,7 @@ pub fn run(mut command: Command, words: &[&str]) -> String {
     let started = std::time::Instant::now();
     while child.try_wait().expect("ours").is_none() {
         if started.elapsed() > TIMEOUT {
-            // With its children, which have its output as well.
+            // Its children are killed too, because they have its output as well.
             // SAFETY: a group that this test has made, and that is not waited for yet.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
             break;
@@ -30,12 +30,12 @@ pub fn run(mut command: Command, words: &[&str]) -> String {
     said.into_owned()
 }
 
-/// Things of a C program, the same without the library and with it, in which connections must have been carried.
+/// Actions of a C program, the same without the library and with it. Connections must be carried.
 pub fn same(source: &str, things: &[&[&str]]) {
     same_beside(source, None, things);
 }
 
-/// The same with another C file behind the library, where there is the library.
+/// The same with another C file loaded after the library, if the library is used.
 pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled(source, "program", &["-pthread"]) else { return };
