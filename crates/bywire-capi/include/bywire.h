@@ -469,7 +469,7 @@ int bw_await_room(bw_port_t *port,
                   uint32_t priority);
 
 /* Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
-   bw_poll, bw_wait or bw_arm, or as soon as a packet is full. Within one machine nothing is gathered.
+   bw_poll, bw_wait or bw_arm, or as soon as packets are full. Within one machine nothing is gathered.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_flush(bw_port_t *port);
 

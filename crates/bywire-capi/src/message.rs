@@ -74,7 +74,7 @@ pub unsafe extern "C" fn bw_await_room(port: *mut bw_port_t, peer: bw_peer_t, pr
 }
 
 /// Lets everything leave at once that was gathered for peers on other machines. Without this it leaves with the next
-/// bw_poll, bw_wait or bw_arm, or as soon as a packet is full. Within one machine nothing is gathered.
+/// bw_poll, bw_wait or bw_arm, or as soon as packets are full. Within one machine nothing is gathered.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.

@@ -164,6 +164,22 @@ pub fn entry(path: &Path) -> Result<Entry, Errno> {
     })
 }
 
+/// Opens an entry of any kind without its contents. Links are not followed.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn open_entry(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Does a path still lead to an entry that [`open_entry`] has opened?
+pub fn leads_to(path: &Path, entry: &OwnedFd) -> bool {
+    match (rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), rustix::fs::fstat(entry)) {
+        (Ok(there), Ok(here)) => (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino),
+        _ => false,
+    }
+}
+
 /// The first `count_max` names in a directory, in no order.
 ///
 /// # Errors

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -90,7 +89,7 @@ impl Socket {
 
     /// The same; `descriptors` is the directory with the names of this process's descriptors.
     fn connect_entry_by(path: &Path, descriptors: &Path) -> Result<Self, Errno> {
-        let entry = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let entry = directory::open_entry(path)?;
         if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode).is_socket() {
             return Err(Errno::CONNREFUSED);
         }

@@ -169,6 +169,15 @@ impl UdpSocket {
         rustix::net::connect(&self.file, &self.reachable(peer))
     }
 
+    /// From now on a socket of [`Self::connected_to`] gets nothing, before it is closed. Closing is not enough where a forked
+    /// child has a copy: packets of the peer would go there for ever.
+    pub fn retire(&self, peer: SocketAddr) {
+        /// The discard service (RFC 863), from which nothing comes.
+        const DISCARD: u16 = 9;
+        // Without a route to the peer it stays as it is, and nothing comes either.
+        let _ = self.connect(SocketAddr::new(peer.ip(), DISCARD));
+    }
+
     /// Its own address. Of one that is bound everywhere, the port alone means something.
     ///
     /// # Errors

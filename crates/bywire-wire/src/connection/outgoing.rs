@@ -119,14 +119,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if is_now {
             return Some(0);
         }
-        low.has_something().then(|| self.low_from_ns())
+        if low.has_something() { self.low_from_ns() } else { None }
     }
 
-    /// The time from which the low lane may send.
-    fn low_from_ns(&self) -> u64 {
-        let low = &self.sending[Lane::Low as usize];
-        let is_full = !low.has_lost() && low.outstanding() >= LOW_BYTES_BESIDE_HIGH;
-        self.high_at_ns.filter(|_| is_full).map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS))
+    /// The time from which the low lane may send. It may have passed. `None`: after the next acknowledgement.
+    fn low_from_ns(&self) -> Option<u64> {
+        let [_, high, low] = &self.sending;
+        if low.has_lost() || low.outstanding() < LOW_BYTES_BESIDE_HIGH {
+            return Some(0);
+        }
+        // High bytes that wait behind too many low ones are not a reason to send even more of those.
+        (high.outstanding() == 0)
+            .then(|| self.high_at_ns.map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS)))
     }
 
     /// The bytes that the bucket must have for one packet.
@@ -236,7 +240,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if length == room && length < PIECE_BYTES_MIN {
             return false;
         }
-        if lane == Lane::Low && now_ns < self.low_from_ns() {
+        if lane == Lane::Low && self.low_from_ns().is_none_or(|from_ns| now_ns < from_ns) {
             return false;
         }
         if lane == Lane::High {
@@ -255,7 +259,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn count_held(&mut self) {
         self.counts.credit_out += u64::from(self.sending.iter().any(|lane| lane.lacks_credit()));
         let low = &self.sending[Lane::Low as usize];
-        self.counts.low_held += u64::from(low.has_something() && self.low_from_ns() > 0);
+        self.counts.low_held += u64::from(low.has_something() && self.low_from_ns() != Some(0));
     }
 
     /// A packet of padding, to probe whether the path carries longer ones.

@@ -266,7 +266,7 @@ impl Port {
                 Tag::Bell => self.bell.silence(),
                 Tag::Timer => self.resume(),
                 // With peers, the next poll looks at what came and what is due.
-                Tag::Udp => self.drop_strange_packets(),
+                Tag::Udp => self.expect_packets(),
                 Tag::Clock => {
                     if let Some(fabric) = self.fabric.as_deref_mut() {
                         fabric.silence_timer();

@@ -13,6 +13,8 @@ use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::ForeignUser;
 use crate::wire::connection::{Connection, Meeting, windows};
 
+/// A peer is active once so many packets have come from it.
+pub(super) const ACTIVE_PACKETS: u64 = 64;
 /// Names of users are no longer than this.
 const USER_BYTES_MAX: usize = 256;
 
@@ -31,6 +33,8 @@ pub(crate) struct Far {
     pub is_recent: bool,
     /// It has asked for a large window, and its user may have no more.
     pub is_window_refused: bool,
+    /// The count of its packets from which it is worth a connected socket. `u64::MAX`: it has one.
+    pub socket_from: u64,
     /// A transfer of this end failed.
     pub failed: Option<DisconnectReason>,
     /// When it is asked for a sign of life, because something is awaited of it and nothing is in flight.
@@ -123,6 +127,7 @@ impl Far {
             is_touched: false,
             is_recent: false,
             is_window_refused: false,
+            socket_from: ACTIVE_PACKETS,
             failed: None,
             ask_at_ns: None,
             active_ns: 0,
@@ -131,6 +136,11 @@ impl Far {
             vouched_ns: 0,
             inquired_ns: 0,
         }
+    }
+
+    /// Has it a connected socket?
+    pub fn has_socket(&self) -> bool {
+        self.socket_from == u64::MAX
     }
 
     /// The description of the connection for a new service.

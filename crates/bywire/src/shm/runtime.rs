@@ -244,8 +244,6 @@ impl RuntimeDirectory {
             // alone.
             let is_ours = entry.is_socket && entry.owner == bywire_sys::process::user();
             let is_ripe = !is_nameless(name) || entry.age >= NAMELESS_AGE;
-            // A socket found dead under the lock stays dead: its owner is gone, and another socket takes its place
-            // only under the lock.
             if is_ours && is_ripe && matches!(state(&path), State::Dead) {
                 directory::remove(&path);
             }
@@ -302,20 +300,31 @@ enum State {
     Alive,
     /// Its owner has ended.
     Dead,
-    /// There is no socket.
+    /// There is no socket, or another one by now.
     Free,
 }
 
+/// Under this user's lock, a dead socket of this user stays at its path.
 fn state(path: &Path) -> State {
-    match Socket::connect_entry(path) {
+    // While it is open, no other file gets its identity.
+    let entry = match directory::open_entry(path) {
+        Ok(entry) => entry,
+        Err(Errno::NOENT) => return State::Free,
+        Err(_) => return State::Alive,
+    };
+    let is_dead = match Socket::connect_entry(path) {
         // No process has it open.
-        Err(Errno::CONNREFUSED) => State::Dead,
-        // Its owner has just closed it: the name is free for the next opener.
-        Err(Errno::NOENT) => State::Free,
+        Err(Errno::CONNREFUSED) => true,
+        Err(Errno::NOENT) => return State::Free,
         // Only a forked child of its dead owner has it open.
-        Ok(socket) if socket.peer_has_ended() => State::Dead,
-        _ => State::Alive,
+        Ok(socket) => socket.peer_has_ended(),
+        Err(_) => false,
+    };
+    if !is_dead {
+        return State::Alive;
     }
+    // An owner that closes its port gives the name back first. If this one did, another opener may have taken it already.
+    if directory::leads_to(path, &entry) { State::Dead } else { State::Free }
 }
 
 /// Is this the socket of a port with a number?

@@ -43,7 +43,7 @@ impl Port {
                 Admit::SameUser | Admit::Everyone => None,
             };
             let fabric = Box::new(Fabric::new(&self.directory, group)?);
-            self.poller.add(&fabric.udp, Tag::Udp.bits())?;
+            self.poller.add(fabric.sockets.common(), Tag::Udp.bits())?;
             self.poller.add(&fabric.timer, Tag::Clock.bits())?;
             self.fabric = Some(fabric);
         }
@@ -81,7 +81,8 @@ impl Port {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
-        let Fabric { service, udp, .. } = fabric;
+        let Fabric { service, sockets, .. } = fabric;
+        let udp = sockets.common();
         let (port, incarnation) = (&self.claim.name, self.incarnation);
         service.register(Registration { port, incarnation, is_reachable, kept, udp })?;
         let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
@@ -422,7 +423,7 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
 }
 
 fn blocked(fabric: &Fabric, far: &Far) -> ConnectError {
-    let here = fabric.udp.local_address().map_or(0, |address| address.port());
+    let here = fabric.sockets.common().local_address().map_or(0, |address| address.port());
     ConnectError::Blocked { here, there: far.to.port() }
 }
 

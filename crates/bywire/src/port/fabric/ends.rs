@@ -10,9 +10,11 @@ use crate::message::error::{DisconnectReason, Refusal};
 use crate::message::event::Event;
 use crate::message::options::Reach;
 use crate::message::peer::Peer;
+use crate::message::resources::Resources;
 use crate::port::Port;
-use crate::port::far::{Call, Far, Leaving, Stage};
-use crate::port::slots::Slot;
+use crate::port::far::{ACTIVE_PACKETS, Call, Far, Leaving, Stage};
+use crate::port::slots::{Slot, Slots};
+use crate::port::strangers::Tag;
 
 /// How long the end of a peer waits until the program takes events.
 const FULL_PAUSE_NS: u64 = 1_000_000;
@@ -20,7 +22,11 @@ const FULL_PAUSE_NS: u64 = 1_000_000;
 const INQUIRY_NS: u64 = 1_000_000_000;
 /// How often the kernel is asked what a route carries.
 const ROUTE_NS: u64 = 60_000_000_000;
-/// Receives of the packets that are left in the socket when a peer has ended.
+/// After so long without an answer, a peer's own socket is closed. The address that it sends from may be gone.
+const SOCKET_SILENCE_NS: u64 = 500_000_000;
+/// If a peer could not have a socket of its own, it is tried again after so many packets.
+const SOCKET_AGAIN_PACKETS: u64 = 1 << 16;
+/// Receives of the packets that are left in the sockets when a peer has ended.
 const LAST_LOOKS: usize = 256;
 
 impl Port {
@@ -61,9 +67,27 @@ impl Port {
                 if wants_window && self.large_windows_left > 0 {
                     self.open_window(index);
                 }
+                self.connect_socket(index);
                 self.look_for_idleness(now_ns, index);
                 self.look_for_silence(now_ns, index);
             }
+        }
+    }
+
+    /// Connects a socket for a peer that has become active.
+    fn connect_socket(&mut self, index: u32) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        let taken = far.wire.counts().taken;
+        if taken < far.socket_from {
+            return;
+        }
+        let socket = fabric.sockets.connect(index, far.to);
+        if socket.is_some_and(|socket| self.poller.add(socket, Tag::Udp.bits()).is_ok()) {
+            far.socket_from = u64::MAX;
+        } else {
+            fabric.sockets.disconnect(index);
+            far.socket_from = taken.saturating_add(SOCKET_AGAIN_PACKETS);
         }
     }
 
@@ -72,10 +96,11 @@ impl Port {
     fn look_for_idleness(&mut self, now_ns: u64, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        if far.wire.memory_bytes() > 0 {
+        if far.wire.memory_bytes() > 0 || far.has_socket() {
             let idle_ns = far.active_ns.saturating_add(IDLE_NS);
             if idle_ns <= now_ns {
                 far.wire.trim();
+                fabric.disconnect_socket(index, far);
             } else {
                 fabric.wake_at(index, idle_ns);
             }
@@ -100,6 +125,9 @@ impl Port {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         let Some(since_ns) = far.wire.unanswered_since_ns().filter(|_| after_ns > 0) else { return };
+        if now_ns.saturating_sub(since_ns) >= SOCKET_SILENCE_NS && far.has_socket() {
+            fabric.disconnect_socket(index, far);
+        }
         if now_ns.saturating_sub(since_ns.max(far.vouched_ns)) >= after_ns {
             return self.drain_far(now_ns, index, DisconnectReason::Unreachable);
         }
@@ -148,11 +176,7 @@ impl Port {
             }
             return fabric.wake_at(index, now_ns.saturating_add(FULL_PAUSE_NS));
         }
-        for _ in 0..LAST_LOOKS {
-            if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
-                break;
-            }
-        }
+        fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
         self.drain_and_end(index, reason);
     }
 
@@ -229,21 +253,20 @@ impl Port {
         }
         // Nobody is let in any more.
         self.options.reach = Reach::Machine;
+        if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.receive_rest(now_ns(), &mut self.slots, &mut self.resources);
+            fabric.sockets.disconnect_all();
+        }
         let mut poller = self.fabric.as_deref().and_then(|fabric| {
             let poller = Poller::new().ok()?;
             if let Some(node) = fabric.service.socket() {
                 poller.add(node, 0).ok()?;
             }
-            poller.add(&fabric.udp, 0).ok().map(|()| poller)
+            poller.add(fabric.sockets.common(), 0).ok().map(|()| poller)
         });
         while let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) {
             let now_ns = now_ns();
-            // Strangers may fill the socket faster than it is emptied.
-            for _ in 0..LAST_LOOKS {
-                if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
-                    break;
-                }
-            }
+            fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
             fabric.answer(now_ns, &mut self.slots);
             fabric.keep_time(now_ns, &mut self.slots);
             self.take_news(now_ns);
@@ -266,6 +289,22 @@ impl Fabric {
         self.forget(number, index);
         // If the node is absent, it is not told, and neither is its successor.
         self.service.tell(&Request::Release { connection: number });
+    }
+
+    /// Closes the own socket of a peer, which may become active again.
+    fn disconnect_socket(&mut self, index: u32, far: &mut Far) {
+        self.sockets.disconnect(index);
+        far.socket_from = far.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
+    }
+
+    /// Processes what is in the sockets, but strangers may fill them faster than they are emptied.
+    fn receive_rest(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) {
+        self.sockets.look_everywhere();
+        for _ in 0..LAST_LOOKS {
+            if !self.receive(now_ns, slots, resources) {
+                break;
+            }
+        }
     }
 
     /// The time until something is due. `None`: nothing is due.

@@ -18,7 +18,8 @@ use crate::port::slots::{Link, Slot, Slots};
 const STEPS: usize = 4;
 /// The most receives of a port without peers each time its socket wakes it.
 const STRANGE_AT_ONCE: usize = 16;
-/// While messages wait, acknowledgements and credit leave with every so many polls, and the socket is looked at.
+/// While messages wait, the time is looked up at every so manieth poll. When some has passed, the sockets are looked at,
+/// and acknowledgements and credit leave.
 const ANSWER_EVERY: u32 = 16;
 
 /// The result of one peer's turn.
@@ -41,8 +42,10 @@ impl Port {
         if fabric.is_quiet() {
             return None;
         }
-        let is_time = self.polls.is_multiple_of(ANSWER_EVERY);
-        if is_time && !fabric.ready.is_empty() {
+        let are_waiting = !fabric.ready.is_empty();
+        let is_time =
+            self.polls.is_multiple_of(ANSWER_EVERY) && (!are_waiting || fabric.look.is_due_beside_messages());
+        if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.
             self.look_far();
             if let Some(event) = self.next_event() {
@@ -79,10 +82,14 @@ impl Port {
         found
     }
 
-    /// Drops packets that arrive while there are no peers. Polls do not look at the socket then, and it would wake a
-    /// sleeping program again and again.
-    pub(in crate::port) fn drop_strange_packets(&mut self) {
-        let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| fabric.is_quiet()) else { return };
+    /// A socket has something. Packets that arrive while there are no peers are dropped: polls do not look at the
+    /// sockets then, and they would wake a sleeping program again and again.
+    pub(in crate::port) fn expect_packets(&mut self) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        fabric.sockets.look_everywhere();
+        if !fabric.is_quiet() {
+            return;
+        }
         let now_ns = now_ns();
         for _ in 0..STRANGE_AT_ONCE {
             if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
@@ -248,8 +255,11 @@ impl Port {
 
     /// Has something come at the socket by now? An edge-triggered set has told of it, and tells nothing more.
     pub(in crate::port) fn has_far_packets(&mut self) -> bool {
-        let has_peers = self.fabric.as_deref().is_some_and(|fabric| !fabric.is_quiet());
-        has_peers && (self.look_far() || self.has_far_input() || !self.resources.events.is_empty())
+        let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) else {
+            return false;
+        };
+        fabric.sockets.look_everywhere();
+        self.look_far() || self.has_far_input() || !self.resources.events.is_empty()
     }
 
     /// Prepares the port for sleep: nothing is held back any more.
@@ -269,7 +279,7 @@ impl Port {
     }
 
     /// Sends everything at once that was gathered for peers on other machines. Otherwise it leaves with the next poll,
-    /// wait or arm, or as soon as a packet is full. Within one machine nothing is gathered.
+    /// wait or arm, or as soon as packets are full. Within one machine nothing is gathered.
     pub fn flush(&mut self) {
         if !self.guard.is_owner() {
             return;

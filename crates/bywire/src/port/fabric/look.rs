@@ -1,6 +1,4 @@
-//! How often the port's socket is read, and the batch that waits because the socket was full.
-
-use std::net::SocketAddr;
+//! How often the port's sockets are read.
 
 use bywire_sys::clock;
 
@@ -10,41 +8,42 @@ const INTERVAL_MIN_NS: u64 = 1_000;
 /// … and the longest interval if it has not. A read costs 0.4 µs.
 const INTERVAL_MAX_NS: u64 = 16_000;
 
-/// When the socket is read while rings are hot.
+/// The interval between reads while received messages wait for the program.
+const BESIDE_MESSAGES_NS: u64 = 20_000;
+
+/// When the sockets are read.
 #[derive(Debug, Default)]
 pub(super) struct Look {
     interval_ns: u64,
-    /// In cycles.
+    /// The last read, in cycles.
     last: u64,
-}
-
-/// A batch for which the socket had no room.
-pub(super) struct Stalled {
-    pub to: SocketAddr,
-    /// The bytes of it that have left.
-    pub sent: usize,
 }
 
 impl Look {
     /// Is it time to read the socket? It always is if no ring is hot.
     #[inline]
-    pub fn is_due(&mut self, is_ring_hot: bool) -> bool {
+    pub fn is_due(&self, is_ring_hot: bool) -> bool {
         if !is_ring_hot {
             return true;
         }
-        let now = clock::cycles();
-        let passed = now.wrapping_sub(self.last);
-        let interval = self.interval_ns.saturating_mul(clock::cycles_per_millisecond()) / 1_000_000;
-        let is_due = passed >= interval;
-        if is_due {
-            self.last = now;
-        }
-        is_due
+        self.has_passed(self.interval_ns)
     }
 
-    /// Notes whether a read has brought something.
+    /// Is it time to read the sockets although messages wait? Other peers wait for that, and so do acknowledgements.
+    #[inline]
+    pub fn is_due_beside_messages(&self) -> bool {
+        self.has_passed(BESIDE_MESSAGES_NS)
+    }
+
+    fn has_passed(&self, interval_ns: u64) -> bool {
+        let interval = interval_ns.saturating_mul(clock::cycles_per_millisecond()) / 1_000_000;
+        clock::cycles().wrapping_sub(self.last) >= interval
+    }
+
+    /// Notes a read, and whether it has brought something.
     #[inline]
     pub fn found(&mut self, something: bool) {
+        self.last = clock::cycles();
         let next_ns = if something { 0 } else { 2 * self.interval_ns };
         self.interval_ns = next_ns.clamp(INTERVAL_MIN_NS, INTERVAL_MAX_NS);
     }

@@ -1,4 +1,4 @@
-//! Peers on other machines: the port's UDP socket, its registration with this machine's node, and when to read either.
+//! Peers on other machines: the port's UDP sockets, its registration with this machine's node, and when to read either.
 //!
 //! A port has none of this before it needs it. Packets of the node and of the network are processed in calls of the
 //! program. There is no thread.
@@ -8,9 +8,11 @@ mod ends;
 mod events;
 mod look;
 mod packets;
+mod runs;
 #[cfg(test)]
 mod scene;
 mod service;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -18,25 +20,24 @@ mod timers;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, UdpSocket};
+use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES};
 use bywire_sys::{Errno, clock, names, process, wake};
 use bywire_wire::batch::Batch;
 
 use crate::message::error::NoFabric;
 use crate::shm::runtime::RuntimeDirectory;
-use look::{Look, Stalled};
+use look::Look;
 use service::Service;
+use sockets::{Sockets, Stalled};
 use timers::Timers;
 
-/// The requested size of the socket's buffers. The kernel grants less if its limits are lower.
-const BUFFER_BYTES: usize = 4 << 20;
 /// How long the answer to a registration may take while a port is opened.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A port's state for peers on other machines.
 pub(super) struct Fabric {
     service: Service,
-    pub udp: UdpSocket,
+    sockets: Sockets,
     /// Wakes a program that sleeps on the port's descriptor when something is due.
     pub timer: wake::Timer,
     /// When that timer ends. It may be too early, but never too late.
@@ -76,15 +77,11 @@ struct Names {
 
 impl Fabric {
     pub fn new(directory: &RuntimeDirectory, admitted_group: Option<u32>) -> Result<Self, Errno> {
-        let udp = UdpSocket::bind_everywhere(0)?;
-        // Smaller buffers hold less, and `bywire status` reports that.
-        let _ = udp.request_buffers(BUFFER_BYTES);
-        udp.join_received();
         let mut random = [0; 4];
         process::random(&mut random)?;
         Ok(Self {
             service: Service::new(directory),
-            udp,
+            sockets: Sockets::new()?,
             timer: wake::Timer::new()?,
             timer_ends_ns: None,
             refused: None,
@@ -128,6 +125,7 @@ impl Fabric {
     /// Forgets a connection.
     fn forget(&mut self, number: u32, index: u32) {
         self.numbers.remove(&number);
+        self.sockets.disconnect(index);
         self.timers.forget(index);
         self.ready.retain(|ready| *ready != index);
         self.held_up.retain(|held| *held != index);

@@ -1,14 +1,11 @@
-//! Packets of all connections, over the port's one UDP socket.
+//! Packets of all connections.
 
-use std::net::SocketAddr;
-
-use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, ReceiveError, SendError, UdpSocket};
-use bywire_wire::batch::Batch;
+use bywire_sys::udp::ReceiveError;
 use bywire_wire::connection::Receipt;
 use bywire_wire::packet;
 
 use super::Fabric;
-use super::look::Stalled;
+use super::sockets::Stalled;
 use crate::message::resources::Resources;
 use crate::port::far::{Far, Stage};
 use crate::port::slots::{Slot, Slots};
@@ -44,7 +41,7 @@ impl Fabric {
 
     /// Processes the next datagram of the socket. `true`: there was one.
     pub fn receive(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) -> bool {
-        let length = match self.udp.receive(&mut self.buffer) {
+        let length = match self.sockets.receive(&mut self.buffer) {
             Ok(Some(length)) => length,
             Ok(None) | Err(ReceiveError::System(_)) => return false,
             // Errors that the network reports may be forged, and a datagram that is too long is not a valid packet.
@@ -106,6 +103,9 @@ impl Fabric {
         }
         // A long transfer goes from its packets to its place, so nothing is there to be taken before its end.
         if !far.is_window_refused && far.wire.wants_large_window() {
+            self.news.push(index);
+        }
+        if far.wire.counts().taken >= far.socket_from {
             self.news.push(index);
         }
         far.active_ns = now_ns;
@@ -194,9 +194,7 @@ impl Fabric {
             if self.batch.is_empty() {
                 break;
             }
-            let to = far.to;
-            let sent = send(&self.udp, to, &self.batch, 0);
-            self.stalled = sent.err().map(|sent| Stalled { to, sent });
+            self.stalled = self.sockets.send(index, far.to, &self.batch, 0).err();
         }
         let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
         let next_ns = far.wire.next_timeout_ns();
@@ -218,75 +216,8 @@ impl Fabric {
 
     /// Sends the rest of a batch for which there was no room. `false`: there still is none.
     fn resume_stalled(&mut self) -> bool {
-        let Some(Stalled { to, sent }) = self.stalled.take() else { return true };
-        self.stalled = send(&self.udp, to, &self.batch, sent).err().map(|sent| Stalled { to, sent });
+        let Some(Stalled { index, to, sent }) = self.stalled.take() else { return true };
+        self.stalled = self.sockets.send(index, to, &self.batch, sent).err();
         self.stalled.is_none()
-    }
-}
-
-/// Sends a batch from an offset on, in as few calls as the lengths of its packets permit. Packets that the network
-/// refuses are treated as lost.
-///
-/// # Errors
-/// The socket has no room. The value is the number of bytes that have left.
-fn send(udp: &UdpSocket, to: SocketAddr, batch: &Batch, mut sent: usize) -> Result<(), usize> {
-    let bytes = batch.bytes();
-    let runs = Runs { lengths: batch.packets().map(<[u8]>::len).peekable(), offset: 0 };
-    for (run, packet_bytes) in runs {
-        // The rest of a run that was cut short.
-        let mut at = run.start.max(sent);
-        while at < run.end {
-            match udp.send_batch(Some(to), &bytes[at..run.end], packet_bytes) {
-                Ok(count) => at += count,
-                Err(SendError::Full) => return Err(at),
-                Err(_) => at = run.end,
-            }
-        }
-        sent = sent.max(run.end);
-    }
-    Ok(())
-}
-
-/// Packets that one call can send: all of one length, except the last, which may be shorter.
-struct Runs<Lengths: Iterator<Item = usize>> {
-    lengths: std::iter::Peekable<Lengths>,
-    offset: usize,
-}
-
-impl<Lengths: Iterator<Item = usize>> Iterator for Runs<Lengths> {
-    type Item = (std::ops::Range<usize>, usize);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let first = self.lengths.next()?;
-        let (start, mut bytes, mut count) = (self.offset, first, 1);
-        while count < BATCH_PACKETS_MAX
-            && let Some(next) = self.lengths.next_if(|next| *next <= first && bytes + next <= BATCH_BYTES_MAX)
-        {
-            bytes += next;
-            count += 1;
-            if next < first {
-                break;
-            }
-        }
-        self.offset += bytes;
-        Some((start..self.offset, first))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runs(lengths: &[usize]) -> Vec<(std::ops::Range<usize>, usize)> {
-        Runs { lengths: lengths.iter().copied().peekable(), offset: 0 }.collect()
-    }
-
-    #[test]
-    fn one_call_sends_packets_of_one_length_and_a_shorter_last_one() {
-        assert_eq!(runs(&[]), []);
-        assert_eq!(runs(&[10, 10, 4, 10, 20]), [(0..24, 10), (24..34, 10), (34..54, 20)]);
-        assert_eq!(runs(&[1200; 130]).len(), 3);
-        let long = runs(&[9000; 8]);
-        assert_eq!(long, [(0..63_000, 9000), (63_000..72_000, 9000)]);
     }
 }

@@ -99,7 +99,7 @@ impl Scene {
         let peer = self.port.slots.insert(|_| Slot::Free { last: None });
         let fabric = self.port.fabric().expect("a socket");
         let number = fabric.take_number(peer.index);
-        let to = ([127, 0, 0, 1], fabric.udp.local_address().expect("bound").port()).into();
+        let to = ([127, 0, 0, 1], fabric.sockets.common().local_address().expect("bound").port()).into();
         let (address, theirs) = (udp.local_address().expect("bound"), 100 + peer.index);
         let options = &self.port.options;
         let terms = terms(address, theirs, options);

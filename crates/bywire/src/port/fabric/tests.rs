@@ -76,6 +76,47 @@ fn coalesced_packets_of_two_connections_are_both_handled() {
     assert_eq!(heard, [b"first".to_vec(), b"other".to_vec()]);
 }
 
+/// Bounces messages until a condition holds, and checks that none is lost.
+fn bounce_until(
+    scene: &mut Scene,
+    played: &mut super::scene::Played,
+    mut holds: impl FnMut(&mut Scene) -> bool,
+) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for number in 0u32.. {
+        played.say(Lane::High, &number.to_ne_bytes());
+        loop {
+            assert!(Instant::now() < deadline, "message {number} is lost, or nothing has changed");
+            played.turn();
+            if let Some(Event::Message(message)) = scene.port.poll() {
+                assert_eq!(&*message.payload, number.to_ne_bytes());
+                break;
+            }
+        }
+        if number > 100 && holds(scene) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_message() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    let index = played.peer.index;
+    let has_socket = |scene: &mut Scene| matches!(scene.port.slots.state_at(index), Some(Slot::Wire(far)) if far.has_socket());
+    assert!(!has_socket(&mut scene), "an idle peer has none");
+    bounce_until(&mut scene, &mut played, has_socket);
+    // Nobody answers for a while.
+    scene.port.send(played.peer, Priority::High, b"still there?").expect("room");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while has_socket(&mut scene) {
+        assert!(Instant::now() < deadline, "it is kept");
+        scene.port.poll();
+    }
+    bounce_until(&mut scene, &mut played, has_socket);
+}
+
 #[test]
 fn a_connection_that_lingers_is_registered_again() {
     let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });

@@ -50,8 +50,11 @@ pub(crate) struct Connection {
     left_at_poll: Option<u32>,
     /// Is there something that must not wait for the next poll?
     is_urgent: bool,
-    /// Has a chunk become full since packets last left?
-    is_full: bool,
+    /// The bytes that were added since packets last left, and how many make packets leave.
+    unsent_bytes: usize,
+    batch_bytes: usize,
+    /// Was there no room for the message before the next one?
+    was_full: bool,
     /// Since when packets have been under way without any packet from the peer.
     unanswered_since_ns: Option<u64>,
     /// The first window of the low lane, and whether it is large now.
@@ -110,7 +113,9 @@ impl Connection {
             stage: Stage::Open,
             left_at_poll: None,
             is_urgent: false,
-            is_full: false,
+            unsent_bytes: 0,
+            batch_bytes: 0,
+            was_full: false,
             unanswered_since_ns: None,
             low_window_bytes,
             has_large_window: low_window_bytes >= LARGE_WINDOW_BYTES,

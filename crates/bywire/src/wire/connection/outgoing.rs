@@ -17,6 +17,8 @@ use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
 
 /// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
+/// So much has to be free before the program is told of room. Little by little would be short packets.
+const ROOM_BYTES: usize = WAITING_BYTES_MAX as usize / 2;
 /// The most bytes of waiting answers. It is small, because the peer may request any amount.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
 /// The least cost of a piece besides its bytes.
@@ -27,6 +29,8 @@ const CHUNK_BYTES: usize = 4096;
 const CHUNK_BYTES_MIN: usize = CHUNK_BYTES / 2;
 /// Chunks kept for later.
 const SPARE_MAX: usize = 16;
+/// The most bytes that are gathered while a program sends without a poll between.
+const GATHERED_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a get's data in one record.
 const GOT_BYTES_MAX: u64 = 8 << 10;
 
@@ -51,6 +55,7 @@ impl Connection {
         let lane = lane_of(priority);
         if !self.transfers.is_idle(priority) || !self.has_room(lane, bytes.len()) {
             self.transfers.starve(priority);
+            self.was_full = true;
             return Err(SendError::Full);
         }
         let head = Head::Message { length: bytes.len() as u64, is_long: false, is_prompt: false };
@@ -67,23 +72,21 @@ impl Connection {
     }
 
     /// Called after something was sent: must packets leave now? Otherwise they leave with the next poll, whose number
-    /// is `polls`. High messages, the first message after a poll, and full packets leave at once.
+    /// is `polls`. High messages and the first message after a poll leave at once. What follows leaves when it fills a
+    /// packet, then when it fills two, and so on, so that a program which sends much between two polls fills batches. A
+    /// program for which there was no room sends much, and fills them from the first message on.
     pub fn must_leave(&mut self, polls: u32) -> bool {
         let is_first = self.left_at_poll != Some(polls);
-        let must_leave = is_first || self.is_urgent || self.has_full_packet();
-        if must_leave {
+        if is_first {
             self.left_at_poll = Some(polls);
+            self.batch_bytes =
+                if self.was_full { GATHERED_BYTES_MAX } else { self.packets.packet_bytes().into() };
         }
-        must_leave
-    }
-
-    /// Have enough bytes for a packet been gathered since packets last left?
-    pub fn has_full_packet(&self) -> bool {
-        let lanes = LANES.into_iter().zip(&self.outbound);
-        // Bytes gathered behind other waiting bytes do not leave sooner.
-        let ready = lanes.filter(|(lane, _)| !self.packets.has_unsent(*lane));
-        let gathered: usize = ready.map(|(_, outbound)| outbound.gathered.len()).sum();
-        self.is_full || gathered >= usize::from(self.packets.packet_bytes())
+        let is_full = self.unsent_bytes >= self.batch_bytes;
+        if is_full {
+            self.batch_bytes = (2 * self.batch_bytes).min(GATHERED_BYTES_MAX);
+        }
+        is_first && !std::mem::take(&mut self.was_full) || is_full || self.is_urgent
     }
 
     /// Is something gathered that could leave?
@@ -102,7 +105,7 @@ impl Connection {
                 let _ = self.hand_over(lane);
             }
         }
-        (self.is_urgent, self.is_full) = (false, false);
+        (self.is_urgent, self.unsent_bytes) = (false, 0);
         self.packets.transmit(now_ns, batch);
         if batch.count() > before && self.packets.flight().0 > 0 {
             self.unanswered_since_ns.get_or_insert(now_ns);
@@ -145,8 +148,10 @@ impl Connection {
         if outbound.gathered.capacity() == 0 {
             outbound.gathered = outbound.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES + 64));
         }
+        let before = outbound.gathered.len();
         head.write(&mut outbound.gathered);
         outbound.gathered.extend_from_slice(payload);
+        self.unsent_bytes += outbound.gathered.len() - before;
         Ok(())
     }
 
@@ -165,7 +170,6 @@ impl Connection {
         };
         outbound.pieces += 1;
         outbound.copied += piece.copied_bytes();
-        self.is_full = true;
         self.packets.send(lane, piece)?;
         Ok(())
     }
@@ -228,7 +232,7 @@ impl Connection {
         let lane = lane_of(priority);
         self.transfers.is_starved(priority)
             && self.transfers.is_idle(priority)
-            && self.has_room(lane, self.fragment_bytes)
+            && self.has_room(lane, self.fragment_bytes.max(ROOM_BYTES))
             && self.packets.has_datagram_room(lane)
     }
 
@@ -261,6 +265,7 @@ impl Connection {
             self.hand_over(lane)?;
             let position = self.position(lane) + entry.rest() as u64;
             self.outbound[lane as usize].pieces += 1;
+            self.unsent_bytes += entry.rest();
             self.packets.send(lane, Piece::Lent(Box::new(Lent { entry, position })))?;
             self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());
         } else {
