@@ -124,7 +124,7 @@ fn place(named: Option<PathBuf>, is_root: bool) -> Result<PathBuf> {
             .into());
         }
         let path = PathBuf::from(MACHINE_SOCKET);
-        let directory = path.parent().context("a place in no directory")?;
+        let directory = path.parent().context("the path has no directory")?;
         let cannot = || format!("cannot make {}, so name a --socket elsewhere", directory.display());
         fs::create_dir_all(directory).with_context(cannot)?;
         directory::set_access(directory, 0o755, None)?;

@@ -42,20 +42,20 @@ Examples:
   bywire run --explain -- curl http://127.0.0.1:8000/
   bywire status",
     after_help = "\
-Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel \
-after their first calls. Everything else stays TCP as it was. The two are one user's, unless `bywire pair` serves the \
-machine.
+Connections between two programs that run this way, on one machine and in one network namespace, leave the kernel \
+after their first calls. Every other connection stays TCP. Both programs must be of one user, unless `bywire pair` \
+serves the machine.
 
 Variables:
-  BYWIRE_LOG=FILE            adds a line to FILE for every connection that ends
-  BYWIRE_SOCKETS_SPIN=0      is --no-spin, and 1 is --spin
-  BYWIRE_SOCKETS_IO_URING=1  is --io-uring
-  BYWIRE_SOCKETS_CALLS=N     offers a connection after N calls that moved data, instead of 8
-  BYWIRE_PAIRING=SOCKET      is where `bywire pair` serves the machine
-  BYWIRE_PAIRING=            keeps to a service of your own
-  BYWIRE_RUNTIME_DIR=DIR     is where programs meet, instead of /run/bywire
+  BYWIRE_LOG=FILE            append a line to FILE for every connection that closes
+  BYWIRE_SOCKETS_SPIN=0      the same as --no-spin; 1: the same as --spin
+  BYWIRE_SOCKETS_IO_URING=1  the same as --io-uring
+  BYWIRE_SOCKETS_CALLS=N     offer a connection after N calls that moved data [default: 8]
+  BYWIRE_PAIRING=SOCKET      the socket of the machine's `bywire pair`
+  BYWIRE_PAIRING=            use only a pairing service of your own
+  BYWIRE_RUNTIME_DIR=DIR     the runtime directory [default: /run/bywire]
 
-The end is the program's own; 127 where there is no such program, and 126 where it cannot be run."
+The exit status is the program's own, 127 if there is no such program, and 126 if it cannot be run."
 )]
 pub struct RunArgs {
     /// The program, as the shell would start it, and its arguments
@@ -124,7 +124,7 @@ impl RunArgs {
 fn check_switch(variable: &str, meaning: &str) -> Result<()> {
     match std::env::var_os(variable) {
         Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => {
-            bail!("{variable}={} means nothing: {meaning}", word.display())
+            bail!("{variable}={} is not valid: {meaning}", word.display())
         }
         _ => Ok(()),
     }
@@ -135,7 +135,7 @@ fn check_calls() -> Result<()> {
     match std::env::var_os(CALLS_VARIABLE) {
         Some(word) if !word.is_empty() && word.to_str().is_none_or(|word| word.parse::<u32>().is_err()) => {
             bail!(
-                "{CALLS_VARIABLE}={} means nothing: it is the number of calls after which a connection is offered",
+                "{CALLS_VARIABLE}={} is not valid: it is the number of calls after which a connection is offered",
                 word.display()
             )
         }
@@ -149,8 +149,8 @@ fn log() -> Result<Option<PathBuf>> {
     // An absolute path, because the program may change its directory.
     let path = std::path::absolute(&named)?;
     let wanted = format!(
-        "name a file that you may write, or a new one in a directory where you may make it, by at most {LOG_PATH_BYTES_MAX} \
-         bytes"
+        "name a file that you may write, or a new one in a directory that you may write, by a path of at most \
+         {LOG_PATH_BYTES_MAX} bytes"
     );
     match check_log(&path) {
         Ok(()) => Ok(Some(path)),
@@ -160,7 +160,7 @@ fn log() -> Result<Option<PathBuf>> {
 
 fn check_log(path: &Path) -> Result<()> {
     if path.as_os_str().len() > LOG_PATH_BYTES_MAX {
-        bail!("the name is longer");
+        bail!("the name is too long");
     }
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() || found.file_type().is_char_device() => {
@@ -266,7 +266,10 @@ pub fn own_directory() -> Result<PathBuf> {
     let found = fs::symlink_metadata(&path)
         .map_err(|error| anyhow!("cannot look at {}: {error}; {wanted}", path.display()))?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        bail!("{} is not ours alone: remove it, or choose another BYWIRE_RUNTIME_DIR", path.display());
+        bail!(
+            "{} must be a directory of this user alone: remove it, or choose another BYWIRE_RUNTIME_DIR",
+            path.display()
+        );
     }
     Ok(path)
 }

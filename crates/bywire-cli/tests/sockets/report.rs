@@ -293,7 +293,7 @@ fn wrong_settings_are_refused_before_the_program_starts() {
         ("BYWIRE_LOG", &directory, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", &link, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", "/no/such/log", "name a file that you may write, or a new one"),
-        ("BYWIRE_LOG", &long, "by at most 255 bytes"),
+        ("BYWIRE_LOG", &long, "at most 255 bytes"),
     ] {
         let output = run(variable, value);
         let said = String::from_utf8_lossy(&output.stderr);
