@@ -1,4 +1,4 @@
-//! Other people's programs under their own load generators, over plain TCP and carried.
+//! Servers of other projects under their own load generators, over plain TCP and carried.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,13 +11,14 @@ use rustix::process::geteuid;
 use crate::carried::{End, Mode, Testbed, find, port};
 use crate::contest::{Contestant, Taken};
 
-/// PostgreSQL accepts connections by then.
+/// PostgreSQL must accept connections within this time.
 const RECOVERY: Duration = Duration::from_secs(20);
 
-/// Who PostgreSQL is run by where this is root.
+/// The user that PostgreSQL runs as if this is root.
 const NOBODY: &str = "65534";
 
-/// Redis under `clients` load generators of so many connections each: series `name`, GETs per second of all together.
+/// Redis under `clients` load generators of `connections` connections each. Series `name`: GETs per second of all
+/// together.
 pub fn redis(name: &str, mode: Mode, clients: usize, connections: u32) -> Contestant {
     let requests = 100_000 / clients;
     let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
@@ -78,7 +79,7 @@ pub fn nginx(name: &str, mode: Mode, keeps: bool) -> Contestant {
         let _server = testbed.serve(testbed.command(End::Server, true, &words), port)?;
         let url = format!("http://127.0.0.1:{port}/file");
         let ask = [&[wrk.as_str(), "-t", "1", "-c", "16", "-d", "1s"], close, &[url.as_str()]].concat();
-        // What serves one request ends before it is worth it.
+        // A connection of one request ends before carrying it pays.
         let connections = if keeps { 16 } else { 0 };
         let printed = testbed.ask(vec![testbed.command(End::Client, true, &ask)], connections)?;
         requests_per_second(&printed[0])
@@ -130,7 +131,7 @@ pub fn postgresql(name: &str, mode: Mode) -> Contestant {
     })
 }
 
-/// A server that was killed the last time listens before it has recovered.
+/// Waits until the server has recovered: one that was killed listens before that.
 fn await_ready(port: &str) -> Result<()> {
     let asked = find("pg_isready", "postgresql")?;
     let started = Instant::now();
@@ -172,20 +173,20 @@ fn contestant(name: &str, command: &str, measure: impl Fn() -> Result<f64> + 'st
     Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
 }
 
-/// The rate of GET in what `redis-benchmark --csv` prints.
+/// The rate of GET in the output of `redis-benchmark --csv`.
 fn gets_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
     figure(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
 }
 
-/// The rate in what wrk prints, if nothing went wrong.
+/// The rate in the output of wrk, if there was no error.
 fn requests_per_second(printed: &str) -> Result<f64> {
     ensure!(!printed.contains("Non-2xx") && !printed.contains("Socket errors"), "wrk: {printed}");
     let line = printed.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
     figure(line, "wrk prints no rate")
 }
 
-/// The rate in what pgbench prints.
+/// The rate in the output of pgbench.
 fn transactions_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("tps = "));
     figure(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")

@@ -1,9 +1,9 @@
-//! The least that any message layer does for a payload: one copy into shared memory and, for a long message, one
-//! out of it.
+//! The minimum work of any message layer for a payload: one copy into shared memory and, for a long message, one out of
+//! it.
 //!
-//! Nothing of Bywire carries here. Two threads on two cores share a ring of records and an area of payloads, in the
-//! shape that a port's lane has. The source writes each payload and the target reads it, by the laboratory's own
-//! [`Writer`] and [`Reader`]. What these loops do not reach, a message layer that copies does not reach either.
+//! These loops do not use Bywire. Two threads on two cores share a ring of records and an area of payloads, in the
+//! layout of a port's lane. The source writes each payload and the target reads it, by the laboratory's own [`Writer`]
+//! and [`Reader`]. A message layer that copies cannot be faster than these loops.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -28,7 +28,7 @@ const RECORDS: u64 = 256;
 const AREA_BYTES: usize = 4 << 20;
 /// The most payload of a record.
 const RECORD_BYTES_MAX: usize = 32 << 10;
-/// Longer messages are copied to memory of their own before they are read, as a port's are.
+/// Longer messages are copied to private memory before they are read, as by a port.
 const READ_IN_PLACE_MAX: usize = bywire::FRAGMENT_BYTES;
 /// Messages that the source writes and the target receives in turn.
 const BUFFERS: usize = 2;
@@ -50,7 +50,7 @@ struct Record {
     left: AtomicU64,
 }
 
-/// `left` of the record after which none comes.
+/// `left` of the last record.
 const LAST: u64 = u64::MAX;
 
 #[repr(align(64))]
@@ -118,8 +118,8 @@ impl Sender {
         Self { lane, writer: Writer::default(), buffers, messages: 0, sent: 0, records: 0, bytes: 0 }
     }
 
-    /// Puts the next record into the lane, if there is room. With `is_over`, no message begins any more and the last
-    /// record ends the stream. `true`: that one is in the lane.
+    /// Adds the next record to the lane, if there is room. With `is_over`, no further message begins and the last
+    /// record ends the stream. `true`: the last record is in the lane.
     #[inline(always)]
     fn step(&mut self, is_over: bool) -> bool {
         let buffer = &mut self.buffers[self.messages as usize % BUFFERS];
@@ -136,7 +136,7 @@ impl Sender {
         record.offset.store(offset as u64, Ordering::Relaxed);
         record.length.store(length as u64, Ordering::Relaxed);
         record.left.store(left, Ordering::Relaxed);
-        // Release: pairs with the acquire load in `Receiver::step`; the payload and the record lie before it.
+        // Release: pairs with the acquire load in `Receiver::step`. The payload and the record are written before.
         record.lap.store(self.records / RECORDS + 1, Ordering::Release);
         self.records += 1;
         if left == 0 {
@@ -153,7 +153,7 @@ fn place(lane: &Lane, records: u64, bytes: &mut u64, length: usize) -> Option<us
     let needed = length.next_multiple_of(64) as u64;
     let area = AREA_BYTES as u64;
     let start = if *bytes % area + needed > area { bytes.next_multiple_of(area) } else { *bytes };
-    // Acquire: pairs with the release stores in `Receiver::step`; the target has read what is written over.
+    // Acquire: pairs with the release stores in `Receiver::step`. The target has read what is overwritten.
     let freed = lane.freed.records.load(Ordering::Acquire);
     let freed_bytes = lane.freed.bytes.load(Ordering::Acquire);
     if records - freed >= RECORDS || start + needed - freed_bytes > area {

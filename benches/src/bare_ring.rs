@@ -1,7 +1,7 @@
-//! A bare ring of cache lines between two cores: what bounds every message layer that is built on one.
+//! A bare ring of cache lines between two cores: the bound of every message layer that is built on one.
 //!
-//! Nothing of Bywire runs here. A line holds one message, a header word and a payload word. The producer stores both,
-//! some words of its own (a message layer keeps counts), and then fences or does not; the consumer follows it.
+//! Nothing of Bywire runs here. A line holds one message, a header word and a payload word. The producer stores both
+//! and some words of its own (a message layer keeps counts), and then issues a fence or not. The consumer follows it.
 
 use std::hint;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::contest::{Contestant, Taken};
 const LINES: usize = 256;
 const MESSAGES: u64 = 2_000_000;
 const ROUND_TRIPS: u64 = 4_000;
-/// Round trips that are timed one by one.
+/// Round trips that are timed individually.
 const TIMED_ROUND_TRIPS: u64 = 200_000;
 /// Turns in which the producer fills half of the ring while the consumer looks away, and the reverse.
 const TURNS: u64 = 2_000;
@@ -42,7 +42,7 @@ struct Ring {
 /// How the producer gets the lines that it is about to write out of the consumer's cache.
 #[derive(Clone, Copy)]
 pub enum Claim {
-    /// By the store that needs one.
+    /// By the store to the line.
     Late,
     /// By a prefetch for writing of a line 64 places ahead.
     Prefetch,
@@ -51,20 +51,20 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Each with its name.
+    /// All of them, with their names.
     pub const ALL: [(Self, &str); 3] =
         [(Self::Late, "no claim"), (Self::Prefetch, "prefetch"), (Self::Stores, "early stores")];
 }
 
-/// A mapping of the reader's that it could write to as well.
+/// A mapping through which the reader could also write.
 pub const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// What one measurement does.
+/// The parameters of one measurement.
 #[derive(Clone, Copy)]
 pub struct Variant {
     /// What follows each message.
     pub publication: Publication,
-    /// Stores of the producer's own beside each message.
+    /// The producer's own stores beside each message.
     pub stores: usize,
     /// How the producer gets its lines.
     pub claim: Claim,
@@ -72,15 +72,15 @@ pub struct Variant {
     pub reader: ProtFlags,
 }
 
-/// As a port's lanes do it: a reader that cannot write, lines claimed early, and a look at whether the reader sleeps
-/// behind each message, which must not pass it.
+/// Like a port's lanes: a read-only mapping of the reader, lines claimed early, and, ordered after each message, a
+/// check whether the reader sleeps.
 pub const AS_A_PORT: Variant =
     Variant { publication: Publication::Locked, stores: 12, claim: Claim::Stores, reader: ProtFlags::READ };
 
 /// How a message is published before the next one begins.
 #[derive(Clone, Copy)]
 pub enum Publication {
-    /// By its store alone.
+    /// By its store only.
     Store,
     /// A locked instruction follows.
     Locked,
@@ -89,7 +89,7 @@ pub enum Publication {
 }
 
 impl Publication {
-    /// Each with its name.
+    /// All of them, with their names.
     pub const ALL: [(Self, &str); 3] =
         [(Self::Store, "no fence"), (Self::Locked, "locked instruction"), (Self::Fenced, "full fence")];
 
@@ -97,9 +97,9 @@ impl Publication {
     fn order(self, own: &AtomicU64) {
         match self {
             Self::Store => {}
-            // SeqCst: for its price alone. No other thread knows this word.
+            // SeqCst: only for its cost. No other thread knows this word.
             Self::Locked => drop(own.fetch_add(1, Ordering::SeqCst)),
-            // SeqCst: for its price alone.
+            // SeqCst: only for its cost.
             Self::Fenced => fence(Ordering::SeqCst),
         }
     }
@@ -171,7 +171,7 @@ fn run<T: Send + 'static>(
     consume: impl FnOnce() -> T + Send + 'static,
     produce: impl FnOnce() + Send + 'static,
 ) -> Result<T> {
-    // Both are pinned before either begins: the one would wait for ever for the other.
+    // Both are pinned before either begins: otherwise one could wait forever for the other.
     let start = Arc::new((Barrier::new(2), AtomicU64::new(0)));
     let pinned = |core: u32| {
         let start = Arc::clone(&start);
@@ -217,7 +217,7 @@ pub fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
     })
 }
 
-/// Millions of messages a second, the consumer at the producer's heels.
+/// Millions of messages per second, with the consumer directly behind the producer.
 pub fn rate(cores: (u32, u32), variant: Variant) -> Result<f64> {
     let ring = Ring::new(variant.reader)?;
     let taken = Arc::clone(&ring);

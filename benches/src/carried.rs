@@ -1,5 +1,4 @@
-//! Programs whose connections are to be carried, or not: how their ends are started, with a service and cores of their
-//! own.
+//! Starts programs with and without `bywire run`, with a pairing service and cores for each end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,17 +15,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::child_guard::ChildGuard;
 
-/// A program that has not ended by then is given up.
+/// A program that runs longer is killed.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How the two ends of connections are run.
+/// Which ends of the connections run under `bywire run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Both as they are.
+    /// Neither end.
     Plain,
-    /// Both by `bywire run`.
+    /// Both ends.
     Carried,
-    /// The server by `bywire run`, the client as it is.
+    /// Only the server.
     Half,
 }
 
@@ -39,7 +38,7 @@ pub enum End {
     Client,
 }
 
-/// Both ends' directory and, where one of them is carried, its means.
+/// The directory of both ends and, if an end is carried, its pairing service.
 pub struct Testbed {
     mode: Mode,
     launch: Launch,
@@ -48,7 +47,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// With a fresh directory, which everybody may enter.
+    /// With a fresh directory, which every user may enter.
     ///
     /// # Errors
     /// No library beside this program, or no service.
@@ -61,7 +60,7 @@ impl Testbed {
             _ => Some(launch.start_service(Command::new(std::env::current_exe()?))?),
         };
         if service.is_some() {
-            // For servers that may not be run by root: where the service listens, and the tokens of cores.
+            // For servers that may not run as root: the service's socket, and the tokens of cores.
             let tokens = directory.path().join("pairing.cores");
             fs::write(&tokens, [])?;
             for path in [launch.service(), &tokens] {
@@ -76,7 +75,7 @@ impl Testbed {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// A program as that end, on the end's own core where it is `pinned`; killed with this one.
+    /// A program as that end, on the end's own core if `pinned`. It is killed with this program.
     pub fn command(&self, end: End, pinned: bool, words: &[&str]) -> Command {
         let (source, target) = pin::two_cores();
         let mut command = Command::new("setpriv");
@@ -92,7 +91,7 @@ impl Testbed {
         command
     }
 
-    /// Starts a server, which listens when this returns.
+    /// Starts a server. It listens when this returns.
     ///
     /// # Errors
     /// It does not.
@@ -108,7 +107,7 @@ impl Testbed {
         Ok(server)
     }
 
-    /// Runs clients at once, to their ends: what each prints.
+    /// Runs clients at the same time until they exit. Returns their output.
     ///
     /// # Errors
     /// One fails, or was to be carried and was not.
@@ -139,12 +138,12 @@ impl Testbed {
     }
 }
 
-/// A server that listens. Dropping it ends its whole process group: workers outlive whoever has started them.
+/// A server that listens. Dropping it kills its whole process group: workers outlive the process that started them.
 pub struct Server(ChildGuard);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Before its first process is waited for, whose number the group has.
+        // Before its first process is reaped, which gives the group its number.
         if let Some(group) = Pid::from_raw(self.0.0.id() as i32) {
             let _gone_already = kill_process_group(group, Signal::KILL);
         }
@@ -160,7 +159,7 @@ impl Drop for Testbed {
     }
 }
 
-/// Where a program lies, in the path or where Debian puts PostgreSQL's.
+/// The path of a program: in `PATH`, or in Debian's directory of PostgreSQL.
 ///
 /// # Errors
 /// It is not installed.
@@ -180,12 +179,12 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf> {
     })
 }
 
-/// Some programs go by the name that they are called by.
+/// Some programs behave according to the name that they are called by.
 fn kept_name(path: &Path, whole: PathBuf) -> PathBuf {
     if whole.file_name() == path.file_name() { whole } else { path.to_owned() }
 }
 
-/// A port that nobody listens on, outside of those that the kernel gives to whoever connects.
+/// A port without a listener, outside the kernel's range for connecting sockets.
 ///
 /// # Errors
 /// There is none.

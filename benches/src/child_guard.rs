@@ -22,7 +22,7 @@ impl ChildGuard {
 }
 
 impl ChildGuard {
-    /// What it has printed by the time it ends; both its outputs are piped and neither is long.
+    /// Its output until it exits. Both output streams are piped and neither is long.
     ///
     /// # Errors
     /// It does not end within `timeout`, or fails: then with the last line that it said.

@@ -1,4 +1,4 @@
-//! Rounds in which everybody runs once, in random order.
+//! Rounds in which every contestant runs once, in random order.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,7 +15,7 @@ const FAILURES_MAX: usize = 3;
 
 /// Something that can be measured by one fresh pair of processes at a time.
 pub struct Contestant {
-    /// What it is called in the tables.
+    /// Its name in the tables.
     pub name: String,
     /// The command that measures it alone.
     pub command: String,
@@ -23,7 +23,7 @@ pub struct Contestant {
     pub take: Box<dyn FnMut() -> Result<Taken>>,
 }
 
-/// What one pair yielded.
+/// The results of one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     /// By series, each in a unit of its own.
@@ -41,7 +41,7 @@ impl Taken {
     }
 }
 
-/// The contestants and what they did so far.
+/// The contestants and their results so far.
 #[derive(Default)]
 pub struct Contest {
     entries: Vec<Entry>,
@@ -50,11 +50,11 @@ pub struct Contest {
     reads_distance: bool,
 }
 
-/// What one round brought.
+/// The result of one round.
 #[derive(Clone, Copy)]
 struct Value {
     value: f64,
-    /// How far the cores stood apart before and after, if that did not change.
+    /// The distance of the cores before and after, if it did not change.
     distance: Option<Distance>,
 }
 
@@ -67,9 +67,9 @@ pub struct Rounds<'a> {
 
 /// A contestant's record.
 pub struct Entry {
-    /// Who it is.
+    /// The contestant.
     pub contestant: Contestant,
-    /// Why it failed, each time.
+    /// The reasons of its failures.
     pub failures: Vec<String>,
     /// Blocks that were disturbed, of all its blocks.
     pub blocks_disturbed: u64,
@@ -91,7 +91,7 @@ pub struct Figure {
 }
 
 impl Contest {
-    /// Reads how far the cores stand apart before and after each pair.
+    /// Reads the distance of the cores before and after each pair.
     pub fn read_distance(&mut self) {
         self.reads_distance = true;
     }
@@ -105,7 +105,7 @@ impl Contest {
         self.entries.push(Entry { contestant, failures, blocks_disturbed: 0, blocks: 0, series: Vec::new() });
     }
 
-    /// Runs that many rounds, or fewer when interrupted; says on standard error how far it is.
+    /// Runs this many rounds, or fewer if interrupted. Reports its progress on standard error.
     pub fn run(&mut self, rounds: u32) {
         let started = Instant::now();
         for round in 0..rounds {
@@ -168,13 +168,13 @@ impl Contest {
         Rounds { contest: self, at: Some(distance) }
     }
 
-    /// Values that were taken while the distance changed or could not be read, of all values.
+    /// Values that were measured while the distance changed or could not be read, and all values.
     pub fn at_no_distance(&self) -> (usize, usize) {
         let values = || self.series.values().flat_map(BTreeMap::values);
         (values().filter(|value| value.distance.is_none()).count(), values().count())
     }
 
-    /// Why there is nothing of a series: the last failure of the contestant of that name.
+    /// The reason why a series has no values: the last failure of the contestant of that name.
     pub fn reason(&self, name: &str) -> Option<&str> {
         let entry = self.entries.iter().find(|entry| entry.contestant.name == name)?;
         entry.failures.last().map(String::as_str)

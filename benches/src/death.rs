@@ -1,4 +1,4 @@
-//! How soon a port notices that a peer's process was killed.
+//! The time until a port detects that a peer's process was killed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
 
-/// The first argument of the process that is to be killed.
+/// The first argument of the process that will be killed.
 pub const VICTIM: &str = "__victim";
 
-/// Kills behind one reading, which is the slowest of them.
+/// Kills for one reading, which is the slowest of them.
 const KILLS: u32 = 5;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the port that is to notice spends its time.
+/// What the detecting port does meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Asleep in `Port::wait`.
@@ -28,7 +28,7 @@ pub enum WaitMode {
     Polling,
 }
 
-/// Milliseconds from the end of the process, as its pidfd tells, to the port's event; never below 0.
+/// Milliseconds from the end of the process, as its pidfd shows, to the port's event; never below 0.
 pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
     let series = name.to_owned();
     Ok(Contestant {
@@ -45,7 +45,7 @@ pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
 pub fn victim(directory: &Path) -> Result<()> {
     let mut port = open(directory, None)?;
     port.connect(&"localhost/witness".parse::<Address>()?, TIMEOUT)?;
-    // A witness that goes first ends this process too.
+    // This process ends too if the witness ends first.
     while !matches!(port.wait(None)?, Some(Event::Disconnected { .. })) {}
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! How far apart the two cores stand: a virtual machine moves its cores about, and changes what every figure is.
+//! The distance of the two cores. A virtual machine moves its cores, which changes every figure.
 //!
-//! The host gives both virtual cores two cores that share a cache, or two that share none. A line that is handed to
-//! and fro takes about 40 or 170 ns each way then. Figures of different distances are not compared.
+//! The host places both virtual cores on two cores that share a cache, or on two that do not. A cache line then takes
+//! about 40 or 170 ns from one to the other. Figures of different distances are not compared.
 
 use bywire_measure::{machine_probe, pin};
 
-/// One line, handed to and fro, takes at most this between two cores that share a cache.
+/// The most that the transfer of a cache line takes between two cores that share a cache.
 const NEAR_MAX_NS: f64 = 100.0;
 
-/// Where the two cores are.
+/// The distance of two cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// They share a cache.
@@ -21,7 +21,7 @@ impl Distance {
     /// Each of them.
     pub const ALL: [Self; 2] = [Self::Near, Self::Far];
 
-    /// The distance now; `None` when another program holds one of the cores.
+    /// The current distance; `None` if another program uses one of the cores.
     pub fn now() -> Option<Self> {
         let (source, target) = pin::two_cores();
         machine_probe::read(Some(source), Some(target)).line_ns.map(Self::of)
@@ -31,7 +31,7 @@ impl Distance {
         if line_ns <= NEAR_MAX_NS { Self::Near } else { Self::Far }
     }
 
-    /// What it is called in the tables.
+    /// Its name in the tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Near => "near",

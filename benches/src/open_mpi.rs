@@ -72,7 +72,7 @@ fn build(directory: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Lines of `latency MEDIAN MEAN` and `stream SIZE MESSAGES_PER_SECOND`; others are its surroundings' affair.
+/// Parses lines of `latency MEDIAN MEAN` and `stream SIZE MESSAGES_PER_SECOND`, and ignores others.
 fn values(printed: &str) -> Result<Vec<(String, f64)>> {
     let mut values = Vec::new();
     for line in printed.lines() {

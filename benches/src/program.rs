@@ -1,4 +1,4 @@
-//! What the programs that run a contest have in common: their arguments, and what becomes of the page.
+//! What the programs that run a contest have in common: their arguments, and the output of the page.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Markdown for people, and the few forms in which figures are shown.
+//! Markdown tables, and the formats of figures.
 
 use std::fmt::Write as _;
 
@@ -71,12 +71,12 @@ pub fn cpu(value: f64) -> String {
     format!("{value:.0} ns/s")
 }
 
-/// A ratio as what it is above 1, in per cent.
+/// A ratio as its excess over 1, in percent.
 pub fn rise(value: f64) -> String {
     format!("{:+.0} %", 100.0 * (value - 1.0))
 }
 
-/// Where and on what it was measured, in two lines.
+/// The machine and the build of the measurement, in two lines.
 pub fn machine() -> String {
     let (source, target) = pin::two_cores();
     let described = environment::describe(&[source, target]);

@@ -16,11 +16,11 @@ use crate::ethernet::{Join, inside};
 /// The interface that programs see.
 const INTERFACE: &str = "by0";
 
-/// What the tunnels run over: longer than their frames, so that none is cut twice.
+/// The MTU below the tunnels: longer than their frames, so that none is fragmented twice.
 const UNDERLAY_MTU_BYTES: u32 = 9200;
 const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 77, 1), Ipv4Addr::new(192, 168, 77, 2)];
 
-/// A daemon makes its interface within that time, or is given up.
+/// A daemon that has not made its interface within this time is killed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rival, by its name in the tables, and the MTU that it is given: the longest that it takes, up to 9000.
@@ -43,7 +43,7 @@ pub const RIVALS: [Rival; 4] = [
 ];
 
 impl Rival {
-    /// How it joins two namespaces.
+    /// Joins two namespaces by it.
     pub fn join(&'static self) -> Join {
         Rc::new(|| self.open())
     }
@@ -100,7 +100,7 @@ fn underlay(sides: &[Side; 2]) -> Result<()> {
 
 fn daemon(side: &Side, words: &[&str]) -> Result<ChildGuard> {
     let mut command = inside(side.namespace, None, words)?;
-    // An open standard input: some end when it does.
+    // An open standard input: some programs exit when it is closed.
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     Ok(ChildGuard(command.spawn().with_context(|| format!("cannot start {}", words[0]))?))
 }
@@ -142,7 +142,7 @@ fn vde(sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
     Ok(all)
 }
 
-/// Two nodes that know each other's keys, with neither cipher nor digest on what they carry.
+/// Two nodes that know each other's keys, without encryption or digests.
 fn tinc(sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
     let names = ["source", "target"];
     let home = |name: &str| directory.join(name);
