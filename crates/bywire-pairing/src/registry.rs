@@ -36,7 +36,7 @@ pub type Shared = Mutex<Registry>;
 pub struct Registry {
     programs: HashMap<u64, Program>,
     /// The threads, by the user that each serves.
-    pub attendants: HashMap<u32, Attendant>,
+    pub user_threads: HashMap<u32, UserThread>,
     next: u64,
     users: Users,
     /// The namespaces that are joined. They are looked up without the lock: see [`hear`].
@@ -51,7 +51,7 @@ pub struct Registry {
 
 /// The thread that serves one user.
 #[derive(Debug)]
-pub struct Attendant {
+pub struct UserThread {
     /// The poller that it sleeps on.
     pub poller: Poller,
     /// The number of programs that it serves. Without any, it ends.
@@ -70,14 +70,14 @@ struct Program {
     /// Its doorbells for programs of other users.
     other_user_doorbells: OtherUserDoorbells,
     /// Its offers that it has not ended.
-    offers: HashMap<u64, Standing>,
+    offers: HashMap<u64, OfferState>,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
     /// these ends have moved bytes.
     leaving: Option<[u64; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Standing {
+enum OfferState {
     Waiting(End),
     /// `other_user` is the other user, if there is one.
     Paired {
@@ -123,7 +123,7 @@ impl Registry {
     pub fn new(scope: Scope, first: u64) -> Self {
         Self {
             programs: HashMap::new(),
-            attendants: HashMap::new(),
+            user_threads: HashMap::new(),
             next: first,
             users: Users::new(scope, process::user(), Limits::new(scope, limits::descriptor_limit())),
             spaces: Arc::default(),
@@ -144,14 +144,14 @@ impl Registry {
     pub fn attend(&mut self, user: u32, poller: Poller) -> bool {
         let may_attend = self.users.threads.take(user);
         if may_attend {
-            self.attendants.insert(user, Attendant { poller, programs: 0 });
+            self.user_threads.insert(user, UserThread { poller, programs: 0 });
         }
         may_attend
     }
 
     /// Removes a thread that has ended, or that could not be started.
     pub fn leave_unattended(&mut self, user: u32) {
-        if self.attendants.remove(&user).is_some() {
+        if self.user_threads.remove(&user).is_some() {
             self.users.threads.give_back(user);
         }
     }
@@ -171,13 +171,13 @@ impl Registry {
         socket.hold_until_closed(Arc::clone(&place));
         let tag = self.next;
         self.next += 1;
-        let attendant = self.attendants.get_mut(&user);
-        let Some(attendant) = attendant.filter(|attendant| attendant.poller.add(&**socket, tag).is_ok())
+        let user_thread = self.user_threads.get_mut(&user);
+        let Some(user_thread) = user_thread.filter(|user_thread| user_thread.poller.add(&**socket, tag).is_ok())
         else {
             self.turn_back(user);
             return None;
         };
-        attendant.programs += 1;
+        user_thread.programs += 1;
         let program = Program {
             socket: Arc::clone(socket),
             user,
@@ -339,32 +339,32 @@ impl Registry {
     fn wait(&mut self, tag: u64, token: u64, end: End) -> bool {
         let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
         self.users.waits(user);
-        self.stand(tag, token, Standing::Waiting(end));
+        self.set_state(tag, token, OfferState::Waiting(end));
         self.verdict(tag, token, Verdict::Waiting)
     }
 
-    fn stand(&mut self, tag: u64, token: u64, standing: Standing) {
+    fn set_state(&mut self, tag: u64, token: u64, state: OfferState) {
         let Some(program) = self.programs.get_mut(&tag) else { return };
-        if let Standing::Paired { other_user } = standing {
+        if let OfferState::Paired { other_user } = state {
             self.users.has_paired(program.user, other_user.is_some(), 1);
         }
-        if program.offers.insert(token, standing).is_none() {
+        if program.offers.insert(token, state).is_none() {
             self.users.offered(program.user);
         }
     }
 
-    fn forget(&mut self, tag: u64, token: u64) -> Option<Standing> {
+    fn forget(&mut self, tag: u64, token: u64) -> Option<OfferState> {
         let program = self.programs.get_mut(&tag)?;
-        let standing = program.offers.remove(&token)?;
+        let state = program.offers.remove(&token)?;
         self.users.ended(program.user);
-        if let Standing::Paired { other_user } = standing {
+        if let OfferState::Paired { other_user } = state {
             self.users.has_paired(program.user, other_user.is_some(), -1);
             if let Some(user) = other_user {
                 self.kept_memory.end((tag, token));
                 self.mute_bell(tag, user);
             }
         }
-        Some(standing)
+        Some(state)
     }
 
     /// Gives each end the other end's segment and doorbell.
@@ -380,7 +380,7 @@ impl Registry {
         self.users.paired([ours.user, theirs.user]);
         for (end, other) in [(ours, theirs), (theirs, ours)] {
             let other_user = is_other_user.then_some(other.user);
-            self.stand(end.program, end.token, Standing::Paired { other_user });
+            self.set_state(end.program, end.token, OfferState::Paired { other_user });
         }
         let ours_is_told = self.introduce(ours, theirs);
         if !self.introduce(theirs, ours) {
@@ -470,13 +470,13 @@ impl Registry {
         let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return };
         self.users.carried(user, packet.first);
         match self.forget(tag, packet.token) {
-            Some(Standing::Waiting(end)) => {
+            Some(OfferState::Waiting(end)) => {
                 if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
                     self.users.waits_no_more(offer.user);
                     self.left.push(offer.segment);
                 }
             }
-            Some(Standing::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
+            Some(OfferState::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
                 self.users.unused(user, 1);
             }
             _ => {}
@@ -493,22 +493,22 @@ impl Registry {
     /// Removes a program. Its user's thread calls this.
     pub fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
-        if let Some(attendant) = self.attendants.get_mut(&program.user) {
-            attendant.poller.remove(&*program.socket);
-            attendant.programs -= 1;
+        if let Some(user_thread) = self.user_threads.get_mut(&program.user) {
+            user_thread.poller.remove(&*program.socket);
+            user_thread.programs -= 1;
         }
         // The program learns of it now, even if the close has to wait for what it has sent.
         program.socket.shut_down();
         let mut carried = 0u64;
-        for (token, standing) in &program.offers {
-            match standing {
-                Standing::Waiting(end) => {
+        for (token, state) in &program.offers {
+            match state {
+                OfferState::Waiting(end) => {
                     if let Some(offer) = self.waiting.take_back(end, tag, *token) {
                         self.users.waits_no_more(program.user);
                         self.left.push(offer.segment);
                     }
                 }
-                Standing::Paired { other_user } => {
+                OfferState::Paired { other_user } => {
                     carried += 1;
                     self.users.has_paired(program.user, other_user.is_some(), -1);
                     if other_user.is_some() {

@@ -16,7 +16,7 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::{Errno, directory, limits, process};
 
-use crate::attendant;
+use crate::user_thread;
 use crate::registry::{Registry, Shared, lock};
 use crate::space::Spaces;
 use crate::user::Scope;
@@ -142,7 +142,7 @@ impl Service {
             match self.listener.accept() {
                 Ok(Some(socket)) => {
                     self.lonely_since = Instant::now();
-                    attendant::admit(&self.shared, socket);
+                    user_thread::admit(&self.shared, socket);
                 }
                 Ok(None) => return,
                 // These clients go on waiting. Other programs are served meanwhile.

@@ -64,7 +64,7 @@ pub fn admit(shared: &Arc<Shared>, socket: Socket) {
 /// the new thread sleeps on.
 fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>) -> Entry {
     let mut registry = lock(shared);
-    let is_first = !registry.attendants.contains_key(&user);
+    let is_first = !registry.user_threads.contains_key(&user);
     let own = match own {
         None if is_first => return Entry::Threadless,
         own => own.filter(|_| is_first),
@@ -101,7 +101,7 @@ fn serve(shared: &Shared, user: u32, mut poller: Poller) {
         tags.into_iter().for_each(|tag| attend(shared, tag, &interrupter));
         let mut registry = lock(shared);
         // Without a thread, the next program of this user starts a new one.
-        if registry.attendants.get(&user).is_none_or(|attendant| attendant.programs == 0) {
+        if registry.user_threads.get(&user).is_none_or(|user_thread| user_thread.programs == 0) {
             registry.leave_unattended(user);
             return;
         }

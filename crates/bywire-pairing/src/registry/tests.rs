@@ -25,8 +25,8 @@ fn no_file_of_a_program_is_closed_under_the_lock() {
     const TAG: u64 = 1;
     const SPACE: Space = Space::Own(0);
     let mut registry = Registry::new(Scope::Machine, TAG);
-    let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
-    registry.attendants.insert(USER, attendant);
+    let user_thread = UserThread { poller: Poller::new().expect("epoll"), programs: 0 };
+    registry.user_threads.insert(USER, user_thread);
     let (socket, _program) = Socket::pair().expect("socketpair");
     let place = registry.admit(USER).expect("a place");
     registry.enter(USER, &Arc::new(socket), place);
