@@ -14,13 +14,13 @@ const GEOMETRY: Geometry =
     Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
 
 /// Memory that never says the same twice: each load takes the next word of the input.
-struct Fickle<'a> {
+struct ChangingMemory<'a> {
     input: Cell<&'a [u8]>,
     /// The lap that the reader looks for, so that not every header is merely old.
     lap: Cell<Option<u8>>,
 }
 
-impl Fickle<'_> {
+impl ChangingMemory<'_> {
     fn next(&self) -> u64 {
         let input = self.input.get();
         let (head, rest) = input.split_at(input.len().min(8));
@@ -35,7 +35,7 @@ impl Fickle<'_> {
     }
 }
 
-impl Memory for Fickle<'_> {
+impl Memory for ChangingMemory<'_> {
     fn load(&self, offset: usize, _: Ordering) -> u64 {
         Self::bounds(offset, 8);
         let word = self.next();
@@ -76,7 +76,7 @@ impl Memory for Fickle<'_> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let memory = Fickle { input: Cell::new(bytes), lap: Cell::new(None) };
+    let memory = ChangingMemory { input: Cell::new(bytes), lap: Cell::new(None) };
     let layout = GEOMETRY.lane(LANES[bytes.len() % 3]);
     let (mut consumer, mut producer) = (Consumer::new(layout), Producer::new(layout));
     let mut taken = 0;

@@ -102,7 +102,7 @@ const USERS: [(&str, &str); 3] = [
 /// Starts a service inside, with files of its own in place of what the machine has: users, and what runs.
 /// Nothing where this machine cannot, with the reason said.
 fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running> {
-    const SECLUDE: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
+    const PRIVATE_DIRECTORIES: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
          for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
     let own = |script: &str| {
         let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh"];
@@ -113,13 +113,13 @@ fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running
     for (name, lines) in USERS {
         fs::write(stage.place(name), lines).expect("written");
     }
-    let tried = own(SECLUDE).output().expect("it runs");
+    let tried = own(PRIVATE_DIRECTORIES).output().expect("it runs");
     if !tried.status.success() {
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
         println!("not run: no files of its own for {}: {}", service.program.display(), said.trim());
         return None;
     }
-    let mut command = own(&format!("{SECLUDE}; shift; exec \"$@\""));
+    let mut command = own(&format!("{PRIVATE_DIRECTORIES}; shift; exec \"$@\""));
     command.arg(&service.program).args(arguments).env("LD_LIBRARY_PATH", &service.libraries);
     let said = File::create(stage.place("said")).expect("a file");
     let running = command.stdout(said.try_clone().expect("a descriptor")).stderr(said).spawn();

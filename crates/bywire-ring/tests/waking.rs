@@ -261,9 +261,9 @@ impl Life {
 }
 
 /// A word of such a thread's, and its page.
-struct Mortal<'a, T>(T, &'a Life);
+struct UntilKilled<'a, T>(T, &'a Life);
 
-impl Word for Mortal<'_, AtomicU32> {
+impl Word for UntilKilled<'_, AtomicU32> {
     fn load(&self, order: Ordering) -> u32 {
         self.1.step();
         self.0.load(order)
@@ -290,7 +290,7 @@ impl Word for Mortal<'_, AtomicU32> {
     }
 }
 
-impl Segment for Mortal<'_, std::sync::atomic::AtomicU64> {
+impl Segment for UntilKilled<'_, std::sync::atomic::AtomicU64> {
     fn load(&self, _: usize, order: Ordering) -> u64 {
         self.1.step();
         self.0.load(order)
@@ -320,7 +320,7 @@ fn a_process_killed_while_it_announces_sleepers_leaves_none_unannounced() {
     const SLEEPERS: u64 = 2;
     for steps in 0.. {
         let life = Life(Cell::new(u32::MAX));
-        let (count, page) = (Mortal(AtomicU32::new(0), &life), Mortal(Default::default(), &life));
+        let (count, page) = (UntilKilled(AtomicU32::new(0), &life), UntilKilled(Default::default(), &life));
         let rounds = [(); SLEEPERS as usize].map(|()| unannounced::enter(&count).expect("room"));
         life.0.set(steps);
         let killed =

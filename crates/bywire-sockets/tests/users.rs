@@ -124,7 +124,7 @@ fn look() {
     test_service::say(&format!("{} {}", status.processes, status.carried_ever));
 }
 
-fn stranger() -> ProtocolClient {
+fn client() -> ProtocolClient {
     ProtocolClient::new(Path::new(&test_service::told(SERVICE_VARIABLE)))
 }
 
@@ -143,10 +143,10 @@ fn memory_for_a_peer_of_another_user_is_read_only() {
     let pairing = TestService::of_machine(Spaces::default());
     let mut server = Running::start(&mut pairing.user(SERVER, READ_ONLY, "serve"));
     let port = server.hear();
-    let mut stranger = pairing.user(CLIENT, READ_ONLY, "write");
-    let mut stranger = Running::start(stranger.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
-    assert_eq!(stranger.hear(), "refused");
-    assert!(stranger.end().success());
+    let mut client = pairing.user(CLIENT, READ_ONLY, "write");
+    let mut client = Running::start(client.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
+    assert_eq!(client.hear(), "refused");
+    assert!(client.end().success());
 }
 
 fn answer_for_ever() {
@@ -157,7 +157,7 @@ fn answer_for_ever() {
 }
 
 /// Has a connection to a program paired. Returns the files of the answer.
-fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
+fn paired(client: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
     let mut given = None;
     let started = std::time::Instant::now();
     for token in 0.. {
@@ -167,10 +167,10 @@ fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
             peer.read_exact(&mut [0]).expect("answered");
         });
         if given.is_none() || matches!(given, Some((Verdict::Again, _))) {
-            stranger.offer(token, peer.as_fd());
-            given = Some(stranger.answer(token));
+            client.offer(token, peer.as_fd());
+            given = Some(client.answer(token));
         } else if matches!(given, Some((Verdict::Waiting, _))) {
-            given = stranger
+            given = client
                 .look()
                 .filter(|(packet, _)| packet.kind == Kind::Answer)
                 .map_or(given, |(packet, descriptors)| {
@@ -188,8 +188,8 @@ fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
 fn write_to_what_is_given() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    let stranger = stranger();
-    let descriptors = paired(&stranger, &mut peer);
+    let client = client();
+    let descriptors = paired(&client, &mut peer);
     // The segment and the page belong to the server. The doorbell between them is a timer.
     for memory in [&descriptors[0], &descriptors[2]] {
         let fd = memory.as_raw_fd();
@@ -245,13 +245,13 @@ fn a_withdrawn_doorbell_is_in_no_set() {
 fn keep_a_bell() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    let stranger = stranger();
-    let _kept = paired(&stranger, &mut peer);
+    let client = client();
+    let _kept = paired(&client, &mut peer);
     // The other end confirms that it has seen the doorbell.
     peer.write_all(b"?").expect("asked");
     peer.read_exact(&mut [0]).expect("answered");
     drop(peer);
-    drop(stranger);
+    drop(client);
     test_service::say("closed");
     let _end = std::io::stdin().read(&mut [0]);
 }
@@ -423,12 +423,12 @@ fn reused_addresses_give_no_access_to_earlier_connections() {
 /// Offers an end that it resets at once, so that others can get its addresses.
 fn steal() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let stranger = stranger();
+    let client = client();
     // Any port that can be bound again. A port that `connect` chooses may be in use, or may have been used within a
     // minute.
     let peer = connect_from(0, port);
-    stranger.offer(1, peer.as_fd());
-    assert_eq!(stranger.verdict(1), Verdict::Waiting);
+    client.offer(1, peer.as_fd());
+    assert_eq!(client.verdict(1), Verdict::Waiting);
     let from = peer.local_addr().expect("an address");
     let now = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: a live structure of the size given.
@@ -440,7 +440,7 @@ fn steal() {
     drop(peer);
     test_service::say(&from.port().to_string());
     let _told = std::io::stdin().read(&mut [0]);
-    while let Some((packet, descriptors)) = stranger.look() {
+    while let Some((packet, descriptors)) = client.look() {
         assert!(descriptors.is_empty() && packet.code != Verdict::Paired as u8, "{packet:?}");
     }
     test_service::say("nothing");
@@ -597,37 +597,37 @@ fn lingering() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-const HAUNTED: &str = "a_lingering_page_delays_nobody";
+const LINGERING_PAGE: &str = "a_lingering_page_delays_nobody";
 
 #[test]
 fn a_lingering_page_delays_nobody() {
     match test_service::role().as_deref() {
         Some("serve") => return answer_for_ever(),
-        Some("haunt") => return haunt(),
+        Some("linger") => return keep_lingering_page(),
         _ => {}
     }
     if !test_service::is_root() {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, HAUNTED, "serve"));
+    let mut server = Running::start(&mut pairing.user(SERVER, LINGERING_PAGE, "serve"));
     let port = server.hear();
-    let mut ghost = pairing.user(NOBODY, HAUNTED, "haunt");
-    let mut ghost = Running::start(ghost.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
-    assert_eq!(ghost.hear(), "answered");
+    let mut hostile = pairing.user(NOBODY, LINGERING_PAGE, "linger");
+    let mut hostile = Running::start(hostile.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
+    assert_eq!(hostile.hear(), "answered");
 }
 
 /// Has its end paired, if possible, with a page whose last close takes ten minutes, and continues to send questions to
 /// the server.
-fn haunt() {
+fn keep_lingering_page() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     peer.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
-    let mut stranger = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
+    let mut client = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
     let bell = bywire_sys::wake::Alarm::new().expect("a bell");
     let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-    let said = stranger.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
+    let said = client.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
     assert_eq!(said, Some(Ok(())));
     // If the service is faster, this is the last close, and waits.
     std::thread::spawn(move || drop(sender));
@@ -637,7 +637,7 @@ fn haunt() {
         peer.write_all(b"!").expect("asked");
         peer.read_exact(&mut [0]).expect("answered");
         std::thread::sleep(Duration::from_millis(1));
-        let Some(its) = &stranger else { continue };
+        let Some(its) = &client else { continue };
         if !is_asked {
             let offer = Packet::new(Kind::Offer, round).encode();
             // The connection may have been closed.
@@ -649,7 +649,7 @@ fn haunt() {
             is_asked &= packet.code != Verdict::Again as u8;
             if packet.kind == Kind::Answer && packet.code == Verdict::Paired as u8 {
                 // The service releases the page, and the server, which has not read yet, has the last copy.
-                stranger = None;
+                client = None;
                 std::thread::sleep(Duration::from_millis(500));
                 break;
             }

@@ -618,9 +618,9 @@ fn a_message_without_its_checksum_is_refused_if_checksums_are_agreed() {
 }
 
 /// Pseudo-random numbers, the same for the same seed.
-struct Lot(u64);
+struct Random(u64);
 
-impl Lot {
+impl Random {
     fn draw(&mut self, below: u64) -> u64 {
         self.word() % below
     }
@@ -640,27 +640,27 @@ fn scribbler(stage: &mut Stage) {
     let directory = stage.directory.clone();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let mut lot = Lot(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
+        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
         let is_over = &is_over;
         let worker = scope.spawn(move || {
             let (mut entered, mut records) = (0u64, 0u64);
             while !is_over.load(Ordering::Relaxed) {
                 let mut rogue = Rogue::new(&directory, &format!("rogue{seed}"));
-                if lot.draw(4) == 0 {
-                    nonsense(&rogue, &mut lot);
+                if random.draw(4) == 0 {
+                    nonsense(&rogue, &mut random);
                 }
                 let Ok(mut inside) = rogue.enter("victim") else { continue };
                 entered += 1;
-                if lot.draw(2) == 0 {
+                if random.draw(2) == 0 {
                     let area = Rogue::offer_bulk(&inside);
                     rogue.move_bulk(&mut inside, area);
                 }
                 let file = sealed(4096, true, ALL_SEALS);
                 let offer = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
                 let _ = inside.socket.send(&offer, &[file.as_fd()]);
-                let wild = lot.draw(4);
+                let wild = random.draw(4);
                 while !is_over.load(Ordering::Relaxed) && !inside.is_over() {
-                    records += misbehave(&rogue, &mut inside, &mut lot, (wild, key));
+                    records += misbehave(&rogue, &mut inside, &mut random, (wild, key));
                 }
             }
             (entered, records)
@@ -674,80 +674,80 @@ fn scribbler(stage: &mut Stage) {
 }
 
 /// A handshake of random data.
-fn nonsense(rogue: &Rogue, lot: &mut Lot) {
+fn nonsense(rogue: &Rogue, random: &mut Random) {
     let socket = rogue.connect("victim");
     let mut packet = Packet::Hello(rogue.introduction()).to_bytes();
-    for _ in 0..lot.draw(4) {
-        let place = lot.draw(packet.len() as u64) as usize;
-        packet[place] = lot.word() as u8;
+    for _ in 0..random.draw(4) {
+        let place = random.draw(packet.len() as u64) as usize;
+        packet[place] = random.word() as u8;
     }
-    let _ = socket.send(&packet, &rogue.offer()[..lot.draw(4) as usize]);
+    let _ = socket.send(&packet, &rogue.offer()[..random.draw(4) as usize]);
 }
 
 /// A few dozen random acts. Returns how many well-formed records were published.
-fn misbehave(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, (wild, key): (u64, u64)) -> u64 {
+fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key): (u64, u64)) -> u64 {
     let mut records = 0;
     for _ in 0..64 {
-        if lot.draw(500) > wild * 100 {
-            records += u64::from(courteous(rogue, inside, lot, key));
+        if random.draw(500) > wild * 100 {
+            records += u64::from(courteous(rogue, inside, random, key));
             continue;
         }
-        match lot.draw(8) {
+        match random.draw(8) {
             // Reaches every byte of every segment sooner or later, in runs, so that whole records become invalid.
-            0 if wild > 0 => scribble(rogue, lot),
+            0 if wild > 0 => scribble(rogue, random),
             1 => {
                 let _ = rustix::io::write(&inside.victim_bell, b"!");
             }
-            2 if lot.draw(50) == 0 => heap(rogue, inside, lot),
-            2 if lot.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
-            3 if lot.draw(200) == 0 => {
-                let mut packet = [Packet::Wake, Packet::Goodbye][lot.draw(2) as usize].to_bytes();
-                let place = lot.draw(packet.len() as u64) as usize;
-                packet[place] = lot.word() as u8;
+            2 if random.draw(50) == 0 => heap(rogue, inside, random),
+            2 if random.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
+            3 if random.draw(200) == 0 => {
+                let mut packet = [Packet::Wake, Packet::Goodbye][random.draw(2) as usize].to_bytes();
+                let place = random.draw(packet.len() as u64) as usize;
+                packet[place] = random.word() as u8;
                 let _ = inside.socket.send(&packet, &[]);
             }
-            4 => rogue.page.store(0, lot.word(), Ordering::Relaxed),
-            5 => take_some(rogue, inside, lot),
-            _ => records += u64::from(record(rogue, inside, lot)),
+            4 => rogue.page.store(0, random.word(), Ordering::Relaxed),
+            5 => take_some(rogue, inside, random),
+            _ => records += u64::from(record(rogue, inside, random)),
         }
     }
     records
 }
 
-fn scribble(rogue: &Rogue, lot: &mut Lot) {
+fn scribble(rogue: &Rogue, random: &mut Random) {
     let length = rogue.segment.length_bytes() as u64;
-    let start = lot.draw(length / 8) * 8;
-    for offset in (start..(start + 8 * (1 + lot.draw(64))).min(length)).step_by(8) {
-        rogue.segment.store(offset as usize, lot.word(), Ordering::Relaxed);
+    let start = random.draw(length / 8) * 8;
+    for offset in (start..(start + 8 * (1 + random.draw(64))).min(length)).step_by(8) {
+        rogue.segment.store(offset as usize, random.word(), Ordering::Relaxed);
     }
 }
 
 /// A record of any kind. Its numbers are often small, as small numbers get further.
-fn record(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) -> bool {
-    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][lot.draw(3) as usize];
-    let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][lot.draw(4) as usize];
-    let kind = if lane == LaneName::Reply { 10 + lot.draw(3) } else { lot.draw(14) } as u8;
-    let words: [u64; 7] = std::array::from_fn(|_| match lot.draw(4) {
-        0 => lot.word(),
+fn record(rogue: &Rogue, inside: &mut Inside, random: &mut Random) -> bool {
+    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][random.draw(3) as usize];
+    let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][random.draw(4) as usize];
+    let kind = if lane == LaneName::Reply { 10 + random.draw(3) } else { random.draw(14) } as u8;
+    let words: [u64; 7] = std::array::from_fn(|_| match random.draw(4) {
+        0 => random.word(),
         1 => u64::MAX,
-        2 => lot.draw(10_000),
-        _ => lot.draw(3),
+        2 => random.draw(10_000),
+        _ => random.draw(3),
     });
-    let count = lot.draw(8) as usize;
+    let count = random.draw(8) as usize;
     let producer = &mut inside.producers[lane as usize];
-    let header = Header { kind: kind | flags, length: 8 * count as u16, check: lot.word() as u32 };
-    if lot.draw(2) == 0 {
+    let header = Header { kind: kind | flags, length: 8 * count as u16, check: random.word() as u32 };
+    if random.draw(2) == 0 {
         return producer.push_inline(&rogue.segment, &inside.inbound, header, &words[..count]).is_ok();
     }
-    let payload = vec![lot.word() as u8; lot.draw(producer.fragment_bytes() as u64 + 1) as usize];
+    let payload = vec![random.word() as u8; random.draw(producer.fragment_bytes() as u64 + 1) as usize];
     let header = Header { kind: (kind | flags) & !BULK, ..header };
     producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], &payload).is_ok()
 }
 
 /// Well-formed records of an honest peer, so that the next acts meet the victim in the midst of them.
-fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> bool {
-    let lane = [LaneName::High, LaneName::Low][lot.draw(2) as usize];
-    let length = 1 + lot.draw(4096) as usize;
+fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) -> bool {
+    let lane = [LaneName::High, LaneName::Low][random.draw(2) as usize];
+    let length = 1 + random.draw(4096) as usize;
     let payload = &[7; 4096][..length];
     let mut push = |kind: u8, words: &[u64], payload: &[u8]| {
         let producer = &mut inside.producers[lane as usize];
@@ -758,7 +758,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> boo
         };
         pushed.is_ok()
     };
-    let done = match lot.draw(12) {
+    let done = match random.draw(12) {
         // If the whole message fits in a fragment, no honest peer sends it like this.
         0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
         1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
@@ -767,31 +767,31 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> boo
                 && push(rogue::PUT_NEXT, &[0], payload)
         }
         3 => push(rogue::GET, &[key, 5, length as u64, 9], &[]),
-        4 => push(LENT, &[0, lot.draw(2), 64], &[]),
+        4 => push(LENT, &[0, random.draw(2), 64], &[]),
         5 => push(rogue::DATAGRAM, &[], payload),
         6 => push(MESSAGE, &[], payload),
         _ => push(MESSAGE, &[1, 2, 3], &[]),
     };
-    take_some(rogue, inside, lot);
+    take_some(rogue, inside, random);
     let _ = rustix::io::write(&inside.victim_bell, b"!");
     done
 }
 
 /// Takes and frees some of the victim's records.
-fn take_some(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) {
+fn take_some(rogue: &Rogue, inside: &mut Inside, random: &mut Random) {
     for consumer in &mut inside.consumers {
-        for _ in 0..lot.draw(32) {
+        for _ in 0..random.draw(32) {
             let Ok(Some(header)) = consumer.peek(&inside.inbound) else { break };
             consumer.advance(&rogue.segment, header);
         }
     }
 }
 
-fn heap(_: &Rogue, inside: &Inside, lot: &mut Lot) {
-    let (blocks, block_bytes) = (1 + lot.draw(4), 64 * (1 + lot.draw(64)));
-    let length = (blocks * block_bytes).next_multiple_of(4096) * (1 + lot.draw(8) / 7);
-    let file = sealed(length, lot.draw(8) > 0, ALL_SEALS);
-    let offer = Packet::Heap { id: lot.draw(3) as u32, block_bytes, blocks: blocks as u32 };
+fn heap(_: &Rogue, inside: &Inside, random: &mut Random) {
+    let (blocks, block_bytes) = (1 + random.draw(4), 64 * (1 + random.draw(64)));
+    let length = (blocks * block_bytes).next_multiple_of(4096) * (1 + random.draw(8) / 7);
+    let file = sealed(length, random.draw(8) > 0, ALL_SEALS);
+    let offer = Packet::Heap { id: random.draw(3) as u32, block_bytes, blocks: blocks as u32 };
     let _ = inside.socket.send(&offer.to_bytes(), &[file.as_fd()]);
 }
 

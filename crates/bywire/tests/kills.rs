@@ -312,9 +312,9 @@ fn receiving(stage: &mut Stage) {
 }
 
 /// Pseudo-random numbers, the same in every run.
-struct Lot(u64);
+struct Random(u64);
 
-impl Lot {
+impl Random {
     fn draw(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
@@ -351,14 +351,14 @@ const POOL: usize = 3;
 fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut survivors = Survivors::new();
-    let mut lot = Lot(1);
+    let mut random = Random(1);
     let mut running: Vec<(Actor, Notes, Option<Peer>, u64, u64)> = Vec::new();
     let (mut before, mut busy) = (None, 0);
     for _ in 0..ROUNDS / 2 {
         while running.len() < POOL {
             let notes = Notes::new();
             let actor = Actor::start("streaming", survivors.place.path(), &[notes.path()]);
-            running.push((actor, notes, None, 0, lot.draw(300)));
+            running.push((actor, notes, None, 0, random.draw(300)));
         }
         // A child is killed a little after it has delivered its random number of messages.
         let ripe = loop {
@@ -370,7 +370,7 @@ fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
                 break ripe;
             }
         };
-        for _ in 0..lot.draw(20_000) {
+        for _ in 0..random.draw(20_000) {
             std::hint::spin_loop();
         }
         busy += usize::from(any_is_busy());
@@ -423,7 +423,7 @@ fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place = PortDirectory::new();
     let mut port = place.open(PortOptions { geometry: SMALL, ..place.options() });
-    let mut lot = Lot(2);
+    let mut random = Random(2);
     let mut waiting = std::collections::VecDeque::new();
     let (mut before, mut busy) = (None, 0);
     for _ in 0..ROUNDS / 2 {
@@ -434,11 +434,11 @@ fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
         let (mut actor, notes) = waiting.pop_front().expect("a receiver");
         let name: bywire::PortName = actor.expect("ready").parse().expect("a name");
         let peer = port.connect(&Address::local(name), MINUTE).expect("connect");
-        let (goal, mut sent, mut asked) = (lot.draw(300), 0, 0);
+        let (goal, mut sent, mut asked) = (random.draw(300), 0, 0);
         let (mut confirmed, mut failed, mut killed) = (0, 0, false);
         loop {
             if !killed && sent >= goal {
-                for _ in 0..lot.draw(20_000) {
+                for _ in 0..random.draw(20_000) {
                     std::hint::spin_loop();
                 }
                 busy += usize::from(any_is_busy());

@@ -54,21 +54,21 @@ fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
 }
 
 /// Enough to fill a lane of the default size more than eight times.
-const MUCH: usize = 2 << 20;
+const GROWTH_BYTES: usize = 2 << 20;
 
 /// Two ports. The first one writes through a large window.
 fn pair_with_large_window(place: &PortDirectory, options: &PortOptions) -> (Port, Peer, Port, Peer) {
     let before = areas();
     let (mut a, to_b, mut b, to_a) = place.pair(options);
-    carry(&mut a, to_b, &mut b, MUCH);
+    carry(&mut a, to_b, &mut b, GROWTH_BYTES);
     assert_eq!(areas() - before, 2, "the window is large by now");
     (a, to_b, b, to_a)
 }
 
 /// Pseudo-random numbers, the same in every run.
-struct Lot(u64);
+struct Random(u64);
 
-impl Lot {
+impl Random {
     fn draw(&mut self, below: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % below
@@ -77,7 +77,7 @@ impl Lot {
 
 /// One direction of mixed traffic, and its expected results.
 struct Traffic {
-    lot: Lot,
+    random: Random,
     key: Key,
     made: usize,
     left: usize,
@@ -95,7 +95,7 @@ const REGION: usize = 50_000;
 impl Traffic {
     fn new(seed: u64, key: Key) -> Self {
         Self {
-            lot: Lot(seed),
+            random: Random(seed),
             key,
             made: 0,
             left: 400,
@@ -119,16 +119,16 @@ impl Traffic {
             return;
         }
         self.made += 1;
-        let priority = [Priority::Low, Priority::Low, Priority::High][self.lot.draw(3)];
-        let outcome = match self.lot.draw(10) {
+        let priority = [Priority::Low, Priority::Low, Priority::High][self.random.draw(3)];
+        let outcome = match self.random.draw(10) {
             0..4 => {
-                let length = [self.lot.draw(57), self.lot.draw(4097)][self.lot.draw(2)];
+                let length = [self.random.draw(57), self.random.draw(4097)][self.random.draw(2)];
                 let bytes = pattern(length, self.made);
                 port.send(peer, priority, &bytes).map(|()| self.messages[priority as usize].push_back(bytes))
             }
             4..7 => {
-                let length = [4096, 40_000, 300_000][self.lot.draw(3)];
-                let bytes = pattern(self.lot.draw(length), self.made);
+                let length = [4096, 40_000, 300_000][self.random.draw(3)];
+                let bytes = pattern(self.random.draw(length), self.made);
                 let sent = port.send_buffer(peer, priority, bytes.clone(), Confirm::Delivered);
                 sent.map_err(|unsent| unsent.error).map(|_| {
                     self.messages[priority as usize].push_back(bytes);
@@ -136,14 +136,14 @@ impl Traffic {
                 })
             }
             7 => {
-                let bytes = pattern(self.lot.draw(4097), self.made);
+                let bytes = pattern(self.random.draw(4097), self.made);
                 port.send_datagram(peer, Priority::Low, &bytes).map(|sent| {
                     self.datagrams.extend(sent.then_some(bytes));
                 })
             }
             // One note at a time, so that its data is still there when the note arrives.
             8 if self.notes.is_empty() => {
-                let length = self.lot.draw(REGION);
+                let length = self.random.draw(REGION);
                 let mut note = pattern(8, self.made);
                 note[..4].copy_from_slice(&(length as u32).to_ne_bytes());
                 let put = port.put(peer, priority, (self.key, 0), pattern(length, self.made), Some(&note));
@@ -154,7 +154,7 @@ impl Traffic {
                 })
             }
             _ => {
-                let got = port.get(peer, priority, (self.key, 0), vec![0; self.lot.draw(REGION)]);
+                let got = port.get(peer, priority, (self.key, 0), vec![0; self.random.draw(REGION)]);
                 got.map_err(|unsent| unsent.error).map(|_| self.gets += 1)
             }
         };
@@ -212,15 +212,15 @@ fn all_kinds_of_transfers_stay_correct_across_the_move() {
         let mut traffic = Traffic::new(seed, key);
         until(|| {
             // So neither end is always ahead.
-            for _ in 0..traffic.lot.draw(4) {
+            for _ in 0..traffic.random.draw(4) {
                 traffic.send(&mut a, to_b);
             }
-            for _ in 0..traffic.lot.draw(4) {
+            for _ in 0..traffic.random.draw(4) {
                 if let Some(event) = a.poll() {
                     traffic.completed(event);
                 }
             }
-            for _ in 0..traffic.lot.draw(8) {
+            for _ in 0..traffic.random.draw(8) {
                 if let Some(event) = b.poll() {
                     traffic.arrived(&mut b, event);
                 }
@@ -264,7 +264,7 @@ fn at_most_sixteen_peers_have_large_windows_and_ended_ones_are_replaced() {
         })
         .collect();
     for (port, to_port) in &mut peers {
-        carry(&mut hub, *to_port, port, MUCH);
+        carry(&mut hub, *to_port, port, GROWTH_BYTES);
     }
     assert_eq!(areas() - before, 2 * 16);
     for ended in 0..2 {
@@ -279,7 +279,7 @@ fn at_most_sixteen_peers_have_large_windows_and_ended_ones_are_replaced() {
         }
         assert_eq!(areas() - before, 2 * 15);
         let (port, to_port) = peers.back_mut().expect("no large window yet");
-        carry(&mut hub, *to_port, port, MUCH);
+        carry(&mut hub, *to_port, port, GROWTH_BYTES);
         assert_eq!(areas() - before, 2 * 16);
         peers.rotate_right(1);
     }

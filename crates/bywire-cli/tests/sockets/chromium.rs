@@ -7,7 +7,7 @@ use rustix::process::geteuid;
 
 use crate::packages::have;
 use crate::{
-    Fabric, Running, UNHURRIED, await_listener, ended, eventually, port, row, said, start, text, write,
+    Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, port, row, said, start, text, write,
 };
 
 /// So many files a page asks for.
@@ -59,7 +59,7 @@ fn has_filtered_renderer(group: u32) -> bool {
 /// What the page comes to that a server has, both run the same way, and whether a process for pages was behind a filter.
 fn loaded(fabric: &Fabric, prefix: &[&str]) -> (String, bool) {
     let port = port();
-    let serve = ["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("www")];
+    let serve = ["python3", "-c", SLOW_SERVER, &port.to_string(), &fabric.place("www")];
     let _server = start(&mut of_user(fabric, &[prefix, &serve].concat()));
     await_listener(port);
     let profile = format!("--user-data-dir={}", fabric.place("profile"));

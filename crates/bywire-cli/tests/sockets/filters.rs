@@ -8,7 +8,7 @@ use std::process::Stdio;
 use rustix::process::geteuid;
 
 use crate::packages::{Service, have};
-use crate::{Fabric, Running, UNHURRIED, await_listener, ended, library, port, row, start, text, write};
+use crate::{Fabric, Running, SLOW_SERVER, await_listener, ended, library, port, row, start, text, write};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
@@ -187,7 +187,7 @@ fn fetched(server: &[&str], client: &[&str]) -> (Vec<u8>, u64) {
     fs::create_dir(fabric.place("www")).expect("a directory");
     write(fabric.place("www/file"), text(3, 300_000));
     let port = port();
-    let serve = ["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("www")];
+    let serve = ["python3", "-c", SLOW_SERVER, &port.to_string(), &fabric.place("www")];
     let mut command = fabric.plain(&[server, &serve].concat());
     let _server: Running = start(&mut command);
     await_listener(port);

@@ -145,14 +145,14 @@ fn ended(command: &mut Command) -> Output {
 
 /// Serves a directory over connections that stay open, and takes its time: the pairing service may be held up, and twenty
 /// answers that come at once are over before it has told both ends of each other.
-const UNHURRIED: &str = "import http.server, os, sys, time
-class Unhurried(http.server.SimpleHTTPRequestHandler):
+const SLOW_SERVER: &str = "import http.server, os, sys, time
+class SlowServer(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
         time.sleep(0.15)
         super().do_GET()
 os.chdir(sys.argv[2])
-http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Unhurried).serve_forever()";
+http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), SlowServer).serve_forever()";
 
 /// A port that nobody listens on, outside of those that the kernel gives to whoever connects.
 fn port() -> u16 {

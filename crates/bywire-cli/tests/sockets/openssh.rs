@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::geteuid;
 
 use super::packages::have;
-use super::{Fabric, Running, UNHURRIED, await_listener, ended, eventually, port, row, start, text, write};
+use super::{Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, port, row, start, text, write};
 
 /// Longer than any buffer on the way.
 const FILE_BYTES: usize = 20 << 20;
@@ -167,7 +167,7 @@ fn files_come_through_a_tunnel(server: &Server) {
     fs::create_dir(server.fabric.place("www")).expect("a directory");
     write(server.fabric.place("www/file"), text(9, 300_000));
     let (target, tunnel) = (port(), port());
-    let serve = ["python3", "-c", UNHURRIED, &target.to_string(), &server.fabric.place("www")];
+    let serve = ["python3", "-c", SLOW_SERVER, &target.to_string(), &server.fabric.place("www")];
     let _target = start(&mut server.command(&serve));
     await_listener(target);
     let forward = format!("{tunnel}:127.0.0.1:{target}");

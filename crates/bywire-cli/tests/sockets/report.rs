@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use crate::groups::Group;
 use crate::packages::have;
-use crate::{Fabric, UNHURRIED, await_listener, ended, eventually, groups, port, start, text, write};
+use crate::{Fabric, SLOW_SERVER, await_listener, ended, eventually, groups, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -21,7 +21,7 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
     write(fabric.place("file"), text(3, FILE_BYTES));
     let port = port();
     let _server =
-        start(&mut fabric.carried(&["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("")]));
+        start(&mut fabric.carried(&["python3", "-c", SLOW_SERVER, &port.to_string(), &fabric.place("")]));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let log = fabric.place("log");

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::packages::have;
 use crate::{
-    Fabric, Running, UNHURRIED, await_listener, ended, eventually, groups, library, port, start, text, write,
+    Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, groups, library, port, start, text, write,
 };
 
 const FILE_BYTES: usize = 300_000;
@@ -27,7 +27,7 @@ fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
         }
         command
     };
-    let _server = start(&mut run(&["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("")]));
+    let _server = start(&mut run(&["python3", "-c", SLOW_SERVER, &port.to_string(), &fabric.place("")]));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let found = ended(&mut run(&[&["curl", "-s", "-S"][..], &[url.as_str(); 20]].concat()));
@@ -184,7 +184,7 @@ fn containers_of_one_network_are_carried_through_a_shared_directory() {
         ("BYWIRE_PAIRING=/run/shared/machine", ["BYWIRE_PAIRING", &format!("{shared}/machine")]),
     ] {
         let port = port();
-        let server = ["python3", "-c", UNHURRIED, &port.to_string(), "/run/shared"];
+        let server = ["python3", "-c", SLOW_SERVER, &port.to_string(), "/run/shared"];
         let _server = start(&mut contained(place, &server));
         await_listener(port);
         let url = format!("http://127.0.0.1:{port}/file");

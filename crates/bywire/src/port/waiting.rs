@@ -11,7 +11,7 @@ use crate::message::event::Event;
 
 /// Looks at only the hot lanes between two whole polls of a spinning wait. Quiet peers and answers wait a little
 /// longer.
-const GLANCES: u32 = 8;
+const HOT_LOOKS: u32 = 8;
 
 /// The end of a wait. It is looked up only when it matters: reading a clock costs as much as a message.
 struct Deadline {
@@ -60,7 +60,7 @@ impl Port {
     /// delay them by half of its own length.
     #[inline(always)]
     fn glance(&mut self) -> Option<Event> {
-        for _ in 0..GLANCES {
+        for _ in 0..HOT_LOOKS {
             if let Some(event) = self.poll_hot() {
                 return Some(event);
             }

@@ -18,7 +18,7 @@ const MESSAGE_BYTES_MAX: u64 = 100_000;
 const MEMORY_BYTES_MAX: usize = 1 << 20;
 
 /// An honest end, and a peer that puts any bytes into its lanes.
-struct Siege {
+struct Fixture {
     end: End,
     peer: Connection<Vec<u8>>,
     now_ns: u64,
@@ -27,7 +27,7 @@ struct Siege {
     takes_all: bool,
 }
 
-impl Siege {
+impl Fixture {
     fn new() -> Self {
         let port = PortOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..PortOptions::default() };
         let windows = [windows_of(&port); 2];
@@ -114,9 +114,9 @@ fn records_on_the_wrong_lane_break_the_connection() {
         .into_iter()
         .chain([Lane::High, Lane::Low].into_iter().flat_map(|lane| on_others.map(|head| (lane, head))))
     {
-        let mut siege = Siege::new();
-        siege.send_head(lane, head);
-        siege.assert_broken(&format!("{head:?} on {lane:?}"));
+        let mut fixture = Fixture::new();
+        fixture.send_head(lane, head);
+        fixture.assert_broken(&format!("{head:?} on {lane:?}"));
     }
 }
 
@@ -125,15 +125,15 @@ fn invalid_records_break_the_connection() {
     let head = |kind: u8, note: u8| [&[kind, note][..], &[0; 38]].concat();
     for lane in LANES {
         for kind in (0..=255).filter(|kind| !(1..=5).contains(kind)) {
-            let mut siege = Siege::new();
-            siege.send(lane, &head(kind, 0xff)[..1]);
-            siege.assert_broken(&format!("kind {kind}"));
+            let mut fixture = Fixture::new();
+            fixture.send(lane, &head(kind, 0xff)[..1]);
+            fixture.assert_broken(&format!("kind {kind}"));
         }
         // Flags that no message has, notes that are too long, and notes of what has none.
         for (kind, note) in [(1, 4), (1, 0x80), (1, 0xff), (2, 33), (2, 0xfe), (3, 0), (4, 0), (5, 32)] {
-            let mut siege = Siege::new();
-            siege.send(lane, &head(kind, note));
-            siege.assert_broken(&format!("kind {kind}, note {note}"));
+            let mut fixture = Fixture::new();
+            fixture.send(lane, &head(kind, note));
+            fixture.assert_broken(&format!("kind {kind}, note {note}"));
         }
     }
 }
@@ -149,63 +149,63 @@ fn messages_that_are_too_long_break_the_connection_before_their_bytes_arrive() {
         message(0, true),
     ] {
         for lane in [Lane::High, Lane::Low] {
-            let mut siege = Siege::new();
-            siege.end.post_receive(Priority::Low, vec![0; 200_000]);
-            siege.end.post_receive(Priority::High, vec![0; 200_000]);
-            siege.send_head(lane, head);
-            siege.assert_broken(&format!("{head:?}"));
+            let mut fixture = Fixture::new();
+            fixture.end.post_receive(Priority::Low, vec![0; 200_000]);
+            fixture.end.post_receive(Priority::High, vec![0; 200_000]);
+            fixture.send_head(lane, head);
+            fixture.assert_broken(&format!("{head:?}"));
         }
     }
-    let mut siege = Siege::new();
-    siege.send_head(Lane::Low, message(MESSAGE_BYTES_MAX, true));
-    siege.assert_whole("as long as may be");
-    assert!(matches!(siege.events[..], [Event::BufferNeeded { length_bytes: MESSAGE_BYTES_MAX, .. }]));
+    let mut fixture = Fixture::new();
+    fixture.send_head(Lane::Low, message(MESSAGE_BYTES_MAX, true));
+    fixture.assert_whole("as long as may be");
+    assert!(matches!(fixture.events[..], [Event::BufferNeeded { length_bytes: MESSAGE_BYTES_MAX, .. }]));
 }
 
 #[test]
 fn a_low_message_maximum_is_enforced_below_the_length_of_a_fragment() {
     let port = PortOptions { message_bytes_max: 10, ..PortOptions::default() };
     for length in [10, 11, 56, 57] {
-        let mut siege = Siege::new();
+        let mut fixture = Fixture::new();
         let windows = [windows_of(&port); 2];
-        siege.end = End::new(options(Side::Initiator, windows), &port, 1 << 40);
+        fixture.end = End::new(options(Side::Initiator, windows), &port, 1 << 40);
         let mut bytes = Vec::new();
         message(length, false).write(&mut bytes);
         bytes.resize(bytes.len() + length as usize, 1);
-        siege.send(Lane::High, &bytes);
+        fixture.send(Lane::High, &bytes);
         match length {
-            10 => siege.assert_whole("as long as may be"),
-            _ => siege.assert_broken("too long"),
+            10 => fixture.assert_whole("as long as may be"),
+            _ => fixture.assert_broken("too long"),
         }
-        let mut siege = Siege::new();
-        siege.end = End::new(options(Side::Initiator, windows), &port, 1 << 40);
-        siege.peer.send_datagram(Lane::Low, &vec![1; length as usize]);
-        siege.carry();
+        let mut fixture = Fixture::new();
+        fixture.end = End::new(options(Side::Initiator, windows), &port, 1 << 40);
+        fixture.peer.send_datagram(Lane::Low, &vec![1; length as usize]);
+        fixture.carry();
         match length {
-            10 => siege.assert_whole("a datagram as long as may be"),
-            _ => siege.assert_broken("a datagram that is too long"),
+            10 => fixture.assert_whole("a datagram as long as may be"),
+            _ => fixture.assert_broken("a datagram that is too long"),
         }
     }
 }
 
 #[test]
 fn unrequested_answers_break_the_connection() {
-    let answer = |asked: fn(&mut Siege), heads: &[Head], payload: usize| {
-        let mut siege = Siege::new();
-        asked(&mut siege);
-        siege.carry();
+    let answer = |asked: fn(&mut Fixture), heads: &[Head], payload: usize| {
+        let mut fixture = Fixture::new();
+        asked(&mut fixture);
+        fixture.carry();
         let mut bytes = Vec::new();
         heads.iter().for_each(|head| head.write(&mut bytes));
         bytes.resize(bytes.len() + payload, 7);
-        siege.send(Lane::Reply, &bytes);
-        siege
+        fixture.send(Lane::Reply, &bytes);
+        fixture
     };
-    let nothing: fn(&mut Siege) = |_| {};
-    let a_get: fn(&mut Siege) = |siege| {
-        siege.end.get(Priority::Low, (bywire::Key(1), 0), vec![0; 10]).expect("a token");
+    let nothing: fn(&mut Fixture) = |_| {};
+    let a_get: fn(&mut Fixture) = |fixture| {
+        fixture.end.get(Priority::Low, (bywire::Key(1), 0), vec![0; 10]).expect("a token");
     };
-    let a_put: fn(&mut Siege) = |siege| {
-        siege.end.put(Priority::Low, (bywire::Key(1), 0), vec![0; 10], None).expect("a token");
+    let a_put: fn(&mut Fixture) = |fixture| {
+        fixture.end.put(Priority::Low, (bywire::Key(1), 0), vec![0; 10], None).expect("a token");
     };
     let got = |length| Head::Got { length, transfer: 0 };
     answer(nothing, &[STATUS], 0).assert_broken("nothing was asked");
@@ -227,74 +227,74 @@ fn unrequested_answers_break_the_connection() {
 
 #[test]
 fn a_put_answered_early_keeps_its_memory_until_it_is_acknowledged() {
-    let mut siege = Siege::new();
-    siege.takes_all = false;
-    siege.end.put(Priority::Low, (bywire::Key(1), 0), vec![3; 2_000_000], None).expect("a token");
-    siege.send_head(Lane::Reply, STATUS);
-    siege.assert_whole("the peer may lie about what it has done");
-    assert!(siege.events.is_empty());
-    siege.takes_all = true;
-    siege.carry();
-    assert!(matches!(siege.events[..], [Event::Put { result: Ok(()), .. }]));
+    let mut fixture = Fixture::new();
+    fixture.takes_all = false;
+    fixture.end.put(Priority::Low, (bywire::Key(1), 0), vec![3; 2_000_000], None).expect("a token");
+    fixture.send_head(Lane::Reply, STATUS);
+    fixture.assert_whole("the peer may lie about what it has done");
+    assert!(fixture.events.is_empty());
+    fixture.takes_all = true;
+    fixture.carry();
+    assert!(matches!(fixture.events[..], [Event::Put { result: Ok(()), .. }]));
 }
 
 #[test]
 fn guessing_1024_keys_ends_the_connection_without_an_access() {
     for head in [Head::Get { key: 1 << 30, offset: 0, length: 1, transfer: 0 }, put(1 << 30, 0, None)] {
-        let mut siege = Siege::new();
-        let key = siege.end.register(vec![5; 1000], Rights { read: true, write: true });
-        (0..1024).for_each(|_| siege.send_head(Lane::Low, head));
-        siege.assert_whole("a thousand guesses");
-        siege.send_head(Lane::Low, head);
-        siege.assert_broken("one more");
-        assert_eq!(siege.end.region(key), Some(&[5; 1000][..]));
+        let mut fixture = Fixture::new();
+        let key = fixture.end.register(vec![5; 1000], Rights { read: true, write: true });
+        (0..1024).for_each(|_| fixture.send_head(Lane::Low, head));
+        fixture.assert_whole("a thousand guesses");
+        fixture.send_head(Lane::Low, head);
+        fixture.assert_broken("one more");
+        assert_eq!(fixture.end.region(key), Some(&[5; 1000][..]));
     }
 }
 
 #[test]
 fn requests_with_unread_answers_are_bounded() {
-    let mut siege = Siege::new();
-    let key = siege.end.register(vec![5; 1000], Rights { read: true, write: true });
+    let mut fixture = Fixture::new();
+    let key = fixture.end.register(vec![5; 1000], Rights { read: true, write: true });
     // The peer never takes an answer: the reply lane is full after some.
     let mut bytes = Vec::new();
     for transfer in 0..40_000 {
         Head::Get { key: key.0, offset: 0, length: 1000, transfer }.write(&mut bytes);
     }
-    siege.peer.send(Lane::Low, bytes).expect("room");
+    fixture.peer.send(Lane::Low, bytes).expect("room");
     for _ in 0..5000 {
         let mut batch = Batch::new(64 * 1024, 64);
-        siege.peer.transmit(siege.now_ns, &mut batch);
+        fixture.peer.transmit(fixture.now_ns, &mut batch);
         batch.packets().for_each(|packet| {
-            siege.end.receive_packet(siege.now_ns, &mut packet.to_vec());
+            fixture.end.receive_packet(fixture.now_ns, &mut packet.to_vec());
         });
-        siege.events.extend(std::iter::from_fn(|| siege.end.poll()));
-        assert!(siege.end.memory_bytes() < MEMORY_BYTES_MAX);
+        fixture.events.extend(std::iter::from_fn(|| fixture.end.poll()));
+        assert!(fixture.end.memory_bytes() < MEMORY_BYTES_MAX);
         let mut batch = Batch::new(64 * 1024, 64);
-        siege.end.transmit(siege.now_ns, &mut batch);
+        fixture.end.transmit(fixture.now_ns, &mut batch);
         batch.packets().for_each(|packet| {
-            siege.peer.receive(siege.now_ns, &mut packet.to_vec());
+            fixture.peer.receive(fixture.now_ns, &mut packet.to_vec());
         });
-        siege.now_ns += 100_000;
-        if siege.end.is_over() {
+        fixture.now_ns += 100_000;
+        if fixture.end.is_over() {
             break;
         }
     }
-    siege.assert_broken("more requests than tokens allow");
+    fixture.assert_broken("more requests than tokens allow");
 }
 
 #[test]
 fn transfers_of_a_broken_connection_end_once() {
-    let mut siege = Siege::new();
-    siege.end.post_receive(Priority::Low, vec![0; 50_000]);
-    siege.end.send_buffer(Priority::Low, vec![1; 500_000], Confirm::Copied).expect("a token");
-    siege.end.send_buffer(Priority::High, vec![2; 10], Confirm::Delivered).expect("a token");
-    siege.end.put(Priority::High, (bywire::Key(1), 0), vec![3; 300_000], None).expect("a token");
-    siege.end.get(Priority::Low, (bywire::Key(1), 0), vec![4; 7]).expect("a token");
-    siege.send_head(Lane::Low, message(50_000, true));
-    siege.send(Lane::Low, &[1; 20_000]);
-    siege.send(Lane::Reply, &[99]);
-    siege.assert_broken("no record");
-    let mut ended: Vec<_> = siege
+    let mut fixture = Fixture::new();
+    fixture.end.post_receive(Priority::Low, vec![0; 50_000]);
+    fixture.end.send_buffer(Priority::Low, vec![1; 500_000], Confirm::Copied).expect("a token");
+    fixture.end.send_buffer(Priority::High, vec![2; 10], Confirm::Delivered).expect("a token");
+    fixture.end.put(Priority::High, (bywire::Key(1), 0), vec![3; 300_000], None).expect("a token");
+    fixture.end.get(Priority::Low, (bywire::Key(1), 0), vec![4; 7]).expect("a token");
+    fixture.send_head(Lane::Low, message(50_000, true));
+    fixture.send(Lane::Low, &[1; 20_000]);
+    fixture.send(Lane::Reply, &[99]);
+    fixture.assert_broken("no record");
+    let mut ended: Vec<_> = fixture
         .events
         .iter()
         .filter_map(|event| match event {
@@ -312,8 +312,8 @@ fn transfers_of_a_broken_connection_end_once() {
 
 #[test]
 fn messages_that_arrive_byte_by_byte_are_correct() {
-    let mut siege = Siege::new();
-    let key = siege.end.register(vec![0; 100], Rights { read: true, write: true });
+    let mut fixture = Fixture::new();
+    let key = fixture.end.register(vec![0; 100], Rights { read: true, write: true });
     let mut bytes = Vec::new();
     message(3, false).write(&mut bytes);
     bytes.extend(b"abc");
@@ -323,9 +323,9 @@ fn messages_that_arrive_byte_by_byte_are_correct() {
     bytes.extend(b"datano");
     Head::Put { length: 0, key: key.0, offset: 100, transfer: 1, note: Some(0) }.write(&mut bytes);
     message(0, false).write(&mut bytes);
-    bytes.iter().for_each(|byte| siege.send(Lane::High, &[*byte]));
-    siege.assert_whole("all of it is good");
-    let found: Vec<Vec<u8>> = siege
+    bytes.iter().for_each(|byte| fixture.send(Lane::High, &[*byte]));
+    fixture.assert_whole("all of it is good");
+    let found: Vec<Vec<u8>> = fixture
         .events
         .iter()
         .map(|event| match event {
@@ -335,7 +335,7 @@ fn messages_that_arrive_byte_by_byte_are_correct() {
         })
         .collect();
     assert_eq!(found, [b"abc".to_vec(), vec![1; 100], b"no".to_vec(), vec![], vec![]]);
-    assert_eq!(siege.end.region(key).map(|region| &region[88..96]), Some(&b"\0\0data\0\0"[..]));
+    assert_eq!(fixture.end.region(key).map(|region| &region[88..96]), Some(&b"\0\0data\0\0"[..]));
 }
 
 /// Records that are mostly good, so that what follows them is looked at.
@@ -371,17 +371,17 @@ proptest! {
     /// Any bytes in any lanes: no panic, bounded memory, each transfer ends once.
     #[test]
     fn any_bytes_of_a_peer_are_handled_without_a_panic(pieces in vec((0..3usize, prop_oneof![3 => record(), 1 => vec(any::<u8>(), 0..50)]), 0..12)) {
-        let mut siege = Siege::new();
-        siege.end.post_receive(Priority::Low, vec![0; 5000]);
-        siege.end.post_receive(Priority::High, vec![0; 70_000]);
-        siege.end.get(Priority::Low, (bywire::Key(1), 0), vec![0; 100]).expect("a token");
-        siege.end.put(Priority::High, (bywire::Key(1), 0), vec![0; 9000], Some(b"n")).expect("a token");
+        let mut fixture = Fixture::new();
+        fixture.end.post_receive(Priority::Low, vec![0; 5000]);
+        fixture.end.post_receive(Priority::High, vec![0; 70_000]);
+        fixture.end.get(Priority::Low, (bywire::Key(1), 0), vec![0; 100]).expect("a token");
+        fixture.end.put(Priority::High, (bywire::Key(1), 0), vec![0; 9000], Some(b"n")).expect("a token");
         for (lane, bytes) in pieces {
-            siege.send(LANES[lane], &bytes);
+            fixture.send(LANES[lane], &bytes);
         }
-        siege.end.end(DisconnectReason::Here);
-        siege.events.extend(std::iter::from_fn(|| siege.end.poll()));
-        let completions = siege.events.iter().filter(|event| {
+        fixture.end.end(DisconnectReason::Here);
+        fixture.events.extend(std::iter::from_fn(|| fixture.end.poll()));
+        let completions = fixture.events.iter().filter(|event| {
             matches!(event, Event::Put { .. } | Event::Got { .. })
         });
         prop_assert_eq!(completions.count(), 2);
