@@ -129,7 +129,7 @@ fn the_service_keeps_no_descriptor_that_delays_an_end() {
     program.offer(1, client.as_fd());
     assert_eq!(program.verdict(1), Verdict::Waiting);
     drop(client);
-    server.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    server.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     assert_eq!(std::io::Read::read(&mut server, &mut [0]).expect("the end"), 0);
 }
 

@@ -12,7 +12,7 @@ use model::Modelled;
 
 const STREAM: Stream = Stream::new(64);
 
-/// The kernel's socket: whoever finds it empty sleeps until something comes through it, and hears of nothing else.
+/// The kernel's socket: a reader that finds it empty sleeps until something comes through it, and only that wakes it.
 #[derive(Clone)]
 struct Kernel {
     queue: Arc<(Mutex<VecDeque<u64>>, Condvar)>,

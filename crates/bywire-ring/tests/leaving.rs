@@ -112,13 +112,13 @@ fn no_call_is_in_the_kernel_with_a_socket_that_has_left_it() {
     });
 }
 
-/// Who sleeps with a socket, and the descriptor that is kept for them: how often it was closed.
+/// The sleepers of a socket, and how often the descriptor that is kept for them was closed.
 #[derive(Default)]
 struct Closing {
     waiters: Modelled,
     kept: Modelled,
     closed: Modelled,
-    /// Used by whoever waits behind the close, cleared by whoever closes what is kept.
+    /// Used by the calls that wait after the close, cleared by the thread that closes the kept descriptor.
     descriptor: UnsafeCell<u32>,
 }
 

@@ -17,7 +17,7 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
     model.check(check);
 }
 
-/// The kernel's sleep on a word. Who waits for a thread that is dead hears nothing, and others hear in time.
+/// The kernel's sleep on a word. A thread that waits for a dead one is not woken; others are woken in time.
 #[derive(Default)]
 struct System {
     asleep: Mutex<()>,
@@ -99,7 +99,7 @@ struct Held {
     users: Modelled,
     descriptors: Modelled,
     mapping: Modelled,
-    /// Changed by whoever maps and clears, looked at by users.
+    /// Changed by the threads that map and clear, read by users.
     memory: UnsafeCell<u32>,
 }
 
@@ -281,8 +281,8 @@ impl Owing {
     }
 }
 
-/// Whoever waits while something is owed that it has found, or that was found before, does not wait for ever: whoever else
-/// looks at the same time, and has passed that connection by before.
+/// A thread that waits while owed bytes are known does not wait forever, even if another thread looks at the same time
+/// and has already passed that connection.
 #[test]
 fn no_thread_waits_forever_while_it_owes_bytes() {
     explore(|| {

@@ -51,7 +51,7 @@ impl Program {
         })
     }
 
-    /// The kernel's wait with a time-out of nought, and what the library does about it.
+    /// The kernel's wait with a timeout of nought, and what the library does about it.
     fn pass_by(&self) -> [bool; 2] {
         if self.set(|set| core::mem::take(&mut set.has_rung)) {
             program_doorbell::take(&self.page);
@@ -100,7 +100,7 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
     model.check(check);
 }
 
-/// Once all is quiet: what nobody has taken is found by whoever the kernel wakes.
+/// In the end: an event that nobody has taken is found by the thread that the kernel wakes.
 fn assert_nobody_sleeps_on_news(program: &Program) {
     let is_left = program.news.iter().any(|news| news.load(Ordering::SeqCst));
     program.set(|set| {
@@ -203,7 +203,7 @@ impl Quiet {
     }
 }
 
-/// Whoever lies down while a connection is carried is known to peers, or has found it, however many there are.
+/// A sleeper in a set with a carried connection is known to peers, or has found the connection, for any number of sleepers.
 #[test]
 fn a_sleeper_without_carried_connections_is_announced_with_the_first_one() {
     explore(|| {
@@ -224,7 +224,7 @@ fn a_sleeper_without_carried_connections_is_announced_with_the_first_one() {
     });
 }
 
-/// A sleeper that rises, by a time-out, while a connection is carried leaves nothing behind, and takes nothing of others.
+/// A sleeper that rises, by a timeout, while a connection is carried leaves nothing behind, and takes nothing of others.
 #[test]
 fn a_sleeper_that_wakes_while_a_connection_is_added_is_uncounted_once() {
     explore(|| {
@@ -313,8 +313,7 @@ impl Segment for UntilKilled<'_, std::sync::atomic::AtomicU64> {
     fn fence(&self) {}
 }
 
-/// Whoever announces others may be killed at each of its steps: then too many are announced, perhaps, and never too few, whom
-/// nobody would wake.
+/// A thread that announces others may be killed at each step. Then too many sleepers may be announced, but never too few.
 #[test]
 fn a_process_killed_while_it_announces_sleepers_leaves_none_unannounced() {
     const SLEEPERS: u64 = 2;

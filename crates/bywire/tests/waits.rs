@@ -157,7 +157,7 @@ fn an_idle_port_uses_no_processor_time() {
     let long = Duration::from_millis(500);
     let start = Instant::now();
     assert!(a.wait(Some(long)).expect("wait").is_none());
-    assert!(start.elapsed() >= long, "the time-out came early");
+    assert!(start.elapsed() >= long, "the timeout came early");
     let (after, sleeps) = (used(), a.statistics().sleeps - sleeps);
     let cost_ns = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
     // One spin and one system call: less than a twentieth of the time on any machine.
