@@ -1,5 +1,5 @@
-//! A command that goes on after it has returned: it is started again in a session of its own, and says by a pipe when
-//! it is ready, or why it never will be.
+//! A command that continues in the background: it is started again in a session of its own, and reports through a pipe
+//! that it is ready, or why it failed.
 
 use std::env;
 use std::fmt::Display;
@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use bywire_measure::exit_status::{self, Misuse};
 
-/// What a user says.
+/// The user's option.
 const ASKED: &str = "--background";
-/// What the second process is told instead.
+/// The option of the second process in its place.
 const DETACHED: &str = "--detached";
 
-/// Before what the second process says: how it went.
+/// The first byte of the second process's report: its outcome.
 const READY: u8 = b'+';
 const MISUSED: u8 = b'?';
 const FAILED: u8 = b'-';
@@ -68,10 +68,10 @@ impl Report {
     /// # Errors
     /// It is gone already: nobody knows of this one.
     pub fn ready(mut self, text: impl Display) -> Result<()> {
-        self.say(READY, text).context("whoever started this has gone")
+        self.say(READY, text).context("the process that started this has gone")
     }
 
-    /// Tells it why nothing runs.
+    /// Reports why the start failed.
     pub fn failed(mut self, error: &anyhow::Error) {
         let kind = if exit_status::is_misuse(error) { MISUSED } else { FAILED };
         let _gone = self.say(kind, format!("{error:#}"));

@@ -29,14 +29,14 @@ from chance. Best is to take short sessions of both in turn, and to compare the 
   done
 
 Exit code 3: something is worse by more than the threshold, and outside the interval; or a cell that was measured before
-was not, or failed, after. With --allow-missing such a cell is told and skipped."
+was not, or failed, after. With --allow-missing such a cell is reported and skipped."
 )]
 pub struct CompareArgs {
     /// The session's directory, or a directory with several sessions of one build
     before: PathBuf,
-    /// The same of what came after
+    /// The same for the side after
     after: PathBuf,
-    /// The least change of cost, in percent, that counts as a difference: above 0, below 100
+    /// The smallest change of cost, in percent, that counts as a difference: above 0, below 100
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     threshold: f64,
     /// How many of 100 comparisons of equal builds claim no difference in any cell: above 0, below 100

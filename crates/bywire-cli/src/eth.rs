@@ -49,7 +49,7 @@ enum EthAction {
     Up(Box<UpArgs>),
     /// End running networks
     Down(ChosenArgs),
-    /// Show what runs: interfaces, traffic, what was dropped and why
+    /// Show running networks: interfaces, traffic, and drops by cause
     Status(StatusArgs),
 }
 
@@ -64,7 +64,7 @@ struct UpArgs {
     /// Processes that carry frames, each with a queue of every interface, 1 to 64 [default: 1]
     #[arg(long, value_name = "N")]
     queues: Option<usize>,
-    /// Take all frames that wait at each wake, and merge those of a flow [default: on]
+    /// Take all waiting frames at each wake-up, and merge those of a flow [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
     /// Microseconds to poll before sleeping; 0 sleeps at once [default: 50]
@@ -85,7 +85,7 @@ struct UpArgs {
     /// Settings in TOML, read again on SIGHUP; options given here override it [default: none]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Return as soon as the interfaces stand, and go on in the background
+    /// Return once the interfaces are up, and continue in the background
     #[arg(long)]
     background: bool,
     /// What `--background` starts
@@ -119,7 +119,7 @@ enum Switch {
 }
 
 impl EthArgs {
-    /// Does what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
     /// One line that says what to do.
@@ -144,7 +144,7 @@ impl UpArgs {
             return background::start();
         }
         if !self.detached {
-            // Whoever watches may go away; the network stays.
+            // The output may be closed; the network stays.
             return self.serve(|service| {
                 service.lines().iter().for_each(|line| drop(crate::output::print(&format!("{line}\n"))));
                 Ok(())
@@ -166,7 +166,7 @@ impl UpArgs {
         ended
     }
 
-    /// Makes what the settings say, has it told by `ready`, and works until its end.
+    /// Makes the interfaces of the settings, reports them by `ready`, and serves until the end.
     fn serve(&self, ready: impl FnOnce(&Service) -> Result<()>) -> Result<()> {
         if self.settings().and_then(|settings| settings.plans()).map_err(Misuse::of)?.is_empty() {
             return Err(Misuse::of(SettingsError::Nothing));
@@ -174,7 +174,7 @@ impl UpArgs {
         may()?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let launch = Launch::Program(program, vec![CARRIER.into(), control::ports_directory()?.into()]);
-        // Whoever watches may go away; the network stays.
+        // The output may be closed; the network stays.
         let say = |line: &str| drop(crate::output::print(&format!("{line}\n")));
         let read = || self.settings();
         let service = Service::start(&read, &launch, &say).map_err(classed)?;
@@ -182,7 +182,7 @@ impl UpArgs {
         Ok(service.run()?)
     }
 
-    /// What the file says, and what was said here before it.
+    /// The settings of the file, overridden by those of the command line.
     fn settings(&self) -> Result<Settings, SettingsError> {
         let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
         settings.interfaces.extend(self.interfaces.iter().cloned());
@@ -203,7 +203,7 @@ impl UpArgs {
     }
 }
 
-/// Without these nothing works, and what is tried first would blame something else.
+/// Checks the required capabilities: without them, the first failing operation would name another cause.
 fn may() -> Result<()> {
     let wanted = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
     let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted));
@@ -226,7 +226,7 @@ fn classed(error: ServiceError) -> anyhow::Error {
     }
 }
 
-/// Why nothing was found: `nothing` where nothing runs at all, else what was named and what there is.
+/// The error if nothing was found: `nothing` if nothing runs, otherwise the given names and the existing ones.
 pub fn nobody(network: Option<&str>, node: Option<&str>, nothing: &str) -> anyhow::Error {
     let control_sockets = control::control_sockets(None, None).unwrap_or_default();
     let running = control_sockets

@@ -21,15 +21,15 @@ use crate::{help, key, table};
 #[derive(Args, Debug)]
 #[command(before_help = help::EXAMPLES, disable_help_flag = true)]
 pub struct MeasureArgs {
-    /// What is under test: memory, msg, unix, tcp, sock, udp, eth, mpi, web
+    /// The level to measure: memory, msg, unix, tcp, sock, udp, eth, mpi, web
     #[arg(value_parser = SuggestedValues::of(registry::names()), hide_possible_values = true, required_unless_present = "help")]
     level: Option<String>,
-    /// What is measured of it; `bywire measure LEVEL --help` lists its tests
+    /// The test; `bywire measure LEVEL --help` lists the tests of a level
     #[arg(value_parser = tests(), hide_possible_values = true, required_unless_present = "help")]
     test: Option<String>,
     #[command(flatten)]
     options: Options,
-    /// File with the key of the host's `bywire serve`, which tells in its help how to make one [default: no key]
+    /// File with the key of the host's `bywire serve`; the help of `serve` says how to make one [default: no key]
     #[arg(long, value_name = "FILE", help_heading = "How the messages are carried")]
     key: Option<PathBuf>,
     /// Print one JSON object and nothing else

@@ -1,4 +1,4 @@
-//! Why a program has not loaded the library, as far as its file tells.
+//! Why a program has not loaded the library, according to its file.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The most scripts that may name each other.
 const SCRIPTS_MAX: usize = 4;
-/// A line that names an interpreter is not longer, in the kernel either.
+/// The maximum length of a line that names an interpreter, as in the kernel.
 const LINE_BYTES: usize = 256;
-/// The file's attribute that gives rights.
+/// The file attribute that holds capabilities.
 const CAPABILITIES: &str = "security.capability";
 const SET_ID: u32 = 0o6000;
 
@@ -20,7 +20,7 @@ const X86_64: u16 = 62;
 /// The kind of entry that names the loader.
 const INTERPRETER: u32 = 3;
 
-/// What is told of a program that the library was never loaded into.
+/// The report about a program that has not loaded the library.
 pub fn tell(program: &str) -> String {
     let reason = find(program).and_then(|path| reason(&path, SCRIPTS_MAX).ok()).flatten();
     let reason = reason.unwrap_or("it may have ended before that, or sees other files than this command");
@@ -39,7 +39,7 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
-/// `None`: the file tells none.
+/// The reason; `None`: the file shows none.
 fn reason(path: &Path, scripts_max: usize) -> io::Result<Option<&'static str>> {
     let file = File::open(path)?;
     if file.metadata()?.mode() & SET_ID != 0 || rustix::fs::getxattr(path, CAPABILITIES, &mut [0; 64]).is_ok()

@@ -23,10 +23,10 @@ impl Progress {
         Self { bar, started: Instant::now() }
     }
 
-    /// So much of the whole is done, 0 to 1.
+    /// Sets the share that is done, 0 to 1.
     pub fn advance(&self, share: f64) {
         let share = share.clamp(0.001, 1.0);
-        // What was expected is corrected by how long it has really taken so far.
+        // The estimate is corrected by the time that it has taken so far.
         let left = self.started.elapsed().as_secs_f64() * (1.0 / share - 1.0);
         self.bar.set_position((1000.0 * share) as u64);
         self.bar.set_message(format!("{} left", minutes(left)));

@@ -83,7 +83,7 @@ pub struct RunArgs {
 pub struct ServiceArgs {
     /// The socket
     path: PathBuf,
-    /// Leave whoever has started this
+    /// Detach from the process that has started this
     #[arg(long)]
     detach: bool,
 }

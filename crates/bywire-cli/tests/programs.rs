@@ -347,7 +347,7 @@ fn a_host_is_found_by_multicast_dns() {
     let group = Ipv4Addr::new(224, 0, 0, 251);
     let socket = stage.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
     socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
     socket.set_multicast_loop_v4(false).expect("nothing of our own");
     eventually("the name's address, told to everybody", || {
         socket.send_to(QUESTION, (group, 5353)).expect("sent");

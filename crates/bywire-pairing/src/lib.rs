@@ -3,7 +3,6 @@
 //! Each program sends the descriptor of its end to the [`service`]. The service asks the kernel for both addresses of
 //! each end. It hands each of two ends that mirror each other the other's memory. [`protocol`] has the packets.
 
-mod user_thread;
 mod checked_packet;
 pub mod filters;
 mod kept_memory;
@@ -15,4 +14,5 @@ pub mod service;
 pub mod space;
 pub mod status;
 pub mod user;
+mod user_thread;
 mod waiting;

@@ -172,7 +172,8 @@ impl Registry {
         let tag = self.next;
         self.next += 1;
         let user_thread = self.user_threads.get_mut(&user);
-        let Some(user_thread) = user_thread.filter(|user_thread| user_thread.poller.add(&**socket, tag).is_ok())
+        let Some(user_thread) =
+            user_thread.filter(|user_thread| user_thread.poller.add(&**socket, tag).is_ok())
         else {
             self.turn_back(user);
             return None;

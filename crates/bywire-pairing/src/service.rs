@@ -16,10 +16,10 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::{Errno, directory, limits, process};
 
-use crate::user_thread;
 use crate::registry::{Registry, Shared, lock};
 use crate::space::Spaces;
 use crate::user::Scope;
+use crate::user_thread;
 
 pub use crate::registry::OTHER_USERS_MAX;
 

@@ -143,8 +143,8 @@ fn ended(command: &mut Command) -> Output {
     }
 }
 
-/// Serves a directory over connections that stay open, and takes its time: the pairing service may be held up, and twenty
-/// answers that come at once are over before it has told both ends of each other.
+/// A slow HTTP server with persistent connections. The pairing service may be slow, and twenty quick answers would be over
+/// before it has paired the ends.
 const SLOW_SERVER: &str = "import http.server, os, sys, time
 class SlowServer(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'

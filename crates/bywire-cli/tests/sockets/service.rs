@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use crate::packages::have;
 use crate::{
-    Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, groups, library, port, start, text, write,
+    Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, groups, library, port, start, text,
+    write,
 };
 
 const FILE_BYTES: usize = 300_000;

@@ -10,11 +10,11 @@ use crate::message::address::PortName;
 /// The most asynchronous transfers that may be outstanding, for each priority.
 pub(crate) const SEND_TOKENS_MAX: u32 = 256;
 
-/// Who may connect to a port. The kernel attests a stranger's user, so it cannot be forged.
+/// The users that may connect to a port. The kernel attests the user of a connecting process.
 ///
-/// With [`Reach::Fabric`] the same rule holds for other machines, by name: their own node tells the names of a user and of
-/// its groups. So whoever is root on one of the fabric's nodes can connect as any of its users. A user or a group that has
-/// no name matches nobody of another machine.
+/// With [`Reach::Fabric`] the same rule holds for other machines, by name. Their own node vouches for the names of a user
+/// and its groups, so root on a node of the fabric can connect as any user of that node. A user or a group without a name
+/// matches nobody of another machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admit {
     /// Processes of the port owner's user, and of root.
@@ -47,12 +47,12 @@ pub enum Reach {
 pub struct PortOptions {
     /// The port's name or number; `None`: any free number.
     pub name: Option<PortName>,
-    /// Who may connect. Each foreign user has at most an eighth of `peers_max`. Its long messages under way fill at
-    /// most an eighth of the buffers posted for a priority. It has at least one of both.
+    /// The users that may connect. Each user other than the owner gets at most an eighth of `peers_max`. Its long
+    /// messages under way fill at most an eighth of the buffers posted for a priority. It gets at least one of both.
     pub admit: Admit,
-    /// From where they may connect.
+    /// The machines from which they may connect.
     pub reach: Reach,
-    /// Check every payload end to end with CRC32C, in both directions. On as soon as either end wants it. A payload
+    /// Check every payload end to end with CRC32C, in both directions. On if either end requests it. A payload
     /// that fails the check ends the connection. If it was put into a region, the range is then undefined.
     /// Between machines every packet is checked in any case, and a damaged one is sent again.
     pub integrity: bool,
@@ -63,25 +63,24 @@ pub struct PortOptions {
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,
-    /// Memory that one peer may share with us to lend from, in bytes. All peers of one foreign user share this
-    /// amount.
+    /// Memory from which one peer may lend blocks to this port, in bytes. All peers of another user share this amount.
     pub borrow_bytes_max: u64,
-    /// The most connections at a time.
+    /// The maximum number of connections.
     pub peers_max: u32,
-    /// The most peers that have a large window, a bulk area of 4 MiB of their own. A peer gets one when so much is
-    /// sent to it that the small bulk area is a bottleneck, and has it while it is connected. 0: none. Each foreign
-    /// user has at most an eighth of them, and at least one.
+    /// The maximum number of peers with a large window, a bulk area of 4 MiB for one peer. A peer gets one once the small
+    /// bulk area is a bottleneck for what is sent to it, and keeps it while it is connected. 0: none. Each other user
+    /// gets at most an eighth of them, and at least one.
     pub large_window_peers_max: u32,
     /// The longest time that [`crate::Port::wait`] spins before it sleeps: about the cost of going to sleep and being
     /// woken. It spins less while that does not pay.
     pub spin: Duration,
-    /// How often a polled port looks for new peers and for dead ones.
+    /// The interval at which a polled port checks for new peers and for dead ones.
     pub housekeeping_interval: Duration,
-    /// How long [`crate::Port::disconnect`] and dropping a port go on until a peer on another machine has what was sent to
-    /// it. What is sent within one machine needs no time.
+    /// The longest time that [`crate::Port::disconnect`] and dropping a port continue until a peer on another machine has
+    /// acknowledged everything. Within one machine this takes no time.
     pub linger: Duration,
-    /// A peer on another machine is given up once neither it nor its node has answered for so long while something was to
-    /// be sent to it. Zero: never. A process that is stopped or does not call the library stays connected.
+    /// A peer on another machine is given up once neither it nor its node has answered for this time while something was
+    /// to be sent to it. Zero: never. A process that is stopped or does not call the library stays connected.
     pub unreachable_after: Duration,
     /// The sizes of the rings to each peer.
     pub geometry: Geometry,
