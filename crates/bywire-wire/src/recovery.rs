@@ -12,6 +12,11 @@ use crate::rtt::Rtt;
 
 /// A packet is lost once one with a number this much higher has arrived.
 const REORDERED_MAX: u64 = 3;
+/// Probes before their interval begins to double. Where many connections share a full queue, each has a few packets in
+/// flight, and all of them are often lost. If the interval doubled each time, as in RFC 9002, those with bad luck would
+/// stand still for hundreds of round trips. Linux does the same for connections with few packets
+/// (`tcp_thin_linear_timeouts`).
+pub const PROBES_EVEN: u32 = 3;
 /// The numbers that only acknowledgements and probes may use.
 const RESERVE: u64 = WINDOW / 4;
 /// If all packets of this many probe timeouts are lost, the path may have changed.
@@ -293,7 +298,7 @@ impl<T> Recovery<T> {
     }
 
     fn probe_at_ns(&self) -> u64 {
-        self.last_at_ns.saturating_add(self.rtt.probe_interval_ns(self.probes))
+        self.last_at_ns.saturating_add(self.rtt.probe_interval_ns(self.probes.saturating_sub(PROBES_EVEN)))
     }
 
     /// When the packet of this number left, if that is remembered.

@@ -2,8 +2,9 @@
 
 use crate::ack::ACK_DELAY_MAX_NS;
 
-/// The round-trip time that is assumed before the first sample.
-const INITIAL_NS: u64 = 100_000_000;
+/// The round-trip time that is assumed before the first sample. On a longer path a few probes leave in vain. On a shorter
+/// one, a connection whose first packets are all lost stands still for three times as long.
+const INITIAL_NS: u64 = 10_000_000;
 /// The least variation. A smaller one is chance, because a peer is a process that shares its core with others.
 const VARIATION_MIN_NS: u64 = 50_000;
 /// The longest time before the first probe.
