@@ -8,14 +8,15 @@
 mod bytes;
 mod counts;
 mod end;
+mod events;
 pub mod exchange;
-mod fan_in;
 mod network;
 mod scenario;
 mod simulation;
+mod switch;
 mod trace;
 
 pub use counts::Counts;
-pub use fan_in::{FanIn, Outcome};
 pub use scenario::Scenario;
 pub use simulation::{Failure, run, run_traced};
+pub use switch::{Outcome, Switch, Traffic};

@@ -1,7 +1,5 @@
 //! Two ends, a path in each direction, and time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 
 use bywire_wire::batch::Batch;
@@ -13,6 +11,7 @@ use rand::{Rng, SeedableRng};
 use crate::bytes::Source;
 use crate::counts::Counts;
 use crate::end::End;
+use crate::events::Events;
 use crate::network::{Packet, Path};
 use crate::scenario::{HEALED_AT_NS, Scenario};
 use crate::trace::Trace;
@@ -73,11 +72,7 @@ struct Simulation {
     now_ns: u64,
     /// When everything must have arrived.
     bound_ns: u64,
-    events: BinaryHeap<(Reverse<(u64, u64)>, usize)>,
-    /// By the number in `events`.
-    waiting: Vec<Option<Event>>,
-    free: Vec<usize>,
-    order: u64,
+    events: Events<Event>,
     ends: [End; 2],
     wakes: [Option<u64>; 2],
     paths: [Path; 2],
@@ -126,10 +121,7 @@ impl Simulation {
             scenario,
             random,
             now_ns: 0,
-            events: BinaryHeap::new(),
-            waiting: Vec::new(),
-            free: Vec::new(),
-            order: 0,
+            events: Events::default(),
             ends,
             wakes: [None; 2],
             paths,
@@ -147,8 +139,8 @@ impl Simulation {
         let Some(at_ns) = self.scenario.crash_ns else { return };
         let end = self.random.random_range(0..2);
         let [back_ns, told_ns] = self.scenario.back_ns.map(|after_ns| at_ns + after_ns);
-        self.add(at_ns, Event::Renew { end, from_ns: back_ns });
-        self.add(told_ns, Event::Renew { end: 1 - end, from_ns: told_ns });
+        self.events.add(at_ns, Event::Renew { end, from_ns: back_ns });
+        self.events.add(told_ns, Event::Renew { end: 1 - end, from_ns: told_ns });
         self.counts.add_fault("simulation: an end that crashes", 1);
     }
 
@@ -233,7 +225,7 @@ impl Simulation {
             if is_reached(self) {
                 return Ok(());
             }
-            let Some((Reverse((at_ns, _)), index)) = self.events.pop() else {
+            let Some((at_ns, event)) = self.events.pop() else {
                 return Err(format!("nothing happens any more before {what}"));
             };
             if at_ns > self.bound_ns {
@@ -245,20 +237,19 @@ impl Simulation {
                 return Err("an end wants to act at once, again and again, and does nothing".to_owned());
             }
             self.now_ns = at_ns;
-            self.free.push(index);
-            match self.waiting[index].take() {
-                Some(Event::Arrive { to, packet }) => {
+            match event {
+                Event::Arrive { to, packet } => {
                     self.ends[to].arrive(at_ns, packet, &self.scenario, &mut self.counts);
                     // A batch is what arrives before the program's next turn.
                     let looks_ns = self.now_ns + self.random.random_range(0..30_000);
                     self.wake(to, looks_ns);
                 }
-                Some(Event::Wake { end }) if self.wakes[end] == Some(at_ns) => {
+                Event::Wake { end } if self.wakes[end] == Some(at_ns) => {
                     self.wakes[end] = None;
                     self.act(end)?;
                 }
-                Some(Event::Renew { end, from_ns }) => self.renew(end, from_ns),
-                _ => {}
+                Event::Wake { .. } => {}
+                Event::Renew { end, from_ns } => self.renew(end, from_ns),
             }
         }
     }
@@ -320,7 +311,7 @@ impl Simulation {
             }
             for (at_ns, mut packet) in carried {
                 packet.life = source.life;
-                self.add(at_ns, Event::Arrive { to: 1 - from, packet });
+                self.events.add(at_ns, Event::Arrive { to: 1 - from, packet });
             }
         }
         self.batch = batch;
@@ -330,17 +321,7 @@ impl Simulation {
     fn wake(&mut self, end: usize, at_ns: u64) {
         if self.wakes[end].is_none_or(|earlier_ns| at_ns < earlier_ns) {
             self.wakes[end] = Some(at_ns);
-            self.add(at_ns, Event::Wake { end });
+            self.events.add(at_ns, Event::Wake { end });
         }
-    }
-
-    fn add(&mut self, at_ns: u64, event: Event) {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.waiting.push(None);
-            self.waiting.len() - 1
-        });
-        self.waiting[index] = Some(event);
-        self.order += 1;
-        self.events.push((Reverse((at_ns, self.order)), index));
     }
 }

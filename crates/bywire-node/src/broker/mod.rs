@@ -28,7 +28,7 @@ pub const GRACE_NS: u64 = 90_000_000_000;
 /// The most requests and offers of one port that are under way.
 pub const UNDER_WAY_MAX: usize = 64;
 /// The most connections of each user, and of all users.
-const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
+pub const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
 /// Requests under way of each user, and of all users.
 const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
 /// The least time between two inquiries about one connection. The channel loses none, so one is enough.

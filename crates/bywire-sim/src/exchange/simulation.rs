@@ -1,7 +1,6 @@
 //! Two programs, the network between them, and the end of the connection.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use bywire::harness::{End, windows_of};
 use bywire::{DisconnectReason, PortOptions};
@@ -14,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use super::expected::{Direction, REGION_BYTES};
 use super::program::Program;
 use super::tally::Counts;
+use crate::events::Events;
 use crate::network::{Packet, Path};
 use crate::scenario::{HEALED_AT_NS, Scenario};
 
@@ -57,10 +57,7 @@ pub struct Simulation {
     scenario: Scenario,
     random: StdRng,
     now_ns: u64,
-    events: BinaryHeap<(Reverse<(u64, u64)>, usize)>,
-    /// By the number in `events`.
-    waiting: Vec<Option<Event>>,
-    order: u64,
+    events: Events<Event>,
     programs: [Program; 2],
     /// The paths from each end to the other.
     directions: [Direction; 2],
@@ -104,9 +101,7 @@ impl Simulation {
             scenario,
             random,
             now_ns: 0,
-            events: BinaryHeap::new(),
-            waiting: Vec::new(),
-            order: 0,
+            events: Events::default(),
             programs,
             directions: [0, 1].map(|_| Direction::new(vec![0; REGION_BYTES])),
             inboxes: Default::default(),
@@ -123,7 +118,7 @@ impl Simulation {
         [0, 1].iter().for_each(|end| simulation.wake(*end, 0));
         if ending != Ending::Done {
             let at_ns = simulation.random.random_range(0..2 * HEALED_AT_NS);
-            simulation.add(at_ns, Event::End);
+            simulation.events.add(at_ns, Event::End);
         }
         simulation
     }
@@ -131,7 +126,7 @@ impl Simulation {
     /// Lets time advance until everything has ended.
     pub fn live(mut self) -> Result<Counts, String> {
         while !self.programs.iter().all(|program| program.end.is_over()) {
-            let Some((Reverse((at_ns, _)), index)) = self.events.pop() else {
+            let Some((at_ns, event)) = self.events.pop() else {
                 return Err("nothing happens any more, and not all has ended".to_owned());
             };
             if at_ns > HEALED_AT_NS + BOUND_NS {
@@ -142,16 +137,15 @@ impl Simulation {
                 return Err("an end wants to act at once, again and again, and does nothing".to_owned());
             }
             self.now_ns = at_ns;
-            match self.waiting[index].take() {
-                Some(Event::Arrive { to, packet }) => self.arrive(to, packet),
-                Some(Event::Wake { end }) if self.wakes[end] == Some(at_ns) => {
+            match event {
+                Event::Arrive { to, packet } => self.arrive(to, packet),
+                Event::Wake { end } if self.wakes[end] == Some(at_ns) => {
                     self.wakes[end] = None;
                     self.act(end)?;
                 }
-                Some(Event::Wake { .. }) => {}
-                Some(Event::End) => self.end(),
-                Some(Event::Notice) => self.programs[1].end.drain_and_end(DisconnectReason::Died),
-                None => {}
+                Event::Wake { .. } => {}
+                Event::End => self.end(),
+                Event::Notice => self.programs[1].end.drain_and_end(DisconnectReason::Died),
             }
         }
         self.take_all(0)?;
@@ -179,7 +173,7 @@ impl Simulation {
             self.is_dead = true;
             self.counts.add("connections ended by a death", 1);
             self.programs[0].end.end(DisconnectReason::Here);
-            self.add(self.now_ns + NOTICE_NS, Event::Notice);
+            self.events.add(self.now_ns + NOTICE_NS, Event::Notice);
         } else {
             self.is_leaving = true;
             self.counts.add("connections ended by a leave", 1);
@@ -275,7 +269,7 @@ impl Simulation {
                 let (path, faults) = (&mut self.paths[from], &mut self.faults);
                 let carried = path.carry(self.now_ns, packet, &self.scenario, &mut self.random, faults);
                 for (at_ns, packet) in carried {
-                    self.add(at_ns, Event::Arrive { to: 1 - from, packet });
+                    self.events.add(at_ns, Event::Arrive { to: 1 - from, packet });
                 }
             }
         }
@@ -294,7 +288,7 @@ impl Simulation {
             self.programs[0].end.end(DisconnectReason::Here);
             self.send(0);
             // The report of the service, in case the packet with the close is lost.
-            self.add(self.now_ns + NOTICE_NS, Event::Notice);
+            self.events.add(self.now_ns + NOTICE_NS, Event::Notice);
         }
     }
 
@@ -316,14 +310,8 @@ impl Simulation {
     fn wake(&mut self, end: usize, at_ns: u64) {
         if self.wakes[end].is_none_or(|earlier_ns| at_ns < earlier_ns) {
             self.wakes[end] = Some(at_ns);
-            self.add(at_ns, Event::Wake { end });
+            self.events.add(at_ns, Event::Wake { end });
         }
-    }
-
-    fn add(&mut self, at_ns: u64, event: Event) {
-        self.waiting.push(Some(event));
-        self.order += 1;
-        self.events.push((Reverse((at_ns, self.order)), self.waiting.len() - 1));
     }
 
     /// Checks the final state, when both ends know of the end.

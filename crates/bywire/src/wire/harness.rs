@@ -24,6 +24,9 @@ pub struct End {
     is_over: bool,
 }
 
+/// The memory of a connection, without what it has allocated.
+pub const CONNECTION_BYTES: usize = size_of::<Connection>();
+
 /// Bytes of each lane that may wait at an end with these options.
 pub fn windows_of(options: &PortOptions) -> [u64; 3] {
     windows(&options.geometry)
@@ -142,6 +145,11 @@ impl End {
     /// Bytes of memory that wait, of the peer's and for the peer; the program's own are not counted.
     pub fn memory_bytes(&self) -> usize {
         self.connection.memory_bytes()
+    }
+
+    /// Releases memory in which nothing waits, as a port does after a while without traffic.
+    pub fn trim(&mut self) {
+        self.connection.trim();
     }
 
     /// Lets the low lane grow, if that pays.
