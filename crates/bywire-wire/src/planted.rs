@@ -68,6 +68,40 @@ pub enum Bug {
     CookieForever,
     /// Handshakes are not counted.
     LoadIgnored,
+    /// A region that may only be read can be written.
+    RightIgnored,
+    /// Every piece of a put is written to its beginning.
+    PutMisplaced,
+    /// A put ends with its answer, while packets are still filled from its memory.
+    PutAnsweredEarly,
+    /// A put that was given up ends twice.
+    PutEndsTwice,
+    /// The note of a put is dropped.
+    NoteForgotten,
+    /// A message counts as delivered once it is acknowledged.
+    DeliveredEarly,
+    /// The end of a connection is not reported for messages that wait to be delivered.
+    UndeliveredForgotten,
+    /// The sender of a message is not told at once that it was consumed.
+    UrgeForgotten,
+    /// A short message overtakes long ones of its priority.
+    ShortOvertakes,
+    /// The program is not told that there is room again.
+    RoomForgotten,
+    /// The program is told again and again that there is room.
+    RoomRepeated,
+    /// A piece of a long message is stored behind its place.
+    LongMisplaced,
+    /// Every piece of a get has the first bytes.
+    GotRepeated,
+    /// An answer for which there is no room is dropped.
+    AnswerForgotten,
+    /// The program is told of a message without a buffer only once, even if it posts one that is too small.
+    NeedToldOnce,
+    /// A head that has arrived in part waits for more bytes than it has.
+    HeadAwaitsMore,
+    /// Data that has arrived is lost when its sender leaves.
+    DrainForgotten,
 }
 
 /// Every fault of a connection.
@@ -110,6 +144,27 @@ pub const CHANNEL_BUGS: [Bug; 12] = [
     Bug::LoadIgnored,
 ];
 
+/// Every fault of the transfers over a connection. `bywire` has them.
+pub const TRANSFER_BUGS: [Bug; 17] = [
+    Bug::RightIgnored,
+    Bug::PutMisplaced,
+    Bug::PutAnsweredEarly,
+    Bug::PutEndsTwice,
+    Bug::NoteForgotten,
+    Bug::DeliveredEarly,
+    Bug::UndeliveredForgotten,
+    Bug::UrgeForgotten,
+    Bug::ShortOvertakes,
+    Bug::RoomForgotten,
+    Bug::RoomRepeated,
+    Bug::LongMisplaced,
+    Bug::GotRepeated,
+    Bug::AnswerForgotten,
+    Bug::NeedToldOnce,
+    Bug::HeadAwaitsMore,
+    Bug::DrainForgotten,
+];
+
 #[cfg(planted)]
 mod chosen {
     use super::Bug;
@@ -125,18 +180,16 @@ mod chosen {
     }
 
     /// Is this fault planted?
-    pub(crate) fn is(bug: Bug) -> bool {
+    pub fn is(bug: Bug) -> bool {
         CHOSEN.get() == Some(bug)
     }
 }
 
 #[cfg(planted)]
-pub(crate) use chosen::is;
-#[cfg(planted)]
-pub use chosen::plant;
+pub use chosen::{is, plant};
 
 /// Is this fault planted?
 #[cfg(not(planted))]
-pub(crate) const fn is(_: Bug) -> bool {
+pub const fn is(_: Bug) -> bool {
     false
 }

@@ -1,6 +1,8 @@
 //! The peer's transfers: what it sends to us and asks of us. Every number here comes from the peer, which may be
 //! hostile.
 
+use bywire_wire::planted::{self, Bug};
+
 use super::Transfers;
 use super::transfer::{
     Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted,
@@ -82,7 +84,9 @@ impl Transfers {
             looks: resources.looks(priority),
         };
         let before = self.incoming[priority as usize].held_up.replace(now);
-        let is_news = before.is_none_or(|before| (before.length, before.told) != (length, now.told));
+        let is_news = before.is_none_or(|before| {
+            (before.length, before.told) != (length, now.told) && !planted::is(Bug::NeedToldOnce)
+        });
         if is_news && can_program_help {
             return Step::Event(Event::BufferNeeded { peer: self.peer, priority, length_bytes: length });
         }
@@ -166,7 +170,7 @@ impl Transfers {
     pub fn fill_put(&mut self, priority: Priority, length: usize) -> Result<Step, DisconnectReason> {
         let slot = &mut self.incoming[priority as usize].put;
         let put = slot.as_mut().ok_or(DisconnectReason::Broken)?;
-        put.offset = put.offset.wrapping_add(length as u64);
+        put.offset = put.offset.wrapping_add(if planted::is(Bug::PutMisplaced) { 0 } else { length as u64 });
         put.remaining = put.remaining.checked_sub(length as u64).ok_or(DisconnectReason::Broken)?;
         if let Some(put) = slot.take_if(|put| put.remaining == 0 && !put.has_note) {
             self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
@@ -183,8 +187,10 @@ impl Transfers {
         let Put { transfer, result, .. } = put.ok_or(DisconnectReason::Broken)?;
         self.reply(Reply::Status { transfer, result })?;
         Ok(match result {
-            Ok(()) => Step::Event(Event::Notified { peer: self.peer, note }),
-            Err(_) => Step::Progress,
+            Ok(()) if !planted::is(Bug::NoteForgotten) => {
+                Step::Event(Event::Notified { peer: self.peer, note })
+            }
+            _ => Step::Progress,
         })
     }
 

@@ -1,5 +1,7 @@
 //! Our transfers: what is to be sent, in which order, and how it ended.
 
+use bywire_wire::planted::{self, Bug};
+
 use super::Transfers;
 use super::transfer::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
 use crate::message::buffer::Buffer;
@@ -145,6 +147,7 @@ impl Transfers {
     ) {
         // A put under way is in both tables, and is completed once.
         if let What::Put { transfer, .. } = entry.what
+            && !planted::is(Bug::PutEndsTwice)
             && let Some(waiting) = self.waiting.get_mut(transfer as usize)
         {
             *waiting = None;
@@ -185,7 +188,7 @@ impl Transfers {
 
     /// Tells the program that there is room again.
     pub fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) {
-        self.starved[priority as usize] = false;
+        self.starved[priority as usize] = planted::is(Bug::RoomRepeated);
         resources.events.push_back(Event::Room { peer: self.peer, priority });
     }
 
@@ -247,7 +250,9 @@ impl Transfers {
         resources: &mut Resources,
     ) -> Result<(), DisconnectReason> {
         let slot = self.waiting_mut(transfer).ok_or(DisconnectReason::Broken)?;
-        if let Some(waiting) = slot.as_mut().filter(|waiting| waiting.is_out) {
+        if let Some(waiting) =
+            slot.as_mut().filter(|waiting| waiting.is_out && !planted::is(Bug::PutAnsweredEarly))
+        {
             // The peer has it, and has not said so yet in the link's own terms.
             return match waiting.answer.replace(code) {
                 None => Ok(()),
@@ -282,6 +287,9 @@ impl Transfers {
         failed: Result<(), TransferError>,
         resources: &mut Resources,
     ) {
+        if planted::is(Bug::UndeliveredForgotten) {
+            self.undelivered[priority as usize].clear();
+        }
         for entry in self.undelivered[priority as usize].drain(..) {
             resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
         }

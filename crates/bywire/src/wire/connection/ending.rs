@@ -6,6 +6,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::peer::Priority;
 use crate::message::resources::Resources;
 use bywire_wire::frame::Lane;
+use bywire_wire::planted::{self, Bug};
 
 /// The reason that a peer gets when a port closes or disconnects.
 const REASON_CLOSED: u8 = 0;
@@ -13,7 +14,7 @@ const REASON_CLOSED: u8 = 0;
 impl Connection {
     /// Notes that the peer has ended. From now on only data that has arrived is received.
     pub fn begin_draining(&mut self) {
-        self.stage = Stage::Draining;
+        self.stage = if planted::is(Bug::DrainForgotten) { Stage::Leaving } else { Stage::Draining };
     }
 
     /// Closes this end. Owed answers are sent first. From now on nothing is received, and sending continues until

@@ -1,6 +1,7 @@
 //! The position in the bytes of an incoming lane.
 
 use bywire_wire::frame::Lane;
+use bywire_wire::planted::{self, Bug};
 
 use crate::message::peer::Priority;
 use crate::message::resources::Resources;
@@ -59,6 +60,9 @@ impl Inbound {
             Within::Long { rest, .. } if *rest > length => {
                 let Some(target) = transfers.message_target(priority, bytes.len()) else { return 0 };
                 target.copy_from_slice(bytes);
+                if planted::is(Bug::LongMisplaced) {
+                    target.rotate_right(1);
+                }
                 *rest -= length;
                 transfers.fill_message(priority, bytes.len(), resources);
             }

@@ -2,6 +2,7 @@
 
 use bywire_wire::datagrams::Datagram;
 use bywire_wire::frame::Lane;
+use bywire_wire::planted::{self, Bug};
 use bywire_wire::record::{HEAD_BYTES_MAX, Head};
 
 use super::inbound::Within;
@@ -163,7 +164,8 @@ impl Connection {
 
     /// Waits for more bytes.
     fn wait_for_more(&mut self, lane: Lane) -> Step {
-        self.inbound[lane as usize].needed = length_of(self.packets.peek(lane)) + 1;
+        let missing = if planted::is(Bug::HeadAwaitsMore) { HEAD_BYTES_MAX } else { 1 };
+        self.inbound[lane as usize].needed = length_of(self.packets.peek(lane)) + missing;
         Step::Nothing
     }
 
@@ -277,7 +279,7 @@ impl Connection {
     }
 
     fn message(&mut self, priority: Priority, payload: Payload, is_prompt: bool) -> Step {
-        if is_prompt {
+        if is_prompt && !planted::is(Bug::UrgeForgotten) {
             self.packets.urge_credit(lane_of(priority));
         }
         Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
@@ -327,7 +329,7 @@ impl Connection {
         self.inbound[lane as usize].within =
             if rest == 0 { Within::Head } else { Within::Long { rest, is_prompt } };
         self.take(lane, length, 1);
-        if rest == 0 && is_prompt {
+        if rest == 0 && is_prompt && !planted::is(Bug::UrgeForgotten) {
             self.packets.urge_credit(lane);
         }
         Ok(self.transfers.fill_message(priority, length, resources))

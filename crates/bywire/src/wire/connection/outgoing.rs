@@ -5,6 +5,7 @@
 
 use bywire_wire::batch::Batch;
 use bywire_wire::frame::{LANES, Lane};
+use bywire_wire::planted::{self, Bug};
 use bywire_wire::record::{Head, LENGTH_MAX};
 use bywire_wire::sending::Exhausted;
 
@@ -53,7 +54,8 @@ impl Connection {
             return Err(SendError::Disconnected(self.ended().unwrap_or(DisconnectReason::Closed)));
         }
         let lane = lane_of(priority);
-        if !self.transfers.is_idle(priority) || !self.has_room(lane, bytes.len()) {
+        let is_first = self.transfers.is_idle(priority) || planted::is(Bug::ShortOvertakes);
+        if !is_first || !self.has_room(lane, bytes.len()) {
             self.transfers.starve(priority);
             self.was_full = true;
             return Err(SendError::Full);
@@ -237,7 +239,7 @@ impl Connection {
     }
 
     fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> bool {
-        let is_over = self.is_room_awaited(priority);
+        let is_over = self.is_room_awaited(priority) && !planted::is(Bug::RoomForgotten);
         if is_over {
             self.transfers.tell_of_room(priority, resources);
         }
@@ -304,6 +306,9 @@ impl Connection {
             self.answer(reply, resources)?;
             moved = true;
         }
+        if planted::is(Bug::AnswerForgotten) {
+            self.transfers.next_reply();
+        }
         Ok(moved)
     }
 
@@ -319,7 +324,8 @@ impl Connection {
                 let next = match resources.regions.readable(key, offset, length) {
                     Ok(piece) => {
                         self.add(Lane::Reply, Head::Got { length, transfer }, piece)?;
-                        let (offset, remaining) = (offset + length, remaining - length);
+                        let moved = if planted::is(Bug::GotRepeated) { 0 } else { length };
+                        let (offset, remaining) = (offset + moved, remaining - length);
                         match remaining {
                             0 => Reply::Status { transfer, result: Ok(()) },
                             _ => Reply::Data { transfer, key, offset, remaining },
@@ -348,7 +354,9 @@ impl Connection {
         for priority in [Priority::High, Priority::Low] {
             let lane = lane_of(priority);
             any |= self.take_pieces_back(lane, priority, resources);
-            any |= self.transfers.confirm(priority, self.packets.taken(lane), resources);
+            let is_early = planted::is(Bug::DeliveredEarly);
+            let taken = if is_early { self.packets.acknowledged(lane) } else { self.packets.taken(lane) };
+            any |= self.transfers.confirm(priority, taken, resources);
         }
         any
     }
