@@ -21,7 +21,7 @@ use crate::confinement;
 use crate::drops::Cause;
 use crate::fabric::{Arrival, Content, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
-use crate::gather::{BATCH_FRAMES, Gatherer, Taken};
+use crate::gather::{BATCH_FRAMES, Gatherer, MERGED_BYTES_MAX, Taken};
 use crate::offload::{self, Descriptor, VnetHeader};
 use crate::order::{
     self, Answer, CarrierSettings, Confinement, ExchangeError, InterfaceId, Join, NewInterface, Order,
@@ -75,6 +75,8 @@ struct Paths {
     capture: Option<CaptureSender>,
     /// A buffer for one segment cut out of a superframe.
     segment: Box<[u8]>,
+    /// True if a long frame has passed in this turn.
+    carries_stream: bool,
 }
 
 /// Carries frames until the other end of `orders` is closed. `confinement` says what this process has given up, and
@@ -103,6 +105,7 @@ impl Carrier {
             fabric: None,
             capture: None,
             segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
+            carries_stream: false,
         };
         Ok(Self {
             orders,
@@ -138,6 +141,9 @@ impl Carrier {
                 tag => self.read_queue(tag, now_ms)?,
             }
         }
+        if std::mem::take(&mut self.paths.carries_stream) {
+            self.spin.abstain();
+        }
         self.announce();
         // Here as well as in `wait`: a loop that always has work may never sleep.
         self.paths.reconnect_when_due();
@@ -161,7 +167,7 @@ impl Carrier {
             std::thread::yield_now();
             let now = clock::cycles();
             if now.wrapping_sub(looked) > budget / 2 {
-                self.spin.give_way();
+                self.spin.abstain();
                 break;
             }
             if now.wrapping_sub(start) >= budget {
@@ -427,6 +433,7 @@ impl Paths {
     fn carry(&mut self, from: SwitchPortId, place: usize, packet: &mut [u8], now_ms: u64) -> bool {
         let Some(Some(tap_port)) = self.tap_ports.get_mut(from / 2) else { return true };
         let frame = packet.get(VnetHeader::BYTES..).unwrap_or_default();
+        self.carries_stream |= frame.len() > MERGED_BYTES_MAX;
         tap_port.sends(frame.len(), packet.get(1).is_some_and(|kind| *kind != offload::GSO_NONE));
         if frame.len() == FRAME_BYTES_MAX {
             tap_port.counts.drops.count(Cause::Long);
@@ -528,6 +535,7 @@ impl Paths {
     /// Delivers or drops a frame from another process. Nothing that the frame states about itself is trusted.
     fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
+        self.carries_stream |= arrival.content.len() > MERGED_BYTES_MAX;
         if let Some(capture) = &mut self.capture
             && !capture.send_copy(
                 arrival.port,

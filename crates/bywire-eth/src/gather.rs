@@ -21,7 +21,7 @@ pub const BATCH_FRAMES: usize = 64;
 /// Space for one header and frame.
 const PLACE_BYTES: usize = VnetHeader::BYTES + FRAME_BYTES_MAX;
 /// The longest frame that is merged. Merging saves system calls and costs one more copy of every byte.
-const MERGED_BYTES_MAX: usize = 16 * 1024;
+pub const MERGED_BYTES_MAX: usize = 16 * 1024;
 
 /// How reading a burst ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

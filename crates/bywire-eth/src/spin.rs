@@ -3,13 +3,14 @@
 //! Sleeping and waking costs several microseconds for each frame of a conversation. Polling occupies the core, which
 //! other programs may need. So the loop yields between two polls, and its polling time is bounded. It does not poll
 //! after several fruitless attempts. It also stops for a while after a yield has shown that another program needs the
-//! core for long.
+//! core for long, and after a long frame. A stream does not wait for an answer to each frame, and its ends need the
+//! cores (docs/performance.md).
 
 use std::time::Duration;
 
 use bywire_sys::clock;
 
-/// Waits without polling after another program needed the core.
+/// Waits without polling after another program needed the core, or after a long frame.
 const ABSTAIN: u32 = 64;
 /// Fruitless spins in a row after which the loop does not spin. A quick wake-up resets the count.
 const FRUITLESS_MAX: u32 = 4;
@@ -50,8 +51,8 @@ impl Spin {
         self.fruitless += 1;
     }
 
-    /// Notes that another program needed the core, and for long.
-    pub fn give_way(&mut self) {
+    /// Stops polling for a while: another program needs the core.
+    pub fn abstain(&mut self) {
         self.abstain = ABSTAIN;
     }
 
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(spin.budget_cycles(), 0, "an idle network");
         spin.woken_after(clock::cycles_in(Duration::from_micros(20)));
         assert!(spin.budget_cycles() > 0, "a conversation");
-        spin.give_way();
+        spin.abstain();
         let abstained = (0..1000).take_while(|_| spin.budget_cycles() == 0).count();
         assert_eq!(abstained, ABSTAIN as usize);
         assert_eq!(Spin::new(Duration::ZERO).budget_cycles(), 0);
