@@ -12,7 +12,7 @@ use super::{BATCH_BYTES, Connection, Content, PROBES_SHORT, State};
 
 /// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
 /// message.
-const LOW_BYTES_BESIDE_HIGH: u64 = 32 * 1024;
+const LOW_BYTES_BESIDE_HIGH: u64 = 16 * 1024;
 /// How long high bytes count as moving.
 const HIGH_RECENT_NS: u64 = 2_000_000;
 /// The least length of a piece of a lane that is cut for lack of room.
