@@ -1,5 +1,6 @@
-//! Other people's programs over `bywire eth up`, unmodified: DHCP and router advertisements, nc, ssh, mDNS. As root what
-//! is not there is installed; what would start a service of the whole machine is unpacked beside the tests instead.
+//! Unmodified programs of other projects over `bywire eth up`: DHCP and router advertisements, nc, ssh, mDNS. As root,
+//! missing programs are installed. A package that would start a service of the whole machine is unpacked beside the
+//! tests instead.
 
 mod packages;
 
@@ -25,7 +26,7 @@ impl Drop for Running {
     }
 }
 
-/// Two namespaces, blue with addresses and red without, joined for as long as this lives.
+/// Two namespaces, blue with addresses and red without, joined while this value lives.
 struct Stage {
     blue: Namespace,
     red: Namespace,
@@ -33,7 +34,7 @@ struct Stage {
     _up: Running,
 }
 
-/// Everything that a test needs, or nothing where this machine cannot, with the reason said.
+/// Everything that a test needs; `None`, with a message, if this machine lacks it.
 fn stage(programs: &[(&str, &str)]) -> Option<Stage> {
     if !packages::have(programs) {
         return None;
@@ -68,7 +69,7 @@ fn joined(blue: Namespace, red: Namespace) -> Stage {
 }
 
 impl Stage {
-    /// Gives red its address, where no program is to do that.
+    /// Gives red its address if no program is to do that.
     fn with_address(self) -> Self {
         for words in ["address add 10.77.0.2/24 dev by0", "route add 224.0.0.0/4 dev by0"] {
             let words: Vec<&str> = std::iter::once("ip").chain(words.split(' ')).collect();
@@ -78,7 +79,7 @@ impl Stage {
         self
     }
 
-    /// A file of its own.
+    /// A path in the test's directory.
     fn place(&self, name: &str) -> String {
         self.directory.path().join(name).display().to_string()
     }
@@ -88,7 +89,7 @@ fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
 
-/// Whom the services look for, and nobody else.
+/// The users that the services look for.
 const USERS: [(&str, &str); 3] = [
     (
         "passwd",
@@ -99,8 +100,8 @@ const USERS: [(&str, &str); 3] = [
     ("group", "root:x:0:\nsshd:x:65533:\navahi:x:65532:\n"),
 ];
 
-/// Starts a service inside, with files of its own in place of what the machine has: users, and what runs.
-/// Nothing where this machine cannot, with the reason said.
+/// Starts a service inside, with its own files in place of the machine's: users, and runtime files. `None`, with a
+/// message, if this machine cannot.
 fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running> {
     const PRIVATE_DIRECTORIES: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
          for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
@@ -141,7 +142,7 @@ fn inside(namespace: &Namespace, words: &[&str]) -> Command {
     command
 }
 
-/// Bytes that are told apart from each other wherever they are cut.
+/// Bytes that differ from each other wherever they are cut.
 fn noise(seed: u32, length_bytes: usize) -> Vec<u8> {
     let mut state = u64::from(seed) | 1 << 40;
     let words = std::iter::repeat_with(|| {
@@ -228,18 +229,18 @@ fn nc_transfers_a_file_each_way() {
         Running(command.spawn().expect("it runs"))
     };
     let nothing = || File::open("/dev/null").expect("nothing");
-    // Both ways at once it loses the end of a file now and then, over plain veth too.
+    // In both directions at once nc sometimes loses the end of a file, over plain veth too.
     for (seed, is_from_caller) in [(1, true), (2, false)] {
         let sent = noise(seed, FILE_BYTES);
         fs::write(stage.place("sent"), &sent).expect("written");
-        // Who sends says when that is all, who receives does not look at its input.
+        // The sender announces the end, and the receiver does not read its input.
         let (caller, listener) = if is_from_caller { ("-N", "-d") } else { ("-d", "-N") };
         let input = |option: &str| if option == "-N" { file("sent") } else { nothing() };
         let listening =
             run(&stage.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
         eventually("somebody listens", || {
             let output = inside(&stage.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
-            // Port 7000 in hexadecimal, from anybody, and the state for it.
+            // Port 7000 in hexadecimal, any remote address, and the state for it.
             String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
         });
         let calling = run(&stage.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
@@ -263,7 +264,7 @@ fn ssh(stage: &Stage, words: &[&str]) -> Command {
     command
 }
 
-/// An ssh server of this test alone, with keys of its own, that listens when this returns.
+/// An ssh server for this test, with its own keys. It listens when this returns.
 fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
     for key in ["host", "user"] {
         let place = stage.place(key);
@@ -308,7 +309,7 @@ fn ssh_runs_a_command_and_transfers_piped_bytes() {
     let mut piping = ssh(&stage, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
     let mut input = piping.stdin.take().expect("piped");
     let output = std::thread::scope(|scope| {
-        // What ends it early is told by its status.
+        // Its status shows an early end.
         scope.spawn(|| input.write_all(&sent).map(|()| drop(input)));
         piping.wait_with_output().expect("it ends")
     });
@@ -335,7 +336,7 @@ fn a_host_is_found_by_multicast_dns() {
     let stage = stage.with_address();
     let Some(_responder) = avahi(&stage, &service) else { return };
     eventually("the host that publishes itself", || {
-        // It scans until it is ended.
+        // It scans until it is killed.
         let output = inside(&stage.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
@@ -343,7 +344,7 @@ fn a_host_is_found_by_multicast_dns() {
             .any(|line| line.contains("+ blue-host [") && line.ends_with("]._workstation._tcp.local"))
             .then_some(())
     });
-    // Its address, asked for in our own words; from the service's own port the answer is for everybody to hear.
+    // Asks for its address in a separate packet. From the service's own port the answer would be a multicast.
     let group = Ipv4Addr::new(224, 0, 0, 251);
     let socket = stage.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
     socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");

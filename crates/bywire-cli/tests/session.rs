@@ -1,5 +1,5 @@
-//! A session that cannot go on: interrupted at any moment, or without room or place for what it measures. What was
-//! measured before is kept and can be read; nothing else is left.
+//! A session that cannot continue: interrupted at any moment, or without disk space or directory. Finished measurements
+//! are kept and can be read, and nothing else is left.
 
 mod processes;
 
@@ -14,11 +14,11 @@ use bywire_results::store;
 use processes::{bywire, eventually, processes_of};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sessions that are interrupted, and at most how late; a session of these cells takes a few seconds.
+/// Interrupted sessions, and the latest time of an interrupt. A session of these cells takes a few seconds.
 const INTERRUPTS: u64 = 20;
 const LATEST_MS: u64 = 4000;
 
-/// Whatever is interrupted has ended by then, on a machine that is busy with something else too.
+/// An interrupted session has ended within this time, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const SESSION: [&str; 6] = ["bench", "quick", "--time", "0.01", "--levels", "msg,unix,tcp"];
@@ -114,7 +114,7 @@ fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
 fn a_full_disk_during_a_session_keeps_finished_measurements() {
     let stage = tempfile::tempdir().unwrap();
     let place = stage.path().join("session");
-    // A limit for one file stands for the disk: the cells reach it long before the session's end.
+    // A file size limit stands for a full disk: the cells reach it long before the session's end.
     let output = limited(stage.path(), 32, &place);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let line = said(&output);
@@ -139,10 +139,10 @@ fn a_disk_that_is_full_from_the_start_is_reported_in_one_line() {
     assert!(!place.exists(), "an empty session is left");
 }
 
-/// A session whose files may have so many KiB each.
+/// A session with a file size limit in KiB.
 fn limited(stage: &Path, kilobytes: u32, place: &Path) -> Output {
     let mut shell = Command::new("sh");
-    // Units of 512 bytes; a signal would end the process where a disk fails the call.
+    // Units of 512 bytes. The signal is ignored, because a full disk only fails the call.
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", 2 * kilobytes);
     shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_bywire")]).args(SESSION).arg("--output").arg(place);
     shell.env("TMPDIR", stage).stdin(Stdio::null()).stdout(Stdio::null());
@@ -153,7 +153,7 @@ fn limited(stage: &Path, kilobytes: u32, place: &Path) -> Output {
 fn a_directory_removed_during_a_session_keeps_its_files() {
     let stage = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (stage.path().join("session"), stage.path().join("elsewhere"));
-    // Every pair is stored, and it is long before there are no more of them.
+    // Every pair is stored, and the session would last for long.
     let long = ["bench", "quick", "--time", "2", "--levels", "msg,unix,tcp", "--output"];
     let arguments = [&long[..], &[place.to_str().unwrap()]].concat();
     let running = bywire(stage.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();

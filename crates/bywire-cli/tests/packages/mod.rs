@@ -1,5 +1,5 @@
-//! Other people's programs, as Debian packages them. As root what is not there is installed; what would start a service of
-//! the whole machine is unpacked beside the tests instead.
+//! Programs of other projects, from Debian packages. As root, missing programs are installed. A package that would
+//! start a service of the whole machine is unpacked beside the tests instead.
 
 #![allow(dead_code)]
 
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Where packages put programs.
+/// Directories in which packages install programs.
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "usr/sbin"];
-/// … and PostgreSQL's, for each of its versions.
+/// PostgreSQL's directories, for each of its versions.
 const VERSIONS: (&str, &str) = ("usr/lib/postgresql", "bin");
 
-/// Is each of these programs there, or can be had? Else says what is not run.
+/// Whether each of these programs is installed or can be. Otherwise prints what is not run.
 pub fn have(programs: &[(&str, &str)]) -> bool {
     programs.iter().all(|(program, package)| {
         let found = is_there(program) || install(package) && is_there(program);
@@ -23,7 +23,7 @@ pub fn have(programs: &[(&str, &str)]) -> bool {
     })
 }
 
-/// What `./x test` has installed for the tests alone, if it could.
+/// What `./x test` has installed only for the tests, if it could.
 pub fn cached(path: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
@@ -36,7 +36,7 @@ fn is_there(program: &str) -> bool {
     look.status().is_ok_and(|status| status.success())
 }
 
-/// Packages are installed one after the other: the package manager lets nobody else in meanwhile.
+/// Packages are installed one after the other: the package manager holds a lock.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 const APT: &str = "apt-get install -qq -y --no-install-recommends";
@@ -45,7 +45,7 @@ fn install(package: &str) -> bool {
     apt(&format!("{APT} {package}"), &[])
 }
 
-/// Runs a script, as root, and once more after a look for newer packages if it fails.
+/// Runs a script as root. If it fails, updates the package lists and runs it again.
 fn apt(script: &str, arguments: &[&str]) -> bool {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let run = |script: &str| {
@@ -58,17 +58,17 @@ fn apt(script: &str, arguments: &[&str]) -> bool {
     rustix::process::geteuid().is_root() && (run(script) || run("apt-get update -qq") && run(script))
 }
 
-/// A program that comes with a service: where it is, and where its libraries are.
+/// A program that comes with a service: its path, and that of its libraries.
 pub struct Service {
     /// The program's file.
     pub program: PathBuf,
-    /// For `LD_LIBRARY_PATH`; empty where the machine has it installed.
+    /// For `LD_LIBRARY_PATH`; empty if the program is installed on the machine.
     pub libraries: PathBuf,
 }
 
 impl Service {
-    /// The program of a package that would start a service of the whole machine if it were installed: so it is unpacked
-    /// only, with whatever it depends on and is not there, and used from where it lies. Else says what is not run.
+    /// The program of a package that would start a service of the whole machine if it were installed. It is only
+    /// unpacked, with its missing dependencies, and used from there. Otherwise prints what is not run.
     pub fn find(program: &str, package: &str) -> Option<Self> {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
         let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));

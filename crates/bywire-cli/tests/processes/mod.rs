@@ -23,8 +23,8 @@ pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Shells start what is to run in their background with interrupts ignored, which everything inherits that it starts;
-/// unless it has a handler of its own, as this process has from now on.
+/// Shells start background commands with interrupts ignored, which their children inherit, unless a child sets a
+/// handler, as this process does from now on.
 fn heed_interrupts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! Chromium, which closes a sandbox around all but one of its processes, and keeps connections in that one.
+//! Chromium, which sandboxes all its processes but one, and keeps connections in that one.
 
 use std::fs;
 use std::process::Command;
@@ -10,13 +10,13 @@ use crate::{
     Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, port, row, said, start, text, write,
 };
 
-/// So many files a page asks for.
+/// The number of files that a page requests.
 const FILES: usize = 12;
 const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
-/// A browser with its sandboxes cannot be root's.
+/// A browser with its sandboxes cannot run as root.
 const USER: [&str; 7] =
     ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--inh-caps=-all"];
-/// The page says what it got, and of what length.
+/// The page shows what it got, and its length.
 const PAGE: &str = "<!doctype html><title>page</title><body><script>
 (async () => {
     const words = [];
@@ -30,17 +30,17 @@ const PAGE: &str = "<!doctype html><title>page</title><body><script>
 const OPTIONS: &str = "--headless --disable-gpu --no-first-run --disable-background-networking --disable-component-update \
     --disable-sync --disable-dev-shm-usage --virtual-time-budget=60000 --dump-dom";
 
-/// A command of a user who may have such sandboxes, or the same without root.
+/// A command of a user who may have such sandboxes, or, without root, of this user.
 fn of_user(fabric: &Fabric, words: &[&str]) -> Command {
     let words = if geteuid().is_root() { [&USER, words].concat() } else { words.to_vec() };
     let mut command = fabric.plain(&words);
     command.env("HOME", fabric.directory.path()).env("BYWIRE_SOCKETS_CALLS", "0");
-    // Root's own programs may be where nobody else looks.
+    // Root's own programs may be in directories that other users do not have.
     command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
     command
 }
 
-/// Is there a process for pages in this group, behind a filter?
+/// Whether this group has a renderer process behind a filter.
 fn has_filtered_renderer(group: u32) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.map(|process| process.path()).any(|process| {
@@ -56,7 +56,7 @@ fn has_filtered_renderer(group: u32) -> bool {
     })
 }
 
-/// What the page comes to that a server has, both run the same way, and whether a process for pages was behind a filter.
+/// The text of the page from a server that runs the same way, and whether a renderer was behind a filter.
 fn loaded(fabric: &Fabric, prefix: &[&str]) -> (String, bool) {
     let port = port();
     let serve = ["python3", "-c", SLOW_SERVER, &port.to_string(), &fabric.place("www")];
@@ -87,7 +87,7 @@ fn chromium_loads_a_page_over_carried_connections_and_keeps_its_sandboxes() {
     }
     let fabric = Fabric::new();
     if geteuid().is_root() {
-        // Whose the directory is, the programs are, or they would not trust it.
+        // The programs run as the owner of the directory: otherwise they would not trust it.
         said(fabric.plain(&["chown", "nobody:nogroup", &fabric.place("")]));
     }
     for words in [&["test", "-x", COMMAND][..], &["python3", "-c", ""]] {

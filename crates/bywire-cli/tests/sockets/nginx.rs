@@ -1,4 +1,4 @@
-//! nginx, its master and its workers, under load by wrk and asked by curl; behind itself as a proxy too.
+//! nginx, its master and its workers, under load by wrk and queried by curl; also as a proxy for itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ struct Nginx<'a> {
 }
 
 impl Nginx<'_> {
-    /// Writes the configuration; what it serves carries `mark` in a header.
+    /// Writes the configuration. Responses have `mark` in a header.
     fn configure(&self, user: &str, mark: &str) {
         let place = |name: &str| self.fabric.place(name);
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -59,10 +59,10 @@ impl Nginx<'_> {
         assert!(Command::new("kill").args(["-s", signal, pid.trim()]).status().expect("it runs").success());
     }
 
-    /// Long and short files over one connection, by a curl that is carried.
+    /// Long and short files on one connection, by a carried curl.
     fn fetch(&self, port: u16) {
         let url = |name: &str| format!("http://127.0.0.1:{port}/{name}");
-        // More requests than a connection needs to be worth it.
+        // More requests than needed for a connection to be carried.
         let names: Vec<&str> = std::iter::repeat_n("short", 30).chain(["long"; 3]).collect();
         let urls: Vec<String> = names.iter().map(|name| url(name)).collect();
         let mut words = vec!["curl", "-s", "-S", "--fail"];
@@ -110,7 +110,7 @@ fn nginx_serves_reloads_and_stops() {
     }
 }
 
-/// Whose the workers are, as nginx's configuration says it.
+/// The users of the workers, as nginx's configuration names them.
 fn users() -> Vec<String> {
     if !rustix::process::geteuid().is_root() {
         println!("not run: nginx's workers as another user than its master, as only root becomes one");
@@ -129,7 +129,7 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
     assert!(told.contains("Requests/sec") && !told.contains("Socket errors"), "{told}");
     assert!(!told.contains("Non-2xx"), "{told}");
     let carried = nginx.fabric.carried_ever();
-    // Those of workers that have become another user as well.
+    // Connections of workers that have changed their user too.
     assert!(carried >= 8, "{user} {carried} of 16 were carried: {}", nginx.fabric.status());
 
     let mut load = start(&mut nginx.load(2));
@@ -150,7 +150,7 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
 fn kill_a_worker(nginx: &Nginx) {
     let master = fs::read_to_string(nginx.fabric.place("pid")).expect("the master's number");
     let children = || said(nginx.fabric.plain(&["pgrep", "-P", master.trim()]));
-    // Those that were there before the reload go once their last connection has.
+    // The workers from before the reload exit after their last connection.
     let before = eventually("two workers", || Some(children()).filter(|now| now.lines().count() == 2));
     let mut load = start(&mut nginx.load(1));
     std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! OpenSSH's server, which closes a sandbox around each login, with `ssh`, `scp` and `rsync` over it.
+//! OpenSSH's server, which sandboxes each login, with `ssh`, `scp` and `rsync`.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use rustix::process::geteuid;
 use super::packages::have;
 use super::{Fabric, Running, SLOW_SERVER, await_listener, ended, eventually, port, row, start, text, write};
 
-/// Longer than any buffer on the way.
+/// Longer than any buffer on the path.
 const FILE_BYTES: usize = 20 << 20;
 
-/// A server for one test, with keys of its own.
+/// A server for one test, with its own keys.
 struct Server {
     fabric: Fabric,
     port: u16,
@@ -21,7 +21,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None`, said: it cannot be run here.
+    /// `None`, with a message: it cannot be run here.
     fn start(is_carried: bool) -> Option<Self> {
         if !geteuid().is_root() {
             println!("not run: OpenSSH's server logs in others as root alone");
@@ -42,7 +42,7 @@ impl Server {
                 ended(&mut fabric.plain(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &place]));
             assert!(made.status.success(), "{made:?}");
         }
-        // Where the unprivileged part of the server sees nothing; packages make it when the service starts.
+        // The empty directory of the server's unprivileged part. Packages make it when the service starts.
         fs::create_dir_all("/run/sshd").expect("a directory");
         let port = port();
         let settings = format!(
@@ -60,7 +60,7 @@ impl Server {
         Some(Self { fabric, port, is_carried, _running: running })
     }
 
-    /// What clients are told of themselves and of the server.
+    /// What clients need to know of themselves and of the server.
     fn options(&self) -> [String; 5] {
         [
             format!("-oIdentityFile={}", self.fabric.place("user")),
@@ -71,7 +71,7 @@ impl Server {
         ]
     }
 
-    /// A program on the server's way of carrying.
+    /// A program that is carried like the server.
     fn command(&self, words: &[&str]) -> Command {
         if self.is_carried { self.fabric.carried(words) } else { self.fabric.plain(words) }
     }
@@ -82,7 +82,7 @@ impl Server {
         self.command(&[&[program], &options[..], words].concat())
     }
 
-    /// It has come to a good end.
+    /// The command must succeed.
     fn goes(&self, command: &mut Command) -> Vec<u8> {
         let output = ended(command);
         let log = fs::read_to_string(self.fabric.place("log")).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// The server wants to be called by its whole name.
+/// The server must be called by its whole path.
 fn program(name: &str) -> String {
     let found =
         ["/usr/sbin", "/usr/bin", "/usr/local/sbin"].iter().map(|directory| Path::new(directory).join(name));
@@ -99,9 +99,9 @@ fn program(name: &str) -> String {
     found.display().to_string()
 }
 
-/// So many steps have an outcome each.
+/// The number of steps with an outcome.
 const STEPS: usize = 8 + LOGINS;
-/// So many logins at once.
+/// The number of simultaneous logins.
 const LOGINS: usize = 8;
 
 #[test]
@@ -130,7 +130,7 @@ fn commands_end_as_they_do(server: &Server) {
     let said =
         server.goes(&mut server.client("ssh", &["root@127.0.0.1", "echo $((6 * 7)); cat /proc/self/comm"]));
     assert_eq!(String::from_utf8_lossy(&said), "42\ncat\n");
-    // A command's end is the client's, and a terminal is one.
+    // The client exits with the command's status, and a terminal works.
     let failed = ended(&mut server.client("ssh", &["root@127.0.0.1", "exit 5"]));
     assert_eq!(failed.status.code(), Some(5), "{failed:?}");
     let said = server.goes(&mut server.client("ssh", &["-tt", "root@127.0.0.1", "tty"]));
@@ -152,14 +152,14 @@ fn files_arrive_whole(server: &Server, bytes: Vec<u8>) {
         let target = format!("root@127.0.0.1:{}", server.fabric.place("synced/"));
         server.goes(&mut server.command(&["rsync", "-ac", "-e", &shell, &from, &target]));
         assert!(fs::read(&synced).expect("a file") == fs::read(&from).expect("a file"), "round {round}");
-        // Once more with a change in the middle.
+        // Again with a change in the middle.
         let mut changed = bytes.clone();
         changed[FILE_BYTES / 2..][..1000].fill(b'!');
         write(&from, changed);
     }
 }
 
-/// Over a server that the tunnel ends at: what is in front of the tunnel and behind it are connections of their own.
+/// Through a server at which a tunnel ends: the tunnel has separate connections before and after it.
 fn files_come_through_a_tunnel(server: &Server) {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;

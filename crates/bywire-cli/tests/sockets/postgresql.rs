@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::packages::Service;
 use crate::{Fabric, await_listener, eventually, library, port, said, start};
 
-/// Whoever is root has to be somebody else for PostgreSQL.
+/// PostgreSQL refuses to run as root.
 const NOBODY: &str = "65534";
 
 struct PostgreSql<'a> {
@@ -24,7 +24,7 @@ impl PostgreSql<'_> {
         [prefix, words].concat()
     }
 
-    /// As somebody who may run the server, with the library and the command that lie where he can read them.
+    /// As a user who may run the server, with a copy of the library and the command that this user can read.
     fn command(&self, program: &str, words: &[&str], is_carried: bool) -> Command {
         let program = self.service.program.with_file_name(program).display().to_string();
         let bywire = self.fabric.place("bywire");
@@ -57,7 +57,7 @@ fn postgresql_serves_reloads_stops_and_is_killed() {
     let Some(service) = Service::find("postgres", "postgresql") else { return };
     let fabric = &Fabric::new();
     if rustix::process::geteuid().is_root() {
-        // The directory where programs meet has to be their user's own.
+        // The runtime directory must belong to the programs' user.
         let nobody: u32 = NOBODY.parse().expect("a number");
         chown(fabric.directory.path(), Some(nobody), Some(nobody)).expect("given away");
     }
@@ -97,7 +97,7 @@ fn serve(server: &PostgreSql, data: &str) {
     let status = server.status();
     assert!(status["carried_ever"].as_u64() >= Some(8), "{status}");
 
-    // A long answer, whose every byte is known.
+    // A long answer of known bytes.
     let query = "select string_agg(md5(n::text), '') from generate_series(1, 100000) n";
     let summed = format!("select md5(string) from ({query}) as t(string)");
     let due = server.client("psql", &["-At", "-c", &summed]);

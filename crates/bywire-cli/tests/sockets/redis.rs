@@ -52,7 +52,7 @@ impl Redis<'_> {
         self.command("redis-benchmark", words, true)
     }
 
-    /// Clients that the server has, the one who asks not counted.
+    /// The server's clients, except the one that asks.
     fn clients(&self) -> u64 {
         let told = self.ask(&["info", "clients"]);
         let line = told.lines().find_map(|line| line.strip_prefix("connected_clients:"));
@@ -84,7 +84,7 @@ fn redis_serves_forks_stops_and_is_killed() {
     let mut load = start(&mut redis.load(&["-q", "-n", "100000000", "-c", "5", "-t", "get"]));
     eventually("clients of the second server", || (redis.clients() >= 5).then_some(()));
     server.signal("KILL");
-    // Its server is gone: whatever it makes of that, it does not wait for ever.
+    // Its server is gone. Whatever the client does then, it does not wait forever.
     load.end("the clients of a killed server end");
     eventually("both are forgotten", || (fabric.status()["processes"] == 0).then_some(()));
 }

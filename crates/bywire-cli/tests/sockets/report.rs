@@ -1,4 +1,4 @@
-//! What `bywire run --explain`, `BYWIRE_LOG` and `bywire status` tell.
+//! The reports of `bywire run --explain`, `BYWIRE_LOG` and `bywire status`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
     );
     assert!(told.contains(&format!("to 127.0.0.1:{port}: ")) && told.contains("in memory"), "{told}");
 
-    // The log that was asked for stays, and another run tells of itself alone.
+    // The requested log stays, and another run reports only itself.
     assert!(fs::read_to_string(&log).expect("a log").contains(" carried 127.0.0.1:"));
     let closed = ended(&mut fabric.plain(&[&bywire[..], &["curl", "-s", "http://127.0.0.1:1/"]].concat()));
     assert_eq!(closed.status.code(), Some(7), "curl's own: {closed:?}");
@@ -48,11 +48,11 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
 
     let killed = ended(&mut fabric.plain(&[&bywire[..], &["sh", "-c", "kill -9 $$"]].concat()));
     assert_eq!(killed.status.signal(), Some(9));
-    // What it is sent reaches the program, which ends as it likes.
+    // Signals to it reach the program, which exits as it chooses.
     let ends = ["sh", "-c", "trap 'exit 3' USR1 INT; kill -USR1 $PPID; while :; do sleep 0.1; done"];
     let told = ended(&mut fabric.plain(&[&bywire[..], &ends].concat()));
     assert_eq!(told.status.code(), Some(3), "{told:?}");
-    // Nothing is said unless it is asked for.
+    // Nothing is printed without the option.
     let silent = ended(&mut fabric.carried(&["curl", "-s", "-o", "/dev/null", &url]));
     assert!(silent.status.success() && silent.stderr.is_empty(), "{silent:?}");
 }
@@ -92,7 +92,7 @@ fn an_end_that_saw_a_reset_is_reported_too() {
     }
     let fabric = Fabric::new();
     let port = port();
-    // It answers, and then closes with bytes unread.
+    // It answers, and then closes with unread bytes.
     let server = format!(
         "import socket\nl=socket.create_server(('127.0.0.1',{port}))\nc=l.accept()[0]\n\
          for _ in range(200): c.sendall(c.recv(100))\nc.close()\nl.accept()"
@@ -111,7 +111,7 @@ fn an_end_that_saw_a_reset_is_reported_too() {
     assert!(told.status.success() && said.contains(" bytes sent, "), "{said}");
 }
 
-/// A program for the kernel alone, which ends with 0: headers of the ELF format, and three instructions.
+/// A program without the C library that exits with 0: ELF headers, and three instructions.
 fn static_program() -> Vec<u8> {
     let words = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
     let start = 0x40_0000;
@@ -119,7 +119,7 @@ fn static_program() -> Vec<u8> {
         b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec(),
         words(&[start + 120, 64, 0]),
         b"\0\0\0\0\x40\0\x38\0\x01\0\0\0\0\0\0\0".to_vec(),
-        // To be loaded, to be read and run.
+        // Loadable, readable and executable.
         words(&[1 | 5 << 32, 0, start, start, 129, 129, 4096]),
         // exit(0)
         b"\xb8\x3c\0\0\0\x31\xff\x0f\x05".to_vec(),
@@ -142,13 +142,14 @@ fn a_program_that_never_loads_the_library_is_reported_with_the_reason() {
     };
     let said = explained(&[&program]);
     assert!(said.contains("never loaded") && said.contains("linked statically"), "{said}");
-    // One that is started by another is not told: the first one had the library.
+    // A program that is started by another one is not reported: the first one had the library.
     let said = explained(&["sh", "-c", &format!("{program}; true")]);
     assert!(said.contains("0 of this program's ends of connections were carried, 0 were not"), "{said}");
     assert_eq!(explained_places(&fabric), Vec::<String>::new());
 }
 
-/// A program in Go that uses the C library, as those with a resolver or a database of C's do, and calls the kernel by itself.
+/// A program in Go that uses the C library, for instance for its resolver or a database, and makes system calls by
+/// itself.
 const GO: &str = r#"package main
 
 import "C"
@@ -194,7 +195,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     build.env("CGO_ENABLED", "1").env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
     let built = ended(&mut build);
     assert!(built.status.success(), "{built:?}");
-    // By itself, and by another program.
+    // Directly, and through another program.
     for words in [&[program.as_str()][..], &["sh", "-c", &format!("{program}; exit $?")]] {
         let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
         let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
@@ -209,7 +210,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     assert_eq!(fabric.status()["not_carried"]["Go"], 2);
 }
 
-/// What `--explain` has in its user's directory.
+/// The directories of `--explain` in its user's directory.
 fn explained_places(fabric: &Fabric) -> Vec<String> {
     let names = |path: &Path| {
         let entries = fs::read_dir(path).expect("ours").flatten();
@@ -220,7 +221,7 @@ fn explained_places(fabric: &Fabric) -> Vec<String> {
     names(&root.join(own)).into_iter().filter(|name| name.starts_with("explain")).collect()
 }
 
-/// All that was started has ended, but for the service.
+/// Waits until all programs have ended, except the service.
 fn await_the_end(fabric: &Fabric) {
     let is_service = |command: &String| command.contains("__pairing");
     eventually("all have ended", || {
@@ -233,7 +234,7 @@ fn a_program_that_starts_after_the_report_leaves_nothing() {
     let fabric = Fabric::new();
     let gate = fabric.place("gate");
     assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
-    // The brackets' shell lives on, and starts another program.
+    // The subshell outlives the others, and starts another program.
     let late = format!("(read word < {gate}; ls; true) > /dev/null 2>&1 < /dev/null & true");
     let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--", "sh", "-c", &late];
     let told = ended(&mut fabric.plain(&words));
@@ -342,7 +343,7 @@ fn an_unusable_runtime_directory_is_reported_with_advice() {
         output.status.success() && said.contains(&long) && said.contains("set BYWIRE_RUNTIME_DIR"),
         "{said}"
     );
-    // Nothing can be made in the last one, as in what is mounted to be read.
+    // Nothing can be made in the last one, as in a read-only mount.
     for place in [&fabric.place("no/such/directory"), &file, &open, "/proc/sys"] {
         for words in [&["run", "--", "true"][..], &["status"], &["status", "--json"]] {
             let words = [&[env!("CARGO_BIN_EXE_bywire")], words].concat();
@@ -374,7 +375,7 @@ fn status_says_that_there_is_no_service() {
     assert_eq!(said, "bywire: no pairing service runs: `bywire run` starts one\n");
     let (code, told, _) = status(&["--json"], None);
     assert_eq!((code, told.as_str()), (Some(1), "{\"node\":null,\"service\":\"absent\"}\n"));
-    // A place that is named wrongly is told, also where one's own service answers.
+    // A path that is named wrongly is reported, even if the user's own service answers.
     let place = fabric.place("nowhere");
     let (_, _, said) = status(&[], Some(&place));
     let wanted =

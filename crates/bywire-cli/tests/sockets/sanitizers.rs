@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 use super::packages::have;
 use super::{Fabric, await_listener, ended, port, row, start};
 
-/// What gcc links by default is a library that has to be the first one; clang links it into the program.
+/// gcc links a shared runtime by default, which must be the first library; clang links the runtime into the program.
 const ADDRESS: [&[&str]; 2] = [&["-fsanitize=address"], &["-fsanitize=address", "-static-libasan"]];
 
-/// `sanitized.c`, built with these options in a place of its own; `None`, said: it cannot be built here.
+/// `sanitized.c`, built with these options in its own directory; `None`, with a message: it cannot be built here.
 fn built(fabric: &Fabric, options: &[&str]) -> Option<String> {
     if !have(&[("gcc", "gcc")]) {
         return None;
@@ -28,7 +28,8 @@ fn built(fabric: &Fabric, options: &[&str]) -> Option<String> {
     Some(program)
 }
 
-/// Serves with one process, started by `way`, what `role` asks in another: how that one ended, and what was carried.
+/// Serves with one process, started by `way`, the requests of another process in `role`. Returns that one's output, and
+/// the number of carried connections.
 fn run(way: &[&str], role: &[&str], is_carried: bool) -> (Output, u64) {
     let fabric = Fabric::new();
     let port = port();
@@ -44,7 +45,7 @@ fn run(way: &[&str], role: &[&str], is_carried: bool) -> (Output, u64) {
     (client, if is_carried { fabric.carried_ever() } else { 0 })
 }
 
-/// gcc's version, for the row of these tests.
+/// gcc's version, for the table row of these tests.
 fn version() -> String {
     let told = ended(Command::new("gcc").arg("-dumpfullversion"));
     format!("gcc {}", String::from_utf8_lossy(&told.stdout).trim())
@@ -55,7 +56,7 @@ fn address_sanitizer_programs_are_carried_however_they_are_linked_and_started() 
     let workshop = Fabric::new();
     for options in ADDRESS {
         let Some(program) = built(&workshop, options) else { return };
-        // Started by itself, and by another program, which has options of its own for it.
+        // Directly, and through another program, which sets options for it.
         let by_shell = format!("ASAN_OPTIONS=detect_leaks=0 {program} \"$@\"; exit $?");
         for way in [&[program.as_str()][..], &["sh", "-c", &by_shell, "sh"]] {
             for is_carried in [false, true] {

@@ -1,4 +1,4 @@
-//! One service for the whole machine, from outside: named, handed over by systemd, and an installation that is moved.
+//! One service for the whole machine, from outside: named, passed on by systemd, and an installation that is moved.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,13 +15,13 @@ use crate::{
 const FILE_BYTES: usize = 300_000;
 const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
 
-/// Files are fetched over connections that `prefix` is before on both sides: how many were carried.
+/// Fetches files with `bywire run` on both sides. Returns the number of carried connections.
 fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
     write(fabric.place("file"), text(5, FILE_BYTES));
     let port = port();
     let run = |words: &[&str]| {
         let mut command = fabric.plain(&[&[bywire, "run", "--"], words].concat());
-        // It finds its own.
+        // The library is found beside the command.
         command.env("BYWIRE_PAIRING", socket).env_remove("BYWIRE_SOCKETS_LIBRARY");
         if bywire == COMMAND {
             command.env("BYWIRE_SOCKETS_LIBRARY", library());
@@ -40,7 +40,7 @@ fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
     status["carried_ever"].as_u64().expect("a number")
 }
 
-/// Waits until a service says that it listens.
+/// Waits until a service reports that it listens.
 fn ready(command: &mut Command) -> Running {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut said = BufReader::new(child.stdout.take().expect("piped"));
@@ -65,7 +65,7 @@ fn a_named_service_is_used_and_no_other_is_started() {
     }
     let fabric = Fabric::new();
     let socket = fabric.place("machine");
-    // Nobody is there: it is said, and everything is TCP.
+    // No service: that is reported, and everything is TCP.
     let alone = ended(fabric.carried(&["true"]).env("BYWIRE_PAIRING", &socket));
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(
@@ -85,7 +85,7 @@ fn a_named_service_is_used_and_no_other_is_started() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(2) && said.contains("is there already"), "{said}");
     assert_eq!(fs::read_to_string(&file).expect("still there"), "precious");
-    // Who wants none has one's own.
+    // An empty value selects the user's own service.
     assert_eq!(fetched(&fabric, COMMAND, ""), 1);
     assert_eq!(own_services(&fabric).len(), 1);
 }
@@ -97,7 +97,7 @@ fn systemd_passes_the_socket_to_the_service_and_keeps_it() {
     }
     let fabric = Fabric::new();
     let socket = fabric.place("machine");
-    // What systemd does for a unit with a socket of packets.
+    // What systemd does for a unit with a packet socket.
     let hand_over = "import os, socket, sys\n\
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(sys.argv[1]); s.listen(64)\n\
         os.set_inheritable(s.fileno(), True)\n\
@@ -139,8 +139,8 @@ fn settings_and_directories_that_others_can_change_are_refused() {
     }
 }
 
-/// A container as far as namespaces and a root directory of its own make one: it shares its network, what is said to be
-/// mounted, and the programs of this machine. `$4` is what becomes of the environment.
+/// A container made of namespaces and a root directory: it shares its network, the given mounts, and the programs of
+/// this machine. `$4` changes the environment.
 const CONTAINER: &str = "root=$1 shared=$2 prefix=$3 place=$4; shift 4; mount -t tmpfs tmpfs \"$root\"
     for name in usr bin sbin lib lib64 etc dev; do
         if [ -L /$name ]; then cp -P /$name \"$root/\"
@@ -179,7 +179,7 @@ fn containers_of_one_network_are_carried_through_a_shared_directory() {
         )
     };
     let _service = ready(&mut fabric.plain(&[COMMAND, "pair", "--socket", &format!("{shared}/machine")]));
-    // By a runtime directory, in which the first one starts the service; and by the host's service.
+    // Through a runtime directory, in which the first one starts the service, and through the host's service.
     for (place, asked) in [
         ("BYWIRE_RUNTIME_DIR=/run/shared", ["BYWIRE_RUNTIME_DIR", &shared]),
         ("BYWIRE_PAIRING=/run/shared/machine", ["BYWIRE_PAIRING", &format!("{shared}/machine")]),
@@ -204,7 +204,7 @@ fn containers_of_one_network_are_carried_through_a_shared_directory() {
     );
 }
 
-/// Both units, with our own program in them.
+/// Both units, with the program of this build.
 const UNITS: [(&str, &str); 2] = [
     ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
     ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
@@ -239,7 +239,7 @@ fn an_installation_finds_its_own_files() {
     };
     let fabric = Fabric::new();
     let prefix = fabric.place("prefix");
-    // What cargo would build for release; the library lies beside the command there.
+    // The files of a release build; the library is beside the command.
     let built = fabric.place("built");
     fs::create_dir(&built).expect("made");
     fs::copy(COMMAND, format!("{built}/bywire")).expect("copied");

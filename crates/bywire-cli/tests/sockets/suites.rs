@@ -1,4 +1,4 @@
-//! Other projects' own tests: what passes over plain sockets passes over carried ones, test by test.
+//! Test suites of other projects: a test that passes over plain sockets passes over carried ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,13 +28,13 @@ const SUITES: [(&str, &[&str]); 3] = [
     ),
     ("test_socketserver", &[]),
 ];
-/// The same in quick ones.
+/// Modules that run quickly as a whole.
 const WHOLE: [&str; 4] = ["test_httplib", "test_epoll", "test_select", "test_telnetlib"];
 
-/// So often is run once more what was lost.
+/// How often a lost test is repeated.
 const AGAIN: usize = 3;
 
-/// Tests of these that passed, and those that did not.
+/// The tests of these that passed, and those that did not.
 fn run(fabric: &Fabric, python: &str, words: &[&str], is_carried: bool) -> [BTreeSet<String>; 2] {
     let words = [&[python, "-m", "test", "-v", "-u", "network"], words].concat();
     let mut command = if is_carried { fabric.carried(&words) } else { fabric.plain(&words) };
@@ -70,11 +70,11 @@ fn pythons_own_tests_pass_over_carried_connections() {
     });
     let mut compared = 0;
     for words in chosen.into_iter().chain([WHOLE.to_vec()]) {
-        // In turn: tests that measure time fail beside others.
+        // One after the other: tests that measure time fail beside others.
         let [passed_plain, failed_plain] = run(&fabric, python, &words, false);
         let [passed, failed] = run(&fabric, python, &words, true);
         let mut lost: BTreeSet<_> = passed_plain.difference(&passed).cloned().collect();
-        // What fails by itself on a busy machine says nothing; the same test, lost each time, does.
+        // A single failure on a busy machine means nothing. A test that fails each time counts.
         for _ in 0..AGAIN {
             if lost.is_empty() {
                 break;
@@ -92,22 +92,23 @@ fn pythons_own_tests_pass_over_carried_connections() {
     assert!(status["carried_ever"].as_u64() >= Some(20), "{status}");
 }
 
-/// A suite of a Python package, of which `benches/suites` runs all: what moves bytes over TCP, and takes seconds.
+/// The suite of a Python package, reduced to tests that move bytes over TCP and take seconds. `benches/suites` runs all
+/// of it.
 struct Suite {
     name: &'static str,
-    /// Where it is run, below the packages of `./x test`.
+    /// Its directory, below the packages of `./x test`.
     place: &'static str,
-    /// The module that runs it, and its words.
+    /// The module that runs it, and its arguments.
     words: Vec<&'static str>,
-    /// So many tests pass at least.
+    /// The minimum number of tests that pass.
     passed_min: usize,
-    /// So many connections are carried at least.
+    /// The minimum number of carried connections.
     carried_min: u64,
 }
 
 const PYTEST: [&str; 5] = ["pytest", "-q", "-p", "no:cacheprovider", "--timeout=60"];
 
-/// Outcomes of a suite's tests, by their names.
+/// The outcomes of a suite's tests, by name.
 fn outcomes(fabric: &Fabric, suite: &Suite, packages: &Path, is_carried: bool) -> BTreeMap<String, String> {
     let python = packages.join("bin/python").display().to_string();
     let runner = format!("{}/tests/sockets/outcomes.py", env!("CARGO_MANIFEST_DIR"));
@@ -123,7 +124,7 @@ fn outcomes(fabric: &Fabric, suite: &Suite, packages: &Path, is_carried: bool) -
         .unwrap_or_else(|error| panic!("{} told nothing: {error}: {output:?}", suite.name));
     let mut outcomes = BTreeMap::new();
     for (outcome, name) in told.lines().filter_map(|line| line.split_once(' ')) {
-        // A test with parts has failed if one of them has.
+        // A test with several parts has failed if one of them has.
         let known = outcomes.entry(name.to_owned()).or_insert_with(|| outcome.to_owned());
         if outcome == "failed" {
             outcome.clone_into(known);
@@ -132,7 +133,7 @@ fn outcomes(fabric: &Fabric, suite: &Suite, packages: &Path, is_carried: bool) -
     outcomes
 }
 
-/// Those that passed plain and did not carried.
+/// Tests that passed plain and failed carried.
 fn lost(plain: &BTreeMap<String, String>, carried: &BTreeMap<String, String>) -> Vec<String> {
     let is_lost =
         |(name, outcome): &(&String, &String)| *outcome == "passed" && carried.get(*name) != Some(*outcome);
@@ -149,7 +150,7 @@ fn passes_carried(suite: &Suite) {
     let plain = outcomes(&fabric, suite, &packages, false);
     let mut carried = outcomes(&fabric, suite, &packages, true);
     let passed = plain.values().filter(|outcome| *outcome == "passed").count();
-    // What fails by itself on a busy machine says nothing; the same test, lost each time, does.
+    // A single failure on a busy machine means nothing. A test that fails each time counts.
     for _ in 0..AGAIN {
         if lost(&plain, &carried).is_empty() {
             break;
