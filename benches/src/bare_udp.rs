@@ -4,9 +4,7 @@
 //! or bare. Long messages leave in batches that the kernel cuts, and their payload is written, copied once into the batch
 //! and once out of it, and read.
 
-use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,8 +17,8 @@ use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::pin;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, SendError, UdpSocket};
 
-use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
+use crate::rival_pair;
 
 /// The first argument of a process that plays an end.
 pub const END: &str = "__bare_udp";
@@ -47,6 +45,24 @@ pub enum What {
     Latency,
     /// The rate of messages of 1 MiB.
     Bulk,
+    /// The rate of the same packets, whose payload nobody writes, copies or reads.
+    Packets,
+    /// The same, with a system call for each packet sent.
+    OneByOne,
+}
+
+impl What {
+    const ALL: [Self; 4] = [Self::Latency, Self::Bulk, Self::Packets, Self::OneByOne];
+
+    /// Its name between processes.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bulk => "bulk",
+            Self::Packets => "packets",
+            Self::OneByOne => "one-by-one",
+        }
+    }
 }
 
 /// Seals and opens packets, or leaves them as they are.
@@ -109,6 +125,7 @@ struct End {
     protection: Protection,
     buffer: Vec<u8>,
     number: u64,
+    what: What,
 }
 
 impl End {
@@ -182,7 +199,9 @@ impl End {
         let (mut message, mut writer) = (vec![0; MESSAGE_BYTES], Writer::default());
         let (started, mut sent, mut taken) = (Instant::now(), 0u64, 0u64);
         while started.elapsed() < duration {
-            writer.fill(&mut message, Mark::new(Kind::Data, 0));
+            if self.what == What::Bulk {
+                writer.fill(&mut message, Mark::new(Kind::Data, 0));
+            }
             let mut left = &message[..];
             while !left.is_empty() {
                 let mut filled = 0;
@@ -190,19 +209,14 @@ impl End {
                     let (now, later) = left.split_at(left.len().min(body_bytes));
                     let packet =
                         &mut batch[filled..filled + HEADER_BYTES + now.len() + self.protection.tag_bytes()];
-                    packet[HEADER_BYTES..HEADER_BYTES + now.len()].copy_from_slice(now);
+                    if self.what == What::Bulk {
+                        packet[HEADER_BYTES..HEADER_BYTES + now.len()].copy_from_slice(now);
+                    }
                     self.number += 1;
                     self.protection.finish(packet, self.number)?;
                     (filled, left, sent) = (filled + packet.len(), later, sent + now.len() as u64);
                 }
-                let mut left = &batch[..filled];
-                while !left.is_empty() {
-                    match self.socket.send_batch(None, left, PACKET_BYTES) {
-                        Ok(bytes) => left = &left[bytes..],
-                        Err(SendError::Full) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
+                self.send_packets(&batch[..filled])?;
                 while sent - taken > WINDOW_BYTES {
                     taken = self.word()?;
                 }
@@ -214,6 +228,21 @@ impl End {
         let rate = taken as f64 / started.elapsed().as_secs_f64();
         self.send_short(0)?;
         Ok(rate)
+    }
+
+    fn send_packets(&self, mut left: &[u8]) -> Result<()> {
+        while let Some(first) = left.chunks(PACKET_BYTES).next() {
+            let sent = match self.what {
+                What::OneByOne => self.socket.send(None, first).map(|()| first.len()),
+                _ => self.socket.send_batch(None, left, PACKET_BYTES),
+            };
+            match sent {
+                Ok(bytes) => left = &left[bytes..],
+                Err(SendError::Full) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn receive_long(&mut self) -> Result<()> {
@@ -229,10 +258,14 @@ impl End {
                     return Ok(());
                 }
                 ensure!(filled + body.len() <= MESSAGE_BYTES, "packets were lost");
-                message[filled..filled + body.len()].copy_from_slice(body);
+                if self.what == What::Bulk {
+                    message[filled..filled + body.len()].copy_from_slice(body);
+                }
                 (filled, taken) = (filled + body.len(), taken + body.len() as u64);
                 if filled == MESSAGE_BYTES {
-                    sum = sum.wrapping_add(reader.read(&message)?.sum);
+                    if self.what == What::Bulk {
+                        sum = sum.wrapping_add(reader.read(&message)?.sum);
+                    }
                     filled = 0;
                 }
                 rest = behind;
@@ -266,13 +299,15 @@ pub fn play(words: &[String]) -> Result<()> {
     socket.join_received();
     socket.connect(peer.parse()?)?;
     let protection = Protection::new(sealed == "sealed")?;
-    let mut end = End { socket, protection, buffer: vec![0; RECEIVE_BYTES], number: 0 };
+    let known = What::ALL.into_iter().find(|known| known.word() == what);
+    let what = known.with_context(|| format!("bare UDP does nothing that is called {what}"))?;
+    let mut end = End { socket, protection, buffer: vec![0; RECEIVE_BYTES], number: 0, what };
     if role == "target" {
         println!("ready");
-        return if what == "bulk" { end.receive_long() } else { end.answer() };
+        return if what == What::Latency { end.answer() } else { end.receive_long() };
     }
     let duration = Duration::from_secs_f64(seconds.parse()?);
-    println!("{}", if what == "bulk" { end.send_long(duration)? } else { end.ask(duration)? });
+    println!("{}", if what == What::Latency { end.ask(duration)? } else { end.send_long(duration)? });
     Ok(())
 }
 
@@ -300,20 +335,16 @@ fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -
     };
     let ports = (7400, 7401);
     let (source, target) = (address(&namespaces.source, ports.0), address(&namespaces.target, ports.1));
-    let start = |role: &str, core: u32, own: &str, peer: &str| -> Result<ChildGuard> {
-        let namespace = if role == "source" { &namespaces.source } else { &namespaces.target };
-        let mut command = Command::new("/proc/self/exe");
-        let what = if what == What::Bulk { "bulk" } else { "latency" };
+    let words = |role: &str, core: u32, own: &str, peer: &str| {
         let sealed = if is_sealed { "sealed" } else { "bare" };
-        command.args([END, role, what, sealed, &seconds.to_string(), &core.to_string(), own, peer]);
-        namespace.enter(&mut command)?;
-        Ok(ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?))
+        let words = [END, role, what.word(), sealed, &seconds.to_string(), &core.to_string(), own, peer];
+        words.map(str::to_owned).to_vec()
     };
-    let mut answering = start("target", target_core, &target, &source)?;
-    let said = answering.0.stdout.take().context("the target has no output")?;
-    let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the target of a bare loop has not begun");
-    let printed = start("source", source_core, &source, &target)?.printed("the bare loop", timeout)?;
+    let printed = rival_pair::ends(
+        namespaces,
+        words("target", target_core, &target, &source),
+        |_ready| words("source", source_core, &source, &target),
+        timeout,
+    )?;
     Ok(printed.trim().parse()?)
 }

@@ -105,6 +105,11 @@ impl Contest {
         self.entries.push(Entry { contestant, failures, blocks_disturbed: 0, blocks: 0, series: Vec::new() });
     }
 
+    /// Leaves out every contestant whose name is not kept.
+    pub fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.entries.retain(|entry| is_kept(&entry.contestant.name));
+    }
+
     /// Runs this many rounds, or fewer if interrupted. Reports its progress on standard error.
     pub fn run(&mut self, rounds: u32) {
         let started = Instant::now();

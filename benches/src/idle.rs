@@ -73,8 +73,11 @@ fn watch() -> Result<f64> {
     Ok((cpu_ns(idler.0.id())? - before_ns) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// What all threads of a process have spent so far.
-fn cpu_ns(process: u32) -> Result<u64> {
+/// What all threads of a process have spent so far, in ns.
+///
+/// # Errors
+/// No such process, or a kernel without the account.
+pub fn cpu_ns(process: u32) -> Result<u64> {
     let mut total = 0;
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let account = fs::read_to_string(thread?.path().join("schedstat"))

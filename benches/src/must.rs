@@ -142,7 +142,7 @@ impl Basis {
 
     /// Why there is no figure.
     fn reason(self, contest: &Contest) -> String {
-        self.contestants().iter().find_map(|name| contest.reason(name)).unwrap_or("interrupted").to_owned()
+        self.contestants().iter().find_map(|name| contest.reason(name)).unwrap_or("not taken").to_owned()
     }
 
     /// Those whose series it is made of.
@@ -154,6 +154,11 @@ impl Basis {
         };
         let endings = [
             " mean",
+            " p99.9",
+            " cold",
+            " warm",
+            " memory",
+            " CPU",
             " short messages",
             " messages",
             " demand",

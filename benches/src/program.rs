@@ -18,6 +18,9 @@ pub struct Arguments {
     /// Measuring time of one pair of Bywire's
     #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
     time: f64,
+    /// Take only what has one of these in its name
+    #[arg(long, value_name = "PART,…", value_delimiter = ',')]
+    only: Vec<String>,
     /// Write the tables to a file as well
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -35,6 +38,9 @@ impl Arguments {
     ) -> Result<()> {
         interrupt::arm()?;
         let mut contest = contestants(self.time);
+        if !self.only.is_empty() {
+            contest.retain(|name| self.only.iter().any(|part| name.contains(part)));
+        }
         contest.run(self.rounds);
         let page = page(&contest);
         print!("{page}");

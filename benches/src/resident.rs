@@ -110,7 +110,11 @@ fn resident_bytes(mode: Mode) -> Result<f64> {
     Ok(proportional_bytes(server.0.id())? + proportional_bytes(client.0.id())?)
 }
 
-fn proportional_bytes(process: u32) -> Result<f64> {
+/// The proportional set size of a process.
+///
+/// # Errors
+/// No such process.
+pub fn proportional_bytes(process: u32) -> Result<f64> {
     let account = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let line = account.lines().find_map(|line| line.strip_prefix("Pss:"));
     let kib = line.and_then(|line| line.split_whitespace().next()).context("no account of memory")?;

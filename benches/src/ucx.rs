@@ -1,26 +1,21 @@
-//! UCX's own `ucx_perftest` over shared memory, two pinned processes at a time.
+//! UCX's own `ucx_perftest`, two pinned processes at a time.
 
-use std::fs;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_measure::pin;
 
-use crate::child_guard::ChildGuard;
 use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::rival_pair::Place;
 
 /// A ping-pong by tag matching: `name` is the median half-RTT in ns, `name mean` the mean.
 ///
 /// # Errors
 /// UCX is not installed.
-pub fn latency(name: &str, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+pub fn latency(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
     let series = name.to_owned();
-    contestant(name, "tag_lat", size_bytes, iterations, move |figures| {
+    contestant(name, place, "tag_lat", size_bytes, iterations, move |figures| {
         Ok(vec![
             (series.clone(), 1e3 * column(figures, "50.0_percentile_lat")?),
             (format!("{series} mean"), 1e3 * column(figures, "overall_lat")?),
@@ -33,9 +28,9 @@ pub fn latency(name: &str, size_bytes: u64, iterations: u64) -> Result<Contestan
 ///
 /// # Errors
 /// UCX is not installed.
-pub fn stream(name: &str, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+pub fn stream(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
     let series = name.to_owned();
-    contestant(name, "tag_bw", size_bytes, iterations, move |figures| {
+    contestant(name, place, "tag_bw", size_bytes, iterations, move |figures| {
         let messages = column(figures, "overall_mr")?;
         let mut values = vec![(series.clone(), messages * size_bytes as f64)];
         if size_bytes <= SHORT_BYTES {
@@ -50,60 +45,39 @@ type Figures = Vec<(String, f64)>;
 
 fn contestant(
     name: &str,
+    place: &Place,
     test: &'static str,
     size_bytes: u64,
     iterations: u64,
     values: impl Fn(&Figures) -> Result<Vec<(String, f64)>> + 'static,
 ) -> Result<Contestant> {
     let found = Command::new("ucx_perftest").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    found
-        .context("ucx_perftest is not installed: benches/rivals installs it, or apt-get install ucx-utils")?;
-    let (source, target) = pin::two_cores();
+    found.context("ucx_perftest is not installed: run apt-get install ucx-utils")?;
+    let transports = if place.is_wire() { "tcp" } else { "posix,cma" };
+    let warmup = (iterations / 10).to_string();
+    let (size, count) = (size_bytes.to_string(), iterations.to_string());
+    let place = place.clone();
     Ok(Contestant {
         name: name.to_owned(),
-        command: format!("UCX_TLS=posix,cma ucx_perftest HOST -t {test} -s {size_bytes} -n {iterations} -v"),
+        command: format!(
+            "UCX_TLS={transports} ucx_perftest HOST -t {test} -s {size_bytes} -n {iterations} -w {warmup} -v"
+        ),
         take: Box::new(move || {
-            let printed = run(test, size_bytes, iterations, source, target)?;
+            // Somebody could take the port in between; then this pair fails and says so.
+            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            let number = port.to_string();
+            let start = |arguments: &[&str]| {
+                let mut command = Command::new("ucx_perftest");
+                command.args(arguments).args(["-p", &number]);
+                command.env("UCX_TLS", transports).env("UCX_LOG_LEVEL", "error");
+                command
+            };
+            let address = place.address();
+            let client = [&address, "-t", test, "-s", &size, "-n", &count, "-w", &warmup, "-v"];
+            let printed = place.run(start(&[]), start(&client), port)?;
             Ok(Taken { values: values(&figures(&printed)?)?, ..Taken::default() })
         }),
     })
-}
-
-fn run(test: &str, size_bytes: u64, iterations: u64, source: u32, target: u32) -> Result<String> {
-    // Somebody could take the port in between; then this pair fails and says so.
-    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-    let start = |core: u32, arguments: &[&str]| {
-        let mut command = Command::new("taskset");
-        command.arg("-c").arg(core.to_string()).arg("ucx_perftest").args(arguments);
-        command.args(["-p", &port.to_string()]).env("UCX_TLS", "posix,cma").env("UCX_LOG_LEVEL", "error");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map(ChildGuard).context("cannot start ucx_perftest by taskset (util-linux)")
-    };
-    let mut server = start(target, &[])?;
-    await_listener(port, &mut server)?;
-    let (size, iterations) = (size_bytes.to_string(), iterations.to_string());
-    let client = start(source, &["127.0.0.1", "-t", test, "-s", &size, "-n", &iterations, "-v"])?;
-    client.printed("ucx_perftest", TIMEOUT)
-}
-
-/// Until the server listens: an attempt to connect would be its only client.
-fn await_listener(port: u16, server: &mut ChildGuard) -> Result<()> {
-    let started = Instant::now();
-    let is_listening = |table: &str| {
-        // "sl local_address rem_address st …", the address as hexadecimal IP:PORT; 0A is LISTEN.
-        let mut sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        sockets.any(|fields| {
-            fields.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
-                && fields.get(3) == Some(&"0A")
-        })
-    };
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    while !tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|text| is_listening(&text))) {
-        ensure!(server.0.try_wait()?.is_none(), "the server of ucx_perftest has ended before it listened");
-        ensure!(started.elapsed() < TIMEOUT, "the server of ucx_perftest does not listen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// Its CSV: a heading, and the last line that fits it.

@@ -68,7 +68,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         ..Request::new("eth", test)
     };
     for &link in Link::ALL {
-        let frame_link = FrameLink { link, mtu_bytes: 9000, coalesce: true, segmentation: true };
+        let frame_link = FrameLink::of(link, 9000);
         let join: Join = Rc::new(move || frame_link.open());
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [

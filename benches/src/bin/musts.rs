@@ -9,6 +9,7 @@ use bywire_benches::must::Basis::{Median, Over, Worst};
 use bywire_benches::must::Bound::{AtLeast, AtMost};
 use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
+use bywire_benches::rival_pair::Place;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{bare_copy, bare_ring};
 use bywire_benches::{idle, lab, ucx};
@@ -104,7 +105,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         let seconds = if request.test == "nhalf" { SWEEP_SHARE * pair_seconds } else { pair_seconds };
         contest.add(name, lab::contestant(name, request, seconds));
     }
-    contest.add("ucx", ucx::latency("ucx", 8, 1_000_000));
+    contest.add("ucx", ucx::latency("ucx", &Place::Machine, 8, 1_000_000));
     contest.add("bare", Ok(bare_copy::contestant("bare", pair_seconds)));
     contest.add("bare ring", Ok(bare_ring::contestant("bare ring")));
     contest.add("notice waiting", death::contestant("notice waiting", WaitMode::Waiting));

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use bywire_benches::contest::Contest;
 use bywire_benches::program::Arguments;
+use bywire_benches::rival_pair::Place;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, open_mpi, ucx};
 use bywire_measure::exit_status;
@@ -71,12 +72,12 @@ fn contestants(pair_seconds: f64, directory: &Path) -> Contest {
     let mut contest = Contest::default();
     let sized = |test, bytes| Request { size_bytes: Some(bytes), ..Request::new("msg", test) };
     contest.add("bywire latency", lab::contestant("bywire latency", sized("latency", 8), pair_seconds));
-    contest.add("ucx latency", ucx::latency("ucx latency", 8, 1_000_000));
+    contest.add("ucx latency", ucx::latency("ucx latency", &Place::Machine, 8, 1_000_000));
     for (bytes, messages) in STREAMS {
         let name = format!("bywire {bytes}");
         contest.add(&name, lab::contestant(&name, sized("stream", bytes), pair_seconds));
         let name = format!("ucx {bytes}");
-        contest.add(&name, ucx::stream(&name, bytes, messages));
+        contest.add(&name, ucx::stream(&name, &Place::Machine, bytes, messages));
     }
     contest.add("mpi", open_mpi::contestant("mpi", directory));
     let of_mpi = |test, bytes| Request { level: "mpi".to_owned(), ..sized(test, bytes) };

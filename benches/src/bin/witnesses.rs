@@ -154,7 +154,7 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
         let way = match *link {
             None => Network::Loopback,
             Some(link) => {
-                let frame_link = FrameLink { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
+                let frame_link = FrameLink::of(link, MTU_BYTES);
                 Network::Joined(Rc::new(move || frame_link.open()))
             }
         };

@@ -331,7 +331,7 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(Purpose, &str, &str, &str); 17] = [
+const TOOLS: [(Purpose, &str, &str, &str); 19] = [
     (Purpose::Use, "ip", "iproute2", "--between namespaces, level eth"),
     (Purpose::Use, "ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
     (Purpose::Use, "tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
@@ -340,7 +340,9 @@ const TOOLS: [(Purpose, &str, &str, &str); 17] = [
     (Purpose::Measure, "wrk", "wrk", "benches/web"),
     (Purpose::Measure, "iperf3", "iperf3", "benches/ethernet"),
     (Purpose::Measure, "sockperf", "sockperf", "benches/ethernet"),
-    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),
+    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/musts, benches/rivals, benches/links"),
+    (Purpose::Measure, "fi_pingpong", "libfabric-bin", "benches/links"),
+    (Purpose::Measure, "nft", "nftables", "--loss, benches/links"),
     (Purpose::Measure, "mpicc", "libopenmpi-dev", "benches/rivals"),
     (Purpose::Measure, "mpirun", "openmpi-bin", "benches/rivals"),
     (Purpose::Test, "valgrind", "valgrind", "instruction counts"),

@@ -330,6 +330,8 @@ fn way(cell: &Cell) -> String {
         chosen.text("protocol").map(str::to_uppercase),
         chosen.number("mtu").map(|mtu| format!("MTU {mtu}")),
         chosen.is_off("segmentation").then(|| "not segmented".to_owned()),
+        chosen.real("loss").map(|percent| format!("{percent} % lost")),
+        chosen.number("rate").map(|rate| format!("{rate} Mb/s")),
         chosen.text("server").map(str::to_owned),
         chosen.get("alpha").map(|alpha| format!("α {alpha}")),
         chosen.number("connections").map(|connections| count_of(connections, "connection")),

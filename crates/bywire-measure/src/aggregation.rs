@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
-use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, Unit};
 use bywire_results::details::{LOST_SHARE, RATES_BY_SIZE};
 use bywire_results::level::MEMORY;
 use hdrhistogram::Histogram;
@@ -171,7 +171,7 @@ impl Aggregation {
             unit,
             ci95: bootstrap_median_over_pairs(&by_pair, BOOTSTRAP_SEED),
             mean: timed.as_ref().map(|histogram| histogram.mean() / 2.0),
-            percentiles: timed.as_ref().map(|_| percentiles(&self.weighed_round_trips(), 0.5)),
+            percentiles: timed.as_ref().map(|_| percentiles(&weighed_round_trips(&self.pairs), 0.5)),
             histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
             blocks,
             moments: Vec::new(),
@@ -373,23 +373,10 @@ impl Aggregation {
         (!all.is_empty()).then_some(all)
     }
 
-    /// The same with every pair weighing the same, as in the median over pairs: a fast pair makes many times the round trips
-    /// of a slow one, and with them the median would lie beyond most of the percentiles.
-    fn weighed_round_trips(&self) -> Histogram<u64> {
-        let of_pair = |pair: &Vec<Outcomes>| -> Vec<(u64, u64)> {
-            pair.iter().flat_map(|outcomes| outcomes.source.round_trips.iter().copied()).collect()
-        };
-        let pairs: Vec<Vec<(u64, u64)>> = self.pairs.iter().map(of_pair).collect();
-        let count = |pair: &Vec<(u64, u64)>| pair.iter().map(|(_, count)| count).sum::<u64>();
-        let most = pairs.iter().map(count).max().unwrap_or(0);
-        let mut all = histogram();
-        for pair in pairs.iter().filter(|pair| count(pair) > 0) {
-            let weight = most as f64 / count(pair) as f64;
-            for &(value, count) in pair {
-                all.saturating_record_n(value, (count as f64 * weight).round() as u64);
-            }
-        }
-        all
+    /// Percentiles of half of the last pair's round trips. `None` if there is no pair, or it has timed none.
+    pub fn percentiles_of_last_pair(&self) -> Option<Percentiles> {
+        let round_trips = weighed_round_trips(&self.pairs[self.pairs.len().checked_sub(1)?..]);
+        (!round_trips.is_empty()).then(|| percentiles(&round_trips, 0.5))
     }
 
     fn cpu(&self) -> CpuBothEnds {
@@ -477,6 +464,25 @@ fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
 /// A `memory` test's rate, in bytes per second.
 fn median_reading(outcome: &Outcome) -> f64 {
     median(&outcome.blocks.iter().filter_map(|part| part.reading).collect::<Vec<_>>())
+}
+
+/// Every round trip of these pairs, in ns, with every pair weighing the same, as in the median over pairs: a fast pair makes
+/// many times the round trips of a slow one, and with them the median would lie beyond most of the percentiles.
+fn weighed_round_trips(pairs: &[Vec<Outcomes>]) -> Histogram<u64> {
+    let of_pair = |pair: &Vec<Outcomes>| -> Vec<(u64, u64)> {
+        pair.iter().flat_map(|outcomes| outcomes.source.round_trips.iter().copied()).collect()
+    };
+    let pairs: Vec<Vec<(u64, u64)>> = pairs.iter().map(of_pair).collect();
+    let count = |pair: &Vec<(u64, u64)>| pair.iter().map(|(_, count)| count).sum::<u64>();
+    let most = pairs.iter().map(count).max().unwrap_or(0);
+    let mut all = histogram();
+    for pair in pairs.iter().filter(|pair| count(pair) > 0) {
+        let weight = most as f64 / count(pair) as f64;
+        for &(value, count) in pair {
+            all.saturating_record_n(value, (count as f64 * weight).round() as u64);
+        }
+    }
+    all
 }
 
 fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {

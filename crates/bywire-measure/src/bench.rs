@@ -355,6 +355,8 @@ fn shape(request: &Request) -> String {
         request.server.clone(),
         request.alpha.map(|alpha| format!("α {alpha}")),
         (request.segmentation == Some(false)).then(|| "not segmented".to_owned()),
+        request.loss_percent.map(|percent| format!("{percent} % lost")),
+        request.rate_mbits.map(|rate| format!("{rate} Mb/s")),
         request.connections.map(|connections| format!("{connections} connections")),
         request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
         request.size_bytes.map(|bytes| format!("{} bytes", bytes)),

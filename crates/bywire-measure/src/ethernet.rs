@@ -25,6 +25,12 @@ pub(crate) const INTERFACE: &str = "by0";
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// The largest share of packets that may be lost, in percent.
+const LOSS_PERCENT_MAX: f64 = 50.0;
+
+/// The rates that the switch in a veth link keeps, in Mb/s.
+const RATE_MBITS: std::ops::RangeInclusive<u32> = 1..=40_000;
+
 /// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameLink {
@@ -36,6 +42,10 @@ pub struct FrameLink {
     pub coalesce: bool,
     /// Let the interfaces segment long sends.
     pub segmentation: bool,
+    /// Of a million packets that reach an end of a veth link, this many are dropped at random.
+    pub lost_ppm: u32,
+    /// What the switch in the middle of a veth link lets pass in either direction. Without it there is no switch.
+    pub rate_mbits: Option<u32>,
 }
 
 /// A link for frames of up to `mtu_bytes`.
@@ -48,7 +58,7 @@ pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool
         (least..=most).contains(&mtu_bytes),
         Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
     );
-    Ok(FrameLink { link, mtu_bytes, coalesce, segmentation })
+    Ok(FrameLink { coalesce, segmentation, ..FrameLink::of(link, mtu_bytes) })
 }
 
 /// The request for the level `eth`.
@@ -79,23 +89,60 @@ impl Ethernet {
 }
 
 impl FrameLink {
+    /// A link that coalesces and segments, loses nothing and has no limit of its own.
+    pub const fn of(link: Link, mtu_bytes: u32) -> Self {
+        Self { link, mtu_bytes, coalesce: true, segmentation: true, lost_ppm: 0, rate_mbits: None }
+    }
+
+    /// The veth link that `request` describes.
+    ///
+    /// # Errors
+    /// A share that cannot be lost, or a rate that cannot be kept.
+    pub(crate) fn cable(request: &Request) -> Result<Self> {
+        let lost_percent = request.loss_percent.unwrap_or(0.0);
+        ensure!(
+            (0.0..=LOSS_PERCENT_MAX).contains(&lost_percent),
+            Misuse(format!("--loss is out of bounds: give 0 to {LOSS_PERCENT_MAX} percent"))
+        );
+        ensure!(
+            request.rate_mbits.is_none_or(|rate| RATE_MBITS.contains(&rate)),
+            Misuse(format!(
+                "--rate is out of bounds: give {} to {} Mb/s",
+                RATE_MBITS.start(),
+                RATE_MBITS.end()
+            ))
+        );
+        Ok(Self {
+            segmentation: request.segmentation.unwrap_or(true),
+            lost_ppm: (lost_percent * 10_000.0) as u32,
+            rate_mbits: request.rate_mbits,
+            ..Self::of(Link::Veth, request.mtu_bytes.unwrap_or(MTU_BYTES))
+        })
+    }
+
     /// Two namespaces joined this way.
     ///
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do.
     pub fn open(self) -> Result<Namespaces> {
-        let namespaces = match self.link {
-            Link::Veth => Namespaces::veth_pair(self.mtu_bytes)?,
-            Link::OneProcess | Link::TwoProcesses => {
+        let namespaces = match (self.link, self.rate_mbits) {
+            (Link::Veth, None) => Namespaces::veth_pair(self.mtu_bytes)?,
+            (Link::Veth, Some(_)) => {
+                SwitchedNetwork::bridge(2, self.mtu_bytes, self.rate_mbits)?.into_pair()?
+            }
+            (Link::OneProcess | Link::TwoProcesses, _) => {
                 Namespaces::joined(|source, target| self.join(&[source, target]))?
             }
         };
-        self.limit_segments([&namespaces.source, &namespaces.target])?;
+        self.restrict([&namespaces.source, &namespaces.target])?;
         Ok(namespaces)
     }
 
-    /// Makes each end's TCP send segments of one frame, if the interfaces must not segment.
-    fn limit_segments<'a>(self, sides: impl IntoIterator<Item = &'a Namespace>) -> Result<()> {
+    /// Makes each end drop what the link loses, and send segments of one frame if the interfaces must not segment.
+    fn restrict<'a>(self, sides: impl IntoIterator<Item = &'a Namespace> + Clone) -> Result<()> {
+        if self.lost_ppm > 0 {
+            sides.clone().into_iter().try_for_each(|side| side.lose(namespaces::INTERFACE, self.lost_ppm))?;
+        }
         if self.segmentation {
             return Ok(());
         }
@@ -113,12 +160,12 @@ impl FrameLink {
     /// As [`FrameLink::open`].
     pub fn open_network(self, nodes: u32) -> Result<SwitchedNetwork> {
         let network = match self.link {
-            Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes)?,
+            Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes, self.rate_mbits)?,
             Link::OneProcess | Link::TwoProcesses => {
                 SwitchedNetwork::joined(nodes, |sides| self.join(sides))?
             }
         };
-        self.limit_segments(&network.nodes)?;
+        self.restrict(&network.nodes)?;
         Ok(network)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bywire_pairing::launch;
-use bywire_results::cell::{Cacheline, Cell};
+use bywire_results::cell::{Cacheline, Cell, Percentiles};
 use bywire_results::parameter::Parameters;
 use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ impl Measurement {
             load: request.load.unwrap_or(0),
             parameters: resolution::parameters(&request, &plan, &placement),
             ethernet: ethernet.is_some(),
-            beside: (level.carrier().times_cacheline && cores.apart() && plan.runtime_directories.is_none())
+            beside: (level.carrier().times_cacheline && cores.apart() && !request.joins_nodes())
                 .then_some(None),
             breakdown,
             group,
@@ -283,7 +283,7 @@ impl Measurement {
             sweep.push(pair::run(&job, &self.placement, self.cores)?);
         }
         let memcpy = match plan.level {
-            Level::Msg if plan.runtime_directories.is_none() => Some(self.memcpy(plan)?),
+            Level::Msg if !plan.request.joins_nodes() => Some(self.memcpy(plan)?),
             _ => None,
         };
         self.aggregation.add(sweep, memcpy)
@@ -306,6 +306,11 @@ impl Measurement {
             deadline_seconds: plan.deadline_seconds,
         });
         Ok(pair::run(&job, &Placement::Processes, self.cores)?.source)
+    }
+
+    /// Percentiles of the last pair's half-RTTs, where its test times round trips.
+    pub fn percentiles_of_last_pair(&self) -> Option<Percentiles> {
+        self.aggregation.percentiles_of_last_pair()
     }
 
     /// True once the cell has all its pairs.

@@ -26,6 +26,9 @@ pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
 /// The name of the veth device in each namespace.
 pub const INTERFACE: &str = "veth0";
 
+/// The length of the longest superframe.
+const SUPERFRAME_BYTES: u32 = 64 << 10;
+
 /// The prefix length of the network that both addresses are in.
 pub const PREFIX_LENGTH: u32 = 24;
 
@@ -107,6 +110,11 @@ impl Namespaces {
         let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
         let joint = join(source.side(), target.side())?;
         Ok(Self { joint, source: source.namespace, target: target.namespace })
+    }
+
+    /// Two namespaces that are joined already.
+    pub(crate) fn of(joint: Joint, source: Namespace, target: Namespace) -> Self {
+        Self { joint, source, target }
     }
 
     /// What joins them, as a cell names it.
@@ -226,13 +234,48 @@ impl Namespace {
     /// # Errors
     /// There is no `ip` here, or the first line of its error message.
     pub fn configure(&self, batch: &str) -> Result<()> {
-        let mut ip = Command::new("ip");
-        ip.args(["-batch", "-"]);
-        self.enter(&mut ip)?;
-        let output = fed_with(&mut ip, batch)
-            .context("cannot run `ip`: install it with `apt-get install iproute2`")?;
+        self.run("ip", "-batch", batch, "iproute2")
+    }
+
+    /// Makes `interface` send at most this much, with a queue of 2 ms before it.
+    pub(crate) fn shape(&self, interface: &str, rate_mbits: u32) -> Result<()> {
+        // A bucket and a queue of a superframe at least, which is cut into its frames where it is longer.
+        let queue_bytes = (250 * rate_mbits).max(SUPERFRAME_BYTES);
+        let discipline = format!(
+            "qdisc add dev {interface} root tbf rate {rate_mbits}mbit burst {SUPERFRAME_BYTES} limit {queue_bytes}\n"
+        );
+        self.run("tc", "-batch", &discipline, "iproute2")
+            .context("cannot limit a rate (does this kernel have sch_tbf?)")
+    }
+
+    /// Makes `interface` lose this many of a million received packets from now on, at random.
+    ///
+    /// # Errors
+    /// There is no `nft` here, or the first line of its error message.
+    pub fn lose(&self, interface: &str, lost_ppm: u32) -> Result<()> {
+        // What was set before goes first. A table that is not there cannot be deleted.
+        let mut rules = "add table inet laboratory\ndelete table inet laboratory\n".to_owned();
+        if let Some(last) = lost_ppm.checked_sub(1) {
+            rules += &format!(
+                "add table inet laboratory\n\
+                 add chain inet laboratory lossy {{ type filter hook input priority 0; }}\n\
+                 add rule inet laboratory lossy iifname {interface} numgen random mod 1000000 <= {last} drop\n"
+            );
+        }
+        self.run("nft", "-f", &rules, "nftables")
+            .context("cannot drop packets at random (does this kernel have nft_numgen?)")
+    }
+
+    /// Runs a program inside that reads its commands from its standard input after `option`.
+    fn run(&self, program: &str, option: &str, commands: &str, package: &str) -> Result<()> {
+        let mut command = Command::new(program);
+        command.args([option, "-"]);
+        self.enter(&mut command)?;
+        let output = fed_with(&mut command, commands).with_context(|| {
+            format!("cannot run `{program}`: install it with `apt-get install {package}`")
+        })?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "ip said: {}", said.lines().next().unwrap_or("nothing"));
+        ensure!(output.status.success(), "{program} said: {}", said.lines().next().unwrap_or("nothing"));
         Ok(())
     }
 }

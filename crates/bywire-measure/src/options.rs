@@ -73,7 +73,7 @@ options! {
                 "between",
                 "WHERE",
                 "processes; of eth and of link udp always namespaces",
-                "Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp)",
+                "Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp, link udp)",
             )
                 .only(|request| match request.level.as_str() {
                     MEMORY => request.between.as_deref().is_none_or(|between| between == "processes"),
@@ -118,8 +118,16 @@ options! {
             )
                 .only(|request| match request.level.as_str() {
                     web::LEVEL => request.is_link(&["veth", "eth"]),
-                    _ => request.speaks(&["tcp"]),
+                    _ => request.speaks(&["tcp"]) || request.joins_nodes(),
                 });
+        }
+        loss_percent: Option<f64> {
+            Opt::of("loss", "PERCENT", "none", "Packets that the link between namespaces loses, at random, at either end")
+                .only(Request::may_cross_a_cable);
+        }
+        rate_mbits: Option<u32> {
+            Opt::of("rate", "MBITS", "none", "Rate of a switch in the link between namespaces, in Mb/s, with queues of 2 ms")
+                .only(Request::may_cross_a_cable);
         }
         nodes: Option<u32> {
             Opt::of(
@@ -407,6 +415,11 @@ impl Request {
         self.is_level(&["msg"]) && self.is_link(&["udp"])
     }
 
+    /// True if messages may cross a veth pair, which can be made worse than it is.
+    fn may_cross_a_cable(&self) -> bool {
+        self.is_level(&[Level::Tcp.name(), Level::Udp.name()]) || self.joins_nodes()
+    }
+
     fn is_link(&self, links: &[&str]) -> bool {
         self.link.as_deref().is_some_and(|link| links.contains(&link))
     }
@@ -425,7 +438,7 @@ impl Request {
     }
 
     fn asks_a_host(&self) -> bool {
-        self.is_level(&[Level::Tcp.name(), Level::Udp.name()])
+        (self.is_level(&[Level::Tcp.name(), Level::Udp.name()]) || self.joins_nodes())
             && self.between.as_deref().is_some_and(|between| !HERE.contains(&between))
     }
 }

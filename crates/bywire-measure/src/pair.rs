@@ -83,10 +83,12 @@ fn fresh(job: &Job) -> Job {
 
 /// The scratch directory for the ports of a `msg` pair that have no node.
 fn scratch_directory(job: &Job) -> Result<Option<ScratchDirectory>> {
-    let Job::Messages(Plan { level: Level::Msg, cookie, runtime_directories: None, .. }) = job else {
-        return Ok(None);
-    };
-    ScratchDirectory::of(cookie).map(Some)
+    match job {
+        Job::Messages(plan) if plan.level == Level::Msg && !plan.request.joins_nodes() => {
+            ScratchDirectory::of(&plan.cookie).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 fn run_threads(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bywire_results::cell::Absence;
+use bywire_results::message_link::{self, Security};
 use bywire_results::name::unknown;
 
 use crate::ethernet::{self, Link, Protocol};
@@ -182,6 +183,8 @@ fn quick() -> Preset {
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
     groups.push(Link::ALL.iter().map(|&link| over(link, "stream", 64 * KIB)).collect());
     groups.push(Link::ALL.iter().map(|&link| over(link, "rr", 1)).collect());
+    groups.push(polling(on_a_wire("latency", 8)));
+    groups.extend([("latency", 8), ("stream", 64 * KIB)].map(|(test, size)| on_a_wire(test, size)));
     Preset { name: "quick", ceilings: ceilings(&[KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
@@ -237,6 +240,15 @@ fn full() -> Preset {
     for (test, size) in [("latency", 8), ("stream", 64 * KIB)] {
         groups.push(ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size));
     }
+    for size in [8, KIB] {
+        groups.push(on_a_wire("latency", size));
+        groups.push(polling(on_a_wire("latency", size)));
+    }
+    for size in [64, KIB, 8 * KIB, 64 * KIB, MIB] {
+        groups.push(on_a_wire("stream", size));
+    }
+    groups
+        .extend([("bidir", 64 * KIB), ("rr", 1), ("overhead", 8)].map(|(test, size)| on_a_wire(test, size)));
     for test in ["fanin", "fanout"] {
         let nodes = |request| Request { nodes: Some(4), ..request };
         let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
@@ -503,6 +515,19 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
     levels.iter().filter_map(at_level).collect()
 }
 
+/// Messages between two nodes of a fabric, plain and encrypted, and the kernel's UDP and TCP on the same kind of wire.
+fn on_a_wire(test: &str, size_bytes: u64) -> Vec<Request> {
+    let between_nodes = Security::ALL.iter().map(|security| Request {
+        link: Some(message_link::Link::Udp.name().to_owned()),
+        security: Some(security.name().to_owned()),
+        size_bytes: Some(size_bytes),
+        ..Request::new("msg", test)
+    });
+    let kernels = at_levels(&["udp", "tcp"], test, Some(size_bytes)).into_iter();
+    let kernels = kernels.map(|request| Request { between: Some("namespaces".to_owned()), ..request });
+    between_nodes.chain(kernels).collect()
+}
+
 /// Both MPI implementations over each of `links`, at MTU 9000 if the link has one.
 fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
     let over = |implementation: &Implementation, link: &mpi::Link| Request {
@@ -629,7 +654,10 @@ mod tests {
         );
         let streams =
             quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");
-        assert_eq!(streams.filter_map(|cell| cell.size_bytes).collect::<Vec<_>>(), [KIB, 65_507]);
+        let (on_a_wire, here): (Vec<_>, Vec<_>) =
+            streams.partition(|cell| cell.between.as_deref() == Some("namespaces"));
+        let sizes = |cells: &[&Request]| cells.iter().filter_map(|cell| cell.size_bytes).collect::<Vec<_>>();
+        assert_eq!((sizes(&here), sizes(&on_a_wire)), (vec![KIB, 65_507], vec![65_507]));
         let chosen = ["unix".to_owned()];
         assert!(named("quick", None, Some(&chosen)).unwrap().absent.is_empty());
     }

@@ -372,8 +372,8 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
         bail!("level memory measures one machine: run it there");
     };
     ensure!(
-        plan.level.carrier().is_ip,
-        "level {} does not cross machines yet: choose tcp or udp",
+        plan.level.carrier().is_ip || plan.request.joins_nodes(),
+        "level {} does not cross machines: choose tcp, udp, or msg with --link udp",
         plan.level
     );
     let trusted_longest = plan.level.carrier().longest_bytes;
@@ -403,8 +403,10 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
         "the cookie is none"
     );
     (plan.bind, plan.source) = (local, Some(client));
-    // The carriers are processes of the client's machine.
+    // The carriers and the directories are of the client's machine. Ports of this one find its own node.
     plan.carriers.clear();
+    plan.runtime_directories = None;
+    plan.request.nodes = None;
     // The beginning is a time of the client's clock.
     plan.begin_ns = None;
     Ok(plan)

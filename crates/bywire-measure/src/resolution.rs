@@ -214,7 +214,8 @@ pub fn anywhere(request: &Request) -> Result<Request> {
     let mpi = Choice::asked(request)?.map(|_| Level::Tcp.name());
     let level = ethernet.or(mpi).unwrap_or(&request.level);
     Ok(Request {
-        link: request.link.clone().filter(|_| request.level == level),
+        link: request.link.clone().filter(|_| request.level == level && !request.joins_nodes()),
+        security: None,
         nodes: request.nodes.filter(|_| request.level == Level::Msg.name()),
         level: level.to_owned(),
         between: None,
@@ -223,6 +224,8 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         protocol: None,
         coalesce: None,
         segmentation: None,
+        loss_percent: None,
+        rate_mbits: None,
         mpi: None,
         ..request.clone()
     })

@@ -3,10 +3,10 @@
 //! The switch is a bridge in a namespace of its own, or another link with an interface in each node. All of it ends
 //! with this program, like the two namespaces of [`crate::namespaces`].
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::exit_status::Misuse;
-use crate::namespaces::{self, INTERFACE, Joint, Namespace, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, INTERFACE, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 
 /// The permitted number of nodes.
 pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
@@ -21,11 +21,12 @@ pub struct SwitchedNetwork {
 }
 
 impl SwitchedNetwork {
-    /// Makes `count` nodes at the ports of a bridge, with an MTU of `mtu_bytes` everywhere.
+    /// Makes `count` nodes at the ports of a bridge, with an MTU of `mtu_bytes` everywhere. Each port lets pass what
+    /// `rate_mbits` allows, and drops what its queue cannot hold.
     ///
     /// # Errors
     /// One line: why this machine or user cannot do this, and what to do.
-    pub fn bridge(count: u32, mtu_bytes: u32) -> Result<Self> {
+    pub fn bridge(count: u32, mtu_bytes: u32, rate_mbits: Option<u32>) -> Result<Self> {
         namespaces::check_mtu(mtu_bytes)?;
         check(count)?;
         // The last one becomes the switch.
@@ -40,13 +41,24 @@ impl SwitchedNetwork {
                      address add {}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n",
                     node.address()
                 ))?;
-                switch.namespace().configure(&format!("link set port{port} master br0 up\n"))?;
+                let port = format!("port{port}");
+                switch.namespace().configure(&format!("link set {port} master br0 up\n"))?;
+                rate_mbits.map_or(Ok(()), |rate| switch.namespace().shape(&port, rate))?;
             }
             Ok(())
         };
         set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
         let joint = Joint { link: "bridge", processes: Vec::new(), kept: Box::new(switch.into_namespace()) };
         Ok(Self { joint, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
+    }
+
+    /// Its two nodes as a pair.
+    pub(crate) fn into_pair(self) -> Result<Namespaces> {
+        let mut nodes = self.nodes.into_iter();
+        let (Some(source), Some(target), None) = (nodes.next(), nodes.next(), nodes.next()) else {
+            bail!("a pair has two nodes")
+        };
+        Ok(Namespaces::of(self.joint, source, target))
     }
 
     /// Makes `count` nodes joined by `join`, which makes an interface in each. The interfaces are up when it returns.
@@ -86,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_node_reaches_every_other_through_the_bridge() {
-        let network = match SwitchedNetwork::bridge(3, 9000) {
+        let network = match SwitchedNetwork::bridge(3, 9000, None) {
             Ok(network) => network,
             Err(reason) => {
                 eprintln!("not run: {reason:#}");
@@ -106,6 +118,6 @@ mod tests {
 
     #[test]
     fn a_network_of_one_node_is_refused() {
-        assert!(SwitchedNetwork::bridge(1, 1500).unwrap_err().to_string().contains("2 to 64"));
+        assert!(SwitchedNetwork::bridge(1, 1500, None).unwrap_err().to_string().contains("2 to 64"));
     }
 }

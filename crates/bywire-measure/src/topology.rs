@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use bywire_results::message_link::Security;
 
-use crate::ethernet::{self, Ethernet, FrameLink};
+use crate::ethernet::{Ethernet, FrameLink};
 use crate::exit_status::Misuse;
 use crate::fabric_pair::FabricPair;
 use crate::namespaces::Namespaces;
-use crate::options::{MTU_BYTES, Request};
+use crate::options::Request;
 use crate::placement::Placement;
 use crate::plan::{Level, Test};
 use crate::remote_target::Host;
@@ -40,49 +40,42 @@ impl Topology {
             _ if !level.carrier().is_ip => bail!(Misuse(format!(
                 "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
             ))),
-            "namespaces" => {
-                let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(FrameLink {
-                    link: ethernet::Link::Veth,
-                    mtu_bytes,
-                    coalesce: true,
-                    segmentation: request.segmentation.unwrap_or(true),
-                })?
-            }
-            host => {
-                if !self.hosts.contains_key(host) {
-                    let resolved = Arc::new(Host::resolve(host, request.key.clone())?);
-                    self.hosts.insert(host.to_owned(), resolved);
-                }
-                Placement::Host(Arc::clone(&self.hosts[host]))
-            }
+            "namespaces" => self.namespaces(FrameLink::cable(request)?)?,
+            host => self.host(request, host)?,
         };
-        ensure!(
-            request.segmentation.is_none() || matches!(placement, Placement::Namespaces(_)),
-            Misuse("--segmentation sets what a veth pair does: add --between namespaces".to_owned())
-        );
-        ensure!(
-            request.mtu_bytes.is_none() || matches!(placement, Placement::Namespaces(_)),
-            Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
-        );
+        check_cable(request, &placement)?;
         Ok(placement)
     }
 
-    /// Two nodes of a fabric, in namespaces with a cable between them.
+    fn host(&mut self, request: &Request, name: &str) -> Result<Placement> {
+        if !self.hosts.contains_key(name) {
+            let resolved = Arc::new(Host::resolve(name, request.key.clone())?);
+            self.hosts.insert(name.to_owned(), resolved);
+        }
+        Ok(Placement::Host(Arc::clone(&self.hosts[name])))
+    }
+
+    /// Two nodes of a fabric, in namespaces with a cable between them, or this machine's node and another one's.
     fn fabric(&mut self, request: &Request, between: &str) -> Result<Placement> {
         ensure!(
-            between == "namespaces",
-            Misuse(format!(
-                "link udp joins two nodes, which are made in namespaces: {between} has none; leave out --between"
-            ))
+            !["processes", "threads"].contains(&between),
+            Misuse(format!("link udp joins two nodes, and {between} have none: leave out --between"))
         );
+        if between != "namespaces" {
+            ensure!(
+                request.security.is_none() && request.nodes.is_none(),
+                Misuse(
+                    "between two machines the fabric file says what is encrypted, and no peers are idle: leave out \
+                     --security and --nodes"
+                        .to_owned()
+                )
+            );
+            let placement = self.host(request, between)?;
+            check_cable(request, &placement)?;
+            return Ok(placement);
+        }
         let security = request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse)?;
-        let cable = FrameLink {
-            link: ethernet::Link::Veth,
-            mtu_bytes: request.mtu_bytes.unwrap_or(MTU_BYTES),
-            coalesce: true,
-            segmentation: true,
-        };
+        let cable = FrameLink::cable(request)?;
         let namespaces = self.joined(cable)?;
         let pair = match self.fabrics.entry((cable, security)) {
             Entry::Occupied(known) => known.into_mut(),
@@ -111,14 +104,8 @@ impl Topology {
                 request.level
             ))
         );
-        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let cable = FrameLink {
-            link: ethernet::Link::Veth,
-            mtu_bytes,
-            coalesce: true,
-            segmentation: request.segmentation.unwrap_or(true),
-        };
-        let frame_link = ethernet.map_or(cable, |ethernet| ethernet.frame_link);
+        let frame_link =
+            ethernet.map_or_else(|| FrameLink::cable(request), |ethernet| Ok(ethernet.frame_link))?;
         Ok(Some(match self.networks.entry((frame_link, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),
             Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(frame_link.open_network(nodes)?))),
@@ -141,4 +128,21 @@ impl Topology {
         };
         Ok(Arc::clone(pair))
     }
+}
+
+/// Refuses what is said of a veth pair where there is none.
+fn check_cable(request: &Request, placement: &Placement) -> Result<()> {
+    let of_cable = [
+        ("mtu", request.mtu_bytes.is_some()),
+        ("segmentation", request.segmentation.is_some()),
+        ("loss", request.loss_percent.is_some()),
+        ("rate", request.rate_mbits.is_some()),
+    ];
+    for (name, _) in of_cable.iter().filter(|(_, is_given)| *is_given) {
+        ensure!(
+            matches!(placement, Placement::Namespaces(_)),
+            Misuse(format!("--{name} says what a veth pair does: add --between namespaces"))
+        );
+    }
+    Ok(())
 }

@@ -233,7 +233,8 @@ impl<'a> Row<'a> {
     fn compared(&self, question: &Question, size_bytes: Option<u64>, rows: &[Row<'a>]) -> Self {
         let asked = |row: &Row<'a>| {
             let of = |name: &str| row.usual.cell.parameters.get(name).cloned();
-            (row.usual.way.machine(), OF_THE_QUESTION.map(of))
+            let way = row.usual.way;
+            (way.machine(), way.joins_hosts(), OF_THE_QUESTION.map(of))
         };
         let own: Vec<Row> = rows.iter().filter(|row| asked(row) == asked(self)).cloned().collect();
         let rival = rival_of(&own);
@@ -380,9 +381,10 @@ impl Times {
 
 /// The name of a way in a sentence.
 pub fn called<'a>(way: &Way<'a>) -> &'a str {
-    let is_veth = way.cells.first().is_some_and(|cell| cell.link.as_deref() == Some("veth"));
+    let link = way.cells.first().and_then(|cell| cell.link.as_deref());
     match way.level {
-        "eth" if is_veth => "the kernel's veth",
+        "eth" if link == Some("veth") => "the kernel's veth",
+        "msg" if link == Some("udp") => "Bywire messages between machines",
         "msg" => "Bywire messages",
         "sock" => "sockets under `bywire run`",
         "eth" => "Ethernet in user space",

@@ -40,7 +40,7 @@ pub fn section(
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
-                p.about { "Each part compares ways at one length. × is against the kernel's TCP on the same machine where it was measured, otherwise against the kernel way named; the interval beside it comes from the ends of both 95 % intervals. Like is compared with like: the default with the default, polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                p.about { "Each part compares ways at one length. × is against the kernel's TCP on the same machine where it was measured, otherwise against the kernel way named, and between two hosts against TCP on the same wire; the interval beside it comes from the ends of both 95 % intervals. Like is compared with like: the default with the default, polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
                     (way_table(&figures, ceilings))

@@ -100,6 +100,11 @@ impl<'a> Way<'a> {
         (a, b, c, d) == (e, f, g, h)
     }
 
+    /// True if its messages cross from one host to another, over a wire that the kernel's TCP crosses too.
+    pub fn joins_hosts(&self) -> bool {
+        ["msg", "tcp", "udp"].contains(&self.level) && !["processes", "threads", ""].contains(&self.key.2)
+    }
+
     /// The machine that it was measured on, if there are several.
     pub fn machine(&self) -> Option<&'a str> {
         self.cells.first().and_then(|cell| cell.parameters.text(MACHINE))

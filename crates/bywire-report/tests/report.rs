@@ -664,6 +664,19 @@ fn disturbed_cells_are_grey_and_not_compared() {
 }
 
 #[test]
+fn messages_between_machines_are_compared_with_tcp_on_the_same_wire() {
+    let mut session = generated_session();
+    let on_wire = [("msg", "udp", Some(false), 5000.0, 1.2), ("tcp", "veth", None, 20_000.0, 1.0)];
+    let cells = on_wire.into_iter().flat_map(|way| generated::cells_at(way, 8));
+    session.cells.extend(cells.map(|cell| Cell { between: "namespaces".into(), ..cell }));
+    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    let text = report::summary_text(&session);
+    assert!(row(&text, "Half-RTT", "msg · udp", "sleeping").contains("4.00×"), "{text}");
+    // On one machine the rival is TCP over loopback, as before.
+    assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("2.00×"), "{text}");
+}
+
+#[test]
 fn processes_of_a_test_that_share_cores_do_not_count_as_a_disturbance() {
     let mut session = generated_session();
     session.cells.retain(|cell| cell.level == "tcp");

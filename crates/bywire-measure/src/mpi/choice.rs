@@ -58,7 +58,7 @@ impl Choice {
     /// The link that joins the namespaces of the two ranks, if they have any.
     pub(crate) fn frame_link(self, mtu_bytes: Option<u32>) -> Option<FrameLink> {
         let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
-        self.link.ethernet().map(|link| FrameLink { link, mtu_bytes, coalesce: true, segmentation: true })
+        self.link.ethernet().map(|link| FrameLink::of(link, mtu_bytes))
     }
 }
 

@@ -82,9 +82,9 @@ pub fn peer_name(end: End, peer_number: u32) -> String {
 
 /// The name of an end's only port. A node serves several pairs one after another, so its ports have the pair's cookie.
 fn port_name(plan: &Plan, end: End) -> String {
-    match plan.runtime_directories {
-        Some(_) => format!("{end}-{}", &plan.cookie[..COOKIE_SHOWN]),
-        None => end.to_string(),
+    match plan.request.joins_nodes() {
+        true => format!("{end}-{}", &plan.cookie[..COOKIE_SHOWN]),
+        false => end.to_string(),
     }
 }
 
@@ -105,7 +105,13 @@ impl Transport for Msg {
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
         let name = own_name(plan, End::Target);
-        Ok((open(plan, End::Target, Some(&name))?, address(plan, End::Target, &name)))
+        let port = open(plan, End::Target, Some(&name))?;
+        // Another machine's node has a name of its own.
+        let address = match plan.request.joins_nodes() {
+            true => port.address().to_string(),
+            false => address(plan, End::Target, &name),
+        };
+        Ok((port, address))
     }
 
     fn accept(mut port: Port, plan: &Plan) -> Result<Vec<MsgEnd>> {
@@ -130,19 +136,19 @@ impl Transport for Msg {
 
 /// Idle peers at each end.
 pub(crate) fn idle_peers(plan: &Plan) -> u32 {
-    plan.request.nodes.unwrap_or(if plan.runtime_directories.is_some() { 0 } else { IDLE_PEERS })
+    plan.request.nodes.unwrap_or(if plan.request.joins_nodes() { 0 } else { IDLE_PEERS })
 }
 
 pub(crate) fn open(plan: &Plan, end: End, name: Option<&str>) -> Result<Port> {
     let defaults = PortOptions::default();
-    let nodes = plan.runtime_directories.as_ref();
+    let joins_nodes = plan.request.joins_nodes();
+    // The node of this machine is where ports look for it by themselves.
+    let of_node = plan.runtime_directories.as_ref().map(|nodes| nodes.of(end).to_owned());
     let options = PortOptions {
         name: name.map(str::parse).transpose()?,
         integrity: plan.request.integrity.unwrap_or(defaults.integrity),
-        runtime_directory: Some(
-            nodes.map_or_else(|| directory(&plan.cookie), |nodes| nodes.of(end).to_owned()),
-        ),
-        reach: if nodes.is_some() { Reach::Fabric } else { defaults.reach },
+        runtime_directory: of_node.or_else(|| (!joins_nodes).then(|| directory(&plan.cookie))),
+        reach: if joins_nodes { Reach::Fabric } else { defaults.reach },
         spin: if plan.sleep { Duration::ZERO } else { defaults.spin },
         ..defaults
     };

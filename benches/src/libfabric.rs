@@ -1,0 +1,59 @@
+//! libfabric's own `fi_pingpong` over its provider `tcp`, two pinned processes at a time.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::contest::{Contestant, Taken};
+use crate::rival_pair::Place;
+
+/// The port at which the server of `fi_pingpong` is asked, its own default.
+const PORT: u16 = 47_592;
+
+/// A ping-pong over reliable datagrams: `name` is the mean half-RTT in ns. There is no median.
+///
+/// # Errors
+/// libfabric is not installed.
+pub fn latency(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+    let found = Command::new("fi_pingpong").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.context("fi_pingpong is not installed: run apt-get install libfabric-bin")?;
+    let words = format!("-p tcp -e rdm -I {iterations} -S {size_bytes}");
+    let (series, place) = (name.to_owned(), place.clone());
+    Ok(Contestant {
+        name: name.to_owned(),
+        command: format!("fi_pingpong {words} HOST"),
+        take: Box::new(move || {
+            let start = |host: Option<String>| {
+                let mut command = Command::new("fi_pingpong");
+                command.args(words.split(' ')).args(host);
+                command
+            };
+            let printed = place.run(start(None), start(Some(place.address())), PORT)?;
+            Ok(Taken::one(&series, 1e3 * us_per_transfer(&printed)?))
+        }),
+    })
+}
+
+/// The column `usec/xfer` of the only row.
+fn us_per_transfer(printed: &str) -> Result<f64> {
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with("bytes"));
+    let column =
+        lines.next().and_then(|heading| heading.split_whitespace().position(|name| name == "usec/xfer"));
+    let row = lines.next().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let value = row.zip(column).and_then(|(row, column)| row.get(column)?.parse().ok());
+    value.filter(|us| *us > 0.0).context("fi_pingpong prints no figures that are known here")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_is_read_by_its_column() {
+        let printed = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                       8       10k     =10k     156k        0.37s      0.43      18.60       0.05\n";
+        assert_eq!(us_per_transfer(printed).unwrap(), 18.6);
+        assert!(us_per_transfer("").is_err());
+        assert!(us_per_transfer("bytes usec/xfer\n8 0\n").is_err());
+    }
+}
