@@ -2,6 +2,7 @@
  *
  *     cc chat.c -o chat $(pkg-config --cflags --libs bywire)
  *     ./chat                        prints its address and waits for somebody
+ *     ./chat --fabric               the same, for somebody on another machine, too
  *     ./chat localhost/61234        connects
  *
  * Ends with the input, or when the peer leaves.
@@ -10,6 +11,7 @@
 #include <bywire.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -47,11 +49,15 @@ static int take_events(bw_port_t *port, bw_peer_t *peer) {
 }
 
 int main(int count, char **arguments) {
+    bw_port_options_t options;
     bw_port_t *port;
     bw_peer_t peer = 0;
     int epoll = epoll_create1(EPOLL_CLOEXEC), is_typing = 0;
-    check(bw_port_open(NULL, &port));
-    if (count > 1)
+    int is_far = count > 1 && strcmp(arguments[1], "--fabric") == 0;
+    check(bw_port_options_init(&options, sizeof options));
+    options.reach = is_far ? BW_REACH_FABRIC : BW_REACH_MACHINE;
+    check(bw_port_open(&options, &port));
+    if (count > 1 && !is_far)
         check(bw_connect_start(port, arguments[1], &peer));
     printf("%s\n", bw_port_address(port));
     watch(epoll, check(bw_descriptor(port)));

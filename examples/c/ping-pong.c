@@ -2,6 +2,7 @@
  *
  *     cc -O2 ping-pong.c -o ping-pong $(pkg-config --cflags --libs bywire)
  *     ./ping-pong                       one terminal: prints its address and answers
+ *     ./ping-pong --fabric              the same, for other machines, too
  *     ./ping-pong vm/61234              the other one: asks
  */
 
@@ -20,15 +21,19 @@ static int check(int code) {
     return code;
 }
 
-static bw_port_t *open_port(void) {
+/* Opens a port that can be reached from this machine, or from all machines of the fabric. */
+static bw_port_t *open_port(uint32_t reach) {
+    bw_port_options_t options;
     bw_port_t *port;
-    check(bw_port_open(NULL, &port));
+    check(bw_port_options_init(&options, sizeof options));
+    options.reach = reach;
+    check(bw_port_open(&options, &port));
     return port;
 }
 
 /* Sends every message back until the asking port is gone. */
-static void answer(void) {
-    bw_port_t *port = open_port();
+static void answer(uint32_t reach) {
+    bw_port_t *port = open_port(reach);
     bw_event_t event;
     printf("give this address to the other end: %s\n", bw_port_address(port));
     fflush(stdout);
@@ -52,7 +57,7 @@ static void round_trip(bw_port_t *port, bw_peer_t peer, long number) {
 }
 
 static void ask(const char *address, long rounds) {
-    bw_port_t *port = open_port();
+    bw_port_t *port = open_port(BW_REACH_MACHINE);
     bw_peer_t peer;
     struct timespec start, end;
     check(bw_connect(port, address, 5000000, &peer));
@@ -75,7 +80,9 @@ int main(int count, char **arguments) {
         return 2;
     }
     if (count < 2)
-        answer();
+        answer(BW_REACH_MACHINE);
+    else if (strcmp(arguments[1], "--fabric") == 0)
+        answer(BW_REACH_FABRIC);
     else
         ask(arguments[1], rounds);
     return 0;

@@ -2,6 +2,7 @@
  *
  *     cc requests.c -o requests $(pkg-config --cflags --libs bywire)
  *     ./requests                              prints its address and serves
+ *     ./requests --fabric                     the same, for other machines, too
  *     ./requests localhost/61234 some words   asks once per word
  */
 
@@ -64,19 +65,29 @@ static void send_kept(bw_port_t *port, bw_peer_t peer) {
     last = place;
 }
 
-static void serve(void) {
+static void serve(uint32_t reach) {
+    bw_port_options_t options;
     bw_port_t *port;
     bw_event_t event;
     bw_peer_info_t info;
-    check(bw_port_open(NULL, &port));
+    check(bw_port_options_init(&options, sizeof options));
+    options.reach = reach;
+    check(bw_port_open(&options, &port));
     printf("%s\n", bw_port_address(port));
     for (;;) {
         fflush(stdout);
         check(bw_wait(port, BW_FOREVER, &event));
         switch (event.kind) {
         case BW_EVENT_CONNECTED:
-            if (bw_peer_info(port, event.peer, &info, sizeof info) == BW_OK)
-                printf("serving %s (pid %d), %d in all\n", info.address, info.pid, bw_peers(port, NULL, 0));
+            if (bw_peer_info(port, event.peer, &info, sizeof info) != BW_OK)
+                break;
+            /* A client of this machine has a process, and one of another machine the name of a user. */
+            printf("serving %s ", info.address);
+            if (info.user[0] == '\0')
+                printf("(pid %d), ", info.pid);
+            else
+                printf("(user %s), ", info.user);
+            printf("%d in all\n", bw_peers(port, NULL, 0));
             break;
         case BW_EVENT_MESSAGE: {
             char answer[BW_FRAGMENT_BYTES];
@@ -136,7 +147,9 @@ static void ask(const char *address, char **requests, int count) {
 
 int main(int count, char **arguments) {
     if (count < 2)
-        serve();
+        serve(BW_REACH_MACHINE);
+    else if (strcmp(arguments[1], "--fabric") == 0)
+        serve(BW_REACH_FABRIC);
     else
         ask(arguments[1], arguments + 2, count - 2);
     return 0;

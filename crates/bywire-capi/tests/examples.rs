@@ -48,17 +48,7 @@ fn the_ring_example_passes_its_counter_around() {
 #[test]
 fn two_chat_programs_exchange_lines_while_reading_the_keyboard() {
     let example = Example::new("chat.c");
-    let mut first = example.start(&[]);
-    let address = first.line();
-    let mut second = example.start(&[&address]);
-    second.line();
-    second.say("hello\n");
-    assert_eq!(first.line(), "hello");
-    first.say("who is there?\n");
-    assert_eq!(second.line(), "who is there?");
-    // One leaves, and the other with it.
-    second.finish();
-    first.finish();
+    running::check_chat(|arguments| example.start(arguments));
 }
 
 #[test]

@@ -45,14 +45,19 @@ static inline bw_event_t expect(bw_port_t *port, uint32_t kind, bw_port_t *other
     return event;
 }
 
-static inline bw_port_t *open_named(const char *name) {
+static inline bw_port_t *open_reaching(const char *name, uint32_t reach) {
     bw_port_options_t options;
     bw_port_t *port = NULL;
     CHECK_CODE(bw_port_options_init(&options, sizeof options), BW_OK);
     options.name = name;
+    options.reach = reach;
     CHECK_CODE(bw_port_open(&options, &port), BW_OK);
     CHECK(port != NULL);
     return port;
+}
+
+static inline bw_port_t *open_named(const char *name) {
+    return open_reaching(name, BW_REACH_MACHINE);
 }
 
 /* Connects two ports of this thread; each learns the other's handle. */

@@ -1,4 +1,5 @@
-/* Two processes: `serve` echoes what comes, until it is told to die; `ask ADDRESS` talks to it. */
+/* Two processes: `serve` echoes what comes, until it is told to die; `ask ADDRESS` talks to it. `serve --fabric` serves
+ * other machines, too. */
 
 #include "check.h"
 
@@ -6,9 +7,9 @@
 
 enum { LONG_BYTES = 300000 };
 
-static int serve(void) {
+static int serve(uint32_t reach) {
     static unsigned char memory[LONG_BYTES];
-    bw_port_t *port = open_named(NULL);
+    bw_port_t *port = open_reaching(NULL, reach);
     CHECK_CODE(bw_post_receive(port, BW_PRIORITY_LOW, memory, sizeof memory), BW_OK);
     printf("%s\n", bw_port_address(port));
     fflush(stdout);
@@ -67,5 +68,7 @@ static int ask(const char *address) {
 
 int main(int count, char **arguments) {
     CHECK(count >= 2);
-    return strcmp(arguments[1], "serve") == 0 ? serve() : ask(arguments[2]);
+    if (strcmp(arguments[1], "serve") == 0)
+        return serve(count == 2 ? BW_REACH_MACHINE : BW_REACH_FABRIC);
+    return ask(arguments[2]);
 }

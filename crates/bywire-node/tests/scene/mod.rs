@@ -75,7 +75,14 @@ impl Scene {
 
     /// The same, with a service on each.
     pub fn up(count: usize) -> Option<Self> {
+        Self::up_with(count, true)
+    }
+
+    /// The same, encrypted or plain.
+    pub fn up_with(count: usize, is_encrypted: bool) -> Option<Self> {
         let mut scene = Self::set(count)?;
+        let fabric = Fabric { is_encrypted, ..scene.fabric() };
+        scene.machines.iter().for_each(|machine| machine.write(&fabric));
         scene.machines.iter_mut().for_each(Machine::start);
         Some(scene)
     }

@@ -1,7 +1,8 @@
 //! A client of `echo`: sends a short message and a long one, and awaits both answers.
 //!
 //! ```text
-//! ask     # while `echo` runs
+//! ask                # while `echo` runs
+//! ask web2/echo      # while `echo --fabric` runs on the machine web2
 //! ```
 
 use std::time::Duration;
@@ -13,7 +14,8 @@ fn main() -> Result<()> {
     let mut port = Port::open(PortOptions::default())?;
     // Memory for the answer that is longer than 4 KiB.
     port.post_receive(Priority::Low, vec![0; 5_000]).expect("a receive token");
-    let server = port.connect(&"localhost/echo".parse()?, Duration::from_secs(5))?;
+    let address = std::env::args().nth(1).unwrap_or_else(|| "localhost/echo".to_owned());
+    let server = port.connect(&address.parse()?, Duration::from_secs(5))?;
     port.send(server, Priority::Low, b"hello")?;
     port.send_buffer(server, Priority::Low, vec![7; 5_000], Confirm::Copied)?;
     let mut answers = 0;

@@ -1,14 +1,16 @@
 //! A server that sends every message back, of whatever length, and outlives its clients.
 //!
 //! ```text
-//! echo     # serves as `localhost/echo`; `ask` is a client
+//! echo               # serves as `localhost/echo`; `ask` is a client
+//! echo --fabric      # serves other machines, too
 //! ```
 
 use std::collections::HashMap;
 
 use anyhow::Result;
 use bywire::{
-    Buffer, Confirm, Event, FRAGMENT_BYTES, Message, Peer, Port, PortOptions, Priority, SendError, TransferId,
+    Buffer, Confirm, Event, FRAGMENT_BYTES, Message, Peer, Port, PortOptions, Priority, Reach, SendError,
+    TransferId,
 };
 
 /// The longest message that this server takes. A client that sends a longer one gets `SendError::TooLong`.
@@ -17,7 +19,10 @@ const LENGTH_MAX: usize = 1 << 20;
 const UNREAD_MAX: usize = 4;
 
 fn main() -> Result<()> {
-    let options = PortOptions { message_bytes_max: LENGTH_MAX as u64, ..PortOptions::named("echo") };
+    // Other machines reach the port only if that is asked for.
+    let is_far = std::env::args().nth(1).as_deref() == Some("--fabric");
+    let reach = if is_far { Reach::Fabric } else { Reach::Machine };
+    let options = PortOptions { message_bytes_max: LENGTH_MAX as u64, reach, ..PortOptions::named("echo") };
     let mut port = Port::open(options)?;
     // A message of more than 4 KiB arrives in a posted buffer. A shorter one needs none.
     for _ in 0..16 {

@@ -2,24 +2,29 @@
 //!
 //! ```text
 //! ping-pong                     # one terminal: prints its address and answers
+//! ping-pong --fabric            # the same, for other machines, too
 //! ping-pong vm/61234            # the other one: asks
 //! ```
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bywire::{Address, Event, Message, Peer, Port, PortOptions, Priority};
+use bywire::{Address, Event, Message, Peer, Port, PortOptions, Priority, Reach};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let Some(address) = arguments.next() else { return answer() };
+    let address = match arguments.next() {
+        None => return answer(Reach::Machine),
+        Some(word) if word == "--fabric" => return answer(Reach::Fabric),
+        Some(address) => address,
+    };
     let rounds = arguments.next().map_or(Ok(100_000), |text| text.parse()).context("ROUNDS is a number")?;
     ask(&address.parse()?, rounds)
 }
 
 /// Sends every message back until the asking port is gone.
-fn answer() -> Result<()> {
-    let mut port = Port::open(PortOptions::default())?;
+fn answer(reach: Reach) -> Result<()> {
+    let mut port = Port::open(PortOptions { reach, ..PortOptions::default() })?;
     println!("give this address to the other end: {}", port.address());
     loop {
         match port.wait(None)? {

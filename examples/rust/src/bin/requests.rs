@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! requests                                # prints its address and serves
+//! requests --fabric                       # the same, for other machines, too
 //! requests localhost/61234 some words     # asks once per word
 //! ```
 
@@ -9,19 +10,20 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bywire::{Address, Event, Peer, Port, PortOptions, Priority, SendError};
+use bywire::{Address, Event, Peer, Port, PortOptions, Priority, Reach, SendError};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     match arguments.next() {
-        None => serve(),
+        None => serve(Reach::Machine),
+        Some(word) if word == "--fabric" => serve(Reach::Fabric),
         Some(address) => ask(&address.parse()?, arguments),
     }
 }
 
 /// Serves for ever. A client that does not take its answers holds up nobody else: they wait in a queue of its own.
-fn serve() -> Result<()> {
-    let mut port = Port::open(PortOptions::default())?;
+fn serve(reach: Reach) -> Result<()> {
+    let mut port = Port::open(PortOptions { reach, ..PortOptions::default() })?;
     println!("{}", port.address());
     let mut unsent: HashMap<Peer, VecDeque<String>> = HashMap::new();
     loop {

@@ -1,6 +1,8 @@
 //! What the examples in Rust and in C have in common: how they are run, and what the same program must do in either.
+#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A program that is ended with the test, and what it prints.
@@ -24,7 +26,6 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    #[allow(dead_code, reason = "only some examples read")]
     pub fn say(&mut self, line: &str) {
         self.input.as_mut().expect("input").write_all(line.as_bytes()).expect("write");
     }
@@ -36,6 +37,11 @@ impl Running {
         self.output.read_to_string(&mut rest).expect("read");
         assert!(self.child.wait().expect("wait").success(), "{rest}");
         rest
+    }
+
+    /// The signal that has ended it, if one has.
+    pub fn end(mut self) -> Option<i32> {
+        self.child.wait().expect("wait").signal()
     }
 }
 
@@ -85,4 +91,19 @@ pub fn check_ring(start: impl Fn(&[&str]) -> Running) {
     let lines: Vec<&str> = printed.lines().collect();
     // Three puts a lap: the first node sees the last of them.
     assert_eq!(lines, ["node 0 last saw 60", "node 1 last saw 58", "node 2 last saw 59"]);
+}
+
+/// `chat`, whose two ends say to each other what is typed.
+pub fn check_chat(start: impl Fn(&[&str]) -> Running) {
+    let mut first = start(&[]);
+    let address = first.line();
+    let mut second = start(&[&address]);
+    second.line();
+    second.say("hello\n");
+    assert_eq!(first.line(), "hello");
+    first.say("who is there?\n");
+    assert_eq!(second.line(), "who is there?");
+    // One leaves, and the other with it.
+    second.finish();
+    first.finish();
 }
