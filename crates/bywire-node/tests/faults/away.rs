@@ -1,8 +1,10 @@
 //! Services that are killed, stopped and started again under a transfer, which never notices.
 
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bywire::{ConnectError, Event, NoFabric, Port};
+use bywire::{ConnectError, Event, NoFabric, Port, PortOptions};
 use rustix::process::Signal;
 
 use crate::cable::Stream;
@@ -11,22 +13,58 @@ use crate::node::start_node;
 use crate::scene::{Machine, PATIENCE, Scene};
 
 /// A machine to which others connect while the stream goes on.
-struct Visits<'scene> {
-    here: &'scene Machine,
-    port: Port,
+pub struct Visits<'scene> {
+    pub here: &'scene Machine,
+    pub port: Port,
+    /// Where they connect to.
+    pub address: &'static str,
 }
 
-impl Visits<'_> {
+/// A port on a thread of its own, to which everybody may come.
+pub struct Visited {
+    done: mpsc::Sender<()>,
+    thread: JoinHandle<u64>,
+}
+
+impl Visited {
+    pub fn open(machine: &Machine) -> Self {
+        let mut port = open(machine, options(&machine.runtime(), "visited"));
+        let (done, is_done) = mpsc::channel();
+        let welcome = move || {
+            let mut count = 0;
+            while is_done.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                let event = port.wait(Some(Duration::from_millis(50))).expect("wait");
+                count += u64::from(matches!(event, Some(Event::Connected(_))));
+            }
+            count
+        };
+        Self { done, thread: std::thread::spawn(welcome) }
+    }
+
+    /// Returns how many came.
+    pub fn close(self) -> u64 {
+        drop(self.done);
+        self.thread.join().expect("it went well")
+    }
+}
+
+impl<'scene> Visits<'scene> {
+    pub fn of(here: &'scene Machine, address: &'static str) -> Self {
+        // Several of one machine have a number each.
+        let options = PortOptions { name: None, ..options(&here.runtime(), "any") };
+        Self { here, port: open(here, options), address }
+    }
+
     /// One try to connect. What came about is ended again.
-    fn once(&mut self) -> Result<(), ConnectError> {
-        let peer = try_connect(&mut self.port, self.here, "b/visited")?;
+    pub fn once(&mut self) -> Result<(), ConnectError> {
+        let peer = try_connect(&mut self.port, self.here, self.address)?;
         self.port.disconnect(peer);
         assert!(matches!(next(&mut self.port), Event::Disconnected { .. }));
         Ok(())
     }
 
     /// Tries until it succeeds. Returns how long that took.
-    fn until_it_succeeds(&mut self) -> Duration {
+    pub fn until_it_succeeds(&mut self) -> Duration {
         let began = Instant::now();
         while let Err(error) = self.once() {
             let waits = [
@@ -43,11 +81,15 @@ impl Visits<'_> {
 }
 
 /// Runs something while the stream goes on, which it must do every second.
-fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
+pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
     std::thread::scope(|scope| {
         let running = scope.spawn(run);
+        let mut last = Instant::now();
         loop {
-            assert!(stream.go_on(Duration::from_secs(1)).is_some(), "it goes on");
+            if stream.go_on(Duration::from_millis(100)).is_some() {
+                last = Instant::now();
+            }
+            assert!(last.elapsed() < Duration::from_secs(1), "it goes on");
             if running.is_finished() {
                 return running.join().expect("it went well");
             }
@@ -61,10 +103,8 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     let [here, there] = &scene.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let visited = open(there, options(&there.runtime(), "visited"));
-    let (done, is_done) = std::sync::mpsc::channel();
-    let visited = std::thread::spawn(move || welcome(visited, &is_done));
-    let mut visits = Visits { here, port: open(here, options(&here.runtime(), "visiting")) };
+    let visited = Visited::open(there);
+    let mut visits = Visits::of(here, "b/visited");
     meanwhile(&mut stream, || visits.once()).expect("both serve");
 
     theirs.kill();
@@ -118,13 +158,5 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     println!("both ended and began: connects succeed {after:?} later");
     let (count, reason) = stream.finish();
     println!("{count} messages, each right; then {reason:?}");
-    drop(done);
-    visited.join().expect("it went well");
-}
-
-/// Has everybody come and go, until it is told to end.
-fn welcome(mut port: Port, is_done: &std::sync::mpsc::Receiver<()>) {
-    while is_done.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
-        let _event = port.wait(Some(Duration::from_millis(50))).expect("wait");
-    }
+    visited.close();
 }

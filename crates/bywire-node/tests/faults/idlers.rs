@@ -13,7 +13,7 @@ use crate::scene::{Machine, Scene};
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(4);
 /// Programs that compute, on either side.
-const COMPUTING: usize = 4;
+const COMPUTING: usize = 8;
 const MESSAGES: u64 = 50;
 
 /// A port that sends everything back. As told, it computes for a while between two calls, or does not call the library until

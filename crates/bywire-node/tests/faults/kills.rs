@@ -2,28 +2,34 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bywire::{DisconnectReason, Event, Key, Port, Priority, Rights, TransferError};
+use bywire_sys::poller::Poller;
 use rustix::process::Signal;
 
 use crate::actor::{Actor, Stage};
 use crate::ends::{connect, expect_silence, is_stopped, next, open, options, pattern, start};
 use crate::is_long;
-use crate::scene::{Scene, soon};
+use crate::scene::{Machine, Scene, soon};
 
 /// Bytes on either side of the range that is put.
 const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0x5a;
 
-/// A process with a region, which stops itself as soon as a quarter of a put has arrived.
+/// A process with a region. As told, it stops itself as soon as a quarter of a put has arrived, or fills the region first.
 pub fn target(stage: &mut Stage) {
     let length: usize = stage.argument(0);
-    let stops = stage.argument::<String>(1) == "stops";
+    let manner = stage.argument::<String>(1);
+    let stops = manner == "stops";
     let mut port = Port::open(options(&stage.directory, "target")).expect("open");
     let mut memory = vec![0_u8; GUARD + length + GUARD];
     memory[..GUARD].fill(GUARD_BYTE);
     memory[GUARD + length..].fill(GUARD_BYTE);
+    if manner == "full" {
+        memory.fill(GUARD_BYTE);
+    }
     let base = memory.as_ptr().addr();
     let key = port.register(memory, Rights { read: true, write: true }).expect("a region");
     stage.tell(format!("ready {} {base}", key.0));
@@ -83,6 +89,7 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
 
     let killed = Instant::now();
     target.kill();
+    let ended = killed.elapsed();
     let (mut puts, mut told) = (Vec::new(), None);
     while told.is_none() {
         match next(&mut port) {
@@ -126,9 +133,55 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     assert!(found == pattern(length, 1), "every byte arrived");
     soon("the service lists the next process alone", || there.status().len() >= 2);
     println!(
-        "{arrived} of {length} bytes had arrived; the end was told after {:?}; the next process was reached after \
-         {connected:?}, and took everything after {:?}",
+        "{arrived} of {length} bytes had arrived; the kernel took {ended:?} to end the process, and the end was told \
+         after {:?}; the next process was reached after {connected:?}, and took everything after {:?}",
         told.expect("told"),
         again.elapsed()
     );
+}
+
+/// Kills a process that has memory of so many bytes, to which another machine is connected. Returns when the kernel had ended
+/// it, and when its peer was told of it.
+fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
+    let mut target = start(there, "target", &[&length.to_string(), "full"]);
+    beginning(&mut target);
+    let mut port = open(here, options(&here.runtime(), "watching"));
+    let peer = connect(&mut port, here, "b/target");
+    let watch = bywire_sys::process::watch(target.pid().as_raw_nonzero().get()).expect("it runs");
+    let (began, telling) = (mpsc::channel(), mpsc::channel());
+    let ended = std::thread::spawn(move || {
+        let mut poller = Poller::new().expect("a poller");
+        poller.add(&watch, 0).expect("watched");
+        began.0.send(()).expect("the test waits");
+        poller.wait(None).expect("waited");
+        telling.0.send(Instant::now()).expect("the test waits");
+    });
+    began.1.recv().expect("it begins");
+    let killed = Instant::now();
+    target.signal(Signal::KILL);
+    match next(&mut port) {
+        Event::Disconnected { peer: gone, reason } => {
+            assert_eq!((gone, reason), (peer, DisconnectReason::Died));
+        }
+        other => panic!("{other:?}"),
+    }
+    let told = killed.elapsed();
+    ended.join().expect("it watched");
+    [telling.1.recv().expect("it ended") - killed, told]
+}
+
+/// The kernel tells of an end, by closing sockets or otherwise, only when it has freed the memory of the process.
+#[test]
+fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    for length in [0, 64 << 20, if is_long() { 1 << 30 } else { 256 << 20 }] {
+        let times: Vec<_> = (0..6).map(|_| kill_one(here, there, length)).collect();
+        let mut later: Vec<_> = times.iter().map(|[ended, told]| told.saturating_sub(*ended)).collect();
+        later.sort();
+        let ended: Vec<_> = times.iter().map(|[ended, _]| *ended).collect();
+        println!("{} MiB: the kernel took {ended:?}; the end was told {later:?} later", length >> 20);
+        // Other tests on the same cores can hold up any one of them.
+        assert!(later[0] <= Duration::from_millis(10), "{later:?}");
+    }
 }

@@ -6,6 +6,7 @@ mod actor;
 mod away;
 mod cable;
 mod ends;
+mod five;
 mod floods;
 mod idlers;
 mod kills;
@@ -15,11 +16,19 @@ mod mangler;
 mod node;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod strangers;
+mod upgrade;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("target", kills::target), ("node", node::serve), ("idle", idlers::idle)]);
+    actor::play(&[
+        ("target", kills::target),
+        ("node", node::serve),
+        ("idle", idlers::idle),
+        ("member", five::member),
+        ("other version", upgrade::refuse),
+    ]);
 }
 
 /// The long form of a test is asked for by this variable.

@@ -115,6 +115,14 @@ impl Stage {
         hear(&mut self.control)
     }
 
+    /// The next line, if it has come already.
+    pub fn heard(&mut self) -> Option<String> {
+        self.control.get_ref().set_nonblocking(true).expect("a socket");
+        let line = hear(&mut self.control);
+        self.control.get_ref().set_nonblocking(false).expect("a socket");
+        line
+    }
+
     pub fn tell(&mut self, line: impl std::fmt::Display) {
         // A test that has ended needs no answer.
         let _ = writeln!(self.control.get_mut(), "{line}");

@@ -1,0 +1,225 @@
+//! Five machines on one bridge, of which each sends to all: a process and a machine are killed and come back.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bywire::{Address, Event, Peer, Port, Priority, SendError};
+
+use crate::actor::{Actor, Stage};
+use crate::ends::{options, pattern, start};
+use crate::node::start_node;
+use crate::scene::{PATIENCE, Scene, soon};
+
+const MACHINES: usize = 5;
+/// Messages that everybody has from everybody before the test goes on.
+const ENOUGH: u64 = 300;
+/// The one that is killed. Some connect to it, and it connects to others.
+const KILLED: usize = 2;
+/// How soon somebody who is away is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Messages to each peer between two waits.
+const AT_ONCE: usize = 8;
+
+/// What a member knows of another one.
+#[derive(Default)]
+struct Other {
+    peer: Option<Peer>,
+    /// A member connects to those with greater numbers.
+    calls_at: Option<Instant>,
+    sent: u64,
+    received: u64,
+}
+
+fn name_of(number: usize) -> char {
+    char::from(b'a' + number as u8)
+}
+
+/// The bytes of a message.
+fn message(from: usize, to: usize, number: u64) -> Vec<u8> {
+    let seed = (from << 8 | to) as u64;
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.extend(pattern((number % 700) as usize, seed ^ number << 16));
+    bytes
+}
+
+/// A process that sends to all others, and checks what they send. It says who is lost, and how many came when it is asked.
+pub fn member(stage: &mut Stage) {
+    let own: usize = stage.argument(0);
+    let mut port = Port::open(options(&stage.directory, "member")).expect("open");
+    stage.tell("ready");
+    let _go = stage.hear();
+    let mut others: Vec<Other> = (0..MACHINES).map(|_| Other::default()).collect();
+    let mut numbers = HashMap::new();
+    others[own + 1..].iter_mut().for_each(|other| other.calls_at = Some(Instant::now()));
+    loop {
+        for (number, other) in others.iter_mut().enumerate() {
+            if other.calls_at.is_some_and(|at| at <= Instant::now()) {
+                let address: Address = format!("{}/member", name_of(number)).parse().expect("an address");
+                let peer = port.connect_start(&address).expect("our own node is there");
+                numbers.insert(peer, number);
+                other.calls_at = None;
+            }
+        }
+        for (number, other) in others.iter_mut().enumerate() {
+            send_some(&mut port, own, number, other);
+        }
+        let mut event = port.wait(Some(Duration::from_millis(1))).expect("wait");
+        while let Some(happened) = event {
+            take(happened, &mut port, own, &mut others, &mut numbers, stage);
+            event = port.poll();
+        }
+        match stage.heard().as_deref() {
+            Some("count") => {
+                let counts: Vec<String> = others.iter().map(|other| other.received.to_string()).collect();
+                stage.tell(format!("counts {}", counts.join(" ")));
+            }
+            Some(other) => panic!("{other}"),
+            None => {}
+        }
+    }
+}
+
+fn send_some(port: &mut Port, own: usize, number: usize, other: &mut Other) {
+    let Some(peer) = other.peer else { return };
+    for _ in 0..AT_ONCE {
+        match port.send(peer, Priority::Low, &message(own, number, other.sent)) {
+            Ok(()) => other.sent += 1,
+            // What has happened to it comes as an event.
+            Err(SendError::Full | SendError::Disconnected(_)) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn take(
+    event: Event,
+    port: &mut Port,
+    own: usize,
+    others: &mut [Other],
+    numbers: &mut HashMap<Peer, usize>,
+    stage: &mut Stage,
+) {
+    match event {
+        Event::Connected(peer) => {
+            let node = port.peer_info(peer).expect("connected").address.node.clone();
+            let number =
+                (0..MACHINES).find(|number| node == name_of(*number).to_string()).expect("one of us");
+            numbers.insert(peer, number);
+            assert!(others[number].peer.is_none(), "one connection each");
+            others[number] = Other { peer: Some(peer), ..Other::default() };
+        }
+        Event::Message(arrived) => {
+            let number = numbers[&arrived.peer];
+            let other = &mut others[number];
+            assert_eq!(other.peer, Some(arrived.peer));
+            assert!(arrived.payload[..] == message(number, own, other.received), "whole and in order");
+            other.received += 1;
+            port.recycle(arrived.payload);
+        }
+        Event::Disconnected { peer, reason } => {
+            let number = numbers.remove(&peer).expect("it was connected or called");
+            if others[number].peer == Some(peer) {
+                stage.tell(format!("lost {number} {reason:?}"));
+            }
+            let calls_at = (number > own).then(|| Instant::now() + AGAIN);
+            others[number] = Other { calls_at, ..Other::default() };
+        }
+        Event::Room { .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A member as the test sees it, with what it has said about those that it has lost.
+struct Member {
+    actor: Actor,
+    lost: Vec<String>,
+}
+
+impl Member {
+    fn counts(&mut self) -> Vec<u64> {
+        self.actor.tell("count");
+        loop {
+            let line = self.actor.hear().expect("it runs");
+            match line.strip_prefix("counts ") {
+                Some(counts) => {
+                    return counts.split(' ').map(|count| count.parse().expect("a number")).collect();
+                }
+                None => self.lost.push(line),
+            }
+        }
+    }
+}
+
+/// Awaits that all of these have so many more messages from each other than now, or in all if one of them has begun anew.
+fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duration {
+    let began = Instant::now();
+    let before: Vec<Vec<u64>> = numbers.iter().map(|number| members[*number].counts()).collect();
+    for (to, before) in numbers.iter().zip(before) {
+        soon("everybody has messages from everybody", || {
+            let now = members[*to].counts();
+            numbers.iter().filter(|from| *from != to).all(|from| {
+                let base = if is_new { 0 } else { before[*from] };
+                now[*from] >= base + ENOUGH
+            })
+        });
+    }
+    began.elapsed()
+}
+
+/// Awaits that all but the killed one say that they have lost it, and nobody else. Returns what they say.
+fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
+    let told = |member: &mut Member| {
+        soon("it is told", || {
+            let _counts = member.counts();
+            !member.lost.is_empty()
+        });
+        let [line] = &std::mem::take(&mut member.lost)[..] else { panic!("it is told once") };
+        line.strip_prefix(&format!("lost {KILLED} ")).expect("this one is lost").to_owned()
+    };
+    witnesses.iter().map(|number| told(&mut members[*number])).collect()
+}
+
+#[test]
+fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
+    let Some(mut scene) = Scene::set(MACHINES) else { return };
+    let mut nodes: Vec<Actor> = scene.machines.iter().map(start_node).collect();
+    let begin = |scene: &Scene, number: usize| {
+        let mut actor = start(&scene.machines[number], "member", &[&number.to_string()]);
+        actor.expect("ready");
+        Member { actor, lost: Vec::new() }
+    };
+    let mut members: Vec<Member> = (0..MACHINES).map(|number| begin(&scene, number)).collect();
+    members.iter_mut().for_each(|member| member.actor.tell("go"));
+    let all: Vec<usize> = (0..MACHINES).collect();
+    let witnesses: Vec<usize> = (0..MACHINES).filter(|number| *number != KILLED).collect();
+    let took = await_all(&mut members, &all, true);
+    println!("all have {ENOUGH} messages from all after {took:?}");
+
+    let killed = Instant::now();
+    members[KILLED].actor.kill();
+    members[KILLED] = begin(&scene, KILLED);
+    let reasons = await_loss(&mut members, &witnesses);
+    println!("a process was killed: within {:?} the others said {reasons:?}", killed.elapsed());
+    assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
+    members[KILLED].actor.tell("go");
+    let took = await_all(&mut members, &all, true);
+    println!("it came back: all have {ENOUGH} messages from all after {took:?}");
+
+    // The whole machine: its programs, its service, and what it has in memory.
+    nodes[KILLED].kill();
+    members[KILLED].actor.kill();
+    let took = await_all(&mut members, &witnesses, false);
+    println!("a machine was killed: the others have {ENOUGH} more messages from each other after {took:?}");
+    assert!(members.iter().all(|member| member.lost.is_empty()), "silence is no end");
+    scene.machines[KILLED].boot_id = [99; 16];
+    nodes[KILLED] = start_node(&scene.machines[KILLED]);
+    members[KILLED] = begin(&scene, KILLED);
+    members[KILLED].actor.tell("go");
+    let began = Instant::now();
+    let reasons = await_loss(&mut members, &witnesses);
+    println!("it came back: within {:?} the others said {reasons:?}", began.elapsed());
+    assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
+    let took = await_all(&mut members, &all, true);
+    println!("all have {ENOUGH} messages from all after {took:?}");
+    assert!(began.elapsed() < PATIENCE, "at once, and not by a time limit");
+}
