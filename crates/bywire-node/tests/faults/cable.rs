@@ -4,6 +4,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bywire::{Confirm, DisconnectReason, Event, Peer, Port, PortOptions, Priority, TransferError};
+use bywire_sys::udp::UdpSocket;
 
 use crate::ends::{connect, expect_silence, next, next_within, open, options, pattern};
 use crate::is_long;
@@ -230,4 +231,44 @@ fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     println!("a peer that held a message back was given up after {told:?}");
     scene.set_cable(1, true);
     holding.join().expect("it is told");
+}
+
+/// Does a datagram of this length cross from one machine to the other one?
+fn crosses(here: &Machine, there: &Machine, length: usize) -> bool {
+    let [from, to] = [here, there].map(|machine| {
+        machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound")
+    });
+    let to_port = to.local_address().expect("bound").port();
+    from.send(Some((there.address.ip(), to_port).into()), &vec![0; length]).expect("sent");
+    std::thread::sleep(Duration::from_millis(50));
+    to.receive_from(&mut vec![0; length]).expect("received").is_some()
+}
+
+#[test]
+fn a_transfer_continues_when_the_link_silently_drops_longer_packets() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let mut stream = Stream::start(here, there, 1, [Duration::from_secs(30); 2]);
+    stream.go_on(Duration::from_millis(300)).expect("it flows");
+    assert!(crosses(here, there, 1400));
+    scene.shorten_packets(1, 1300);
+    assert!(crosses(here, there, 1200) && !crosses(here, there, 1400) && !crosses(there, here, 1400));
+    let (began, before) = (Instant::now(), stream.done());
+    let (mut last, mut pause) = (began, Duration::ZERO);
+    while began.elapsed() < Duration::from_secs(4) {
+        if let Some(first) = stream.go_on(Duration::from_millis(50)) {
+            pause = pause.max(first - last);
+            last = Instant::now();
+        }
+    }
+    pause = pause.max(last.elapsed());
+    let done = stream.done() - before;
+    let (count, reason) = stream.finish();
+    println!(
+        "shorter packets: the longest pause was {pause:?}, and {done} messages followed; {count} messages, each right; \
+         then {reason:?}"
+    );
+    assert!(pause < Duration::from_secs(2) && done > 20, "{pause:?}, {done}");
+    // A connection that begins there finds its length too.
+    Stream::start(here, there, 2, [Duration::from_secs(30); 2]).finish();
 }

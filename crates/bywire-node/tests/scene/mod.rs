@@ -92,6 +92,13 @@ impl Scene {
         ip(&self.hub, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
     }
 
+    /// From now on the cable of a machine drops packets that are longer than this, and tells nobody.
+    pub fn shorten_packets(&self, number: usize, bytes: usize) {
+        // The kernel would carry packets that it has joined whole.
+        self.machines.iter().for_each(|machine| ip(&machine.namespace, "link set eth0 gso_max_segs 1"));
+        ip(&self.hub, &format!("link set to{number} mtu {bytes}"));
+    }
+
     /// The fabric of all.
     pub fn fabric(&self) -> Fabric {
         let nodes = self.machines.iter().map(|machine| Node {
