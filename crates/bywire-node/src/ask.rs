@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use bywire::OpenError;
 use bywire::runtime::RuntimeDirectory;
 use bywire_sys::poller::Poller;
-use bywire_sys::process;
 use bywire_sys::socket::{Received, Socket};
+use bywire_sys::{Errno, process};
 use bywire_wire::service::status::{Entry, Position};
 use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
 
 /// How long a service may take for each part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon a service is called again that has many callers.
+const PAUSE: Duration = Duration::from_millis(1);
 /// The most entries of a service.
 const ENTRIES_MAX: usize = 1 << 20;
 
@@ -39,7 +41,7 @@ pub enum AskError {
 /// [`AskError`].
 pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
     let directory = RuntimeDirectory::open(runtime_directory)?;
-    let socket = Socket::connect_entry(&directory.service_path()).map_err(|_| AskError::Absent)?;
+    let socket = call(&directory.service_path())?;
     let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
     if owner != 0 && owner != process::user() {
         return Err(AskError::Foreign(owner));
@@ -56,6 +58,19 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
         match next {
             Some(next) if next > from && entries.len() < ENTRIES_MAX => from = next,
             _ => return Ok(entries),
+        }
+    }
+}
+
+/// Calls the service. Where many others call it, they are served first.
+fn call(path: &Path) -> Result<Socket, AskError> {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        match Socket::connect_entry(path) {
+            Ok(socket) => return Ok(socket),
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => return Err(AskError::Silent),
+            Err(_) => return Err(AskError::Absent),
         }
     }
 }

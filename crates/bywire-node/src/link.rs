@@ -1,9 +1,11 @@
-//! The service's UDP socket, and the channels over it.
+//! The service's UDP port, and the channels over it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
+use bywire_sys::poller::Poller;
 use bywire_sys::udp::{self, ReceiveError, UdpSocket};
 use bywire_sys::{Errno, process};
 use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
@@ -11,8 +13,11 @@ use bywire_wire::handshake::{Identity, PublicKey};
 use bywire_wire::service;
 use bywire_wire::service_message::ServiceMessage;
 
-/// The most packets that are received before other work has its turn.
+/// The most packets of one socket that are received before other work has its turn.
 const PACKETS_PER_TURN: usize = 64;
+/// The most nodes that have a socket of their own here, and the tag of the socket that all others have in common.
+const OWN_SOCKETS_MAX: usize = 1024;
+const COMMON: u64 = 0;
 /// The most messages to one node that wait for room. Beyond that the channel is begun anew, and both services compare
 /// their lists.
 const WAITING_MAX: usize = 16_384;
@@ -29,9 +34,20 @@ struct Waiting {
     user: Option<u32>,
 }
 
-/// The socket and the channels.
+/// What a node whose channel is up sends, apart from what strangers send: they fill another queue.
+struct OwnSocket {
+    node: PublicKey,
+    address: SocketAddr,
+    socket: UdpSocket,
+}
+
+/// The sockets and the channels.
 pub struct Link {
     socket: UdpSocket,
+    /// By tag of the poller, which is readable if one of the sockets is.
+    own_sockets: HashMap<u64, OwnSocket>,
+    next_tag: u64,
+    poller: Poller,
     channels: Channels,
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
     waiting: HashMap<PublicKey, VecDeque<Waiting>>,
@@ -48,10 +64,15 @@ impl Link {
     /// The error of the kernel; [`Errno::ADDRINUSE`].
     pub fn open(port: u16, identity: Identity) -> Result<Self, Errno> {
         let socket = UdpSocket::bind_everywhere(port)?;
+        let poller = Poller::new()?;
+        poller.add(&socket, COMMON)?;
         // Less is enough, because packets without room are sent again.
         let _ = socket.request_buffers(BUFFER_BYTES);
         Ok(Self {
             socket,
+            own_sockets: HashMap::new(),
+            next_tag: COMMON + 1,
+            poller,
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
             waiting: HashMap::new(),
@@ -59,6 +80,11 @@ impl Link {
             buffer: vec![0; udp::RECEIVE_BYTES],
             batch: Vec::new(),
         })
+    }
+
+    /// The socket of all nodes that have none of their own.
+    pub fn socket(&self) -> &UdpSocket {
+        &self.socket
     }
 
     /// Its UDP port.
@@ -153,21 +179,49 @@ impl Link {
         self.waiting.retain(|_, waiting| !waiting.is_empty());
     }
 
-    /// Receives some of the waiting packets. `true`: there may be more.
-    pub fn receive(&mut self, now_ns: u64) -> bool {
-        for _ in 0..PACKETS_PER_TURN {
-            match self.socket.receive_from(&mut self.buffer) {
-                Ok(Some((length, from))) => {
-                    let packet = &mut self.buffer[..length];
-                    self.channels.receive(now_ns, &mut random, from, packet);
+    /// Receives some of the waiting packets, first those of nodes whose channels are up.
+    pub fn receive(&mut self, now_ns: u64) {
+        let Ok(ready) = self.poller.wait(Some(Duration::ZERO)) else { return };
+        let mut ready = ready.to_vec();
+        ready.sort_by_key(|tag| *tag == COMMON);
+        for tag in ready {
+            let socket = match self.own_sockets.get(&tag) {
+                Some(own) => &own.socket,
+                None => &self.socket,
+            };
+            for _ in 0..PACKETS_PER_TURN {
+                match socket.receive_from(&mut self.buffer) {
+                    Ok(Some((length, from))) => {
+                        self.channels.receive(now_ns, &mut random, from, &mut self.buffer[..length]);
+                    }
+                    // Errors that the network reports may be forged.
+                    Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => {}
+                    Ok(None) | Err(ReceiveError::System(_)) => break,
                 }
-                Ok(None) => return false,
-                // Errors that the network reports may be forged.
-                Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => {}
-                Err(ReceiveError::System(_)) => return false,
             }
         }
-        true
+    }
+
+    /// Receives from a node by a socket of its own, as long as it is at this address.
+    fn open_own_socket(&mut self, node: PublicKey, address: SocketAddr) {
+        if self.own_sockets.values().any(|own| (own.node, own.address) == (node, address)) {
+            return;
+        }
+        self.close_own_socket(&node);
+        if self.own_sockets.len() >= OWN_SOCKETS_MAX {
+            return;
+        }
+        // Without one, it has a part in the common socket.
+        let Ok(socket) = self.socket.connected_to(address) else { return };
+        if self.poller.add(&socket, self.next_tag).is_ok() {
+            self.own_sockets.insert(self.next_tag, OwnSocket { node, address, socket });
+            self.next_tag += 1;
+        }
+    }
+
+    fn close_own_socket(&mut self, node: &PublicKey) {
+        // What it holds is lost, and sent again.
+        self.own_sockets.retain(|_, own| own.node != *node);
     }
 
     /// Sends the packets that have to leave.
@@ -182,7 +236,15 @@ impl Link {
 
     /// The next event of the channels.
     pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
-        self.channels.next_event(now_ns)
+        let event = self.channels.next_event(now_ns)?;
+        match event {
+            Event::Up { node, address, .. } | Event::Moved { node, address } => {
+                self.open_own_socket(node, address);
+            }
+            Event::Down { node, .. } => self.close_own_socket(&node),
+            _ => {}
+        }
+        Some(event)
     }
 
     /// When [`Self::flush`] has work to do.
@@ -209,7 +271,7 @@ impl Link {
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.poller.as_fd()
     }
 }
 

@@ -10,7 +10,7 @@ use actor::{Actor, Stage};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
 };
-use scene::{Machine, PATIENCE, Scene, path};
+use scene::{Machine, PATIENCE, Scene, ip, path};
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
@@ -171,4 +171,38 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
     println!("it was told after {:?}", killed.elapsed());
     // Silence would have taken longer than this to be noticed, if ever.
     assert!(killed.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn connections_follow_a_machine_that_changes_its_address() {
+    let Some(scene) = Scene::up(2) else { return };
+    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (open(a, "asking"), open(b, "render"));
+    let answering = std::thread::spawn(move || {
+        loop {
+            match next(&mut asked) {
+                Event::Message(message) => {
+                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
+                }
+                Event::Disconnected { .. } => return,
+                _ => {}
+            }
+        }
+    });
+    let address = "b/render".parse().expect("an address");
+    let peer = a.namespace.run(|| asking.connect(&address, PATIENCE)).expect("inside").expect("connected");
+    let mut exchange = |text: &[u8]| {
+        asking.send(peer, Priority::High, text).expect("room");
+        assert_eq!(message(&mut asking), text);
+    };
+    exchange(b"before");
+    // The kernel removes further addresses of a network with the first one.
+    ip(&b.namespace, &format!("address del {}/24 dev eth0", b.address.ip()));
+    ip(&b.namespace, "address add 10.78.0.99/24 dev eth0");
+    let moved = Instant::now();
+    exchange(b"after");
+    println!("a machine with a new address is followed after {:?}", moved.elapsed());
+    assert_eq!(a.status_of("b").address.expect("it is up").ip(), std::net::IpAddr::from([10, 78, 0, 99]));
+    asking.disconnect(peer);
+    answering.join().expect("it ended well");
 }

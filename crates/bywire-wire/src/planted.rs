@@ -68,6 +68,10 @@ pub enum Bug {
     CookieForever,
     /// Handshakes are not counted.
     LoadIgnored,
+    /// A replayed hello takes the place of an answered one at once.
+    CandidateDisplaced,
+    /// A channel moves to wherever its first packet comes from.
+    AddressUnproved,
     /// A region that may only be read can be written.
     RightIgnored,
     /// Every piece of a put is written to its beginning.
@@ -129,7 +133,7 @@ pub const BUGS: [Bug; 20] = [
 ];
 
 /// Every fault of the channels between nodes.
-pub const CHANNEL_BUGS: [Bug; 12] = [
+pub const CHANNEL_BUGS: [Bug; 14] = [
     Bug::HelloPromoted,
     Bug::OldHelloTaken,
     Bug::OwnChannelGoes,
@@ -142,6 +146,8 @@ pub const CHANNEL_BUGS: [Bug; 12] = [
     Bug::CookieForAll,
     Bug::CookieForever,
     Bug::LoadIgnored,
+    Bug::CandidateDisplaced,
+    Bug::AddressUnproved,
 ];
 
 /// Every fault of the transfers over a connection. `bywire` has them.

@@ -10,6 +10,7 @@
 //! Accept | Decline           ──►
 //!                            ◄──    Established          (to Accept)
 //!                            ◄──    Ended                the other process has ended, or its node was removed
+//!                            ◄──    Moved                the other machine has another address
 //! Release                    ──►                         this end has ended the connection
 //! Inquire                    ──►                         nothing has come for long: does the other process live?
 //!                            ◄──    Alive                it does; no answer where its service does not answer
@@ -19,7 +20,7 @@
 //! port by what the kernel reports about the socket. It vouches for that to the other service, which vouches for it to
 //! its own port.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -158,6 +159,13 @@ pub enum Notice {
         /// The first one that has not been told. `None`: these are the last ones.
         next: Option<Position>,
     },
+    /// The other machine has another address now. Packets of the connection go there, to the same UDP port.
+    Moved {
+        /// This end's number for the connection.
+        connection: u32,
+        /// The address.
+        ip: IpAddr,
+    },
 }
 
 /// The greeting of a port for another one.
@@ -237,6 +245,8 @@ pub struct Kept {
     pub peer_incarnation: u64,
     /// The other end's number.
     pub peer_connection: u32,
+    /// Where its packets go.
+    pub ip: IpAddr,
 }
 
 /// Why a port is refused.

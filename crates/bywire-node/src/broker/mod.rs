@@ -11,7 +11,7 @@ mod ports;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 
 use bywire_sys::share::{Places, Shares};
@@ -25,7 +25,7 @@ pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The time in which ports may register again after a start. They try every 64 s. Until then an unknown connection may
 /// belong to one of them.
 pub const GRACE_NS: u64 = 90_000_000_000;
-/// The most requests and offers of one port that are under way.
+/// The most requests of one port that are under way, and the most offers to it.
 pub const UNDER_WAY_MAX: usize = 64;
 /// The most connections of each user, and of all users.
 pub const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
@@ -96,7 +96,9 @@ struct Registered {
     port: Port,
     /// Its numbers of its connections, and of what is under way with a number.
     numbers: BTreeSet<u32>,
-    under_way: usize,
+    /// What it has asked for, and what it is asked. They are counted apart, as strangers cause the latter.
+    requests: usize,
+    offers: usize,
     /// It has brought along all connections that it had before this service began.
     is_complete: bool,
 }
@@ -130,6 +132,8 @@ pub struct Connection {
     pub peer_user: String,
     /// What protects it.
     pub security: Security,
+    /// Where the port here sends its packets.
+    ip: IpAddr,
     /// The port here waits to hear that the other one's process lives, and has asked then.
     inquired_ns: Option<u64>,
 }
@@ -170,10 +174,15 @@ pub struct Broker {
     ports: HashMap<PortId, Registered>,
     names: BTreeMap<String, PortId>,
     nodes: HashMap<PublicKey, Far>,
+    node_names: HashMap<String, PublicKey>,
     /// By the end here.
     connections: HashMap<EndName, Connection>,
     outgoing: BTreeMap<u32, Outgoing>,
     offers: BTreeMap<u32, Offer>,
+    /// When each request and each offer is over.
+    deadlines: BTreeSet<(u64, u32)>,
+    /// The number of each offer, by the node that asks and its number for the request.
+    offered: HashMap<(PublicKey, u32), u32>,
     /// Connections that others believe in, and that a port may still bring along.
     asked: HashMap<EndName, (PublicKey, EndName)>,
     /// Ports, each with its incarnation, that have ended during the grace: they bring nothing along any more.
@@ -195,9 +204,12 @@ impl Broker {
             ports: HashMap::new(),
             names: BTreeMap::new(),
             nodes: HashMap::new(),
+            node_names: HashMap::new(),
             connections: HashMap::new(),
             outgoing: BTreeMap::new(),
             offers: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            offered: HashMap::new(),
             asked: HashMap::new(),
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
@@ -252,20 +264,19 @@ impl Broker {
 
     /// When [`Self::tick`] has work to do.
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        let outgoing = self.outgoing.values().map(|outgoing| outgoing.deadline_ns);
-        let offers = self.offers.values().map(|offer| offer.deadline_ns);
+        let deadline = self.deadlines.first().map(|(at_ns, _)| *at_ns);
         let grace = (!self.asked.is_empty() || !self.gone.is_empty()).then_some(self.grace_until_ns);
-        outgoing.chain(offers).chain(grace).min()
+        deadline.into_iter().chain(grace).min()
     }
 
     /// Ends requests and offers whose time is over.
     pub fn tick(&mut self, now_ns: u64) {
-        let late: Vec<u32> = numbers(&self.outgoing, |outgoing| outgoing.deadline_ns <= now_ns);
-        for number in late {
+        while let Some((at_ns, number)) =
+            self.deadlines.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns)
+        {
+            self.deadlines.remove(&(at_ns, number));
+            // It is one of the two.
             self.give_up(number, NotConnected::Unreachable);
-        }
-        let late: Vec<u32> = numbers(&self.offers, |offer| offer.deadline_ns <= now_ns);
-        for number in late {
             self.withdraw(number, Some(NotConnected::Unreachable));
         }
         if now_ns >= self.grace_until_ns {

@@ -1,5 +1,6 @@
 //! Messages of other nodes, and changes of the channels to them.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use bywire_wire::handshake::PublicKey;
@@ -11,7 +12,7 @@ use bywire_wire::service_message::{
 
 use super::{
     ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX,
-    is_sound, numbers,
+    is_port, is_sound, numbers,
 };
 
 impl Broker {
@@ -19,11 +20,12 @@ impl Broker {
     /// another key are removed, with their connections.
     pub fn follow(&mut self, own: super::Own, others: &[(PublicKey, String)]) {
         self.own = own;
-        let gone: Vec<PublicKey> =
-            self.nodes.keys().filter(|key| others.iter().all(|(other, _)| other != *key)).copied().collect();
+        let kept: HashSet<&PublicKey> = others.iter().map(|(key, _)| key).collect();
+        let gone: Vec<PublicKey> = self.nodes.keys().filter(|key| !kept.contains(key)).copied().collect();
         for node in gone {
             self.remove(node);
         }
+        self.node_names = others.iter().map(|(key, name)| (name.clone(), *key)).collect();
         for (key, name) in others {
             let far = self.nodes.entry(*key).or_insert_with(|| Far {
                 name: name.clone(),
@@ -74,6 +76,7 @@ impl Broker {
         if far.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
             self.end_all(node, End::NodeRestarted);
         }
+        self.follow_addresses(node);
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
         let names = known
             .map(|(own, known)| ConnectionName { receiver: known.peer.clone(), sender: own.clone() })
@@ -89,6 +92,27 @@ impl Broker {
         if let Some(far) = self.nodes.get_mut(&node).filter(|far| far.address.is_some()) {
             (far.address, far.route_bytes) = (Some(address), route_bytes);
         }
+        self.follow_addresses(node);
+    }
+
+    /// Tells the port of a connection where its peer's machine is now.
+    pub(super) fn follow_address(&mut self, node: PublicKey, own: EndName) {
+        let ip = self.nodes.get(&node).and_then(|far| far.address).map(|address| address.ip());
+        let Some(known) = self.connections.get_mut(&own) else { return };
+        let has_v6 = self.ports.get(&known.port).is_some_and(|registered| registered.port.has_v6);
+        if let Some(ip) = ip.filter(|ip| *ip != known.ip && (has_v6 || ip.is_ipv4())) {
+            known.ip = ip;
+            let port = known.port;
+            self.tell(port, Notice::Moved { connection: own.connection, ip });
+        }
+    }
+
+    /// The same for all connections with a node.
+    fn follow_addresses(&mut self, node: PublicKey) {
+        let known = self.connections.iter().filter(|(_, known)| known.node == node);
+        for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {
+            self.follow_address(node, own);
+        }
     }
 
     /// Notes that the channel to a node is down. Connections remain. Requests under way are repeated over the next
@@ -102,6 +126,8 @@ impl Broker {
             // With a new number, because answers of the other service to the old one concern the old channel.
             let fresh = self.fresh_number();
             if let Some(outgoing) = self.outgoing.remove(&number) {
+                self.deadlines.remove(&(outgoing.deadline_ns, number));
+                self.deadlines.insert((outgoing.deadline_ns, fresh));
                 self.outgoing.insert(fresh, Outgoing { is_sent: false, ..outgoing });
             }
         }
@@ -135,8 +161,8 @@ impl Broker {
                 }
             }
             ServiceMessage::Cancel { request } => {
-                for number in numbers(&self.offers, |offer| offer.node == node && offer.request == request) {
-                    self.withdraw(number, None);
+                if let Some(number) = self.offered.get(&(node, request)) {
+                    self.withdraw(*number, None);
                 }
             }
             ServiceMessage::Ended { connections, reason } => {
@@ -172,7 +198,7 @@ impl Broker {
     ) -> Result<(), NotConnected> {
         let id = self.names.get(port).copied().ok_or(NotConnected::NoPort)?;
         let number = self.fresh_number();
-        let is_repeated = self.offers.values().any(|offer| offer.node == node && offer.request == request);
+        let is_repeated = self.offered.contains_key(&(node, request));
         let peer = self.identity(node, &from).filter(|_| half.udp_port != 0);
         let peer = peer.ok_or(NotConnected::NoResources)?;
         let is_reached = self.can_reach(id, node);
@@ -181,14 +207,16 @@ impl Broker {
         if !is_reached {
             return Err(NotConnected::Unreachable);
         }
-        let has_room = registered.under_way < UNDER_WAY_MAX && self.places.may_take(registered.port.uid);
+        let has_room = registered.offers < UNDER_WAY_MAX && self.places.may_take(registered.port.uid);
         if is_repeated || !has_room {
             return Err(NotConnected::NoResources);
         }
-        registered.under_way += 1;
+        registered.offers += 1;
         let introduction = half.introduction;
         let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         self.offers.insert(number, Offer { port: id, node, request, from, security, half, deadline_ns });
+        self.deadlines.insert((deadline_ns, number));
+        self.offered.insert((node, request), number);
         self.need(node);
         self.tell(id, Notice::Offer { offer: number, peer, introduction });
         Ok(())
@@ -248,12 +276,14 @@ impl Broker {
         security: Security,
     ) -> Option<Notice> {
         let connection = outgoing.introduction.connection;
+        let ip = self.nodes.get(&outgoing.node)?.address?.ip();
         let known = Connection {
             port: outgoing.port,
             node: outgoing.node,
             peer: theirs.clone(),
             peer_user: identity.user.clone(),
             security,
+            ip,
             inquired_ns: None,
         };
         let own = self.add(outgoing.port, connection, known)?;
@@ -275,12 +305,14 @@ impl Broker {
     ) -> Option<Notice> {
         let identity = self.identity(offer.node, &offer.from)?;
         let theirs = offer.asking();
+        let ip = self.nodes.get(&offer.node)?.address?.ip();
         let known = Connection {
             port: id,
             node: offer.node,
             peer: theirs.clone(),
             peer_user: identity.user.clone(),
             security,
+            ip,
             inquired_ns: None,
         };
         let own = self.add(id, own_half.introduction.connection, known)?;
@@ -332,6 +364,10 @@ impl Broker {
     fn check(&mut self, now_ns: u64, node: PublicKey, connections: Vec<ConnectionName>) {
         let (mut alive, mut over) = (Vec::new(), Vec::new());
         for ConnectionName { receiver: own, sender: theirs } in connections {
+            if !is_port(&own.port) || !is_port(&theirs.port) {
+                // No connection has such an end. It could be as long as a packet, and is not remembered.
+                continue;
+            }
             match self.connections.get(&own) {
                 Some(known) if known.is(node, &theirs) => {
                     alive.push(ConnectionName { receiver: theirs, sender: own });
@@ -387,8 +423,10 @@ impl Broker {
     /// Removes an offer from those under way.
     pub(super) fn take_offer(&mut self, number: u32) -> Option<Offer> {
         let offer = self.offers.remove(&number)?;
+        self.deadlines.remove(&(offer.deadline_ns, number));
+        self.offered.remove(&(offer.node, offer.request));
         if let Some(registered) = self.ports.get_mut(&offer.port) {
-            registered.under_way -= 1;
+            registered.offers -= 1;
         }
         self.need_less(offer.node);
         Some(offer)

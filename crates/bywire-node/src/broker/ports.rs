@@ -22,8 +22,10 @@ impl Broker {
             return Err(Unregistered::Unverified);
         }
         self.names.insert(port.name.clone(), id);
-        self.ports
-            .insert(id, Registered { port, numbers: BTreeSet::new(), under_way: 0, is_complete: false });
+        self.ports.insert(
+            id,
+            Registered { port, numbers: BTreeSet::new(), requests: 0, offers: 0, is_complete: false },
+        );
         Ok(())
     }
 
@@ -47,7 +49,7 @@ impl Broker {
     }
 
     fn take_kept(&mut self, id: PortId, kept: Kept) -> Result<ConnectionName, End> {
-        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection } =
+        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection, ip } =
             kept;
         if !self.nodes.contains_key(&node) {
             return Err(End::NodeRemoved);
@@ -62,8 +64,10 @@ impl Broker {
             }
             return Err(End::SecurityChanged);
         }
-        let known = Connection { port: id, node, peer: peer.clone(), peer_user, security, inquired_ns: None };
+        let known =
+            Connection { port: id, node, peer: peer.clone(), peer_user, security, ip, inquired_ns: None };
         let own = self.add(id, connection, known).ok_or(End::PeerReleased)?;
+        self.follow_address(node, own.clone());
         if self.asked.remove(&own).is_some_and(|asking| asking == (node, peer.clone())) {
             let connections = vec![ConnectionName { receiver: peer.clone(), sender: own.clone() }];
             self.send(node, ServiceMessage::Alive { connections });
@@ -103,24 +107,24 @@ impl Broker {
             // Ports of one machine connect without a service, and an invalid name belongs to no port.
             return Err(NotConnected::NoPort);
         }
-        let found = self.nodes.iter().find(|(_, far)| far.name == node).map(|(key, _)| *key);
-        let node = found.ok_or(NotConnected::UnknownNode)?;
+        let node = self.node_names.get(node).copied().ok_or(NotConnected::UnknownNode)?;
         let number = self.fresh_number();
         let registered = self.ports.get_mut(&id).ok_or(NotConnected::NoResources)?;
         let is_free = !registered.numbers.contains(&introduction.connection);
         let uid = registered.port.uid;
-        if registered.under_way == UNDER_WAY_MAX || !is_free || !self.places.may_take(uid) {
+        if registered.requests == UNDER_WAY_MAX || !is_free || !self.places.may_take(uid) {
             return Err(NotConnected::NoResources);
         }
         if !self.requests.take(uid) {
             return Err(NotConnected::NoResources);
         }
         registered.numbers.insert(introduction.connection);
-        registered.under_way += 1;
+        registered.requests += 1;
         let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         let (port, is_sent) = (id, false);
         let outgoing = Outgoing { port, request, node, target, introduction, random, is_sent, deadline_ns };
         self.outgoing.insert(number, outgoing);
+        self.deadlines.insert((deadline_ns, number));
         self.need(node);
         Ok(number)
     }
@@ -275,9 +279,10 @@ impl Broker {
     /// Removes a request from those under way. Its number is free then.
     pub(super) fn take_outgoing(&mut self, number: u32) -> Option<Outgoing> {
         let outgoing = self.outgoing.remove(&number)?;
+        self.deadlines.remove(&(outgoing.deadline_ns, number));
         if let Some(registered) = self.ports.get_mut(&outgoing.port) {
             registered.numbers.remove(&outgoing.introduction.connection);
-            registered.under_way -= 1;
+            registered.requests -= 1;
             self.requests.give_back(registered.port.uid);
         }
         self.need_less(outgoing.node);

@@ -56,6 +56,7 @@ fn kept(side: usize, connection: u32, peer_incarnation: u64) -> Kept {
         peer_user: "alice".to_owned(),
         peer_incarnation,
         peer_connection: connection,
+        ip: [10, 0, 0, 1 + side as u8].into(),
     }
 }
 
@@ -172,8 +173,11 @@ impl World {
         let is_empty = |broker: &Broker| {
             let tables = broker.connections.len() + broker.outgoing.len() + broker.offers.len();
             let needs: usize = broker.nodes.values().map(|far| far.needs).sum();
-            let ports: usize =
-                broker.ports.values().map(|registered| registered.numbers.len() + registered.under_way).sum();
+            let ports: usize = broker
+                .ports
+                .values()
+                .map(|registered| registered.numbers.len() + registered.requests + registered.offers)
+                .sum();
             tables + needs + ports + broker.places.taken(1000) == 0
         };
         self.brokers.iter().all(is_empty) && self.is_wanted == [false; 2]
@@ -314,6 +318,11 @@ fn pending_requests_of_a_port_and_its_user_are_bounded() {
         "{declined:?}"
     );
     assert_eq!(world.brokers[A].register(PORT + 4, port("more", 102)), Err(Unregistered::Unverified));
+    // The port there can ask nevertheless.
+    let target = ("a", "asking".to_owned());
+    world.brokers[B].connect(world.now_ns, PORT, 900, target, introduction(900), [7; 32]);
+    let asks = world.brokers[B].next_action();
+    assert!(matches!(asks, Some(Action::Send(_, ServiceMessage::Connect { .. }))), "{asks:?}");
 }
 
 #[test]
@@ -504,4 +513,56 @@ fn a_kept_connection_follows_the_key_of_its_node() {
     world.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
     world.settle();
     assert_eq!(world.take(), [(A, Notice::Ended { connection: 1, reason: End::NodeRemoved })]);
+}
+
+#[test]
+fn connections_follow_a_machine_to_its_new_address() {
+    let mut world = World::new();
+    world.up();
+    world.meet(1, 11);
+    world.take();
+    let expect = |world: &mut World, address: [u8; 4], told: &[u32]| {
+        let told: Vec<_> = told
+            .iter()
+            .map(|connection| (A, Notice::Moved { connection: *connection, ip: address.into() }))
+            .collect();
+        world.settle();
+        assert_eq!(world.take(), told);
+    };
+    let moved = [10, 9, 9, 9];
+    world.brokers[A].moved(KEYS[B], (moved, 7248).into(), 1472);
+    expect(&mut world, moved, &[1]);
+    world.brokers[A].moved(KEYS[B], (moved, 7249).into(), 1472);
+    expect(&mut world, moved, &[]);
+    // The socket of the port has no IPv6.
+    world.brokers[A].moved(KEYS[B], ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 7248).into(), 1472);
+    expect(&mut world, moved, &[]);
+    // It may also move while there is no channel, or while the service here is away.
+    let again = [10, 9, 9, 10];
+    world.brokers[A].down(KEYS[B]);
+    world.brokers[A].up(KEYS[B], [1; 16], (again, 7248).into(), 1472);
+    expect(&mut world, again, &[1]);
+    let mut world = World::young();
+    world.brokers[A].up(KEYS[B], [1; 16], (moved, 7248).into(), 1472);
+    world.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    let notice = std::iter::from_fn(|| world.brokers[A].next_action()).find_map(|action| match action {
+        Action::Tell(_, notice) => Some(notice),
+        _ => None,
+    });
+    assert_eq!(notice, Some(Notice::Moved { connection: 1, ip: moved.into() }));
+}
+
+#[test]
+fn questions_about_what_no_port_can_be_called_are_not_remembered() {
+    let mut world = World::young();
+    world.up();
+    let long = "x".repeat(3000);
+    for connection in 0..100 {
+        for (ours, theirs) in [(long.as_str(), "asking"), ("render", long.as_str())] {
+            let (receiver, sender) = (end(ours, 7, connection), end(theirs, 8, connection));
+            let connections = vec![ConnectionName { receiver, sender }];
+            world.brokers[B].hear(world.now_ns, KEYS[A], ServiceMessage::Check { connections });
+        }
+    }
+    assert!(world.brokers[B].asked.is_empty());
 }

@@ -18,8 +18,21 @@ use super::{LISTENER, RETRY_NS, Service, users};
 const TIMEOUT_NS: u64 = 5_000_000_000;
 /// The most packets of one caller before the next one's turn.
 const PACKETS_PER_TURN: usize = 32;
-/// The most connections that are accepted before other work has its turn.
+/// The most callers that are let in before other work has its turn, and the most that are looked at for it. Those for whom
+/// there is no place cost little, and others wait behind them.
 const ACCEPTED_PER_TURN: usize = 64;
+const CALLS_PER_TURN: usize = 1024;
+
+/// What a caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing, or something else: it is read from when it is ready.
+    Over,
+    /// It has to wait.
+    Held,
+    /// It has gone, or waits for an answer that the service itself has asked for.
+    Away,
+}
 
 impl Service<'_> {
     /// Lets in whoever has called, as far as their users may. Where descriptors are short, the listener is left alone for a
@@ -39,19 +52,28 @@ impl Service<'_> {
     }
 
     fn accept_some(&mut self, now_ns: u64) -> Result<(), Errno> {
-        for _ in 0..ACCEPTED_PER_TURN {
-            let Some(socket) = self.claim.listener.accept()? else { return Ok(()) };
+        let mut accepted = 0;
+        for _ in 0..CALLS_PER_TURN {
+            let Some(socket) = self.claim.listener.accept()? else { break };
             let Ok(user) = socket.credentials() else { continue };
-            let id = self.next_caller;
             if !self.places.take(user.uid) {
                 continue;
             }
-            if self.poller.add(&socket, id).is_err() {
+            let id = self.next_caller;
+            if self.users.is_over(now_ns, user.uid) {
+                self.held.put(now_ns, user.uid, id);
+            } else if self.poller.add(&socket, id).is_err() {
                 self.places.give_back(user.uid);
                 continue;
             }
             self.next_caller += 2;
-            self.callers.insert(id, Caller::new(socket, user, now_ns.saturating_add(TIMEOUT_NS)));
+            let until_ns = now_ns.saturating_add(TIMEOUT_NS);
+            self.callers.insert(id, Caller::new(socket, user, until_ns));
+            self.late.insert((until_ns, id));
+            accepted += 1;
+            if accepted == ACCEPTED_PER_TURN {
+                break;
+            }
         }
         Ok(())
     }
@@ -62,15 +84,24 @@ impl Service<'_> {
         if tag != id {
             return self.dismiss(id);
         }
+        if self.read(now_ns, id) == Turn::Held
+            && let Some(caller) = self.callers.get(&id)
+        {
+            // Its end would be reported again and again, were it watched for nothing else.
+            self.poller.remove(&caller.socket);
+            self.held.put(now_ns, caller.uid(), id);
+        }
+    }
+
+    /// Reads what a caller has sent, as much as it may send in one turn.
+    fn read(&mut self, now_ns: u64, id: PortId) -> Turn {
         for _ in 0..PACKETS_PER_TURN {
-            let Some(caller) = self.callers.get(&id) else { return };
+            let Some(caller) = self.callers.get(&id) else { return Turn::Away };
             if matches!(caller.stage, Stage::Unnamed(_)) {
-                return;
+                return Turn::Away;
             }
             if self.has_to_wait(now_ns, caller) {
-                // Its end would be reported again and again, were it watched for nothing else.
-                self.poller.remove(&caller.socket);
-                return self.held.push_back(id);
+                return Turn::Held;
             }
             let user = caller.uid();
             let mut packet = [0; PACKET_BYTES_MAX];
@@ -79,12 +110,15 @@ impl Service<'_> {
                     self.obey(now_ns, id, &packet[..length], descriptors);
                     self.carry_out(now_ns, Some(user));
                 }
-                Ok(Received::Nothing) => return,
-                Ok(Received::Closed) => return self.dismiss(id),
+                Ok(Received::Nothing) => return Turn::Over,
                 // A packet that blocks the queue stays there.
-                Err(_) => return self.dismiss(id),
+                Ok(Received::Closed) | Err(_) => {
+                    self.dismiss(id);
+                    return Turn::Away;
+                }
             }
         }
+        Turn::Over
     }
 
     /// Is nothing read from a caller now? Its user has had enough done, its requests wait for another node already, or it has
@@ -93,16 +127,26 @@ impl Service<'_> {
         self.users.is_over(now_ns, caller.uid()) || !self.link.may_ask(caller.uid()) || caller.is_behind()
     }
 
-    /// Reads again from callers that had to wait.
+    /// Reads again from callers that had to wait, until their users have had enough done again.
     pub(super) fn read_again(&mut self, now_ns: u64) {
-        for _ in 0..self.held.len() {
-            let Some(id) = self.held.pop_front() else { return };
-            let Some(caller) = self.callers.get(&id) else { continue };
-            if self.has_to_wait(now_ns, caller) {
-                self.held.push_back(id);
-            } else if self.poller.add(&caller.socket, id).is_err() {
-                self.dismiss(id);
+        for (user, mut line) in self.held.take_due(now_ns) {
+            for _ in 0..line.len() {
+                if self.users.is_over(now_ns, user) {
+                    break;
+                }
+                let Some(id) = line.pop_front() else { break };
+                match self.read(now_ns, id) {
+                    Turn::Held => line.push_back(id),
+                    Turn::Away => {}
+                    Turn::Over => {
+                        let caller = self.callers.get(&id);
+                        if caller.is_some_and(|caller| self.poller.add(&caller.socket, id).is_err()) {
+                            self.dismiss(id);
+                        }
+                    }
+                }
             }
+            line.into_iter().for_each(|id| self.held.put(now_ns, user, id));
         }
     }
 
@@ -268,14 +312,17 @@ impl Service<'_> {
         }
     }
 
-    /// Sends packets that wait for callers to read.
-    pub(super) fn flush_callers(&mut self) {
-        let waiting = self.callers.iter().filter(|(_, caller)| caller.unsent_bytes() > 0);
-        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+    /// Sends packets that wait for callers to read. Callers that do not read are not asked every time.
+    pub(super) fn flush_callers(&mut self, now_ns: u64) {
+        if now_ns < self.unread_again_ns {
+            return;
+        }
+        for id in self.unread.iter().copied().collect::<Vec<_>>() {
             if !self.change_unsent(id, Caller::flush) {
                 self.dismiss(id);
             }
         }
+        self.unread_again_ns = now_ns.saturating_add(RETRY_NS);
     }
 
     /// Does something that changes what waits for a caller, and has its user's account follow. `false`: the caller has to go.
@@ -284,29 +331,25 @@ impl Service<'_> {
         let before = caller.unsent_bytes();
         let is_well = change(caller);
         let (user, after, now_ns) = (caller.uid(), caller.unsent_bytes(), bywire_sys::clock::nanoseconds());
+        if after > 0 {
+            self.unread.insert(id);
+        } else {
+            self.unread.remove(&id);
+        }
         self.users.count_unsent(now_ns, user, before, after) && is_well
-    }
-
-    /// Does a packet wait for a caller to read?
-    pub(super) fn has_unsent(&self) -> bool {
-        self.callers.values().any(|caller| caller.unsent_bytes() > 0)
-    }
-
-    /// When the first caller without a packet is disconnected.
-    pub(super) fn next_late_ns(&self) -> Option<u64> {
-        let late = self.callers.values().filter_map(|caller| match caller.stage {
-            Stage::New { until_ns } => Some(until_ns),
-            _ => None,
-        });
-        late.min()
     }
 
     /// Disconnects callers whose time is over.
     pub(super) fn dismiss_late(&mut self, now_ns: u64) {
-        let is_late = |caller: &Caller| matches!(caller.stage, Stage::New { until_ns } if until_ns <= now_ns);
-        let late: Vec<PortId> =
-            self.callers.iter().filter(|(_, caller)| is_late(caller)).map(|(id, _)| *id).collect();
-        late.into_iter().for_each(|id| self.dismiss(id));
+        while let Some((at_ns, id)) = self.late.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.late.remove(&(at_ns, id));
+            match self.callers.get(&id).map(|caller| &caller.stage) {
+                Some(Stage::New { until_ns }) if *until_ns <= now_ns => self.dismiss(id),
+                // It has asked for something since.
+                Some(Stage::New { until_ns }) => drop(self.late.insert((*until_ns, id))),
+                _ => {}
+            }
+        }
     }
 
     /// Removes a caller that has ended or is refused.
@@ -315,6 +358,8 @@ impl Service<'_> {
         let now_ns = bywire_sys::clock::nanoseconds();
         self.places.give_back(caller.uid());
         self.users.count_unsent(now_ns, caller.uid(), caller.unsent_bytes(), 0);
+        self.users.charge(now_ns, caller.uid(), users::CALL_WORK);
+        self.unread.remove(&id);
         self.poller.remove(&caller.socket);
         if let Stage::Registered(Copies { process, .. }) = &caller.stage {
             self.poller.remove(process);

@@ -3,12 +3,13 @@
 
 mod caller;
 mod callers;
+mod held;
 mod nodes;
 mod outages;
 mod report;
 mod users;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use crate::link::{self, Link};
 use crate::lookup::Lookups;
 
 use caller::Caller;
+use held::Held;
 use outages::Outages;
 use users::Users;
 
@@ -50,8 +52,6 @@ const DESCRIPTORS: u64 = 16_384;
 const LEAVE_NS: u64 = 1_000_000_000;
 /// How soon something is tried again that the kernel could not do.
 const RETRY_NS: u64 = 50_000_000;
-/// How soon a caller is looked at again that has to wait.
-const HELD_NS: u64 = 10_000_000;
 
 /// The options of a service.
 #[derive(Clone, Debug)]
@@ -119,8 +119,13 @@ pub struct Service<'a> {
     callers: HashMap<PortId, Caller>,
     places: Shares,
     users: Users,
-    /// Callers that are not read from now, in the order of their turns.
-    held: VecDeque<PortId>,
+    /// Callers that are not read from now.
+    held: Held,
+    /// When callers without a packet may have to go. What a caller has done since is looked up then.
+    late: BTreeSet<(u64, PortId)>,
+    /// Callers for which packets wait, and when it is tried again to send these.
+    unread: BTreeSet<PortId>,
+    unread_again_ns: u64,
     next_caller: PortId,
     /// The network namespace of the UDP socket. Ports have to be in it.
     namespace: u64,
@@ -167,7 +172,7 @@ impl<'a> Service<'a> {
             Errno::ADDRINUSE => ServiceError::PortTaken(options.udp_port),
             error => ServiceError::Udp(options.udp_port, error),
         })?;
-        let namespace = tcp::namespace(&link)?;
+        let namespace = tcp::namespace(link.socket())?;
         let claim = directory.claim_service().map_err(|error| {
             let path = directory.service_path();
             match error {
@@ -192,7 +197,10 @@ impl<'a> Service<'a> {
             callers: HashMap::new(),
             places: Shares::new(CALLERS),
             users: Users::default(),
-            held: VecDeque::new(),
+            held: Held::default(),
+            late: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            unread_again_ns: 0,
             next_caller: FIRST_CALLER,
             namespace,
             began_ns,
@@ -316,7 +324,7 @@ impl<'a> Service<'a> {
                 break;
             }
         }
-        self.flush_callers();
+        self.flush_callers(now_ns);
     }
 
     /// Does what the broker wants. What is sent to other nodes is on the account of `user`, whose request has caused it.
@@ -338,11 +346,11 @@ impl<'a> Service<'a> {
         let next = [
             self.link.next_timeout_ns(),
             self.broker.next_timeout_ns(),
-            self.next_late_ns(),
+            self.late.first().map(|(at_ns, _)| *at_ns),
             self.outages.next_ns(),
             self.short_until_ns,
-            self.has_unsent().then(|| now_ns.saturating_add(RETRY_NS)),
-            (!self.held.is_empty()).then(|| now_ns.saturating_add(HELD_NS)),
+            (!self.unread.is_empty()).then_some(self.unread_again_ns),
+            self.held.next_ns(),
         ];
         let next = next.into_iter().flatten().min();
         next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))

@@ -10,6 +10,8 @@ use bywire_wire::service::Request;
 const INTERVAL_NS: u64 = 250_000;
 /// Work that may come at once.
 const BURST: u64 = 1024;
+/// The work of letting a caller in and out, whatever it does between.
+pub(super) const CALL_WORK: u64 = 4;
 /// Bytes that wait for the programs of one user.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
 /// Users that are remembered before those are forgotten that cost nothing now.

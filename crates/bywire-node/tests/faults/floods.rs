@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use bywire_sys::udp::UdpSocket;
 use bywire_wire::packet::{Header, PacketKind};
 use bywire_wire::service::status::Entry;
-use rustix::process::Pid;
 
 use crate::cable::Stream;
 use crate::mangler::Random;
 use crate::node::start_node;
+use crate::scene::usage::usage;
 use crate::scene::{Machine, Scene};
 
 /// Forged packets are as long as this, and come in calls of so many.
@@ -39,21 +39,6 @@ fn forge(from: &Machine, to: SocketAddr, kind: PacketKind, kept: &mpsc::Receiver
         std::thread::sleep(due.saturating_sub(began.elapsed()).max(Duration::from_micros(100)));
     }
     count
-}
-
-/// Memory of a process in KiB, and processor time in clock ticks.
-fn usage(process: Pid) -> (u64, u64) {
-    let file = |name: &str| {
-        let path = format!("/proc/{}/{name}", process.as_raw_nonzero());
-        std::fs::read_to_string(path).expect("it runs")
-    };
-    let status = file("status");
-    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it is there");
-    let memory = memory.trim().trim_end_matches(" kB").parse().expect("a number");
-    let stat = file("stat");
-    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
-    let ticks = |place: usize| fields[place].parse::<u64>().expect("a number");
-    (memory, ticks(11) + ticks(12))
 }
 
 fn udp_port_of(machine: &Machine, name: &str) -> u16 {

@@ -2,6 +2,8 @@
 //! protocol. Everything is gone with the values here.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
+pub mod usage;
+
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -406,5 +408,6 @@ pub fn kept(connection: u32, terms: &Terms) -> Kept {
         peer_user: user,
         peer_incarnation: incarnation,
         peer_connection: terms.introduction.connection,
+        ip: terms.address.ip(),
     }
 }

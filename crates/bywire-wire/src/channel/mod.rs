@@ -217,7 +217,13 @@ impl Channels {
             self.strangers.without_key += 1;
             return;
         }
-        if !self.admit(now_ns, random, from, header, packet) {
+        let is_proved = self.load.is_high(now_ns);
+        let is_admitted = if is_proved {
+            self.admit_proved(now_ns, random, from, header, packet)
+        } else {
+            self.load.admit(now_ns)
+        };
+        if !is_admitted {
             return;
         }
         let Some(hello) = handshake::read_hello(&self.shared.identity, draw(random), packet) else {
@@ -225,17 +231,23 @@ impl Channels {
             return;
         };
         let ReadHello { initiator, .. } = hello;
-        let Some(peer) = self.peers.get_mut(&initiator) else {
+        let Some(peer) = self.peers.get(&initiator) else {
             self.strangers.unknown_keys += 1;
             self.strangers.last_unknown = Some((initiator, from));
             return;
         };
+        let has_to_prove = !is_proved && peer.is_crowded(&hello.told);
+        if has_to_prove && !self.admit_proved(now_ns, random, from, header, packet) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&initiator) else { return };
         peer.receive_hello(now_ns, random, from, header, hello, &mut self.shared);
         self.settle(initiator);
     }
 
-    /// Should the work of a handshake be done now? If not, the sender may have to prove its address first.
-    fn admit(
+    /// Has the sender of a hello proved its address, and may the work of its handshake be done now? If it has not, it gets a
+    /// cookie.
+    fn admit_proved(
         &mut self,
         now_ns: u64,
         random: Random,
@@ -243,9 +255,6 @@ impl Channels {
         header: &Header,
         hello: &[u8],
     ) -> bool {
-        if !self.load.is_high(now_ns) {
-            return self.load.admit(now_ns);
-        }
         self.cookies.rotate(now_ns, random);
         let source = self.cookies.taken(from).find(|cookie| handshake::has_cookie(hello, cookie));
         if let Some([source, ..]) = source {

@@ -22,8 +22,11 @@ use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
-/// The incarnations of a node whose hellos are answered at the same time. Only one of them can be the true one.
+/// The incarnations of a node whose hellos are answered at the same time. Only one of them can be the true one, so the others
+/// are replays. From so many on, a further one has to prove its address, and an older answered hello makes place for it.
 const CANDIDATES_MAX: usize = 8;
+/// How long an answered hello keeps its place however many follow. [`crate::handshake::load`] bounds how many do.
+const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
 /// How long an answered hello waits for the first packet.
 const CANDIDATE_NS: u64 = 10_000_000_000;
 /// How many times a repeated hello is answered.
@@ -51,6 +54,8 @@ struct Candidate {
     hello: u64,
     answer: Vec<u8>,
     answers: u32,
+    /// Where the answer has gone to. Only whoever is there, or gets packets from there, can have the first packet's keys.
+    answered: Vec<SocketAddr>,
 }
 
 /// A hello that waits for its answer.
@@ -167,6 +172,19 @@ impl Peer {
             channel.asked_ns.get_or_insert(now_ns);
         }
         Ok(())
+    }
+
+    /// Are hellos of so many incarnations answered that one more has to prove its address? Not that of a known one, as a
+    /// replay of its hellos is told apart.
+    pub fn is_crowded(&self, told: &Told) -> bool {
+        let Told::Greeting(greeting) = told else { return false };
+        let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
+        let mut known = self
+            .known
+            .iter()
+            .map(|known| known.incarnation)
+            .chain(self.candidates.iter().map(|candidate| candidate.channel.session.incarnation));
+        self.candidates.len() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
     }
 
     pub fn status(&self) -> Status {
@@ -368,13 +386,14 @@ impl Peer {
         };
         let agreed = Agreed { side: Side::Responder, number, address: from, secret, peer };
         let channel = self.channel(now_ns, agreed, shared);
-        self.make_place(incarnation, shared);
+        self.make_place(now_ns, incarnation, shared);
         shared.out.push(from, answer.clone());
         self.counts.answers_sent += 1;
         if planted::is(Bug::HelloPromoted) {
             return self.promote(channel, Some(header.number), shared);
         }
-        self.candidates.push(Candidate { channel, hello: header.number, answer, answers: 1 });
+        let (hello, answered) = (header.number, vec![from]);
+        self.candidates.push(Candidate { channel, hello, answer, answers: 1, answered });
     }
 
     /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
@@ -399,19 +418,26 @@ impl Peer {
         let Some(same) = same.filter(|candidate| number <= candidate.hello) else { return true };
         if number == same.hello && same.answers < ANSWERS_MAX {
             same.answers += 1;
+            if !same.answered.contains(&from) {
+                same.answered.push(from);
+            }
             shared.out.push(from, same.answer.clone());
         }
         false
     }
 
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
-    /// of the present one is dropped.
-    fn make_place(&mut self, incarnation: Incarnation, shared: &mut Shared) {
+    /// of the present one is dropped, if it has had its time.
+    fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, shared: &mut Shared) {
         let present = self.known.map(|known| known.incarnation);
         let of = |candidate: &Candidate| candidate.channel.session.incarnation;
         let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
         if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
-            victim = self.candidates.iter().position(|candidate| Some(of(candidate)) != present);
+            victim = self.candidates.iter().position(|candidate| {
+                let age_ns = now_ns.saturating_sub(candidate.channel.began_ns);
+                let had_its_time = age_ns >= CANDIDATE_KEPT_NS || planted::is(Bug::CandidateDisplaced);
+                Some(of(candidate)) != present && had_its_time
+            });
         }
         if let Some(victim) = victim {
             shared.numbers.remove(&self.candidates.remove(victim).channel.number);
@@ -482,12 +508,13 @@ impl Peer {
         if !self.candidates[at].channel.receive(now_ns, packet, &mut self.counts) {
             return;
         }
+        let address = self.candidates[at].proved_address(from, &self.addresses);
         let Candidate { mut channel, hello, .. } = self.candidates.remove(at);
         if self.own_channel_stays(now_ns, &channel, shared) {
             shared.numbers.remove(&channel.number);
             return;
         }
-        channel.address = from;
+        channel.address = address;
         channel.began_ns = now_ns;
         self.promote(channel, Some(hello), shared);
     }
@@ -644,6 +671,20 @@ impl Peer {
         if let Some(attempt) = self.attempt.take() {
             shared.numbers.remove(&attempt.number);
         }
+    }
+}
+
+impl Candidate {
+    /// The address of the node, whose first packet has come from `from`. Somebody who sees that packet can send it from
+    /// anywhere, but the packet shows that an answer has arrived. So it is an address to which one has gone: best one in the
+    /// table, as hellos can be repeated too.
+    fn proved_address(&self, from: SocketAddr, table: &[SocketAddr]) -> SocketAddr {
+        if planted::is(Bug::AddressUnproved) {
+            return from;
+        }
+        let known = self.answered.iter().find(|address| table.contains(address));
+        let direct = self.answered.iter().find(|address| **address == from);
+        *known.or(direct).unwrap_or(&self.channel.address)
     }
 }
 

@@ -5,4 +5,5 @@ mod hostile;
 mod making;
 #[cfg(planted)]
 mod planted;
+mod replays;
 mod simulation;

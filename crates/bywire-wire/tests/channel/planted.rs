@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 
 use bywire_wire::planted::{Bug, CHANNEL_BUGS, plant};
 
-use crate::{hostile, making};
+use crate::{hostile, making, replays};
 
 fn test_of(bug: Bug) -> fn() {
     match bug {
@@ -25,6 +25,10 @@ fn test_of(bug: Bug) -> fn() {
             hostile::during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address
         }
         Bug::LoadIgnored => hostile::a_flood_of_hellos_costs_bounded_work_and_no_memory,
+        Bug::CandidateDisplaced => {
+            replays::replays_of_services_that_were_never_heard_displace_no_answered_hello
+        }
+        Bug::AddressUnproved => replays::a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel,
         other => panic!("{other:?} is no fault of channels"),
     }
 }

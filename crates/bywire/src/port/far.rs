@@ -154,6 +154,7 @@ impl Far {
             peer_user: user,
             peer_incarnation: incarnation,
             peer_connection: self.peer_number,
+            ip: self.to.ip(),
         }
     }
 }

@@ -284,9 +284,9 @@ impl RuntimeDirectory {
         let path = self.socket_path(port);
         match Socket::connect_entry(&path).and_then(|socket| socket.credentials()) {
             Ok(owner) => owner.pid == claimant.pid && owner.uid == claimant.uid,
-            // The port does not admit us. In a sticky directory only its user can have put it there. Which process of
-            // that user did so cannot be known.
-            Err(Errno::ACCESS | Errno::PERM) => {
+            // The port does not admit us, or has too many callers now. In a sticky directory only its user can have put it
+            // there. Which process of that user did so cannot be known.
+            Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => {
                 directory::entry(&path).is_ok_and(|entry| entry.owner == claimant.uid)
             }
             Err(_) => false,

@@ -23,6 +23,8 @@ use crate::wire::connection::windows;
 const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
+/// How long a port that connects waits for its turn at a node that has many callers.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
 /// If a connect is given up after this time without a packet, its error says that the network blocks packets.
@@ -56,7 +58,7 @@ impl Port {
     /// [`OpenError::Fabric`].
     pub(in crate::port) fn join_fabric(&mut self) -> Result<(), OpenError> {
         self.fabric().map_err(OpenError::System)?;
-        self.join_node().map_err(OpenError::Fabric)?;
+        self.join_node(ANSWER_MAX).map_err(OpenError::Fabric)?;
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
             let Some(fabric) = self.fabric.as_deref() else {
@@ -76,15 +78,16 @@ impl Port {
         }
     }
 
-    /// Connects to the node and registers, with the connections that were kept from its last service.
-    pub(super) fn join_node(&mut self) -> Result<(), NoFabric> {
+    /// Connects to the node and registers, with the connections that were kept from its last service. Where the node has many
+    /// callers, the port waits for its turn, for so long.
+    pub(super) fn join_node(&mut self, patience: Duration) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
         let Fabric { service, sockets, .. } = fabric;
         let udp = sockets.common();
         let (port, incarnation) = (&self.claim.name, self.incarnation);
-        service.register(Registration { port, incarnation, is_reachable, kept, udp })?;
+        service.register(Registration { port, incarnation, is_reachable, kept, udp }, patience)?;
         let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
         if let Some(Err(_)) = watched {
             self.lose_node(NoFabric::NotRunning);
@@ -99,7 +102,7 @@ impl Port {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.service.pay_in_time(now_ns);
         }
-        if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node().is_err() {
+        if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node(Duration::ZERO).is_err() {
             self.lose_node(NoFabric::NotRunning);
         }
     }
@@ -136,7 +139,7 @@ impl Port {
         // A program may connect again and again without polling: here it learns that its node has gone.
         self.hear_node();
         if self.fabric.as_deref().is_some_and(|fabric| fabric.service.socket().is_none()) {
-            self.join_node().map_err(ConnectError::NoFabric)?;
+            self.join_node(CONNECT_PATIENCE).map_err(ConnectError::NoFabric)?;
         }
         let call = Call {
             address: address.clone(),
@@ -263,6 +266,7 @@ impl Port {
                 }
             }
             Notice::Alive { connection } => self.far_is_alive(connection),
+            Notice::Moved { connection, ip } => self.far_has_moved(connection, ip),
             Notice::Status { .. } => return Err(NoFabric::Malformed),
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! The ends of connections to other machines: by the peer, by its process or node, by silence, and by this end.
 
+use std::net::IpAddr;
+
 use bywire_sys::poller::Poller;
 use bywire_sys::udp;
 use bywire_wire::service::{End, Request};
@@ -149,6 +151,25 @@ impl Port {
         }
     }
 
+    /// The machine of a peer has another address, as its node has proved.
+    pub(super) fn far_has_moved(&mut self, number: u32, ip: IpAddr) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let Some(index) = fabric.slot_of(number) else { return };
+        let far = match self.slots.state_at(index) {
+            Some(Slot::Wire(far)) => far,
+            Some(Slot::Leaving(leaving)) => &mut leaving.far,
+            Some(Slot::Calling(call)) => match &mut call.stage {
+                Stage::Proving { far, .. } => far,
+                _ => return,
+            },
+            _ => return,
+        };
+        fabric.disconnect_socket(index, far);
+        far.to.set_ip(ip);
+        // The route is another one: what it carries is asked at the next occasion.
+        far.route_asked_ns = 0;
+    }
+
     /// A peer has ended, as the nodes report.
     pub(super) fn far_has_ended(&mut self, index: u32, end: End) {
         let reason = match end {
@@ -259,9 +280,6 @@ impl Port {
         }
         let mut poller = self.fabric.as_deref().and_then(|fabric| {
             let poller = Poller::new().ok()?;
-            if let Some(node) = fabric.service.socket() {
-                poller.add(node, 0).ok()?;
-            }
             poller.add(fabric.sockets.common(), 0).ok().map(|()| poller)
         });
         while let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) {
@@ -274,6 +292,10 @@ impl Port {
             self.hear_node();
             self.try_node_again(now_ns);
             let Some(fabric) = self.fabric.as_deref_mut() else { return };
+            if let (Some(poller), Some(node)) = (&poller, fabric.service.socket()) {
+                // It may be another one by now. The present one is watched already, and adding it again changes nothing.
+                let _ = poller.add(node, 0);
+            }
             // Every closing connection has a deadline.
             let rest = fabric.rest(now_ns);
             if !fabric.is_quiet() && poller.as_mut().is_none_or(|poller| poller.wait(rest).is_err()) {

@@ -72,7 +72,7 @@ pub fn other_end(number: u32, peer_number: u32, port: &PortOptions) -> Connectio
 pub struct Scene {
     pub port: Port,
     pub node: Listener,
-    _directory: TempDir,
+    pub _directory: TempDir,
 }
 
 /// A peer that is played.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -23,6 +23,9 @@ use crate::shm::runtime::RuntimeDirectory;
 /// The first and the longest pause before a lost node is tried again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
+
+/// How soon a node that has many callers is called again.
+const CALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// How soon packets are tried again for which the node's socket had no room.
 const PAY_PAUSE_NS: u64 = 10_000_000;
@@ -83,8 +86,10 @@ impl Service {
 
     /// Connects and registers, or sets the time when the node is tried again. [`Notice::Registered`] or
     /// [`Notice::Refused`] follows.
-    pub fn register(&mut self, registration: Registration<'_>) -> Result<(), NoFabric> {
-        let socket = Socket::connect_entry(&self.path).map_err(|error| match error {
+    pub fn register(&mut self, registration: Registration<'_>, patience: Duration) -> Result<(), NoFabric> {
+        let deadline = Instant::now() + patience;
+        let called = served_in_turn(deadline, || Socket::connect_entry(&self.path));
+        let socket = called.map_err(|error| match error {
             Errno::ACCESS | Errno::PERM => NoFabric::OtherUser,
             Errno::AGAIN => NoFabric::Silent,
             _ => NoFabric::NotRunning,
@@ -104,7 +109,7 @@ impl Service {
         });
         let mut packets: VecDeque<_> = packets.collect::<Result<_, _>>().map_err(|_| NoFabric::Malformed)?;
         let first = packets.pop_front().unwrap_or_default();
-        socket.send(&first, &[udp.as_fd()]).map_err(|_| NoFabric::Silent)?;
+        served_in_turn(deadline, || socket.send(&first, &[udp.as_fd()])).map_err(|_| NoFabric::Silent)?;
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
         self.owed = packets;
         self.pay();
@@ -179,6 +184,17 @@ fn take_notice(bytes: &mut [u8]) -> Result<Notice, Malformed> {
     notice
 }
 
+/// Tries something until the time, where the node has many callers and serves them in turn. It has not accepted this one then,
+/// or takes no descriptors before it has.
+fn served_in_turn<T>(deadline: Instant, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match attempt() {
+            Err(Errno::AGAIN | Errno::PERM) if Instant::now() < deadline => std::thread::sleep(CALL_PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
 /// The meaning of a refused registration.
 pub(super) fn reason_of(refused: Unregistered) -> NoFabric {
     match refused {
@@ -207,6 +223,7 @@ mod tests {
             peer_user: "ann".repeat(20),
             peer_incarnation: u64::MAX,
             peer_connection: number,
+            ip: [10, 0, 0, 1].into(),
         }
     }
 
@@ -218,7 +235,7 @@ mod tests {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
         let port = PortName::Number(7);
         let registration = Registration { port: &port, incarnation: 1, is_reachable: true, kept, udp: &udp };
-        service.register(registration).expect("the node is there");
+        service.register(registration, Duration::ZERO).expect("the node is there");
         (service, listener.accept().expect("accept").expect("somebody"), directory)
     }
 

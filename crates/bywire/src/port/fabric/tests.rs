@@ -34,7 +34,7 @@ fn requests(node: &Socket) -> Vec<Request> {
 /// The port registers, and its node answers.
 fn register(scene: &mut Scene) -> Socket {
     scene.port.fabric().expect("a socket");
-    scene.port.join_node().expect("the node is there");
+    scene.port.join_node(Duration::ZERO).expect("the node is there");
     let node = scene.node.accept().expect("accept").expect("somebody");
     node.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
     scene.port.hear_node();
@@ -408,4 +408,39 @@ fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
     std::thread::sleep(Duration::from_millis(5));
     played.receive();
     assert_eq!(played.connection.acknowledged(Lane::High), hello, "the program may not poll for long");
+}
+
+#[test]
+fn a_port_that_lingers_hears_its_next_node_at_once() {
+    let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
+    let mut played = scene.meet();
+    let first = register(&mut scene);
+    // Its peer acknowledges and takes nothing, so nothing is in flight, and no deadline is near.
+    scene.port.send_buffer(played.peer, Priority::Low, vec![1; 4 << 20], Confirm::Copied).expect("token");
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        scene.port.poll();
+        played.turn();
+    }
+    let number = scene.far(played.peer).number;
+    let Scene { port, node, _directory } = scene;
+    let closing = std::thread::spawn(move || drop(port));
+    drop(first);
+    let deadline = Instant::now() + PATIENCE / 2;
+    let second = loop {
+        assert!(Instant::now() < deadline, "it registers again");
+        played.turn();
+        if let Some(second) = node.accept().expect("accept") {
+            break second;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    second.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!closing.is_finished());
+    let ended = Notice::Ended { connection: number, reason: End::PeerEnded };
+    let told = Instant::now();
+    second.send(&to_bytes(&ended).expect("short"), &[]).expect("room");
+    closing.join().expect("it closes");
+    assert!(told.elapsed() < Duration::from_secs(5), "it heard of the end after {:?}", told.elapsed());
 }

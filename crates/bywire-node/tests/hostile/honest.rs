@@ -1,0 +1,96 @@
+//! The honest user's program, and its peer on the other machine.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire::{Address, Admit, DisconnectReason, Event, Peer, Port, PortOptions, Priority, Reach};
+use bywire_node::ask;
+use rustix::process::{Gid, Signal, Uid};
+
+use crate::actor::Stage;
+use crate::ends::options;
+use crate::scene::PATIENCE;
+
+/// What the honest program measures, in the order of its report.
+pub const MEASURED: [&str; 4] = ["open", "connect", "message", "status"];
+
+/// Becomes another user, as far as other processes see. The calling thread starts no other one before.
+pub fn become_user(number: u32) {
+    let (user, group) = (Uid::from_raw(number), Gid::from_raw(number));
+    rustix::thread::set_thread_groups(&[]).expect("no groups");
+    rustix::thread::set_thread_res_gid(group, group, group).expect("its group");
+    rustix::thread::set_thread_res_uid(user, user, user).expect("its user");
+    // The kernel has forgotten this with the change.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
+}
+
+/// Returns every message to whoever sent it.
+pub fn echo(stage: &mut Stage) {
+    let options = PortOptions { admit: Admit::Everyone, ..options(&stage.directory, "echo") };
+    let mut port = Port::open(options).expect("open");
+    stage.tell("ready");
+    loop {
+        if let Some(Event::Message(message)) = port.wait(Some(PATIENCE)).expect("wait") {
+            // Its sender may have gone.
+            let _ = port.send(message.peer, message.priority, &message.payload);
+        }
+    }
+}
+
+/// Keeps one connection, and whenever told so, visits the other machine for so many milliseconds. Reports the longest and
+/// the median time of each step, in microseconds.
+pub fn visit(stage: &mut Stage) {
+    become_user(stage.argument(0));
+    let mut steady = open(&stage.directory);
+    let friend = connect(&mut steady);
+    stage.tell("ready");
+    while let Some(line) = stage.hear() {
+        let for_so_long = Duration::from_millis(line.parse().expect("milliseconds"));
+        let began = Instant::now();
+        let mut taken: [Vec<Duration>; 4] = Default::default();
+        while began.elapsed() < for_so_long || taken[0].is_empty() {
+            let mut step = Instant::now();
+            let mut lap = || std::mem::replace(&mut step, Instant::now()).elapsed();
+            let mut port = open(&stage.directory);
+            taken[0].push(lap());
+            let peer = connect(&mut port);
+            taken[1].push(lap());
+            exchange(&mut port, peer);
+            taken[2].push(lap());
+            assert!(!ask::status(Some(&stage.directory)).expect("a status").is_empty());
+            taken[3].push(lap());
+            exchange(&mut steady, friend);
+            port.disconnect(peer);
+        }
+        let count = taken[0].len();
+        let told = taken.map(|mut times| {
+            times.sort();
+            format!("{} {}", times[times.len() - 1].as_micros(), times[times.len() / 2].as_micros())
+        });
+        stage.tell(format!("{count} {}", told.join(" ")));
+    }
+}
+
+fn open(runtime: &Path) -> Port {
+    let runtime_directory = Some(runtime.to_owned());
+    let options = PortOptions { reach: Reach::Fabric, runtime_directory, ..PortOptions::default() };
+    Port::open(options).expect("open")
+}
+
+fn connect(port: &mut Port) -> Peer {
+    let address: Address = "b/echo".parse().expect("an address");
+    port.connect(&address, PATIENCE).expect("connect")
+}
+
+/// A message there and back.
+fn exchange(port: &mut Port, peer: Peer) {
+    port.send(peer, Priority::High, b"are you there?").expect("room");
+    loop {
+        match port.wait(Some(PATIENCE)).expect("wait").expect("an answer") {
+            Event::Message(message) if message.peer == peer => return,
+            // A friend of an earlier visit.
+            Event::Disconnected { peer: other, reason: DisconnectReason::Here } if other != peer => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}

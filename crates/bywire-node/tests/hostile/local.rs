@@ -1,0 +1,71 @@
+//! Another user of the machine attacks its service.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bywire_wire::service::{Notice, Request};
+
+use crate::actor::Actor;
+use crate::ends::start;
+use crate::rogue::{MANNERS, digits};
+use crate::scene::{Machine, Toy, introduction};
+use crate::siege::{ROGUE, Siege};
+
+/// Rogues that attack at the same time: as many as fill a machine of two cores.
+const ROGUES: usize = 2;
+/// How long each attack goes on.
+const ATTACK: Duration = Duration::from_secs(2);
+/// The most of a core that the service uses for all programs of one user, and for the honest one. It is a debug build on a
+/// machine with other work.
+const SHARE_MAX: f64 = 0.8;
+
+/// A port of the other machine that accepts every offer until `kept` ends.
+fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
+    let mut toy = Toy::open(machine, "accomplice");
+    let mut connection = 0;
+    while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+        if let Some(Notice::Offer { offer, .. }) = toy.next_within(Duration::from_millis(50)) {
+            connection += 1;
+            toy.send(&Request::Accept { offer, introduction: introduction(connection) });
+        }
+    }
+}
+
+#[test]
+fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
+    let Some(mut siege) = Siege::begin() else { return };
+    let machines = std::mem::take(&mut siege.scene.machines);
+    let [here, there, _] = &machines[..] else { unreachable!() };
+    let key = digits(&there.key);
+    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    std::thread::scope(|scope| {
+        let (keep, kept) = mpsc::channel();
+        scope.spawn(move || accept_all(there, &kept));
+        for (place, (name, ..)) in MANNERS.iter().enumerate() {
+            // Longer than the honest program is measured. Another user each time, who owes the service nothing yet.
+            let milliseconds = (2 * ATTACK).as_millis().to_string();
+            let (user, place) = ((ROGUE + place as u32).to_string(), place.to_string());
+            let begin = || {
+                let start = |number: usize| {
+                    let number = format!("{place}{number}");
+                    start(here, "rogue", &[&user, &number, &key, &place, &milliseconds])
+                };
+                let mut rogues: Vec<Actor> = (0..ROGUES).map(start).collect();
+                rogues.iter_mut().for_each(|rogue| drop(rogue.expect("begins")));
+                // Until they attack in earnest.
+                std::thread::sleep(ATTACK / 8);
+                rogues
+            };
+            let end = |mut rogues: Vec<Actor>| {
+                let told = rogues.iter_mut().map(|rogue| rogue.expect("").parse::<u64>().expect("a count"));
+                let count: u64 = told.sum();
+                assert!(count > 1000, "it was an attack: {count}");
+                count
+            };
+            siege.measure(name, (ATTACK, SHARE_MAX), begin, end);
+        }
+        drop(keep);
+    });
+    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    siege.end();
+}

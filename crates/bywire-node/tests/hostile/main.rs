@@ -1,0 +1,29 @@
+//! The service of one machine under attack, by another user of that machine and by strangers in the network, while the
+//! program of an honest user opens ports, connects, sends messages and asks for the status. What that takes is bounded, and
+//! so are the memory and the processor time of the service.
+
+#[path = "../../../bywire/tests/actor/mod.rs"]
+mod actor;
+#[allow(dead_code, reason = "other suites use the rest of it")]
+#[path = "../faults/ends.rs"]
+mod ends;
+mod honest;
+mod local;
+#[path = "../faults/node.rs"]
+mod node;
+mod remote;
+mod rogue;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod siege;
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    actor::play(&[
+        ("node", node::serve),
+        ("honest", honest::visit),
+        ("echo", honest::echo),
+        ("rogue", rogue::attack),
+    ]);
+}

@@ -1,0 +1,151 @@
+//! Strangers in the network attack a service: with noise, with hellos that they have seen, and with hellos that bear a valid
+//! cookie.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bywire_node::key;
+use bywire_sys::process;
+use bywire_sys::udp::UdpSocket;
+use bywire_wire::channel::{Channels, Options};
+use bywire_wire::handshake::{HELLO_BYTES, Identity, PrivateKey};
+
+use crate::scene::Machine;
+use crate::siege::Siege;
+
+/// How long each attack goes on.
+const ATTACK: Duration = Duration::from_secs(2);
+/// Packets that leave in one call.
+const AT_ONCE: usize = 32;
+/// Services of the other machine that have been there before, of which strangers have seen hellos.
+const SEEN: u64 = 40;
+/// The most of a core that the service uses: a flood of packets fills a core of this machine with receiving alone.
+const SHARE_MAX: f64 = 1.1;
+
+fn random(bytes: &mut [u8]) {
+    process::random(bytes).expect("random numbers");
+}
+
+/// Hellos of a node to a machine, each of another service of that node. They have cookies that `answer` gets for them.
+fn hellos(
+    key: &PrivateKey,
+    target: &Machine,
+    count: u64,
+    answer: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Vec<Vec<u8>> {
+    let of = |incarnation: u64| {
+        let identity = Identity { key: key.clone(), shared_secret: None, boot_id: [7; 16], incarnation };
+        let mut channels = Channels::new(identity, Options { has_aes: true });
+        assert!(channels.add(0, target.key, vec![target.address]));
+        channels.connect(0, &target.key).expect("just added");
+        let mut out = Vec::new();
+        channels.transmit(0, &mut random, &mut out);
+        if let Some(mut cookie) = out.last().and_then(|(_, hello)| answer(hello)) {
+            channels.receive(0, &mut random, target.address, &mut cookie);
+            let again_ns = channels.next_timeout_ns().expect("it waits for an answer");
+            channels.transmit(again_ns, &mut random, &mut out);
+        }
+        out.pop().expect("a hello").1
+    };
+    (1..=count).map(of).collect()
+}
+
+/// Sends packets to a service, one batch after the other, until `kept` ends. Returns how many left.
+fn flood(from: &Machine, to: SocketAddr, batches: &[Vec<u8>], kept: &mpsc::Receiver<()>) -> u64 {
+    let udp = bind(from);
+    let mut count = 0;
+    for batch in batches.iter().cycle() {
+        if kept.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
+            break;
+        }
+        // What finds no room is lost.
+        count += udp.send_batch(Some(to), batch, HELLO_BYTES).map_or(0, |sent| sent / HELLO_BYTES) as u64;
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    count
+}
+
+fn bind(machine: &Machine) -> UdpSocket {
+    machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound")
+}
+
+fn batches(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    packets.chunks(AT_ONCE).map(<[_]>::concat).collect()
+}
+
+#[test]
+fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
+    let Some(mut siege) = Siege::begin() else { return };
+    let machines = std::mem::take(&mut siege.scene.machines);
+    let [here, there, stranger] = &machines[..] else { unreachable!() };
+    let udp = bind(stranger);
+    let seen = key::read(&there.configuration().join(key::FILE_NAME)).expect("its key");
+    let mut bytes = [0; 32];
+    random(&mut bytes);
+    let unknown = PrivateKey::new(bytes);
+
+    let noise: Vec<Vec<u8>> = (0..4096_u32)
+        .map(|number| {
+            let mut packet = vec![0; HELLO_BYTES];
+            random(&mut packet);
+            // Of every kind; and of channels with small numbers.
+            packet[0] = 0xb1 + number as u8 % 4;
+            packet[1] = 0;
+            packet[2..4].copy_from_slice(&(HELLO_BYTES as u16).to_le_bytes());
+            packet
+        })
+        .collect();
+    let small: Vec<Vec<u8>> =
+        (0..64).map(|_| [&[0xb4, 0, 16, 0][..], &[0; 12]].concat().repeat(HELLO_BYTES / 16)).collect();
+    let none = |_: &[u8]| None;
+    let replayed = hellos(&seen, here, SEEN, &none);
+    let strange = hellos(&unknown, here, SEEN, &none);
+    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    let ask = |hello: &[u8]| {
+        // Under load there is a cookie in the answer.
+        for _ in 0..50 {
+            let batch = strange.concat();
+            let _ = udp.send_batch(Some(here.address), &batch, HELLO_BYTES);
+            let _ = udp.send(Some(here.address), hello);
+            std::thread::sleep(Duration::from_millis(2));
+            let mut buffer = [0; 2048];
+            let mut cookie = None;
+            while let Ok(Some(length)) = udp.receive(&mut buffer) {
+                cookie = (buffer[0] == 0xb3).then(|| buffer[..length].to_vec()).or(cookie);
+            }
+            if cookie.is_some() {
+                return cookie;
+            }
+        }
+        None
+    };
+    let proved = [hellos(&seen, here, 8, &ask), hellos(&unknown, here, 8, &ask)].concat();
+    let cookies = proved.iter().filter(|hello| hello[HELLO_BYTES - 16..] != [0; 16]).count();
+    assert!(cookies > 0, "some have a cookie");
+    let attacks = [
+        ("noise of every kind", noise),
+        ("many packets in one datagram", small),
+        ("hellos that were seen before", replayed),
+        ("hellos of an unknown key", strange),
+        ("hellos with cookies", proved),
+    ];
+    for (name, packets) in &attacks {
+        let batches = batches(packets);
+        std::thread::scope(|scope| {
+            let begin = || {
+                let (keep, kept) = mpsc::channel();
+                let batches = &batches;
+                let flooding = scope.spawn(move || flood(stranger, here.address, batches, &kept));
+                std::thread::sleep(ATTACK / 8);
+                (keep, flooding)
+            };
+            siege.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
+                drop(keep);
+                flooding.join().expect("it flooded")
+            });
+        });
+    }
+    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    siege.end();
+}

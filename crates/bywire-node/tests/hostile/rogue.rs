@@ -1,0 +1,336 @@
+//! A program of another user that attacks the service of its machine, in one manner.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bywire_sys::limits;
+use bywire_sys::socket::Socket;
+use bywire_sys::udp::UdpSocket;
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::keys::Security;
+use bywire_wire::service::status::Position;
+use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
+
+use crate::actor::Stage;
+use crate::honest::become_user;
+use crate::scene::{Toy, introduction};
+
+/// Sockets of a rogue that attacks over many at once.
+const SOCKETS: usize = 64;
+/// The most connections that a rogue keeps.
+const KEPT_MAX: usize = 4000;
+/// Ports that a rogue registers.
+const PORTS: usize = 16;
+/// The most requests that a rogue sends before it looks at the time.
+const AT_ONCE: usize = 64;
+
+/// Attacks until the time, and returns how often.
+type Manner = fn(&mut Rogue, Instant) -> u64;
+
+/// Every manner, by name, and the ports that a rogue registers for it.
+pub const MANNERS: [(&str, usize, Manner); 9] = [
+    ("connections that end at once", 0, connections),
+    ("connections that say nothing", 0, idlers),
+    ("packets that are wrong", 0, garbage),
+    ("registrations", PORTS, registrations),
+    ("questions for the status, whose answers are not read", 0, questions),
+    ("requests of ports", PORTS, requests),
+    ("requests of ports that read nothing", PORTS, unread),
+    ("forged ends", PORTS, forgeries),
+    ("descriptors", 0, descriptors),
+];
+
+pub struct Rogue {
+    runtime: PathBuf,
+    /// Which of several rogues that attack at the same time.
+    number: usize,
+    /// The key of the other node.
+    node: PublicKey,
+    ports: Vec<Toy>,
+    sockets: Vec<Socket>,
+    next: u32,
+}
+
+/// The role: its user, its number, the key of the other node in hexadecimal digits, the place of its manner, and for how many
+/// milliseconds it attacks. It says when it begins, and how often it has attacked.
+pub fn attack(stage: &mut Stage) {
+    become_user(stage.argument(0));
+    let _ = limits::raise_descriptor_limit(8192);
+    let key: String = stage.argument(2);
+    let byte = |at: usize| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).expect("a digit");
+    let node = PublicKey(std::array::from_fn(byte));
+    let mut rogue = Rogue {
+        runtime: stage.directory.clone(),
+        number: stage.argument(1),
+        node,
+        ports: Vec::new(),
+        sockets: Vec::new(),
+        next: 0,
+    };
+    let (_, ports, manner) = MANNERS[stage.argument::<usize>(3)];
+    rogue.open_ports(ports);
+    stage.tell("begins");
+    let until = Instant::now() + Duration::from_millis(stage.argument(4));
+    stage.tell(manner(&mut rogue, until));
+    // What it has opened stays until it is killed.
+    let _none = stage.hear();
+}
+
+impl Rogue {
+    fn call(&self) -> Option<Socket> {
+        let socket = Socket::connect_entry(&self.runtime.join("node"));
+        if socket.is_err() {
+            // The service's queue is full, or this process has no descriptors left.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        socket.ok()
+    }
+
+    fn udp(&self) -> UdpSocket {
+        UdpSocket::bind_everywhere(0).expect("bound")
+    }
+
+    fn open_ports(&mut self, count: usize) {
+        while self.ports.len() < count {
+            let name = format!("rogue{}.{}", self.number, self.ports.len());
+            let mut toy = Toy::unregistered(&self.runtime, &name, self.udp());
+            toy.register(Vec::new());
+            assert!(matches!(toy.next(), Notice::Registered { .. }));
+            self.ports.push(toy);
+        }
+    }
+
+    /// Has each port send requests, as many as its socket takes. Returns how many left.
+    fn ask(&mut self, request: impl Fn(u32, usize) -> Request) -> u64 {
+        let mut count = 0;
+        for toy in &self.ports {
+            for at in 0..AT_ONCE {
+                self.next = self.next.wrapping_add(1);
+                let packet = to_bytes(&request(self.next, at)).expect("it fits");
+                if toy.socket.send(&packet, &[]).is_err() {
+                    break;
+                }
+                count += 1;
+            }
+        }
+        if count == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        count
+    }
+}
+
+fn connections(rogue: &mut Rogue, until: Instant) -> u64 {
+    let mut count = 0;
+    while Instant::now() < until {
+        count += u64::from(rogue.call().is_some());
+    }
+    count
+}
+
+fn idlers(rogue: &mut Rogue, until: Instant) -> u64 {
+    let mut count = 0;
+    while Instant::now() < until {
+        if let Some(socket) = rogue.call() {
+            rogue.sockets.push(socket);
+            count += 1;
+        }
+        if rogue.sockets.len() >= KEPT_MAX {
+            rogue.sockets.drain(..KEPT_MAX / 4);
+        }
+    }
+    count
+}
+
+/// Whole packets, halves of valid ones, and noise, each on a connection of its own.
+fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
+    let valid = to_bytes(&Request::Register {
+        version: VERSION,
+        port: "nobody".to_owned(),
+        incarnation: 1,
+        is_reachable: true,
+        udp_port: 4000,
+        kept: vec![kept(rogue, 1); 8],
+        is_last: true,
+    });
+    let valid = valid.expect("it fits");
+    let mut count = 0;
+    while Instant::now() < until {
+        let Some(socket) = rogue.call() else { continue };
+        let sent = match count % 3 {
+            0 => socket.send(&valid[..1 + count as usize % (valid.len() - 1)], &[]),
+            1 => socket.send(&[0xff; 4096], &[]),
+            _ => socket.send(&valid, &[]),
+        };
+        count += u64::from(sent.is_ok());
+    }
+    count
+}
+
+/// Registrations of the same few ports, again and again, each on a connection of its own.
+fn registrations(rogue: &mut Rogue, until: Instant) -> u64 {
+    let udp = rogue.udp();
+    let mut count = 0;
+    while Instant::now() < until {
+        let Some(socket) = rogue.call() else { continue };
+        let toy = &rogue.ports[count as usize % rogue.ports.len()];
+        let kept = (0..20).map(|number| kept(rogue, number)).collect();
+        let packet = to_bytes(&toy.registration(kept)).expect("it fits");
+        count += u64::from(socket.send(&packet, &[udp.as_fd()]).is_ok());
+        // The first registration of a port ends, so that another one can take its place.
+        if count % 4 == 0 {
+            let place = count as usize / 4 % rogue.ports.len();
+            rogue.ports[place].socket = socket;
+        }
+    }
+    count
+}
+
+fn questions(rogue: &mut Rogue, until: Instant) -> u64 {
+    let question = to_bytes(&Request::Status { version: VERSION, from: Position::Start }).expect("short");
+    let mut count = 0;
+    while Instant::now() < until {
+        let before = count;
+        while rogue.sockets.len() < SOCKETS && Instant::now() < until {
+            rogue.sockets.extend(rogue.call());
+        }
+        rogue.sockets.retain(|socket| {
+            let mut sent = socket.send(&question, &[]);
+            while sent.is_ok() {
+                count += 1;
+                sent = socket.send(&question, &[]);
+            }
+            sent == Err(bywire_sys::Errno::AGAIN)
+        });
+        if count == before {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    count
+}
+
+/// What ports ask for: connections to a port that accepts, to nobody, to a node that is not up and to one that does not
+/// exist; ends of connections; questions about connections.
+fn request(number: u32, at: usize) -> Request {
+    let connect = |node: &str, port: &str| Request::Connect {
+        request: number,
+        node: node.to_owned(),
+        port: port.to_owned(),
+        introduction: introduction(number),
+    };
+    match at % 8 {
+        0 | 1 => connect("b", "accomplice"),
+        2 => connect("b", "nobody"),
+        3 => connect("c", "nobody"),
+        4 => connect("nowhere", "nobody"),
+        // Some of the last ones.
+        5 => Request::Release { connection: number.wrapping_sub(256) },
+        _ => Request::Inquire { connection: number.wrapping_sub(16 + number % 64) },
+    }
+}
+
+fn requests(rogue: &mut Rogue, until: Instant) -> u64 {
+    let mut count = 0;
+    while Instant::now() < until {
+        count += rogue.ask(request);
+        for toy in &mut rogue.ports {
+            while toy.next_within(Duration::ZERO).is_some() {}
+        }
+    }
+    count
+}
+
+fn unread(rogue: &mut Rogue, until: Instant) -> u64 {
+    let mut count = 0;
+    while Instant::now() < until {
+        count += rogue.ask(request);
+    }
+    count
+}
+
+/// Ends of connections and offers that are another's, by every number, and connections of others that were kept.
+fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
+    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|toy| toy.name.clone()).collect());
+    let mut count = 0;
+    while Instant::now() < until {
+        count += rogue.ask(|number, at| match at % 5 {
+            0 => Request::Release { connection: number },
+            1 => Request::Accept { offer: number % 4096, introduction: introduction(number) },
+            2 => Request::Decline { offer: number % 4096, refusal: Refusal::NotAdmitted },
+            3 => Request::Inquire { connection: number },
+            _ => Request::Release { connection: number.swap_bytes() },
+        });
+        for (place, name) in names.iter().enumerate() {
+            let incarnation = rogue.ports[place].incarnation;
+            let kept: Vec<_> = (0..32).map(|number| Kept { node, ..kept(rogue, number) }).collect();
+            let (version, port) = (VERSION, name.clone());
+            let (is_reachable, udp_port, is_last) = (true, 4000, true);
+            let request =
+                Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last };
+            let sent = rogue.ports[place].socket.send(&to_bytes(&request).expect("it fits"), &[]);
+            count += u64::from(sent.is_ok());
+        }
+        for toy in &mut rogue.ports {
+            while toy.next_within(Duration::ZERO).is_some() {}
+        }
+    }
+    count
+}
+
+/// Descriptors of several kinds with packets of every kind, on connections that are kept and never read.
+fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let tcp = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (udp, (pipe, _other)) = (rogue.udp(), rustix::pipe::pipe().expect("a pipe"));
+    let question = to_bytes(&Request::Status { version: VERSION, from: Position::Start }).expect("short");
+    let registration = to_bytes(&Request::Register {
+        version: VERSION,
+        port: "nobody".to_owned(),
+        incarnation: 1,
+        is_reachable: true,
+        udp_port: 4000,
+        kept: Vec::new(),
+        is_last: true,
+    });
+    let registration = registration.expect("it fits");
+    let mut count = 0;
+    while Instant::now() < until {
+        let Some(socket) = rogue.call() else { continue };
+        let files = [tcp.as_fd(), udp.as_fd(), pipe.as_fd(), listener.as_fd()];
+        for at in 0..8 {
+            let packet = if at % 2 == 0 { &registration } else { &question };
+            let first = (count as usize + at) % 4;
+            let files: Vec<_> = (0..=at % 4).map(|more| files[(first + more) % 4]).collect();
+            if socket.send(packet, &files).is_err() {
+                break;
+            }
+            count += 1;
+        }
+        rogue.sockets.push(socket);
+        if rogue.sockets.len() >= SOCKETS {
+            rogue.sockets.drain(..SOCKETS / 2);
+        }
+    }
+    count
+}
+
+/// A connection that somebody may have with the port `echo`.
+fn kept(rogue: &Rogue, number: u32) -> Kept {
+    Kept {
+        connection: number,
+        security: Security::Aes256Gcm,
+        node: rogue.node,
+        peer_port: "echo".to_owned(),
+        peer_user: "root".to_owned(),
+        peer_incarnation: number.into(),
+        peer_connection: number,
+        ip: [10, 78, 0, 2].into(),
+    }
+}
+
+/// The key of a node for the command line of a rogue.
+pub fn digits(key: &PublicKey) -> String {
+    key.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,110 @@
+//! Two machines whose services are processes of their own, the honest user's programs on them, and what the service under
+//! attack uses meanwhile.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use crate::actor::Actor;
+use crate::ends::start;
+use crate::honest::MEASURED;
+use crate::node::start_node;
+use crate::scene::usage::usage;
+use crate::scene::{Machine, Scene};
+
+/// The honest user, who has no entry in the user database, and the one who attacks.
+pub const HONEST: u32 = 3_999_001;
+pub const ROGUE: u32 = 3_999_002;
+
+/// Every step of the honest program takes no longer than this, however often it is tried, and half of all steps of a kind take
+/// no longer than the second. That leaves room for a machine that is busy with other things, on which two rogues that never
+/// sleep leave the service a part of a core. On a quiet one it is a tenth.
+const LONGEST: Duration = Duration::from_secs(4);
+const MEDIAN: Duration = Duration::from_secs(1);
+/// The service may grow by so many KiB in one attack.
+const GROWTH_KIB: u64 = 48 << 10;
+/// The ticks of the kernel's clock in a second.
+const TICKS: f64 = 100.0;
+
+/// The scene of an attack on the service of the first machine.
+pub struct Siege {
+    honest: Actor,
+    _echo: Actor,
+    under_attack: Actor,
+    _other: Actor,
+    pub scene: Scene,
+    /// Bounds that did not hold.
+    broken: Vec<String>,
+}
+
+impl Siege {
+    /// Three machines, the third one without a service. `None` where this machine cannot, with the reason said.
+    pub fn begin() -> Option<Self> {
+        let scene = Scene::set(3)?;
+        if bywire_sys::process::user() != 0 {
+            println!("not run: only root can be other users: run as root");
+            return None;
+        }
+        for machine in &scene.machines {
+            admit_everyone(machine);
+        }
+        let [here, there, _] = &scene.machines[..] else { unreachable!() };
+        let (under_attack, other) = (start_node(here), start_node(there));
+        let mut echo = start(there, "echo", &[]);
+        echo.expect("ready");
+        let mut honest = start(here, "honest", &[&HONEST.to_string()]);
+        honest.expect("ready");
+        Some(Self { honest, _echo: echo, under_attack, _other: other, scene, broken: Vec::new() })
+    }
+
+    /// Has the honest program do its work during an attack, which begins and ends with the two calls. The service may use this
+    /// much of a core meanwhile.
+    pub fn measure<Attack>(
+        &mut self,
+        name: &str,
+        (for_so_long, share_max): (Duration, f64),
+        begin: impl FnOnce() -> Attack,
+        end: impl FnOnce(Attack) -> u64,
+    ) {
+        let (memory, ticks) = usage(self.under_attack.pid());
+        let attack = begin();
+        self.honest.tell(&for_so_long.as_millis().to_string());
+        let began = std::time::Instant::now();
+        let told = self.honest.expect("");
+        let took = began.elapsed();
+        let (memory_after, ticks_after) = usage(self.under_attack.pid());
+        let attacks = end(attack);
+        let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().expect("a number")).collect();
+        let share = (ticks_after - ticks) as f64 / TICKS / took.as_secs_f64();
+        let grown = memory_after.saturating_sub(memory);
+        let mut line = format!("{name}: {attacks} attacks in {took:.1?}; {} visits", numbers[0]);
+        for (kind, times) in MEASURED.iter().zip(numbers[1..].chunks_exact(2)) {
+            let [longest, median] = [0, 1].map(|at| Duration::from_micros(times[at]));
+            line += &format!("; {kind} {median:.1?}, at most {longest:.1?}");
+        }
+        println!(
+            "{line}; the service: {:.0} % of a core, {memory_after} KiB, {grown} KiB more",
+            100.0 * share
+        );
+        let is_late = |times: &[u64]| {
+            let [longest, median] = [0, 1].map(|at| Duration::from_micros(times[at]));
+            longest > LONGEST || median > MEDIAN
+        };
+        if numbers[1..].chunks_exact(2).any(is_late) || grown > GROWTH_KIB || share > share_max {
+            self.broken.push(name.to_owned());
+        }
+    }
+
+    /// Every attack has been measured.
+    pub fn end(self) {
+        assert!(self.broken.is_empty(), "out of bounds, as printed above: {:?}", self.broken);
+    }
+}
+
+/// Lets programs of all users into the runtime directory, as in `/run`.
+fn admit_everyone(machine: &Machine) {
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    open(machine.directory.path(), 0o755);
+    open(&machine.runtime(), 0o1777);
+}

@@ -1,0 +1,212 @@
+//! The decisions of a machine's service, while a port of another user and the service of another node say anything: no
+//! connection of an honest port ends or is told of to anybody else, and everything that is said fits into a packet.
+#![no_main]
+
+use bywire_node::broker::{Action, Broker, Own, Port, PortId};
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::keys::Security;
+use bywire_wire::service::{Introduction, Notice, Refusal, Request, from_bytes, to_bytes};
+use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
+use libfuzzer_sys::fuzz_target;
+
+const OWN: PublicKey = PublicKey([1; 32]);
+const FRIEND: PublicKey = PublicKey([2; 32]);
+const FOE: PublicKey = PublicKey([3; 32]);
+const HONEST: PortId = 16;
+const ROGUE: PortId = 18;
+/// Connections of a rogue that a service may remember: a few thousand come with one input at most.
+const CONNECTIONS_MAX: usize = 16_384;
+
+fuzz_target!(|bytes: &[u8]| Scene::new().play(bytes));
+
+struct Scene {
+    broker: Broker,
+    now_ns: u64,
+    /// The honest port has this connection with a port of the friend.
+    own: EndName,
+    theirs: EndName,
+    /// What the honest port was told since.
+    told: Vec<Notice>,
+    /// What the friend's service was told since.
+    said: Vec<ServiceMessage>,
+}
+
+fn port(name: &str, uid: u32) -> Port {
+    Port {
+        name: name.to_owned(),
+        uid,
+        user: uid.to_string(),
+        groups: Vec::new(),
+        incarnation: 1,
+        is_reachable: true,
+        udp_port: 4000,
+        has_v6: false,
+    }
+}
+
+fn introduction(connection: u32) -> Introduction {
+    Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
+}
+
+fn own() -> Own {
+    Own { name: "a".to_owned(), key: OWN, security: Security::Aes256Gcm }
+}
+
+fn end(port: &str) -> EndName {
+    EndName { port: port.to_owned(), incarnation: 1, connection: 1 }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut broker = Broker::new(0, own());
+        broker.follow(own(), &[(FRIEND, "b".to_owned()), (FOE, "c".to_owned())]);
+        for (id, name) in [(HONEST, "honest"), (ROGUE, "rogue")] {
+            broker.register(id, port(name, 1000 + id as u32)).expect("the name is free");
+            broker.keep(id, Vec::new(), true);
+        }
+        let (own, theirs) = (end("honest"), end("friend"));
+        let mut scene = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
+        for node in [FRIEND, FOE] {
+            scene.up(node, 0);
+        }
+        scene.broker.connect(0, HONEST, 1, ("b", "friend".to_owned()), introduction(1), [1; 32]);
+        scene.settle();
+        let asked = scene.said.iter().find_map(|said| match said {
+            ServiceMessage::Connect { request, .. } => Some(*request),
+            _ => None,
+        });
+        let by = PortIdentity {
+            port: "friend".to_owned(),
+            user: "ann".to_owned(),
+            groups: Vec::new(),
+            incarnation: 1,
+        };
+        let half =
+            Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
+        let (request, asking) = (asked.expect("it asks"), scene.own.clone());
+        let security = Security::Aes256Gcm;
+        scene.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
+        scene.settle();
+        assert!(matches!(scene.told[..], [Notice::Established(_)]));
+        scene.told.clear();
+        scene.said.clear();
+        scene
+    }
+
+    fn up(&mut self, node: PublicKey, boot: u8) {
+        self.broker.up(node, [boot; 16], ([10, 0, 0, node.0[0]], 7248).into(), 1452);
+    }
+
+    fn play(&mut self, mut bytes: &[u8]) {
+        while let Some(([kind, length], rest)) = bytes.split_first_chunk() {
+            let (body, rest) = rest.split_at(rest.len().min((*length).into()));
+            bytes = rest;
+            match kind % 8 {
+                0..=2 => self.request(body),
+                3 | 4 => {
+                    if let Ok(message) = from_bytes::<ServiceMessage>(body) {
+                        self.broker.hear(self.now_ns, FOE, message);
+                    }
+                }
+                5 => {
+                    self.now_ns += u64::from(*length) * 100_000_000;
+                    self.broker.tick(self.now_ns);
+                }
+                6 => match length % 4 {
+                    0 => self.broker.down(FOE),
+                    1 => self.up(FOE, 0),
+                    2 => self.up(FOE, *length),
+                    _ => self.broker.moved(FOE, ([10, 0, 0, *length], 7248).into(), 1200),
+                },
+                _ => {
+                    self.broker.port_ended(self.now_ns, ROGUE);
+                    self.broker.register(ROGUE, port("rogue", 1018)).expect("its name is free again");
+                }
+            }
+            self.settle();
+            self.check();
+        }
+        // Whoever asks about the connection is told that it lives, and nobody else is.
+        let about = |receiver: &EndName, sender: &EndName| {
+            let (receiver, sender) = (receiver.clone(), sender.clone());
+            ServiceMessage::Check { connections: vec![ConnectionName { receiver, sender }] }
+        };
+        self.broker.hear(self.now_ns, FRIEND, about(&self.own, &self.theirs));
+        self.settle();
+        assert!(matches!(self.said[..], [ServiceMessage::Alive { .. }]));
+        self.said.clear();
+        self.broker.port_ended(self.now_ns, HONEST);
+        self.broker.port_ended(self.now_ns, ROGUE);
+        self.settle();
+        let ended = |said: &ServiceMessage| matches!(said, ServiceMessage::Ended { reason: PortEnd::Ended, .. });
+        assert!(self.said.iter().any(ended));
+        self.now_ns += 1_000_000_000_000;
+        self.broker.tick(self.now_ns);
+        self.settle();
+        assert_eq!(self.broker.next_timeout_ns(), None, "something of the ports is left");
+    }
+
+    /// A packet of the rogue, as the service passes it on.
+    fn request(&mut self, body: &[u8]) {
+        let (now_ns, id, random) = (self.now_ns, ROGUE, [3; 32]);
+        match from_bytes::<Request>(body) {
+            Ok(Request::Register { kept, is_last, .. }) => self.broker.keep(id, kept, is_last),
+            Ok(Request::Connect { request, node, port, introduction }) => {
+                self.broker.connect(now_ns, id, request, (&node, port), introduction, random);
+            }
+            Ok(Request::Accept { offer, introduction }) => self.broker.accept(id, offer, introduction, random),
+            Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
+            Ok(Request::Release { connection }) => self.broker.release(id, connection),
+            Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),
+            Ok(Request::Status { .. }) | Err(_) => {}
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some(action) = self.broker.next_action() {
+            match action {
+                Action::Tell(port, notice) => {
+                    to_bytes(&notice).expect("a notice fits into a packet");
+                    if port == HONEST {
+                        self.told.push(notice);
+                    }
+                }
+                Action::Send(node, message) => {
+                    to_bytes(&message).expect("a message fits into a packet");
+                    if node == FRIEND {
+                        self.said.push(message);
+                    }
+                }
+                Action::Want(_) | Action::Release(_) => {}
+            }
+        }
+    }
+
+    /// The honest port and its friend hear of nothing but what concerns them.
+    fn check(&mut self) {
+        for notice in std::mem::take(&mut self.told) {
+            match notice {
+                // Anybody may ask, and the port says no.
+                Notice::Offer { offer, .. } => self.broker.decline(HONEST, offer, Refusal::NotAdmitted),
+                Notice::Withdrawn { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        self.settle();
+        for message in std::mem::take(&mut self.said) {
+            let is_honest = |connections: &[ConnectionName]| {
+                connections.iter().any(|name| name.sender == self.own || name.sender.port == "honest")
+            };
+            match message {
+                ServiceMessage::Ended { connections, .. }
+                | ServiceMessage::Check { connections }
+                | ServiceMessage::Alive { connections } => assert!(!is_honest(&connections)),
+                ServiceMessage::Connect { from, .. } => assert_eq!(from.port, "rogue"),
+                ServiceMessage::Decline { .. } | ServiceMessage::Cancel { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(self.broker.connections_from(HONEST, 0).count(), 1);
+        assert!(self.broker.connections_from(ROGUE, 0).count() <= CONNECTIONS_MAX);
+    }
+}
