@@ -155,6 +155,7 @@ fn service_rows() -> Vec<String> {
         peer_user: "somebody".to_owned(),
         peer_incarnation: 1,
         peer_connection: number as u32,
+        ip: [10, 0, 0, 2].into(),
     };
     let connection_bytes = held(|| {
         broker.keep(0, (0..MANY).map(kept).collect(), true);
