@@ -63,7 +63,7 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
 
     let for_so_long = Duration::from_secs(2);
     let mut phase = |name: &str, flood: Option<(u16, PacketKind)>| {
-        let (memory, ticks) = usage(theirs.pid());
+        let (memory, ticks) = usage(theirs.pid().as_raw_pid());
         let before = stream.done();
         let began = Instant::now();
         let forged = std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
             flooding.map_or(0, |flooding| flooding.join().expect("it forged"))
         });
         let rate = (stream.done() - before) as f64 * 0.25 / began.elapsed().as_secs_f64();
-        let (memory_after, ticks_after) = usage(theirs.pid());
+        let (memory_after, ticks_after) = usage(theirs.pid().as_raw_pid());
         let grown = memory_after.saturating_sub(memory);
         println!(
             "{name}: {rate:.0} MiB/s; {forged} forged packets; the service: {} ticks, {memory_after} KiB, {grown} KiB more",

@@ -65,13 +65,13 @@ impl Siege {
         begin: impl FnOnce() -> Attack,
         end: impl FnOnce(Attack) -> u64,
     ) {
-        let (memory, ticks) = usage(self.under_attack.pid());
+        let (memory, ticks) = usage(self.under_attack.pid().as_raw_pid());
         let attack = begin();
         self.honest.tell(&for_so_long.as_millis().to_string());
         let began = std::time::Instant::now();
         let told = self.honest.expect("");
         let took = began.elapsed();
-        let (memory_after, ticks_after) = usage(self.under_attack.pid());
+        let (memory_after, ticks_after) = usage(self.under_attack.pid().as_raw_pid());
         let attacks = end(attack);
         let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().expect("a number")).collect();
         let share = (ticks_after - ticks) as f64 / TICKS / took.as_secs_f64();
