@@ -5,9 +5,7 @@
 use std::collections::BTreeSet;
 
 use bywire::harness::{End, windows_of};
-use bywire::{
-    Confirm, DisconnectReason, Event, Key, PortOptions, Priority, Rights, SendError, TransferId,
-};
+use bywire::{Confirm, DisconnectReason, Event, Key, PortOptions, Priority, Rights, SendError};
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options};
 use bywire_wire::frame::{LANES, Lane};
@@ -61,7 +59,7 @@ struct World {
     now_ns: u64,
     /// Regions of the port: one for puts and gets, one for gets only, and one that may be revoked.
     keys: [Key; 3],
-    under_way: BTreeSet<TransferId>,
+    under_way: BTreeSet<u64>,
     memory_max: usize,
 }
 
@@ -199,7 +197,7 @@ impl World {
             _ => self.end.get(priority, target, memory),
         };
         match begun {
-            Ok(id) => assert!(self.under_way.insert(id)),
+            Ok(id) => assert!(self.under_way.insert(id.0)),
             Err(unsent) => assert!(matches!(unsent.error, SendError::NoToken), "{}", unsent.error),
         }
     }
@@ -229,7 +227,7 @@ impl World {
             match event {
                 Event::Message(message) => assert!(message.payload.len() <= REGION_BYTES),
                 Event::Sent { id, .. } | Event::Put { id, .. } | Event::Got { id, .. } => {
-                    assert!(self.under_way.remove(&id), "{id:?} ended twice");
+                    assert!(self.under_way.remove(&id.0), "{id:?} ended twice");
                 }
                 Event::BufferNeeded { length_bytes, .. } => assert!(length_bytes <= REGION_BYTES as u64),
                 _ => {}
