@@ -27,6 +27,8 @@ const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 /// Of asm-generic/socket.h.
 const SO_MEMINFO: i32 = 55;
+/// Of asm-generic/socket.h.
+const SO_NETNS_COOKIE: i32 = 71;
 
 /// A non-blocking UDP socket that is bound to an address. It sends whole packets or none: what is too long for the path is
 /// an error ([`SendError::TooLong`]), even where the kernel has been told of a shorter path.
@@ -150,11 +152,17 @@ impl UdpSocket {
     /// all. Packets of others may come before it is connected. Any process of this user can bind to the port from now on.
     ///
     /// # Errors
-    /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route.
+    /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route; [`Errno::XDEV`] if the calling thread is
+    /// in another network namespace by now, or the kernel cannot tell (before Linux 5.14).
     pub fn connected_to(&self, peer: SocketAddr) -> Result<Self, Errno> {
+        let socket = Self::unbound(self.is_v6)?;
+        // In another network namespace it would take nothing from the peer, and send from an address of somebody else.
+        let namespace = |file| option::read::<u64>(file, libc::SOL_SOCKET, SO_NETNS_COOKIE);
+        if !namespace(&self.file).is_ok_and(|here| namespace(&socket.file) == Ok(here)) {
+            return Err(Errno::XDEV);
+        }
         // Only from here on: among sockets with this option, port 0 yields a port that another one may have.
         sockopt::set_socket_reuseport(&self.file, true)?;
-        let socket = Self::unbound(self.is_v6)?;
         sockopt::set_socket_reuseport(&socket.file, true)?;
         rustix::net::bind(&socket.file, &self.local_address_as_bound()?)?;
         socket.connect(peer)?;
