@@ -308,7 +308,8 @@ impl Toy {
     pub fn register(&mut self, kept: Vec<Kept>) {
         let request = self.registration(kept);
         let packet = service::to_bytes(&request).expect("it fits");
-        self.socket.send(&packet, &[self.udp.as_fd()]).expect("sent");
+        // A service under attack takes no descriptors before it accepts the socket.
+        soon("the service takes a descriptor", || self.socket.send(&packet, &[self.udp.as_fd()]).is_ok());
     }
 
     pub fn registration(&self, kept: Vec<Kept>) -> Request {
@@ -390,7 +391,13 @@ impl Toy {
 
 /// A connection to a machine's service.
 pub fn call(runtime: &Path) -> Socket {
-    Socket::connect_entry(&runtime.join("node")).expect("a service")
+    let mut socket = None;
+    // Its queue may be full.
+    soon("a service", || {
+        socket = Socket::connect_entry(&runtime.join("node")).ok();
+        socket.is_some()
+    });
+    socket.expect("connected")
 }
 
 pub fn introduction(connection: u32) -> Introduction {
