@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 34] = [
+const RULES: [(&str, Rule); 35] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -81,6 +81,7 @@ const RULES: [(&str, Rule); 34] = [
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/examples.rs")),
     ("cargo run --release -p bywire-examples ", Elsewhere("examples/rust/tests/programs.rs")),
     ("./x test", NotRun("this test is a part of it")),
+    ("cargo test -p ", NotRun("./x test runs every test")),
     ("./x check", NotRun("CI runs it beside the tests")),
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
     ("benches/", NotRun("measures for minutes to hours, in a release build")),

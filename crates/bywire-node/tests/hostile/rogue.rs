@@ -15,7 +15,7 @@ use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
 
 use crate::actor::Stage;
 use crate::honest::become_user;
-use crate::scene::{Toy, introduction};
+use crate::scene::{PATIENCE, Toy, introduction};
 
 /// Sockets of a rogue that attacks over many at once.
 const SOCKETS: usize = 64;
@@ -93,12 +93,19 @@ impl Rogue {
     }
 
     fn open_ports(&mut self, count: usize) {
-        while self.ports.len() < count {
-            let name = format!("rogue{}.{}", self.number, self.ports.len());
+        for attempt in 0.. {
+            if self.ports.len() == count {
+                break;
+            }
+            let name = format!("rogue{}.{attempt}", self.number);
             let mut toy = Toy::unregistered(&self.runtime, &name, self.udp());
             toy.register(Vec::new());
-            assert!(matches!(toy.next(), Notice::Registered { .. }));
-            self.ports.push(toy);
+            // The service may still be busy with the attack before, and hang up. Programs call again then.
+            match toy.next_within(PATIENCE) {
+                Some(Notice::Registered { .. }) => self.ports.push(toy),
+                None if attempt < 10 * count => {}
+                other => panic!("{other:?} instead of a registration"),
+            }
         }
     }
 
