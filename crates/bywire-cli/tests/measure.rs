@@ -571,10 +571,10 @@ fn a_session_is_stored_with_its_report() {
     assert_eq!(session["complete"], true);
     assert_eq!(session["absent"], json!([]));
     assert_eq!(printed["cells"].as_array().unwrap().len(), cells);
-    // Two levels at nine points, TCP by epoll too, and every ceiling before and after.
+    // Two levels at nine points, TCP by epoll too and three times between namespaces, and every ceiling before and after.
     let messages =
         printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
-    assert_eq!(messages, 19);
+    assert_eq!(messages, 22);
     assert_eq!((cells - messages) % 2, 0);
     assert!(
         session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array()
