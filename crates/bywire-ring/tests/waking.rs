@@ -51,7 +51,7 @@ impl Program {
         })
     }
 
-    /// The kernel's wait with a timeout of nought, and what the library does about it.
+    /// A wait of the kernel with a timeout of zero, and what the library does about it.
     fn pass_by(&self) -> [bool; 2] {
         if self.set(|set| core::mem::take(&mut set.has_rung)) {
             program_doorbell::take(&self.page);

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Is told of every group that begins, and kills the remaining ones when its input is closed.
+/// Reads the number of every process group that begins, and kills the groups when its input is closed.
 const GUARD: &str = "trap '' TERM INT HUP; while read -r group; do groups=\"$groups $group\"; done
     for group in $groups; do kill -s KILL -- \"-$group\"; done 2>/dev/null";
 

@@ -150,7 +150,8 @@ impl Member {
     }
 }
 
-/// Awaits that all of these have so many more messages from each other than now, or in all if one of them has begun anew.
+/// Waits until each of these members has [`ENOUGH`] more messages from each of the others. If one of them is new, earlier
+/// messages count as well.
 fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duration {
     let began = Instant::now();
     let before: Vec<Vec<u64>> = numbers.iter().map(|number| members[*number].counts()).collect();

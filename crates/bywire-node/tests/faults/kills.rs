@@ -140,8 +140,8 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     );
 }
 
-/// Kills a process that has memory of so many bytes, to which another machine is connected. Returns when the kernel had ended
-/// it, and when its peer was told of it.
+/// Kills a process with `length` bytes of memory, to which another machine is connected. Returns the time until the kernel
+/// has ended it, and the time until its peer is told.
 fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
     let mut target = start(there, "target", &[&length.to_string(), "full"]);
     beginning(&mut target);

@@ -24,7 +24,7 @@ pub fn become_user(number: u32) {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
 }
 
-/// Returns every message to whoever sent it.
+/// Returns every message to its sender.
 pub fn echo(stage: &mut Stage) {
     let options = PortOptions { admit: Admit::Everyone, ..options(&stage.directory, "echo") };
     let mut port = Port::open(options).expect("open");
@@ -37,8 +37,8 @@ pub fn echo(stage: &mut Stage) {
     }
 }
 
-/// Keeps one connection, and whenever told so, visits the other machine for so many milliseconds. Reports the longest and
-/// the median time of each step, in microseconds.
+/// Keeps one connection. On each command it visits the other machine for the given number of milliseconds, and reports the
+/// longest and the median time of each step in microseconds.
 pub fn visit(stage: &mut Stage) {
     become_user(stage.argument(0));
     let mut steady = open(&stage.directory);

@@ -21,7 +21,7 @@ pub const ROGUE: u32 = 54_400;
 /// were chosen after that, and say nothing about a quiet machine.
 const LONGEST: Duration = Duration::from_secs(4);
 const MEDIAN: Duration = Duration::from_secs(2);
-/// The service may grow by so many KiB in one attack.
+/// The most KiB by which the service may grow in one attack.
 const GROWTH_KIB: u64 = 48 << 10;
 /// The ticks of the kernel's clock in a second.
 const TICKS: f64 = 100.0;

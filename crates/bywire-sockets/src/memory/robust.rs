@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Notes that a family may have at once.
 const PLACES: usize = 1 << 12;
-/// Stands in the place of a process that was killed, when only some processes can take back what it has counted.
+/// The entry of a killed process whose counts only some processes can take back.
 const ORPHAN: u32 = u32::MAX;
 /// No place: the count is not noted.
 const NOWHERE: u32 = 0;

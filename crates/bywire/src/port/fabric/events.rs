@@ -18,8 +18,8 @@ use crate::port::slots::{Link, Slot, Slots};
 const STEPS: usize = 4;
 /// The most receives of a port without peers each time its socket wakes it.
 const STRANGE_AT_ONCE: usize = 16;
-/// While messages wait, the time is looked up at every so manieth poll. When some has passed, the sockets are looked at,
-/// and acknowledgements and credit leave.
+/// While messages wait, one poll in this many checks the time. When enough has passed, it looks at the sockets, and
+/// acknowledgements and credit leave.
 const ANSWER_EVERY: u32 = 16;
 
 /// The result of one peer's turn.

@@ -1,6 +1,6 @@
 //! The UDP sockets of a port: one for everybody, and connected ones for its most active peers.
 //!
-//! The kernel finds the route of a connected socket once and not for each packet, which saves a fifth of a half-RTT.
+//! The kernel looks up the route of a connected socket once, and not for each packet.
 //! All have one port, so a peer does not notice which one is in use, and a connection continues on the common one.
 
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::runs::Runs;
 const BUFFER_BYTES: usize = 4 << 20;
 /// The most connected sockets of a port. Looks at many take longer than their routes.
 const CONNECTED_MAX: usize = 8;
-/// While the socket that brought something last brings nothing, every so manieth look is at another one.
+/// While the socket that brought something last brings nothing, one look in this many is at another socket.
 const OTHER_EVERY: u32 = 8;
 
 /// The sockets, and which one is looked at next.

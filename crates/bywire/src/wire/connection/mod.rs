@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     /// The bytes that were added since packets last left, and how many make packets leave.
     unsent_bytes: usize,
     batch_bytes: usize,
-    /// Was there no room for the message before the next one?
+    /// Was the last message refused because the lane was full?
     was_full: bool,
     /// Since when packets have been under way without any packet from the peer.
     unanswered_since_ns: Option<u64>,
