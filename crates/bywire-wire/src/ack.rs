@@ -81,9 +81,7 @@ impl Acknowledger {
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         let all = self.received.largest().filter(|_| planted::is(Bug::GapAcknowledged));
         let rest = if all.is_some() { 0 } else { usize::MAX };
-        let news = self.received.ranges().take_while(|range| *range.end() >= self.known_below);
-        let news = news.map(|range| *range.start().max(&self.known_below)..=*range.end());
-        all.map(|largest| 0..=largest).into_iter().chain(news.take(rest))
+        all.map(|largest| 0..=largest).into_iter().chain(self.received.ranges(self.known_below).take(rest))
     }
 
     /// The newest packet that has arrived.

@@ -47,12 +47,13 @@ impl Received {
         true
     }
 
-    /// The ranges that have arrived, the newest first.
-    pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
+    /// The ranges that have arrived, from the number `from` on, the newest first. Nothing below it is looked at.
+    pub fn ranges(&self, from: u64) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
+        let floor = self.floor().max(from);
         let mut next = self.end;
         std::iter::from_fn(move || {
-            let end = self.run_down(next, false);
-            let start = self.run_down(end, true);
+            let end = self.run_down(next, floor, false);
+            let start = self.run_down(end, floor, true);
             next = start;
             (start < end).then(|| start..=end - 1)
         })
@@ -67,16 +68,16 @@ impl Received {
         self.bits[word(number)] >> (number % 64) & 1 == 1
     }
 
-    /// Goes down from `end` over numbers that have arrived, or over numbers that have not, and returns the lowest of
-    /// them.
-    fn run_down(&self, mut end: u64, arrived: bool) -> u64 {
-        while end > self.floor() {
+    /// Goes down from `end` to `floor` over numbers that have arrived, or over numbers that have not, and returns the
+    /// lowest of them.
+    fn run_down(&self, mut end: u64, floor: u64, arrived: bool) -> u64 {
+        while end > floor {
             let offset = (end - 1) % 64;
             // The numbers of one word up to this one, at the top.
             let word = self.bits[word(end - 1)] << (63 - offset);
             let run = if arrived { word.leading_ones() } else { word.leading_zeros() };
             let run = u64::from(run).min(offset + 1);
-            end = (end - run).max(self.floor());
+            end = (end - run).max(floor);
             if run <= offset {
                 break;
             }
