@@ -41,7 +41,7 @@ impl Fabric {
 
     /// Processes the next datagram of the socket. `true`: there was one.
     pub fn receive(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) -> bool {
-        let length = match self.sockets.receive(&mut self.buffer) {
+        let length = match self.sockets.receive(self.numbers.len(), &mut self.buffer) {
             Ok(Some(length)) => length,
             Ok(None) | Err(ReceiveError::System(_)) => return false,
             // Errors that the network reports may be forged, and a datagram that is too long is not a valid packet.

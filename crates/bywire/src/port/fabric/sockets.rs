@@ -15,8 +15,11 @@ use super::runs::Runs;
 const BUFFER_BYTES: usize = 4 << 20;
 /// The most connected sockets of a port. Looks at many take longer than their routes.
 const CONNECTED_MAX: usize = 8;
-/// While the socket that brought something last brings nothing, one look in this many is at another socket.
+/// While the socket that brought something last brings nothing, one look in this many is at another socket, …
 const OTHER_EVERY: u32 = 8;
+/// … and one in so many if the only peer has a connected socket. Then the common one has no more than packets that came
+/// before that socket was connected, and those of strangers.
+const COMMON_EVERY: u32 = 64;
 
 /// The sockets, and which one is looked at next.
 pub(super) struct Sockets {
@@ -104,18 +107,21 @@ impl Sockets {
         self.sweep = 1 + self.connected.len();
     }
 
-    /// Receives what is next in one socket. `Ok(None)`: nothing, but perhaps in others.
+    /// Receives what is next in one socket, with so many peers in all. `Ok(None)`: nothing, but perhaps in others.
     ///
     /// # Errors
     /// Those of [`UdpSocket::receive`].
     #[inline]
-    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
+    pub fn receive(&mut self, peers: usize, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
         loop {
             let is_sweep = self.sweep > 0;
-            let place = self.next_place();
+            let place = self.next_place(peers);
             let received = self.at(place).receive(buffer);
             if !matches!(received, Ok(None)) {
-                (self.last, self.looks) = (place, 0);
+                self.last = place;
+                if self.has_others(peers) {
+                    self.looks = 0;
+                }
                 if is_sweep {
                     self.look_everywhere();
                 }
@@ -127,17 +133,24 @@ impl Sockets {
         }
     }
 
+    /// Can packets of a peer come to another socket than the only connected one?
+    #[inline]
+    fn has_others(&self, peers: usize) -> bool {
+        self.connected.len() != 1 || peers > 1
+    }
+
     /// The socket that brought something last is looked at most often, and after each time, another one.
     #[inline]
-    fn next_place(&mut self) -> usize {
+    fn next_place(&mut self, peers: usize) -> usize {
         if self.connected.is_empty() {
             self.sweep = 0;
             return 0;
         }
-        let is_others_turn = self.looks.is_multiple_of(OTHER_EVERY);
+        let (most, every) = if self.has_others(peers) { (self.last, OTHER_EVERY) } else { (1, COMMON_EVERY) };
+        let is_others_turn = self.looks.is_multiple_of(every);
         self.looks = self.looks.wrapping_add(1);
         if self.sweep == 0 && !is_others_turn {
-            return self.last;
+            return most;
         }
         self.sweep = self.sweep.saturating_sub(1);
         self.other = if self.other < self.connected.len() { self.other + 1 } else { 0 };
@@ -196,7 +209,7 @@ mod tests {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < count && started.elapsed() < Duration::from_secs(5) {
             let mut buffer = vec![0; 1 << 16];
-            if let Ok(Some(length)) = sockets.receive(&mut buffer) {
+            if let Ok(Some(length)) = sockets.receive(3, &mut buffer) {
                 buffer.truncate(length);
                 all.push(buffer);
             }
@@ -233,9 +246,30 @@ mod tests {
         for peer in peers.iter().cycle().take(100) {
             peer.send(Some(to), b"!").expect("sent");
             sockets.look_everywhere();
-            assert_eq!(sockets.receive(&mut [0; 8]), Ok(Some(1)));
+            assert_eq!(sockets.receive(8, &mut [0; 8]), Ok(Some(1)));
         }
         assert!(sockets.connect(CONNECTED_MAX as u32, to).is_none(), "there are enough");
+    }
+
+    #[test]
+    fn the_only_peer_is_found_at_once_and_strangers_make_the_port_look_elsewhere_for_no_longer() {
+        let mut sockets = Sockets::new().expect("bound");
+        let to = address(sockets.common());
+        let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
+        assert!(sockets.connect(0, address(&peer)).is_some());
+        let mut looks_until = |from: &UdpSocket| {
+            from.send(Some(to), b"!").expect("sent");
+            let mut looks = 1;
+            while sockets.receive(1, &mut [0; 8]) == Ok(None) {
+                looks += 1;
+                assert!(looks < 1000, "it is not found");
+            }
+            looks
+        };
+        for _ in 0..200 {
+            assert!(looks_until(&stranger) <= 2 * COMMON_EVERY);
+            assert!(looks_until(&peer) <= 2);
+        }
     }
 
     #[test]
