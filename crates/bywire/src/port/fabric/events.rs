@@ -121,7 +121,8 @@ impl Port {
                 fabric.news.push(index);
             }
             fabric.ready.rotate_left(1);
-            if !far.wire.has_input(&self.resources) {
+            // After an event, the next turn finds out.
+            if !matches!(taken, Taken::Event(_)) && !far.wire.has_input(&self.resources) {
                 far.is_ready = false;
                 fabric.ready.pop_back();
                 if far.is_held_up(&self.resources) && !fabric.held_up.contains(&index) {
