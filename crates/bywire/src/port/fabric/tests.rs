@@ -224,6 +224,27 @@ fn a_port_reads_its_socket_before_it_sleeps() {
 }
 
 #[test]
+fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
+    const COUNT: usize = 100;
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    // One byte more than an event holds itself.
+    (0..COUNT).for_each(|_| played.say(Lane::Low, &[1; 57]));
+    let deadline = Instant::now() + PATIENCE;
+    while played.connection.acknowledged(Lane::Low) < played.connection.end(Lane::Low) {
+        assert!(Instant::now() < deadline, "they do not arrive");
+        played.turn();
+        scene.port.look_far();
+    }
+    scene.port.far_has_ended(played.peer.index, End::PeerEnded);
+    let memory = scene.port.resources.events.iter().map(|event| match event {
+        Event::Message(message) => message.payload.memory_bytes(),
+        _ => 0,
+    });
+    assert_eq!(memory.sum::<usize>(), COUNT * 57);
+}
+
+#[test]
 fn a_port_is_dropped_in_time_while_unknown_senders_fill_its_socket() {
     let mut scene = Scene::new(PortOptions { linger: Duration::from_millis(300), ..PortOptions::default() });
     let played = scene.meet();
