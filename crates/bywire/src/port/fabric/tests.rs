@@ -118,6 +118,21 @@ fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_messa
 }
 
 #[test]
+fn an_active_peer_gets_a_connected_socket_again_after_its_route_has_failed() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    let index = played.peer.index;
+    let has_socket = |scene: &mut Scene| {
+        let fabric = scene.port.fabric.as_deref().expect("made");
+        fabric.sockets.has_connected(index)
+    };
+    bounce_until(&mut scene, &mut played, has_socket);
+    // As a send does that finds no route.
+    scene.port.fabric.as_deref_mut().expect("made").sockets.disconnect(index);
+    bounce_until(&mut scene, &mut played, has_socket);
+}
+
+#[test]
 fn a_connection_that_lingers_is_registered_again() {
     let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
     let (leaving, staying) = (scene.meet(), scene.meet());
