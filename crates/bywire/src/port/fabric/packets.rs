@@ -108,8 +108,11 @@ impl Fabric {
         if far.wire.counts().taken >= far.socket_from {
             self.news.push(index);
         }
-        far.active_ns = now_ns;
-        self.timers.set(index, now_ns.saturating_add(IDLE_NS));
+        // A forged packet is no sign of the peer.
+        if far.is_touched {
+            far.active_ns = now_ns;
+            self.timers.set(index, now_ns.saturating_add(IDLE_NS));
+        }
         // Nothing is received from a peer that is not connected yet, or no longer.
         if let Some(Slot::Wire(far)) = slots.state_at(index) {
             self.ready_if_input(index, far, resources);

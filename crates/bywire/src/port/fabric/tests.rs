@@ -226,19 +226,6 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
 }
 
 #[test]
-fn a_port_reads_its_socket_before_it_sleeps() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    scene.until(|port, _| port.arm());
-    scene.port.poll();
-    played.say(Lane::High, b"before");
-    played.transmit();
-    std::thread::sleep(Duration::from_millis(5));
-    assert!(!scene.port.arm(), "an edge-triggered set has told of this packet before");
-    scene.until(|_, event| matches!(event, Some(Event::Message(_))));
-}
-
-#[test]
 fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     const COUNT: usize = 100;
     let mut scene = Scene::new(PortOptions::default());
@@ -257,6 +244,19 @@ fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
         _ => 0,
     });
     assert_eq!(memory.sum::<usize>(), COUNT * 57);
+}
+
+#[test]
+fn a_port_reads_its_socket_before_it_sleeps() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    scene.until(|port, _| port.arm());
+    scene.port.poll();
+    played.say(Lane::High, b"before");
+    played.transmit();
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(!scene.port.arm(), "an edge-triggered set has told of this packet before");
+    scene.until(|_, event| matches!(event, Some(Event::Message(_))));
 }
 
 #[test]
@@ -386,6 +386,30 @@ fn memory_of_an_idle_peer_is_given_back() {
         played.turn();
         matches!(port.slots.state_at(played.peer.index), Some(Slot::Wire(far)) if far.wire.packet_bytes() > 1452)
     });
+}
+
+#[test]
+fn a_forged_packet_makes_no_peer_active() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    played.say(Lane::Low, b"true");
+    scene.until(|_, event| {
+        played.turn();
+        matches!(event, Some(Event::Message(_)))
+    });
+    while scene.port.look_far() {}
+    let active_ns = scene.far(played.peer).active_ns;
+    assert!(active_ns > 0);
+    played.say(Lane::Low, b"forged");
+    let mut forged = played.batch().bytes().to_vec();
+    *forged.last_mut().expect("a packet") ^= 1;
+    played.udp.send(Some(played.to), &forged).expect("room");
+    let deadline = Instant::now() + PATIENCE;
+    while scene.far(played.peer).wire.counts().forged == 0 {
+        assert!(Instant::now() < deadline, "it does not arrive");
+        scene.port.look_far();
+    }
+    assert_eq!(scene.far(played.peer).active_ns, active_ns);
 }
 
 #[test]
