@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
@@ -16,6 +16,8 @@ use crate::socket::{Socket, check_packet_socket, packet_socket};
 
 /// The most connections of crowds that one accept turns away.
 const TURNED_AWAY_MAX: usize = 16;
+/// The most connections that wait to be accepted, unless [`Listener::set_backlog`] changes it.
+const BACKLOG: i32 = 4096;
 
 /// A listening, non-blocking packet socket.
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub struct Listener {
     is_guarded: AtomicBool,
     /// The guard has been on at some time. A connection made then refuses descriptors until it is accepted.
     was_guarded: AtomicBool,
+    turned_away: AtomicU64,
 }
 
 impl Listener {
@@ -37,7 +40,7 @@ impl Listener {
     pub fn bind(path: &Path) -> Result<Self, Errno> {
         let file = packet_socket()?;
         rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&file, 4096)?;
+        rustix::net::listen(&file, BACKLOG)?;
         Ok(Self::new(file, std::process::id()))
     }
 
@@ -59,7 +62,23 @@ impl Listener {
 
     fn new(file: OwnedFd, owner: u32) -> Self {
         let [is_guarded, was_guarded] = [false; 2].map(AtomicBool::new);
-        Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded }
+        let turned_away = AtomicU64::new(0);
+        Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded, turned_away }
+    }
+
+    /// Changes how many connections may wait to be accepted. While as many wait, clients get [`Errno::AGAIN`].
+    ///
+    /// # Errors
+    /// The error of `listen`.
+    pub fn set_backlog(&self, connections: i32) -> Result<(), Errno> {
+        // The kernel lets one more wait.
+        rustix::net::listen(&*self.file, connections - 1)
+    }
+
+    /// The number of connections of crowds that were turned away.
+    pub fn turned_away(&self) -> u64 {
+        // Relaxed: a count that nothing else depends on.
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// The next waiting connection, if any.
@@ -89,6 +108,7 @@ impl Listener {
             if !account.is_crowd() && may_pass_rights(&socket, true) {
                 return Ok(Some(socket));
             }
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
         }
         Ok(None)
     }
@@ -173,6 +193,19 @@ mod tests {
     }
 
     #[test]
+    fn a_backlog_holds_the_given_number_of_connections() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path).expect("bound");
+        listener.set_backlog(3).expect("it listens");
+        let waiting: Vec<_> = (0..3).map(|_| Socket::connect(&path).expect("a place")).collect();
+        assert_eq!(Socket::connect(&path).err(), Some(Errno::AGAIN));
+        assert!(listener.accept().expect("accepted").is_some());
+        assert!(Socket::connect(&path).is_ok());
+        drop(waiting);
+    }
+
+    #[test]
     fn under_load_descriptors_are_refused_before_acceptance() {
         if !close_account::is_alone("listener::tests::under_load_descriptors_are_refused_before_acceptance") {
             return;
@@ -196,7 +229,9 @@ mod tests {
         assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
         let ours = close_account::Crowd::of(crate::process::user());
         let caller = Socket::connect(&path).expect("connected");
+        assert_eq!(listener.turned_away(), 0);
         assert!(accept().is_none(), "it is one of a crowd");
+        assert_eq!(listener.turned_away(), 1);
         assert_closed(&caller);
         let early = Socket::connect(&path).expect("connected");
         drop((crowd, ours));

@@ -28,7 +28,11 @@ const UDP_GRO: i32 = 104;
 /// Of asm-generic/socket.h.
 const SO_MEMINFO: i32 = 55;
 /// Of asm-generic/socket.h.
+const SO_BINDTOIFINDEX: i32 = 62;
+/// Of asm-generic/socket.h.
 const SO_NETNS_COOKIE: i32 = 71;
+/// The number of the loopback device in every network namespace: `LOOPBACK_IFINDEX` of include/net/flow.h.
+const LOOPBACK: i32 = 1;
 
 /// A non-blocking UDP socket that is bound to an address. It sends whole packets or none: what is too long for the path is
 /// an error ([`SendError::TooLong`]), even where the kernel has been told of a shorter path.
@@ -182,8 +186,10 @@ impl UdpSocket {
     pub fn retire(&self, peer: SocketAddr) {
         /// The discard service (RFC 863), from which nothing comes.
         const DISCARD: u16 = 9;
-        // Without a route to the peer it stays as it is, and nothing comes either.
-        let _ = self.connect(SocketAddr::new(peer.ip(), DISCARD));
+        if self.connect(SocketAddr::new(peer.ip(), DISCARD)).is_err() {
+            // There is no route to the peer. When there is one again, nothing arrives from it through the loopback device.
+            let _ = option::set(&self.file, libc::SOL_SOCKET, SO_BINDTOIFINDEX, LOOPBACK);
+        }
     }
 
     /// Its own address. Of one that is bound everywhere, the port alone means something.
@@ -683,6 +689,48 @@ mod tests {
             let from = soon(|| peer.receive_from(&mut [0; 8])).map(|(_, from)| from);
             assert_eq!(from, Ok(SocketAddr::new(ip, port)));
         }
+    }
+
+    #[test]
+    fn a_socket_that_is_retired_without_a_route_takes_nothing_once_there_is_one() {
+        use crate::namespace::Namespace;
+        let Ok(here) = Namespace::fresh() else {
+            println!("not run: no network namespace can be made here: run as root");
+            return;
+        };
+        let there = Namespace::fresh().expect("another one");
+        let ip = |namespace: &Namespace, arguments: &str| {
+            let run = || std::process::Command::new("ip").args(arguments.split(' ')).status();
+            let status = namespace.run(run).expect("inside").expect("`ip` runs");
+            assert!(status.success(), "ip {arguments}");
+        };
+        let path = format!("/proc/{}/fd/{}", std::process::id(), there.as_fd().as_raw_fd());
+        ip(&here, &format!("link add eth0 type veth peer name eth0 netns {path}"));
+        for (namespace, address) in [(&here, "10.79.0.1/24"), (&there, "10.79.0.2/24")] {
+            ip(namespace, &format!("address add {address} dev eth0"));
+            ip(namespace, "link set eth0 up");
+        }
+        let bind = || UdpSocket::bind_everywhere(0).expect("bound");
+        let (common, peer) = (here.run(bind).expect("inside"), there.run(bind).expect("inside"));
+        let port = |socket: &UdpSocket| socket.local_address().expect("its address").port();
+        let address = SocketAddr::from(([10, 79, 0, 2], port(&peer)));
+        let connect = move || (common.connected_to(address), common);
+        let (own, common) = here.run(connect).expect("inside");
+        let own = own.expect("connected");
+        let copy = own.as_fd().try_clone_to_owned().expect("a copy, as a forked child has it");
+        ip(&here, "link set eth0 down");
+        own.retire(address);
+        drop(own);
+        ip(&here, "link set eth0 up");
+        let target = SocketAddr::from(([10, 79, 0, 1], port(&common)));
+        let received = soon(|| {
+            // The first ones may be lost, as the devices are not ready yet.
+            let _ = peer.send(Some(target), b"!");
+            std::thread::sleep(Duration::from_millis(10));
+            common.receive(&mut [0; 8])
+        });
+        assert_eq!(received, Ok(1));
+        drop(copy);
     }
 
     #[test]

@@ -96,11 +96,24 @@ struct Registered {
     port: Port,
     /// Its numbers of its connections, and of what is under way with a number.
     numbers: BTreeSet<u32>,
-    /// What it has asked for, and what it is asked. They are counted apart, as strangers cause the latter.
+    /// What it has asked for.
     requests: usize,
-    offers: usize,
+    /// What it is asked, by the node and the user that asks. Strangers cause that, so it is counted apart.
+    offers: BTreeMap<(PublicKey, String), usize>,
     /// It has brought along all connections that it had before this service began.
     is_complete: bool,
+}
+
+impl Registered {
+    /// May this user of a node have one more offer under way? The port's own user, by name, may have all. Any other user may
+    /// have at most as many as are left to others. A number is not a name.
+    fn may_be_asked(&self, asking: &(PublicKey, String)) -> bool {
+        let left = UNDER_WAY_MAX.saturating_sub(self.offers.values().sum());
+        let is_number = asking.1.bytes().all(|byte| byte.is_ascii_digit());
+        let is_own = asking.1 == self.port.user && !is_number;
+        let of_user = if is_own { 0 } else { self.offers.get(asking).copied().unwrap_or_default() };
+        of_user < left
+    }
 }
 
 /// Another node of the fabric.

@@ -1,6 +1,7 @@
 //! Messages of other nodes, and changes of the channels to them.
 
 use std::collections::HashSet;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 
 use bywire_wire::handshake::PublicKey;
@@ -11,8 +12,8 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX,
-    is_port, is_sound, numbers,
+    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PortId, REQUEST_TIMEOUT_NS, is_port,
+    is_sound, numbers,
 };
 
 impl Broker {
@@ -207,11 +208,12 @@ impl Broker {
         if !is_reached {
             return Err(NotConnected::Unreachable);
         }
-        let has_room = registered.offers < UNDER_WAY_MAX && self.places.may_take(registered.port.uid);
+        let asking = (node, from.user.clone());
+        let has_room = registered.may_be_asked(&asking) && self.places.may_take(registered.port.uid);
         if is_repeated || !has_room {
             return Err(NotConnected::NoResources);
         }
-        registered.offers += 1;
+        *registered.offers.entry(asking).or_default() += 1;
         let introduction = half.introduction;
         let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         self.offers.insert(number, Offer { port: id, node, request, from, security, half, deadline_ns });
@@ -425,8 +427,13 @@ impl Broker {
         let offer = self.offers.remove(&number)?;
         self.deadlines.remove(&(offer.deadline_ns, number));
         self.offered.remove(&(offer.node, offer.request));
-        if let Some(registered) = self.ports.get_mut(&offer.port) {
-            registered.offers -= 1;
+        if let Some(registered) = self.ports.get_mut(&offer.port)
+            && let Entry::Occupied(mut count) = registered.offers.entry((offer.node, offer.from.user.clone()))
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
         self.need_less(offer.node);
         Some(offer)

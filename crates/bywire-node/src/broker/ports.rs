@@ -1,6 +1,6 @@
 //! Requests of this machine's ports.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
@@ -22,10 +22,8 @@ impl Broker {
             return Err(Unregistered::Unverified);
         }
         self.names.insert(port.name.clone(), id);
-        self.ports.insert(
-            id,
-            Registered { port, numbers: BTreeSet::new(), requests: 0, offers: 0, is_complete: false },
-        );
+        let (numbers, offers) = (BTreeSet::new(), BTreeMap::new());
+        self.ports.insert(id, Registered { port, numbers, requests: 0, offers, is_complete: false });
         Ok(())
     }
 

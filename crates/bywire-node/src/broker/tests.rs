@@ -176,7 +176,7 @@ impl World {
             let ports: usize = broker
                 .ports
                 .values()
-                .map(|registered| registered.numbers.len() + registered.requests + registered.offers)
+                .map(|registered| registered.numbers.len() + registered.requests + registered.offers.len())
                 .sum();
             tables + needs + ports + broker.places.taken(1000) == 0
         };
@@ -323,6 +323,48 @@ fn pending_requests_of_a_port_and_its_user_are_bounded() {
     world.brokers[B].connect(world.now_ns, PORT, 900, target, introduction(900), [7; 32]);
     let asks = world.brokers[B].next_action();
     assert!(matches!(asks, Some(Action::Send(_, ServiceMessage::Connect { .. }))), "{asks:?}");
+}
+
+#[test]
+fn a_user_of_another_machine_leaves_offers_of_a_port_to_others() {
+    let mut world = World::new();
+    world.up();
+    let mut request = 0;
+    let mut ask_often = |world: &mut World, user: &str| {
+        let ask = |_: &usize| {
+            request += 1;
+            let message = ServiceMessage::Connect {
+                request,
+                port: "render".to_owned(),
+                from: PortIdentity {
+                    port: "asking".to_owned(),
+                    user: user.to_owned(),
+                    groups: Vec::new(),
+                    incarnation: 100,
+                },
+                security: Security::Aes256Gcm,
+                half: Half {
+                    introduction: introduction(request),
+                    udp_port: 4000,
+                    route_bytes: 1472,
+                    random: [9; 32],
+                },
+            };
+            world.brokers[B].hear(world.now_ns, KEYS[A], message);
+            let mut actions = std::iter::from_fn(|| world.brokers[B].next_action());
+            actions.any(|action| matches!(action, Action::Tell(PORT, Notice::Offer { .. })))
+        };
+        (0..2 * UNDER_WAY_MAX).filter(ask).count()
+    };
+    assert_eq!(["bob", "carol", "1000"].map(|user| ask_often(&mut world, user)), [32, 16, 8]);
+    // The port's own user may have all that are left.
+    assert_eq!(ask_often(&mut world, "alice"), 8);
+    // Offers that are over make room again.
+    world.now_ns += REQUEST_TIMEOUT_NS;
+    world.brokers[B].tick(world.now_ns);
+    while world.brokers[B].next_action().is_some() {}
+    assert!(world.brokers[B].ports[&PORT].offers.is_empty());
+    assert_eq!(ask_often(&mut world, "bob"), 32);
 }
 
 #[test]

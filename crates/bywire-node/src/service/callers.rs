@@ -3,8 +3,8 @@
 
 use bywire::PortName;
 use bywire_sys::deferred::Foreign;
-use bywire_sys::socket::Received;
-use bywire_sys::{Errno, process, tcp, udp};
+use bywire_sys::socket::{Received, Socket};
+use bywire_sys::{process, tcp, udp};
 use bywire_wire::service::{self, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
 
 use crate::broker::{Port, PortId};
@@ -18,10 +18,8 @@ use super::{LISTENER, RETRY_NS, Service, users};
 const TIMEOUT_NS: u64 = 5_000_000_000;
 /// The most packets of one caller before the next one's turn.
 const PACKETS_PER_TURN: usize = 32;
-/// The most callers that are let in before other work has its turn, and the most that are looked at for it. Those for whom
-/// there is no place cost little, and others wait behind them.
+/// The most callers that are accepted before other work has its turn.
 const ACCEPTED_PER_TURN: usize = 64;
-const CALLS_PER_TURN: usize = 1024;
 
 /// What a caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,47 +33,68 @@ enum Turn {
 }
 
 impl Service<'_> {
-    /// Lets in whoever has called, as far as their users may. Where descriptors are short, the listener is left alone for a
-    /// while: it would stay readable.
+    /// Accepts callers, as many of each user as it may have. When descriptors have run out, or too many callers were refused,
+    /// the listener is not watched for a while, because it would stay readable.
     pub(super) fn accept(&mut self, now_ns: u64) {
-        if self.short_until_ns.is_some_and(|until_ns| now_ns < until_ns) {
+        if self.accept_again_ns.is_some_and(|again_ns| now_ns < again_ns) {
             return;
         }
-        let is_accepted = self.accept_some(now_ns);
-        let was_short = self.short_until_ns.is_some();
-        if is_accepted.is_err() && !was_short {
+        let pause_ns = self.accept_some(now_ns);
+        let was_paused = self.accept_again_ns.is_some();
+        if pause_ns.is_some() && !was_paused {
             self.poller.remove(&self.claim.listener);
         }
         let is_watched =
-            is_accepted.is_ok() && (!was_short || self.poller.add(&self.claim.listener, LISTENER).is_ok());
-        self.short_until_ns = (!is_watched).then(|| now_ns.saturating_add(RETRY_NS));
+            pause_ns.is_none() && (!was_paused || self.poller.add(&self.claim.listener, LISTENER).is_ok());
+        self.accept_again_ns = (!is_watched).then(|| now_ns.saturating_add(pause_ns.unwrap_or(RETRY_NS)));
     }
 
-    fn accept_some(&mut self, now_ns: u64) -> Result<(), Errno> {
+    /// The same. Returns how long nobody else can be accepted.
+    fn accept_some(&mut self, now_ns: u64) -> Option<u64> {
         let mut accepted = 0;
-        for _ in 0..CALLS_PER_TURN {
-            let Some(socket) = self.claim.listener.accept()? else { break };
-            let Ok(user) = socket.credentials() else { continue };
-            if !self.places.take(user.uid) {
-                continue;
+        while accepted < ACCEPTED_PER_TURN {
+            let pause_ns = self.refusals.pause_ns(now_ns);
+            if pause_ns.is_some() {
+                return pause_ns;
             }
-            let id = self.next_caller;
-            if self.users.is_over(now_ns, user.uid) {
-                self.held.put(now_ns, user.uid, id);
-            } else if self.poller.add(&socket, id).is_err() {
-                self.places.give_back(user.uid);
-                continue;
-            }
-            self.next_caller += 2;
-            let until_ns = now_ns.saturating_add(TIMEOUT_NS);
-            self.callers.insert(id, Caller::new(socket, user, until_ns));
-            self.late.insert((until_ns, id));
-            accepted += 1;
-            if accepted == ACCEPTED_PER_TURN {
-                break;
+            let before = self.claim.listener.turned_away();
+            let Ok(caller) = self.claim.listener.accept() else { return Some(RETRY_NS) };
+            let of_crowds = self.claim.listener.turned_away() - before;
+            self.refusals.add(now_ns, of_crowds);
+            match caller {
+                Some(socket) => match self.take_in(now_ns, socket) {
+                    true => accepted += 1,
+                    false => self.refusals.add(now_ns, 1),
+                },
+                // Others may wait behind them.
+                None if of_crowds > 0 => {}
+                None => break,
             }
         }
-        Ok(())
+        None
+    }
+
+    /// Takes in a caller. `false`: it is refused, because its user has as many as it may have.
+    fn take_in(&mut self, now_ns: u64, socket: Socket) -> bool {
+        let Ok(user) = socket.credentials() else { return false };
+        if !self.places.take(user.uid) {
+            // It may have gone.
+            let refused = service::to_bytes(&Notice::Refused(Unregistered::NoResources));
+            let _ = refused.map(|packet| socket.send(&packet, &[]));
+            return false;
+        }
+        let id = self.next_caller;
+        if self.users.is_over(now_ns, user.uid) {
+            self.held.put(now_ns, user.uid, id);
+        } else if self.poller.add(&socket, id).is_err() {
+            self.places.give_back(user.uid);
+            return false;
+        }
+        self.next_caller += 2;
+        let until_ns = now_ns.saturating_add(TIMEOUT_NS);
+        self.callers.insert(id, Caller::new(socket, user, until_ns));
+        self.late.insert((until_ns, id));
+        true
     }
 
     /// A caller's socket or process is ready.

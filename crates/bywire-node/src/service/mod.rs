@@ -6,6 +6,7 @@ mod callers;
 mod held;
 mod nodes;
 mod outages;
+mod refusals;
 mod report;
 mod users;
 
@@ -33,6 +34,7 @@ use crate::lookup::Lookups;
 use caller::Caller;
 use held::Held;
 use outages::Outages;
+use refusals::Refusals;
 use users::Users;
 
 /// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, and the next one for
@@ -130,8 +132,9 @@ pub struct Service<'a> {
     /// The network namespace of the UDP socket. Ports have to be in it.
     namespace: u64,
     began_ns: u64,
-    /// Connections could not be accepted, and are not before then.
-    short_until_ns: Option<u64>,
+    refusals: Refusals,
+    /// Nobody is accepted before then, because descriptors had run out or too many callers were refused.
+    accept_again_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
     /// What is wrong with the fabric file as it was read last.
@@ -183,6 +186,7 @@ impl<'a> Service<'a> {
                 error => ServiceError::Runtime(error),
             }
         })?;
+        claim.listener.set_backlog(refusals::BACKLOG_MAX)?;
         let broker = Broker::new(began_ns, own(&fabric, &key));
         let service = Self {
             fabric,
@@ -204,7 +208,8 @@ impl<'a> Service<'a> {
             next_caller: FIRST_CALLER,
             namespace,
             began_ns,
-            short_until_ns: None,
+            refusals: Refusals::default(),
+            accept_again_ns: None,
             outages: Outages::default(),
             complaint: None,
             say,
@@ -288,7 +293,7 @@ impl<'a> Service<'a> {
             for tag in ready.iter().copied().filter(|tag| *tag >= FIRST_CALLER) {
                 self.attend(now_ns, tag);
             }
-            if ready.contains(&LISTENER) || self.short_until_ns.is_some() {
+            if ready.contains(&LISTENER) || self.accept_again_ns.is_some() {
                 self.accept(now_ns);
             }
             if ready.contains(&ANSWERS) {
@@ -348,7 +353,7 @@ impl<'a> Service<'a> {
             self.broker.next_timeout_ns(),
             self.late.first().map(|(at_ns, _)| *at_ns),
             self.outages.next_ns(),
-            self.short_until_ns,
+            self.accept_again_ns,
             (!self.unread.is_empty()).then_some(self.unread_again_ns),
             self.held.next_ns(),
         ];

@@ -54,7 +54,8 @@ pub struct Rogue {
 }
 
 /// The role: its user, its number, the key of the other node in hexadecimal digits, the place of its manner, and for how many
-/// milliseconds it attacks. It says when it begins, and how often it has attacked.
+/// milliseconds it attacks. It says when it is ready, begins when it is told to, and says how often it has attacked. All rogues
+/// begin together, because they are one user. A rogue that attacks uses up the places of that user, and the others get none.
 pub fn attack(stage: &mut Stage) {
     become_user(stage.argument(0));
     let _ = limits::raise_descriptor_limit(8192);
@@ -71,7 +72,8 @@ pub fn attack(stage: &mut Stage) {
     };
     let (_, ports, manner) = MANNERS[stage.argument::<usize>(3)];
     rogue.open_ports(ports);
-    stage.tell("begins");
+    stage.tell("ready");
+    let _go = stage.hear();
     let until = Instant::now() + Duration::from_millis(stage.argument(4));
     stage.tell(manner(&mut rogue, until));
     // What it has opened stays until it is killed.
@@ -93,19 +95,13 @@ impl Rogue {
     }
 
     fn open_ports(&mut self, count: usize) {
-        for attempt in 0.. {
-            if self.ports.len() == count {
-                break;
-            }
-            let name = format!("rogue{}.{attempt}", self.number);
+        for number in 0..count {
+            let name = format!("rogue{}.{number}", self.number);
             let mut toy = Toy::unregistered(&self.runtime, &name, self.udp());
             toy.register(Vec::new());
-            // The service may still be busy with the attack before, and hang up. Programs call again then.
-            match toy.next_within(PATIENCE) {
-                Some(Notice::Registered { .. }) => self.ports.push(toy),
-                None if attempt < 10 * count => {}
-                other => panic!("{other:?} instead of a registration"),
-            }
+            let told = toy.next_within(PATIENCE);
+            assert!(matches!(told, Some(Notice::Registered { .. })), "{told:?} instead of a registration");
+            self.ports.push(toy);
         }
     }
 

@@ -23,7 +23,7 @@ use crate::wire::connection::windows;
 const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
-/// How long a port that connects waits for its turn at a node that has many callers.
+/// How long a port that connects calls a node whose backlog is full.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
@@ -74,12 +74,15 @@ impl Port {
             if rest.is_zero() {
                 return Err(OpenError::Fabric(NoFabric::Silent));
             }
-            self.look_after_sockets(Some(rest)).map_err(OpenError::System)?;
+            let rest = self.rest_of_sleep(Some(rest));
+            self.look_after_sockets(rest).map_err(OpenError::System)?;
+            // The node may not have accepted the call yet.
+            self.try_node_again(now_ns());
         }
     }
 
-    /// Connects to the node and registers, with the connections that were kept from its last service. Where the node has many
-    /// callers, the port waits for its turn, for so long.
+    /// Calls the node and registers, with the connections that were kept from its last service. While the node's backlog is
+    /// full, the port calls again, for at most `patience`.
     pub(super) fn join_node(&mut self, patience: Duration) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
@@ -102,8 +105,10 @@ impl Port {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.service.pay_in_time(now_ns);
         }
-        if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node(Duration::ZERO).is_err() {
-            self.lose_node(NoFabric::NotRunning);
+        if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns)
+            && let Err(reason) = self.join_node(Duration::ZERO)
+        {
+            self.lose_node(reason);
         }
     }
 
@@ -111,7 +116,7 @@ impl Port {
     fn lose_node(&mut self, reason: NoFabric) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         fabric.refused = Some(reason);
-        if let Some(socket) = fabric.service.lose(now_ns()) {
+        if let Some(socket) = fabric.service.lose(now_ns(), reason) {
             self.poller.remove(&socket);
         }
         for index in self.slots.indices() {

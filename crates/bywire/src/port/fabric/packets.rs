@@ -7,7 +7,7 @@ use bywire_wire::packet;
 use super::Fabric;
 use super::sockets::Stalled;
 use crate::message::resources::Resources;
-use crate::port::far::{Far, Stage};
+use crate::port::far::{ACTIVE_PACKETS, Far, Stage};
 use crate::port::slots::{Slot, Slots};
 
 /// The most batches that leave for one connection before the next one's turn.
@@ -108,8 +108,11 @@ impl Fabric {
         if far.wire.counts().taken >= far.socket_from {
             self.news.push(index);
         }
-        far.active_ns = now_ns;
-        self.timers.set(index, now_ns.saturating_add(IDLE_NS));
+        // A forged packet is no sign of the peer.
+        if far.is_touched {
+            far.active_ns = now_ns;
+            self.timers.set(index, now_ns.saturating_add(IDLE_NS));
+        }
         // Nothing is received from a peer that is not connected yet, or no longer.
         if let Some(Slot::Wire(far)) = slots.state_at(index) {
             self.ready_if_input(index, far, resources);
@@ -195,6 +198,10 @@ impl Fabric {
                 break;
             }
             self.stalled = self.sockets.send(index, far.to, &self.batch, 0).err();
+            if far.has_socket() && !self.sockets.has_connected(index) {
+                // Its route has failed. It may work again later.
+                far.socket_from = far.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
+            }
         }
         let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
         let next_ns = far.wire.next_timeout_ns();

@@ -1,8 +1,8 @@
 //! The client of this machine's node: its socket, and when to try it again.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire_sys::socket::{Received, Socket};
@@ -24,10 +24,13 @@ use crate::shm::runtime::RuntimeDirectory;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
-/// How soon a node that has many callers is called again.
+/// How soon a node whose backlog is full is called again by a program that waits for it, …
 const CALL_PAUSE: Duration = Duration::from_millis(1);
+/// … and how soon by one that does not wait.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// How soon packets are tried again for which the node's socket had no room.
+/// How soon packets are sent again for which the node's socket had no room. The same holds for a registration, if the node takes
+/// no descriptors before it has accepted the call.
 const PAY_PAUSE_NS: u64 = 10_000_000;
 
 /// The description of a port for its registration.
@@ -46,9 +49,15 @@ pub(super) struct Service {
     is_known: bool,
     pause: Duration,
     again_at_ns: Option<u64>,
-    /// Packets that the node has to have, for which its socket had no room, and when they are tried again.
-    owed: VecDeque<Vec<u8>>,
+    /// Packets that the node has to have and has not taken yet, and when they are tried again.
+    owed: VecDeque<Owed>,
     pay_at_ns: Option<u64>,
+}
+
+/// A packet that the node has to have. A copy of the port's UDP socket goes with its registration.
+struct Owed {
+    bytes: Vec<u8>,
+    udp: Option<OwnedFd>,
 }
 
 impl Service {
@@ -84,12 +93,10 @@ impl Service {
         self.again_at_ns.or(self.pay_at_ns)
     }
 
-    /// Connects and registers, or sets the time when the node is tried again. [`Notice::Registered`] or
-    /// [`Notice::Refused`] follows.
+    /// Calls the node and registers. [`Notice::Registered`] or [`Notice::Refused`] follows. While the node's backlog is full,
+    /// the node is called again, for at most `patience`. A call that the node has not accepted yet keeps its place.
     pub fn register(&mut self, registration: Registration<'_>, patience: Duration) -> Result<(), NoFabric> {
-        let deadline = Instant::now() + patience;
-        let called = served_in_turn(deadline, || Socket::connect_entry(&self.path));
-        let socket = called.map_err(|error| match error {
+        let socket = call(&self.path, Instant::now() + patience).map_err(|error| match error {
             Errno::ACCESS | Errno::PERM => NoFabric::OtherUser,
             Errno::AGAIN => NoFabric::Silent,
             _ => NoFabric::NotRunning,
@@ -107,9 +114,11 @@ impl Service {
             let (port, is_last) = (port.clone(), place == last);
             to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last })
         });
+        let packets = packets.map(|packet| packet.map(|bytes| Owed { bytes, udp: None }));
         let mut packets: VecDeque<_> = packets.collect::<Result<_, _>>().map_err(|_| NoFabric::Malformed)?;
-        let first = packets.pop_front().unwrap_or_default();
-        served_in_turn(deadline, || socket.send(&first, &[udp.as_fd()])).map_err(|_| NoFabric::Silent)?;
+        if let Some(first) = packets.front_mut() {
+            first.udp = Some(udp.as_fd().try_clone_to_owned().map_err(|_| NoFabric::Silent)?);
+        }
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
         self.owed = packets;
         self.pay();
@@ -122,7 +131,7 @@ impl Service {
         if self.socket.is_some()
             && let Ok(bytes) = to_bytes(request)
         {
-            self.owed.push_back(bytes);
+            self.owed.push_back(Owed { bytes, udp: None });
             self.pay();
         }
     }
@@ -137,8 +146,12 @@ impl Service {
     /// Sends what is owed to the node, as far as there is room.
     pub fn pay(&mut self) {
         let Some(socket) = &self.socket else { return };
-        while let Some(bytes) = self.owed.front() {
-            if socket.send(bytes, &[]).is_err() {
+        while let Some(Owed { bytes, udp }) = self.owed.front() {
+            let sent = match udp {
+                Some(udp) => socket.send(bytes, &[udp.as_fd()]),
+                None => socket.send(bytes, &[]),
+            };
+            if sent.is_err() {
                 break;
             }
             self.owed.pop_front();
@@ -167,12 +180,19 @@ impl Service {
         Ok(Some(notice))
     }
 
-    /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles.
-    pub fn lose(&mut self, now_ns: u64) -> Option<Socket> {
+    /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles. A node with a full
+    /// backlog is tried again soon, because connections end that are not registered again in time.
+    pub fn lose(&mut self, now_ns: u64, reason: NoFabric) -> Option<Socket> {
         self.is_known = false;
         (self.owed, self.pay_at_ns) = (VecDeque::new(), None);
-        self.again_at_ns = Some(now_ns.saturating_add(self.pause.as_nanos() as u64));
-        self.pause = PAUSE_MAX.min(2 * self.pause);
+        let pause = match reason {
+            NoFabric::Silent => BUSY_PAUSE,
+            _ => {
+                let doubled = PAUSE_MAX.min(2 * self.pause);
+                std::mem::replace(&mut self.pause, doubled)
+            }
+        };
+        self.again_at_ns = Some(now_ns.saturating_add(pause.as_nanos() as u64));
         self.socket.take()
     }
 }
@@ -184,12 +204,11 @@ fn take_notice(bytes: &mut [u8]) -> Result<Notice, Malformed> {
     notice
 }
 
-/// Tries something until the time, where the node has many callers and serves them in turn. It has not accepted this one then,
-/// or takes no descriptors before it has.
-fn served_in_turn<T>(deadline: Instant, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Calls the node, and again until the deadline while its backlog is full.
+fn call(path: &Path, deadline: Instant) -> Result<Socket, Errno> {
     loop {
-        match attempt() {
-            Err(Errno::AGAIN | Errno::PERM) if Instant::now() < deadline => std::thread::sleep(CALL_PAUSE),
+        match Socket::connect_entry(path) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CALL_PAUSE),
             outcome => return outcome,
         }
     }
@@ -278,6 +297,48 @@ mod tests {
             service.hear().expect("it is there");
         }
         assert_eq!(numbers, (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_call_keeps_its_place_while_the_node_takes_no_descriptors_before_it_accepts() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = Listener::bind(&directory.path().join(SOCKET_NAME)).expect("bound");
+        if !listener.guard(true) {
+            println!("not run: this kernel lets descriptors into any queue: requires Linux 6.16");
+            return;
+        }
+        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
+        let mut service = Service::new(&runtime);
+        let udp = UdpSocket::bind_everywhere(0).expect("bound");
+        let port = PortName::Number(7);
+        let (incarnation, is_reachable, kept) = (1, true, vec![kept(1)]);
+        let registration = Registration { port: &port, incarnation, is_reachable, kept, udp: &udp };
+        service.register(registration, Duration::ZERO).expect("it waits");
+        service.tell(&Request::Release { connection: 1 });
+        let due_ns = service.due_at_ns().expect("it is tried again");
+        assert!(due_ns <= clock::nanoseconds() + PAY_PAUSE_NS);
+        let node = listener.accept().expect("accept").expect("somebody");
+        assert!(requests(&node).is_empty());
+        service.pay_in_time(due_ns);
+        let requests = requests(&node);
+        assert!(
+            matches!(&requests[..], [Request::Register { is_last: true, .. }, Request::Release { .. }]),
+            "{requests:?}"
+        );
+        assert_eq!(service.due_at_ns(), None);
+    }
+
+    #[test]
+    fn a_node_with_a_full_backlog_is_called_again_soon_and_an_absent_one_at_doubling_intervals() {
+        use NoFabric::{NotRunning, Silent};
+        let directory = tempfile::tempdir().expect("a directory");
+        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
+        let mut service = Service::new(&runtime);
+        let pauses = [Silent, NotRunning, Silent, NotRunning, NotRunning, Silent].map(|reason| {
+            service.lose(0, reason);
+            service.due_at_ns().map(|at_ns| at_ns / 1_000_000)
+        });
+        assert_eq!(pauses, [10, 1000, 10, 2000, 4000, 10].map(Some));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Sockets {
 
     /// Connects a socket for the peer in a slot. `None`: there are enough, or the kernel has none.
     pub fn connect(&mut self, index: u32, to: SocketAddr) -> Option<&UdpSocket> {
-        if self.connected.len() == CONNECTED_MAX || self.place_of(index).is_some() {
+        if self.connected.len() == CONNECTED_MAX || self.has_connected(index) {
             return None;
         }
         let socket = self.common.connected_to(to).ok()?;
@@ -89,6 +89,11 @@ impl Sockets {
         while let Some(index) = self.connected.last().map(|connected| connected.index) {
             self.disconnect(index);
         }
+    }
+
+    /// Has the peer in a slot a socket?
+    pub fn has_connected(&self, index: u32) -> bool {
+        self.place_of(index).is_some()
     }
 
     fn place_of(&self, index: u32) -> Option<usize> {

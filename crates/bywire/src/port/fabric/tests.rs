@@ -118,6 +118,21 @@ fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_messa
 }
 
 #[test]
+fn an_active_peer_gets_a_connected_socket_again_after_its_route_has_failed() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    let index = played.peer.index;
+    let has_socket = |scene: &mut Scene| {
+        let fabric = scene.port.fabric.as_deref().expect("made");
+        fabric.sockets.has_connected(index)
+    };
+    bounce_until(&mut scene, &mut played, has_socket);
+    // As a send does that finds no route.
+    scene.port.fabric.as_deref_mut().expect("made").sockets.disconnect(index);
+    bounce_until(&mut scene, &mut played, has_socket);
+}
+
+#[test]
 fn a_connection_that_lingers_is_registered_again() {
     let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
     let (leaving, staying) = (scene.meet(), scene.meet());
@@ -208,6 +223,27 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
         matches!(event, Some(Event::Disconnected { reason: DisconnectReason::Died, .. }))
     });
     assert_eq!(messages, 3);
+}
+
+#[test]
+fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
+    const COUNT: usize = 100;
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    // One byte more than an event holds itself.
+    (0..COUNT).for_each(|_| played.say(Lane::Low, &[1; 57]));
+    let deadline = Instant::now() + PATIENCE;
+    while played.connection.acknowledged(Lane::Low) < played.connection.end(Lane::Low) {
+        assert!(Instant::now() < deadline, "they do not arrive");
+        played.turn();
+        scene.port.look_far();
+    }
+    scene.port.far_has_ended(played.peer.index, End::PeerEnded);
+    let memory = scene.port.resources.events.iter().map(|event| match event {
+        Event::Message(message) => message.payload.memory_bytes(),
+        _ => 0,
+    });
+    assert_eq!(memory.sum::<usize>(), COUNT * 57);
 }
 
 #[test]
@@ -350,6 +386,30 @@ fn memory_of_an_idle_peer_is_given_back() {
         played.turn();
         matches!(port.slots.state_at(played.peer.index), Some(Slot::Wire(far)) if far.wire.packet_bytes() > 1452)
     });
+}
+
+#[test]
+fn a_forged_packet_makes_no_peer_active() {
+    let mut scene = Scene::new(PortOptions::default());
+    let mut played = scene.meet();
+    played.say(Lane::Low, b"true");
+    scene.until(|_, event| {
+        played.turn();
+        matches!(event, Some(Event::Message(_)))
+    });
+    while scene.port.look_far() {}
+    let active_ns = scene.far(played.peer).active_ns;
+    assert!(active_ns > 0);
+    played.say(Lane::Low, b"forged");
+    let mut forged = played.batch().bytes().to_vec();
+    *forged.last_mut().expect("a packet") ^= 1;
+    played.udp.send(Some(played.to), &forged).expect("room");
+    let deadline = Instant::now() + PATIENCE;
+    while scene.far(played.peer).wire.counts().forged == 0 {
+        assert!(Instant::now() < deadline, "it does not arrive");
+        scene.port.look_far();
+    }
+    assert_eq!(scene.far(played.peer).active_ns, active_ns);
 }
 
 #[test]

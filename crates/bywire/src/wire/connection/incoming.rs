@@ -246,7 +246,11 @@ impl Connection {
             self.take(lane, at + usize::from(length), 1);
             return Ok(self.message(priority, Payload::inline(words, length), is_prompt));
         }
-        let mut buffer = resources.spare(length);
+        let mut buffer = match self.stage {
+            // Everything that the peer has sent waits for the program at once, so a message takes only what it needs.
+            Stage::Draining => vec![0; length],
+            Stage::Open | Stage::Leaving => resources.spare(length),
+        };
         let filled = available.min(length);
         copy(parts, at, &mut buffer[..filled]);
         self.take(lane, at + filled, 1);
