@@ -2,7 +2,7 @@
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
-mod scene;
+mod test_network;
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use actor::{Actor, Stage};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
 };
-use scene::{Machine, PATIENCE, Scene, ip, path};
+use test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
@@ -25,7 +25,7 @@ fn render(stage: &mut Stage) {
     let mut port = Port::open(options).expect("open");
     stage.tell("ready");
     loop {
-        match port.wait(Some(PATIENCE)).expect("wait").expect("something happens") {
+        match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
             Event::Message(message) => {
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
             }
@@ -46,7 +46,7 @@ fn open(machine: &Machine, name: &str) -> Port {
 }
 
 fn next(port: &mut Port) -> Event {
-    port.wait(Some(PATIENCE)).expect("wait").expect("something happens")
+    port.wait(Some(TIMEOUT)).expect("wait").expect("something happens")
 }
 
 fn message(port: &mut Port) -> Vec<u8> {
@@ -98,13 +98,13 @@ fn serve(mut port: Port) {
 
 fn connect(a: &mut Port, machine: &Machine) -> Peer {
     let address: Address = "b/render".parse().expect("an address");
-    machine.namespace.run(|| a.connect(&address, PATIENCE)).expect("inside").expect("connect")
+    machine.namespace.run(|| a.connect(&address, TIMEOUT)).expect("inside").expect("connect")
 }
 
 #[test]
 fn everything_crosses_between_two_machines() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut a, b) = (open(here, "asking"), open(there, "render"));
     assert_eq!(b.address().to_string(), "b/render");
     let serving = std::thread::spawn(move || serve(b));
@@ -152,8 +152,8 @@ fn everything_crosses_between_two_machines() {
 
 #[test]
 fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     // By a command, from this thread: an actor ends with the thread that has started it.
     let namespace = format!("--net={}", path(&there.namespace));
     let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
@@ -175,8 +175,8 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
 
 #[test]
 fn connections_follow_a_machine_that_changes_its_address() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (open(a, "asking"), open(b, "render"));
     let answering = std::thread::spawn(move || {
         loop {
@@ -190,7 +190,7 @@ fn connections_follow_a_machine_that_changes_its_address() {
         }
     });
     let address = "b/render".parse().expect("an address");
-    let peer = a.namespace.run(|| asking.connect(&address, PATIENCE)).expect("inside").expect("connected");
+    let peer = a.namespace.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected");
     let mut exchange = |text: &[u8]| {
         asking.send(peer, Priority::High, text).expect("room");
         assert_eq!(message(&mut asking), text);

@@ -10,11 +10,11 @@ use rustix::process::Signal;
 use crate::cable::Stream;
 use crate::ends::{next, open, options, stop, try_connect};
 use crate::node::start_node;
-use crate::scene::{Machine, PATIENCE, Scene};
+use crate::test_network::{Machine, TIMEOUT, TestNetwork};
 
 /// A machine to which others connect while the stream goes on.
-pub struct Visits<'scene> {
-    pub here: &'scene Machine,
+pub struct Visits<'network> {
+    pub here: &'network Machine,
     pub port: Port,
     /// Where they connect to.
     pub address: &'static str,
@@ -48,8 +48,8 @@ impl Visited {
     }
 }
 
-impl<'scene> Visits<'scene> {
-    pub fn of(here: &'scene Machine, address: &'static str) -> Self {
+impl<'network> Visits<'network> {
+    pub fn of(here: &'network Machine, address: &'static str) -> Self {
         // Several of one machine have a number each.
         let options = PortOptions { name: None, ..options(&here.runtime(), "any") };
         Self { here, port: open(here, options), address }
@@ -73,7 +73,7 @@ impl<'scene> Visits<'scene> {
                 ConnectError::NoFabric(NoFabric::NotRunning),
             ];
             assert!(waits.contains(&error), "{error:?}");
-            assert!(began.elapsed() < PATIENCE, "still {error:?}");
+            assert!(began.elapsed() < TIMEOUT, "still {error:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
         began.elapsed()
@@ -99,8 +99,8 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
 
 #[test]
 fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
-    let Some(scene) = Scene::set(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
     let visited = Visited::open(there);

@@ -8,20 +8,20 @@ use bywire_sys::udp::UdpSocket;
 
 use crate::ends::{connect, expect_silence, next, next_within, open, options, pattern};
 use crate::is_long;
-use crate::scene::{Machine, PATIENCE, Scene};
+use crate::test_network::{Machine, TIMEOUT, TestNetwork};
 
 const MESSAGE_BYTES: usize = 256 << 10;
 /// Messages that are under way at any moment.
 const DEPTH: usize = 4;
 
 /// Takes messages, checks every byte, and returns how many came and why the peer has gone.
-fn take(mut port: Port, patience: Duration) -> (u64, DisconnectReason) {
+fn take(mut port: Port, timeout: Duration) -> (u64, DisconnectReason) {
     for _ in 0..DEPTH {
         port.post_receive(Priority::Low, vec![0; MESSAGE_BYTES]).expect("token");
     }
     let mut count = 0;
     loop {
-        match next_within(&mut port, patience).expect("something happens") {
+        match next_within(&mut port, timeout).expect("something happens") {
             Event::Message(message) => {
                 assert!(message.payload[..] == pattern(MESSAGE_BYTES, count), "message {count}");
                 count += 1;
@@ -45,11 +45,11 @@ pub struct Stream {
 
 impl Stream {
     pub fn start(here: &Machine, there: &Machine, number: u32, [ours, theirs]: [Duration; 2]) -> Self {
-        let patience = PATIENCE + Duration::from_secs(60);
+        let timeout = TIMEOUT + Duration::from_secs(60);
         let name = format!("taking{number}");
         let taking = PortOptions { unreachable_after: theirs, ..options(&there.runtime(), &name) };
         let taking = open(there, taking);
-        let taker = std::thread::spawn(move || take(taking, patience));
+        let taker = std::thread::spawn(move || take(taking, timeout));
         let name = format!("sending{number}");
         let options = PortOptions { unreachable_after: ours, ..options(&here.runtime(), &name) };
         let mut port = open(here, options);
@@ -106,15 +106,15 @@ impl Stream {
 
 /// The cable of the second machine is out for so long under a stream. Returns how soon that goes on when it is back.
 fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
-    let scene = Scene::up(2)?;
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let network = TestNetwork::up(2)?;
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(here, there, 1, [unreachable_after; 2]);
     stream.go_on(Duration::from_millis(300)).expect("it flows");
-    scene.set_cable(1, false);
+    network.set_cable(1, false);
     // What was on its way may still be acknowledged in the first moment.
     stream.go_on(Duration::from_millis(100));
     assert_eq!(stream.go_on(outage - Duration::from_millis(100)), None, "nothing passes");
-    scene.set_cable(1, true);
+    network.set_cable(1, true);
     let back = Instant::now();
     let first = stream.go_on(Duration::from_secs(3)).expect("it goes on");
     let (count, reason) = stream.finish();
@@ -147,12 +147,12 @@ fn without_a_limit_a_transfer_outlives_any_outage() {
 #[test]
 fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
     let limit = Duration::from_secs(if is_long() { 30 } else { 2 });
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     // The other end gives nobody up, even if the news of a buffer that it has posted is under way.
     let mut stream = Stream::start(here, there, 1, [limit, Duration::ZERO]);
     stream.go_on(Duration::from_millis(300)).expect("it flows");
-    scene.set_cable(1, false);
+    network.set_cable(1, false);
     let out = Instant::now();
     stream.go_on(limit / 4);
     let (mut failed, told) = (
@@ -182,14 +182,14 @@ fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
     if is_long() {
         expect_silence(&mut stream.port, Duration::from_secs(40).saturating_sub(out.elapsed()));
     }
-    scene.set_cable(1, true);
+    network.set_cable(1, true);
     let back = Instant::now();
     let (_, reason) = stream.taker.join().expect("every message was right");
     assert_eq!(reason, DisconnectReason::Closed);
     let heard = back.elapsed();
     // And the port is as good as new.
     let taking = open(there, options(&there.runtime(), "taking2"));
-    let taker = std::thread::spawn(move || take(taking, PATIENCE));
+    let taker = std::thread::spawn(move || take(taking, TIMEOUT));
     stream.peer = connect(&mut stream.port, here, "b/taking2");
     (stream.sent, stream.done, stream.taker) = (0, 0, taker);
     (0..DEPTH).for_each(|_| stream.send());
@@ -199,8 +199,8 @@ fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
 
 #[test]
 fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut holding = open(there, options(&there.runtime(), "holding"));
     // It posts no buffer.
     let holding = std::thread::spawn(move || {
@@ -218,7 +218,7 @@ fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     port.send_buffer(peer, Priority::Low, bytes, Confirm::Delivered).expect("token");
     // It is held back for longer than that, and stays connected.
     expect_silence(&mut port, limit + limit / 2);
-    scene.set_cable(1, false);
+    network.set_cable(1, false);
     let out = Instant::now();
     match next(&mut port) {
         Event::Sent { result, .. } => {
@@ -230,7 +230,7 @@ fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     assert!(matches!(next(&mut port), Event::Disconnected { reason: DisconnectReason::Unreachable, .. }));
     assert!(told < 3 * limit, "{told:?}");
     println!("a peer that held a message back was given up after {told:?}");
-    scene.set_cable(1, true);
+    network.set_cable(1, true);
     holding.join().expect("it is told");
 }
 
@@ -247,12 +247,12 @@ fn crosses(here: &Machine, there: &Machine, length: usize) -> bool {
 
 #[test]
 fn a_transfer_continues_when_the_link_silently_drops_longer_packets() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(30); 2]);
     stream.go_on(Duration::from_millis(300)).expect("it flows");
     assert!(crosses(here, there, 1400));
-    scene.shorten_packets(1, 1300);
+    network.shorten_packets(1, 1300);
     assert!(crosses(here, there, 1200) && !crosses(here, there, 1400) && !crosses(there, here, 1400));
     let (began, before) = (Instant::now(), stream.done());
     let (mut last, mut pause) = (began, Duration::ZERO);

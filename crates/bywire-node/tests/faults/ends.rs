@@ -8,7 +8,7 @@ use bywire::{Address, ConnectError, Event, Peer, Port, PortOptions, Reach};
 use rustix::process::{Pid, Signal};
 
 use crate::actor::Actor;
-use crate::scene::{Machine, PATIENCE, path, soon};
+use crate::test_network::{Machine, TIMEOUT, eventually, path};
 
 /// The options of a port that other machines reach.
 pub fn options(runtime: &Path, name: &str) -> PortOptions {
@@ -38,21 +38,21 @@ pub fn connect(port: &mut Port, machine: &Machine, address: &str) -> Peer {
 
 pub fn try_connect(port: &mut Port, machine: &Machine, address: &str) -> Result<Peer, ConnectError> {
     let address: Address = address.parse().expect("an address");
-    machine.namespace.run(|| port.connect(&address, PATIENCE)).expect("inside")
+    machine.namespace.run(|| port.connect(&address, TIMEOUT)).expect("inside")
 }
 
 pub fn next(port: &mut Port) -> Event {
-    next_within(port, PATIENCE).expect("something happens")
+    next_within(port, TIMEOUT).expect("something happens")
 }
 
 /// The next event, if one comes in time.
-pub fn next_within(port: &mut Port, patience: Duration) -> Option<Event> {
-    port.wait(Some(patience)).expect("wait")
+pub fn next_within(port: &mut Port, timeout: Duration) -> Option<Event> {
+    port.wait(Some(timeout)).expect("wait")
 }
 
 /// Calls the library for a while, and expects that nothing happens.
-pub fn expect_silence(port: &mut Port, patience: Duration) {
-    let until = Instant::now() + patience;
+pub fn expect_silence(port: &mut Port, timeout: Duration) {
+    let until = Instant::now() + timeout;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         assert!(next_within(port, left).is_none(), "nothing more happens");
     }
@@ -68,7 +68,7 @@ pub fn is_stopped(process: Pid) -> bool {
 /// Stops a process.
 pub fn stop(actor: &Actor) {
     actor.signal(Signal::STOP);
-    soon("it is stopped", || is_stopped(actor.pid()));
+    eventually("it is stopped", || is_stopped(actor.pid()));
 }
 
 /// Bytes of which each tells its place and its seed.

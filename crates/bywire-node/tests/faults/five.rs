@@ -8,7 +8,7 @@ use bywire::{Address, Event, Peer, Port, Priority, SendError};
 use crate::actor::{Actor, Stage};
 use crate::ends::{options, pattern, start};
 use crate::node::start_node;
-use crate::scene::{PATIENCE, Scene, soon};
+use crate::test_network::{TIMEOUT, TestNetwork, eventually};
 
 const MACHINES: usize = 5;
 /// Messages that everybody has from everybody before the test goes on.
@@ -156,7 +156,7 @@ fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duratio
     let began = Instant::now();
     let before: Vec<Vec<u64>> = numbers.iter().map(|number| members[*number].counts()).collect();
     for (to, before) in numbers.iter().zip(before) {
-        soon("everybody has messages from everybody", || {
+        eventually("everybody has messages from everybody", || {
             let now = members[*to].counts();
             numbers.iter().filter(|from| *from != to).all(|from| {
                 let base = if is_new { 0 } else { before[*from] };
@@ -170,7 +170,7 @@ fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duratio
 /// Awaits that all but the killed one say that they have lost it, and nobody else. Returns what they say.
 fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
     let told = |member: &mut Member| {
-        soon("it is told", || {
+        eventually("it is told", || {
             let _counts = member.counts();
             !member.lost.is_empty()
         });
@@ -182,14 +182,14 @@ fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
 
 #[test]
 fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
-    let Some(mut scene) = Scene::set(MACHINES) else { return };
-    let mut nodes: Vec<Actor> = scene.machines.iter().map(start_node).collect();
-    let begin = |scene: &Scene, number: usize| {
-        let mut actor = start(&scene.machines[number], "member", &[&number.to_string()]);
+    let Some(mut network) = TestNetwork::without_services(MACHINES) else { return };
+    let mut nodes: Vec<Actor> = network.machines.iter().map(start_node).collect();
+    let begin = |network: &TestNetwork, number: usize| {
+        let mut actor = start(&network.machines[number], "member", &[&number.to_string()]);
         actor.expect("ready");
         Member { actor, lost: Vec::new() }
     };
-    let mut members: Vec<Member> = (0..MACHINES).map(|number| begin(&scene, number)).collect();
+    let mut members: Vec<Member> = (0..MACHINES).map(|number| begin(&network, number)).collect();
     members.iter_mut().for_each(|member| member.actor.tell("go"));
     let all: Vec<usize> = (0..MACHINES).collect();
     let witnesses: Vec<usize> = (0..MACHINES).filter(|number| *number != KILLED).collect();
@@ -198,7 +198,7 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
 
     let killed = Instant::now();
     members[KILLED].actor.kill();
-    members[KILLED] = begin(&scene, KILLED);
+    members[KILLED] = begin(&network, KILLED);
     let reasons = await_loss(&mut members, &witnesses);
     println!("a process was killed: within {:?} the others said {reasons:?}", killed.elapsed());
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
@@ -212,9 +212,9 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     let took = await_all(&mut members, &witnesses, false);
     println!("a machine was killed: the others have {ENOUGH} more messages from each other after {took:?}");
     assert!(members.iter().all(|member| member.lost.is_empty()), "silence is no end");
-    scene.machines[KILLED].boot_id = [99; 16];
-    nodes[KILLED] = start_node(&scene.machines[KILLED]);
-    members[KILLED] = begin(&scene, KILLED);
+    network.machines[KILLED].boot_id = [99; 16];
+    nodes[KILLED] = start_node(&network.machines[KILLED]);
+    members[KILLED] = begin(&network, KILLED);
     members[KILLED].actor.tell("go");
     let began = Instant::now();
     let reasons = await_loss(&mut members, &witnesses);
@@ -222,5 +222,5 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
     let took = await_all(&mut members, &all, true);
     println!("all have {ENOUGH} messages from all after {took:?}");
-    assert!(began.elapsed() < PATIENCE, "at once, and not by a time limit");
+    assert!(began.elapsed() < TIMEOUT, "at once, and not by a time limit");
 }

@@ -11,8 +11,8 @@ use bywire_wire::service::status::Entry;
 use crate::cable::Stream;
 use crate::mangler::Random;
 use crate::node::start_node;
-use crate::scene::usage::usage;
-use crate::scene::{Machine, Scene};
+use crate::test_network::usage::usage;
+use crate::test_network::{Machine, TestNetwork};
 
 /// Forged packets are as long as this, and come in calls of so many.
 const FORGED_BYTES: usize = 1200;
@@ -51,11 +51,11 @@ fn udp_port_of(machine: &Machine, name: &str) -> u16 {
 
 #[test]
 fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
-    let Some(scene) = Scene::set(3) else { return };
-    let mut fabric = scene.fabric();
+    let Some(network) = TestNetwork::without_services(3) else { return };
+    let mut fabric = network.fabric();
     let _stranger = fabric.nodes.pop();
-    scene.machines.iter().for_each(|machine| machine.write(&fabric));
-    let [here, there, stranger] = &scene.machines[..] else { unreachable!() };
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    let [here, there, stranger] = &network.machines[..] else { unreachable!() };
     let (_ours, theirs) = (start_node(here), start_node(there));
     let default = Duration::from_secs(30);
     let mut stream = Stream::start(here, there, 1, [default; 2]);

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::actor::{Actor, Stage};
 use crate::ends::{connect, next, next_within, open, options, start, stop};
-use crate::scene::{Machine, Scene};
+use crate::test_network::{Machine, TestNetwork};
 
 /// A program that is given up by nobody is silent for longer than its peers wait for one whose machine is silent too.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
@@ -57,8 +57,8 @@ struct Idler {
     back: u64,
 }
 
-fn take(port: &mut Port, idlers: &mut [Idler], patience: Duration) -> bool {
-    match next_within(port, patience) {
+fn take(port: &mut Port, idlers: &mut [Idler], timeout: Duration) -> bool {
+    match next_within(port, timeout) {
         Some(Event::Message(message)) => {
             let idler = idlers.iter_mut().find(|idler| idler.peer == message.peer).expect("one of them");
             assert_eq!(message.payload[..], idler.back.to_le_bytes());
@@ -125,8 +125,8 @@ fn visit(here: &Machine, there: &Machine) {
 
 #[test]
 fn programs_that_rarely_or_never_call_the_library_keep_their_connections() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     std::thread::scope(|scope| {
         scope.spawn(|| visit(here, there));
         scope.spawn(|| visit(there, here));

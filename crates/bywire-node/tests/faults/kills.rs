@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::actor::{Actor, Stage};
 use crate::ends::{connect, expect_silence, is_stopped, next, open, options, pattern, start};
 use crate::is_long;
-use crate::scene::{Machine, Scene, soon};
+use crate::test_network::{Machine, TestNetwork, eventually};
 
 /// Bytes on either side of the range that is put.
 const GUARD: usize = 4096;
@@ -56,8 +56,8 @@ fn beginning(target: &mut Actor) -> (Key, u64) {
 #[test]
 fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached() {
     let length = if is_long() { 1 << 30 } else { 64 << 20 };
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let size = length.to_string();
     let mut target = start(there, "target", &[&size, "stops"]);
     let (key, base) = beginning(&mut target);
@@ -131,7 +131,7 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     let mut found = vec![0; length];
     memory.read_exact_at(&mut found, base + GUARD as u64).expect("its region");
     assert!(found == pattern(length, 1), "every byte arrived");
-    soon("the service lists the next process alone", || there.status().len() >= 2);
+    eventually("the service lists the next process alone", || there.status().len() >= 2);
     println!(
         "{arrived} of {length} bytes had arrived; the kernel took {ended:?} to end the process, and the end was told \
          after {:?}; the next process was reached after {connected:?}, and took everything after {:?}",
@@ -173,8 +173,8 @@ fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
 /// The kernel tells of an end, by closing sockets or otherwise, only when it has freed the memory of the process.
 #[test]
 fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     for length in [0, 64 << 20, if is_long() { 1 << 30 } else { 256 << 20 }] {
         let times: Vec<_> = (0..6).map(|_| kill_one(here, there, length)).collect();
         let mut later: Vec<_> = times.iter().map(|[ended, told]| told.saturating_sub(*ended)).collect();

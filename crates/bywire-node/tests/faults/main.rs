@@ -14,9 +14,9 @@ mod leftovers;
 mod mangled;
 mod mangler;
 mod node;
-#[path = "../scene/mod.rs"]
-mod scene;
 mod strangers;
+#[path = "../test_network/mod.rs"]
+mod test_network;
 mod upgrade;
 
 #[test]

@@ -7,7 +7,7 @@ use bywire::{Confirm, DisconnectReason, Event, Key, Peer, Port, Priority, Rights
 
 use crate::ends::{connect, next, open, options, pattern};
 use crate::mangler::{Mangler, Random};
-use crate::scene::{Machine, Scene};
+use crate::test_network::{Machine, TestNetwork};
 
 const LANES: [Priority; 2] = [Priority::Low, Priority::High];
 /// The longest message.
@@ -307,13 +307,13 @@ fn meet_often(port: &mut Port, here: &Machine) -> Duration {
 }
 
 fn mangle(seed: u64, is_encrypted: bool) {
-    let Some(mut scene) = Scene::set(2) else { return };
-    let mut fabric = scene.fabric();
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = network.fabric();
     fabric.is_encrypted = is_encrypted;
-    scene.machines.iter().for_each(|machine| machine.write(&fabric));
-    let mangler = Mangler::join(&scene, seed);
-    scene.machines.iter_mut().for_each(Machine::start);
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    let mangler = Mangler::join(&network, seed);
+    network.machines.iter_mut().for_each(Machine::start);
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let amount = Amount { messages: 150, puts: 60, gets: 60, datagrams: 200 };
     let seeds = [seed ^ 1 << 40, seed ^ 2 << 40];
     let answering = open(there, options(&there.runtime(), "answering"));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::poller::Poller;
 use bywire_sys::tap::{HEADER_BYTES, Offloads, Queue, Tap};
 
-use crate::scene::Scene;
+use crate::test_network::TestNetwork;
 
 /// The longest frame, with its header.
 const FRAME_BYTES_MAX: usize = HEADER_BYTES + 14 + 1500;
@@ -55,10 +55,10 @@ impl Random {
 }
 
 impl Mangler {
-    /// Joins the two machines of a scene, whose services have not begun.
-    pub fn join(scene: &Scene, seed: u64) -> Self {
+    /// Joins the two machines of a network, whose services have not begun.
+    pub fn join(network: &TestNetwork, seed: u64) -> Self {
         let ends = [0, 1].map(|number| {
-            let machine = &scene.machines[number];
+            let machine = &network.machines[number];
             machine.take_out_cable();
             let tap = machine.namespace.run(|| Tap::create("eth0", 1, Offloads::default()));
             let mut tap = tap.expect("inside").expect("a device: this needs /dev/net/tun");

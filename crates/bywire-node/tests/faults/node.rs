@@ -6,7 +6,7 @@ use bywire_node::service::{Options, Service};
 
 use crate::actor::{Actor, Stage};
 use crate::ends::start;
-use crate::scene::Machine;
+use crate::test_network::Machine;
 
 /// The role: it serves until it hears a line.
 pub fn serve(stage: &mut Stage) {

@@ -9,7 +9,7 @@ use bywire_wire::service::status::Entry;
 use crate::away::{Visited, Visits, meanwhile};
 use crate::cable::Stream;
 use crate::ends::{open, options};
-use crate::scene::{Machine, Scene, ip};
+use crate::test_network::{Machine, TestNetwork, ip};
 
 /// A port of the stranger that admits everyone.
 fn lure(machine: &Machine) -> Port {
@@ -29,16 +29,16 @@ fn expect_unreachable(visits: &mut Visits) {
 
 #[test]
 fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
-    let Some(mut scene) = Scene::set(3) else { return };
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
     // All know a node `b`. The machine of that name and address has another key, and knows all the others.
-    let strangers = scene.fabric();
+    let strangers = network.fabric();
     let mut fabric = strangers.clone();
     let elsewhere = tempfile::tempdir().expect("a directory");
     fabric.nodes[1].key = key::make(&elsewhere.path().join(key::FILE_NAME)).expect("a key").public();
-    [0, 2].iter().for_each(|friend: &usize| scene.machines[*friend].write(&fabric));
-    scene.machines[1].write(&strangers);
-    scene.machines.iter_mut().for_each(Machine::start);
-    let [one, stranger, other] = &scene.machines[..] else { unreachable!() };
+    [0, 2].iter().for_each(|friend: &usize| network.machines[*friend].write(&fabric));
+    network.machines[1].write(&strangers);
+    network.machines.iter_mut().for_each(Machine::start);
+    let [one, stranger, other] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(one, other, 1, [Duration::from_secs(30); 2]);
     let visited = [one, other].map(Visited::open);
     let mut lured = lure(stranger);
@@ -73,7 +73,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     }
 
     // The stranger takes the address of the other machine, which is off the network meanwhile.
-    scene.set_cable(2, false);
+    network.set_cable(2, false);
     ip(&stranger.namespace, &format!("address add {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
     stream.go_on(Duration::from_millis(100));
@@ -86,7 +86,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     expect_nobody(&mut lured);
     ip(&stranger.namespace, &format!("address delete {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
-    scene.set_cable(2, true);
+    network.set_cable(2, true);
     let back = Instant::now();
     let again = stream.go_on(Duration::from_secs(5)).expect("it goes on") - back;
     let after = meanwhile(&mut stream, || Visits::of(one, "c/visited").until_it_succeeds());

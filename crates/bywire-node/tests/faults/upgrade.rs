@@ -12,7 +12,7 @@ use crate::away::{Visited, Visits, meanwhile};
 use crate::cable::Stream;
 use crate::ends::start;
 use crate::node::start_node;
-use crate::scene::{Machine, Scene};
+use crate::test_network::{Machine, TestNetwork};
 
 /// A service of a version whose protocol no port here speaks: it refuses all of them, by that reason.
 pub fn refuse(stage: &mut Stage) {
@@ -43,8 +43,8 @@ fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, visits: &mu
 
 #[test]
 fn a_transfer_is_unaffected_by_upgraded_services() {
-    let Some(scene) = Scene::set(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
     let visited = Visited::open(there);

@@ -9,7 +9,7 @@ use rustix::process::{Gid, Signal, Uid};
 
 use crate::actor::Stage;
 use crate::ends::options;
-use crate::scene::PATIENCE;
+use crate::test_network::TIMEOUT;
 
 /// What the honest program measures, in the order of its report.
 pub const MEASURED: [&str; 4] = ["open", "connect", "message", "status"];
@@ -30,7 +30,7 @@ pub fn echo(stage: &mut Stage) {
     let mut port = Port::open(options).expect("open");
     stage.tell("ready");
     loop {
-        if let Some(Event::Message(message)) = port.wait(Some(PATIENCE)).expect("wait") {
+        if let Some(Event::Message(message)) = port.wait(Some(TIMEOUT)).expect("wait") {
             // Its sender may have gone.
             let _ = port.send(message.peer, message.priority, &message.payload);
         }
@@ -79,14 +79,14 @@ fn open(runtime: &Path) -> Port {
 
 fn connect(port: &mut Port) -> Peer {
     let address: Address = "b/echo".parse().expect("an address");
-    port.connect(&address, PATIENCE).expect("connect")
+    port.connect(&address, TIMEOUT).expect("connect")
 }
 
 /// A message there and back.
 fn exchange(port: &mut Port, peer: Peer) {
     port.send(peer, Priority::High, b"are you there?").expect("room");
     loop {
-        match port.wait(Some(PATIENCE)).expect("wait").expect("an answer") {
+        match port.wait(Some(TIMEOUT)).expect("wait").expect("an answer") {
             Event::Message(message) if message.peer == peer => return,
             // A friend of an earlier visit.
             Event::Disconnected { peer: other, reason: DisconnectReason::Here } if other != peer => {}

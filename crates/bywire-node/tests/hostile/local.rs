@@ -8,8 +8,8 @@ use bywire_wire::service::{Notice, Request};
 use crate::actor::Actor;
 use crate::ends::start;
 use crate::rogue::{MANNERS, digits};
-use crate::scene::{Machine, Toy, introduction};
 use crate::siege::{ROGUE, Siege};
+use crate::test_network::{FakePort, Machine, introduction};
 
 /// Rogues that attack at the same time: as many as fill a machine of two cores.
 const ROGUES: usize = 2;
@@ -22,12 +22,12 @@ const UNBOUNDED: &str = "registrations";
 
 /// A port of the other machine that accepts every offer until `kept` ends.
 fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
-    let mut toy = Toy::open(machine, "accomplice");
+    let mut port = FakePort::open(machine, "accomplice");
     let mut connection = 0;
     while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
-        if let Some(Notice::Offer { offer, .. }) = toy.next_within(Duration::from_millis(50)) {
+        if let Some(Notice::Offer { offer, .. }) = port.next_within(Duration::from_millis(50)) {
             connection += 1;
-            toy.send(&Request::Accept { offer, introduction: introduction(connection) });
+            port.send(&Request::Accept { offer, introduction: introduction(connection) });
         }
     }
 }
@@ -35,7 +35,7 @@ fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
 #[test]
 fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
     let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.scene.machines);
+    let machines = std::mem::take(&mut siege.network.machines);
     let [here, there, _] = &machines[..] else { unreachable!() };
     let key = digits(&there.key);
     siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);

@@ -13,9 +13,9 @@ mod local;
 mod node;
 mod remote;
 mod rogue;
-#[path = "../scene/mod.rs"]
-mod scene;
 mod siege;
+#[path = "../test_network/mod.rs"]
+mod test_network;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]

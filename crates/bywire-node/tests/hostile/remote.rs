@@ -11,8 +11,8 @@ use bywire_sys::udp::UdpSocket;
 use bywire_wire::channel::{Channels, Options};
 use bywire_wire::handshake::{HELLO_BYTES, Identity, PrivateKey};
 
-use crate::scene::{Machine, PATIENCE};
 use crate::siege::Siege;
+use crate::test_network::{Machine, TIMEOUT};
 
 /// How long each attack goes on.
 const ATTACK: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ fn batches(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 #[test]
 fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
     let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.scene.machines);
+    let machines = std::mem::take(&mut siege.network.machines);
     let [here, there, stranger] = &machines[..] else { unreachable!() };
     let udp = bind(stranger);
     let seen = key::read(&there.configuration().join(key::FILE_NAME)).expect("its key");
@@ -105,7 +105,7 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
     let ask = |hello: &[u8]| {
         // Under load there is a cookie in the answer. The numbers in both headers are the same.
         let number = |packet: &[u8]| packet[4..8].to_vec();
-        let deadline = Instant::now() + PATIENCE / 6;
+        let deadline = Instant::now() + TIMEOUT / 6;
         while Instant::now() < deadline {
             let batch = strange.concat();
             let _ = udp.send_batch(Some(here.address), &batch, HELLO_BYTES);

@@ -15,7 +15,7 @@ use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
 
 use crate::actor::Stage;
 use crate::honest::become_user;
-use crate::scene::{PATIENCE, Toy, introduction};
+use crate::test_network::{FakePort, TIMEOUT, introduction};
 
 /// Sockets of a rogue that attacks over many at once.
 const SOCKETS: usize = 64;
@@ -48,7 +48,7 @@ pub struct Rogue {
     number: usize,
     /// The key of the other node.
     node: PublicKey,
-    ports: Vec<Toy>,
+    ports: Vec<FakePort>,
     sockets: Vec<Socket>,
     next: u32,
 }
@@ -98,11 +98,11 @@ impl Rogue {
                 break;
             }
             let name = format!("rogue{}.{attempt}", self.number);
-            let mut toy = Toy::unregistered(&self.runtime, &name, self.udp());
-            toy.register(Vec::new());
+            let mut port = FakePort::unregistered(&self.runtime, &name, self.udp());
+            port.register(Vec::new());
             // The service may still be busy with the attack before, and hang up. Programs call again then.
-            match toy.next_within(PATIENCE) {
-                Some(Notice::Registered { .. }) => self.ports.push(toy),
+            match port.next_within(TIMEOUT) {
+                Some(Notice::Registered { .. }) => self.ports.push(port),
                 None if attempt < 10 * count => {}
                 other => panic!("{other:?} instead of a registration"),
             }
@@ -112,11 +112,11 @@ impl Rogue {
     /// Has each port send requests, as many as its socket takes. Returns how many left.
     fn ask(&mut self, request: impl Fn(u32, usize) -> Request) -> u64 {
         let mut count = 0;
-        for toy in &self.ports {
+        for port in &self.ports {
             for at in 0..AT_ONCE {
                 self.next = self.next.wrapping_add(1);
                 let packet = to_bytes(&request(self.next, at)).expect("it fits");
-                if toy.socket.send(&packet, &[]).is_err() {
+                if port.socket.send(&packet, &[]).is_err() {
                     break;
                 }
                 count += 1;
@@ -182,9 +182,9 @@ fn registrations(rogue: &mut Rogue, until: Instant) -> u64 {
     let mut count = 0;
     while Instant::now() < until {
         let Some(socket) = rogue.call() else { continue };
-        let toy = &rogue.ports[count as usize % rogue.ports.len()];
+        let port = &rogue.ports[count as usize % rogue.ports.len()];
         let kept = (0..20).map(|number| kept(rogue, number)).collect();
-        let packet = to_bytes(&toy.registration(kept)).expect("it fits");
+        let packet = to_bytes(&port.registration(kept)).expect("it fits");
         count += u64::from(socket.send(&packet, &[udp.as_fd()]).is_ok());
         // The first registration of a port ends, so that another one can take its place.
         if count % 4 == 0 {
@@ -242,8 +242,8 @@ fn requests(rogue: &mut Rogue, until: Instant) -> u64 {
     let mut count = 0;
     while Instant::now() < until {
         count += rogue.ask(request);
-        for toy in &mut rogue.ports {
-            while toy.next_within(Duration::ZERO).is_some() {}
+        for port in &mut rogue.ports {
+            while port.next_within(Duration::ZERO).is_some() {}
         }
     }
     count
@@ -259,7 +259,7 @@ fn unread(rogue: &mut Rogue, until: Instant) -> u64 {
 
 /// Ends of connections and offers that are another's, by every number, and connections of others that were kept.
 fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
-    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|toy| toy.name.clone()).collect());
+    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|port| port.name.clone()).collect());
     let mut count = 0;
     while Instant::now() < until {
         count += rogue.ask(|number, at| match at % 5 {
@@ -279,8 +279,8 @@ fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
             let sent = rogue.ports[place].socket.send(&to_bytes(&request).expect("it fits"), &[]);
             count += u64::from(sent.is_ok());
         }
-        for toy in &mut rogue.ports {
-            while toy.next_within(Duration::ZERO).is_some() {}
+        for port in &mut rogue.ports {
+            while port.next_within(Duration::ZERO).is_some() {}
         }
     }
     count

@@ -8,8 +8,8 @@ use crate::actor::Actor;
 use crate::ends::start;
 use crate::honest::MEASURED;
 use crate::node::start_node;
-use crate::scene::usage::usage;
-use crate::scene::{Machine, Scene};
+use crate::test_network::usage::usage;
+use crate::test_network::{Machine, TestNetwork};
 
 /// The honest user, who has no entry in the user database, and the first one who attacks. Their numbers are no subordinate
 /// ones: the service counts those of one range of `/etc/subuid` as one user.
@@ -26,13 +26,13 @@ const GROWTH_KIB: u64 = 48 << 10;
 /// The ticks of the kernel's clock in a second.
 const TICKS: f64 = 100.0;
 
-/// The scene of an attack on the service of the first machine.
+/// An attack on the service of the first machine.
 pub struct Siege {
     honest: Actor,
     _echo: Actor,
     under_attack: Actor,
     _other: Actor,
-    pub scene: Scene,
+    pub network: TestNetwork,
     /// Bounds that did not hold.
     broken: Vec<String>,
 }
@@ -40,21 +40,21 @@ pub struct Siege {
 impl Siege {
     /// Three machines, the third one without a service. `None` where this machine cannot, with the reason said.
     pub fn begin() -> Option<Self> {
-        let scene = Scene::set(3)?;
+        let network = TestNetwork::without_services(3)?;
         if bywire_sys::process::user() != 0 {
             println!("not run: only root can be other users: run as root");
             return None;
         }
-        for machine in &scene.machines {
+        for machine in &network.machines {
             admit_everyone(machine);
         }
-        let [here, there, _] = &scene.machines[..] else { unreachable!() };
+        let [here, there, _] = &network.machines[..] else { unreachable!() };
         let (under_attack, other) = (start_node(here), start_node(there));
         let mut echo = start(there, "echo", &[]);
         echo.expect("ready");
         let mut honest = start(here, "honest", &[&HONEST.to_string()]);
         honest.expect("ready");
-        Some(Self { honest, _echo: echo, under_attack, _other: other, scene, broken: Vec::new() })
+        Some(Self { honest, _echo: echo, under_attack, _other: other, network, broken: Vec::new() })
     }
 
     /// Has the honest program do its work during an attack, which begins and ends with the two calls. The service may use this

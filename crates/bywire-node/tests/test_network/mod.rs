@@ -1,4 +1,4 @@
-//! Machines for tests: network namespaces with a service each, joined by a bridge, and toy ports that speak the service's
+//! Machines for tests: network namespaces with a service each, joined by a bridge, and fake ports that speak the service's
 //! protocol. Everything is gone with the values here.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
@@ -27,12 +27,12 @@ use bywire_wire::service::status::Entry;
 use bywire_wire::service::{self, Introduction, Kept, Notice, PACKET_BYTES_MAX, Request, Terms, VERSION};
 
 /// What has to come comes within this time, on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Machines on one bridge, numbered from 0. Their names are `a`, `b` and so on.
-pub struct Scene {
+pub struct TestNetwork {
     pub machines: Vec<Machine>,
-    hub: Namespace,
+    bridge: Namespace,
 }
 
 /// One machine.
@@ -56,23 +56,24 @@ pub struct Running {
     said: Mutex<mpsc::Receiver<String>>,
 }
 
-impl Scene {
-    /// So many machines that know each other, without services. `None` where this machine cannot, with the reason said.
-    pub fn set(count: usize) -> Option<Self> {
-        let hub = match Namespace::fresh() {
-            Ok(hub) => hub,
+impl TestNetwork {
+    /// This many machines that know each other, without services. `None` where this machine cannot make them, after the
+    /// reason has been printed.
+    pub fn without_services(count: usize) -> Option<Self> {
+        let bridge = match Namespace::fresh() {
+            Ok(bridge) => bridge,
             Err(error) => {
                 println!("not run: no network namespace can be made here ({error}): run as root");
                 return None;
             }
         };
-        ip(&hub, "link add hub type bridge");
-        ip(&hub, "link set hub up");
-        let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&hub, number)).collect();
-        let scene = Self { machines, hub };
-        let all = scene.fabric();
-        scene.machines.iter().for_each(|machine| machine.write(&all));
-        Some(scene)
+        ip(&bridge, "link add br0 type bridge");
+        ip(&bridge, "link set br0 up");
+        let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&bridge, number)).collect();
+        let network = Self { machines, bridge };
+        let all = network.fabric();
+        network.machines.iter().for_each(|machine| machine.write(&all));
+        Some(network)
     }
 
     /// The same, with a service on each.
@@ -82,23 +83,23 @@ impl Scene {
 
     /// The same, encrypted or plain.
     pub fn up_with(count: usize, is_encrypted: bool) -> Option<Self> {
-        let mut scene = Self::set(count)?;
-        let fabric = Fabric { is_encrypted, ..scene.fabric() };
-        scene.machines.iter().for_each(|machine| machine.write(&fabric));
-        scene.machines.iter_mut().for_each(Machine::start);
-        Some(scene)
+        let mut network = Self::without_services(count)?;
+        let fabric = Fabric { is_encrypted, ..network.fabric() };
+        network.machines.iter().for_each(|machine| machine.write(&fabric));
+        network.machines.iter_mut().for_each(Machine::start);
+        Some(network)
     }
 
     /// Puts the cable of a machine in, or takes it out.
     pub fn set_cable(&self, number: usize, is_in: bool) {
-        ip(&self.hub, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
+        ip(&self.bridge, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
     }
 
     /// From now on the cable of a machine drops packets that are longer than this, and tells nobody.
     pub fn shorten_packets(&self, number: usize, bytes: usize) {
         // The kernel would carry packets that it has joined whole.
         self.machines.iter().for_each(|machine| ip(&machine.namespace, "link set eth0 gso_max_segs 1"));
-        ip(&self.hub, &format!("link set to{number} mtu {bytes}"));
+        ip(&self.bridge, &format!("link set to{number} mtu {bytes}"));
     }
 
     /// The fabric of all.
@@ -113,11 +114,11 @@ impl Scene {
 }
 
 impl Machine {
-    fn new(hub: &Namespace, number: usize) -> Self {
+    fn new(bridge: &Namespace, number: usize) -> Self {
         let namespace = Namespace::fresh().expect("another one");
         let path = path(&namespace);
-        ip(hub, &format!("link add to{number} type veth peer name eth0 netns {path}"));
-        ip(hub, &format!("link set to{number} master hub up"));
+        ip(bridge, &format!("link add to{number} type veth peer name eth0 netns {path}"));
+        ip(bridge, &format!("link set to{number} master br0 up"));
         let address = SocketAddr::from(([10, 78, 0, number as u8 + 1], 7248));
         ip(&namespace, "link set lo up");
         let directory = tempfile::tempdir().expect("a directory");
@@ -183,7 +184,7 @@ impl Machine {
             };
             inside.run(serve).expect("it is a namespace");
         });
-        beginning.recv_timeout(PATIENCE).expect("it begins");
+        beginning.recv_timeout(TIMEOUT).expect("it begins");
         self.service =
             Some(Running { stop: Some(stop), reload, thread: Some(thread), said: Mutex::new(said) });
     }
@@ -197,12 +198,7 @@ impl Machine {
     pub fn reload(&self) -> String {
         let service = self.service.as_ref().expect("it runs");
         (&service.reload).write_all(b"!").expect("it listens");
-        service
-            .said
-            .lock()
-            .expect("nobody panicked")
-            .recv_timeout(PATIENCE)
-            .expect("it says what it has read")
+        service.said.lock().expect("nobody panicked").recv_timeout(TIMEOUT).expect("it says what it has read")
     }
 
     /// What `bywire status` gets.
@@ -255,17 +251,17 @@ pub fn ip(namespace: &Namespace, arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs something inside a machine again and again, until it is so.
-pub fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+/// Checks a condition again and again, until it holds.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "it did not come about: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// A port that knows the protocol and nothing else.
-pub struct Toy {
+pub struct FakePort {
     /// It has the name.
     _port: Port,
     pub name: String,
@@ -275,15 +271,15 @@ pub struct Toy {
     pub notices: VecDeque<Notice>,
 }
 
-impl Toy {
+impl FakePort {
     /// A port that is registered and can be reached.
     pub fn open(machine: &Machine, name: &str) -> Self {
         let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
-        let mut toy = Self::unregistered(&machine.runtime(), name, udp);
-        toy.register(Vec::new());
+        let mut fake_port = Self::unregistered(&machine.runtime(), name, udp);
+        fake_port.register(Vec::new());
         let node = machine.name.clone();
-        assert_eq!(toy.next(), Notice::Registered { node });
-        toy
+        assert_eq!(fake_port.next(), Notice::Registered { node });
+        fake_port
     }
 
     pub fn unregistered(runtime: &Path, name: &str, udp: UdpSocket) -> Self {
@@ -309,7 +305,9 @@ impl Toy {
         let request = self.registration(kept);
         let packet = service::to_bytes(&request).expect("it fits");
         // A service under attack takes no descriptors before it accepts the socket.
-        soon("the service takes a descriptor", || self.socket.send(&packet, &[self.udp.as_fd()]).is_ok());
+        eventually("the service takes a descriptor", || {
+            self.socket.send(&packet, &[self.udp.as_fd()]).is_ok()
+        });
     }
 
     pub fn registration(&self, kept: Vec<Kept>) -> Request {
@@ -344,12 +342,12 @@ impl Toy {
 
     /// The next notice.
     pub fn next(&mut self) -> Notice {
-        self.next_within(PATIENCE).expect("the service says something")
+        self.next_within(TIMEOUT).expect("the service says something")
     }
 
     /// The next notice, if one comes in time. The end of the socket is none.
-    pub fn next_within(&mut self, patience: Duration) -> Option<Notice> {
-        let deadline = Instant::now() + patience;
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Notice> {
+        let deadline = Instant::now() + timeout;
         let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
         poller.add(&self.socket, 0).expect("watched");
         loop {
@@ -381,7 +379,7 @@ impl Toy {
         }
     }
 
-    /// A connection to another toy.
+    /// A connection to another fake port.
     pub fn meet(&mut self, connection: u32, node: &str, other: &mut Self, its: u32) -> [Box<Terms>; 2] {
         self.connect(connection, node, &other.name.clone(), connection);
         let theirs = other.accept(its);
@@ -393,7 +391,7 @@ impl Toy {
 pub fn call(runtime: &Path) -> Socket {
     let mut socket = None;
     // Its queue may be full.
-    soon("a service", || {
+    eventually("a service", || {
         socket = Socket::connect_entry(&runtime.join("node")).ok();
         socket.is_some()
     });
