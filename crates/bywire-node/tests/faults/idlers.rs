@@ -71,7 +71,7 @@ fn take(port: &mut Port, idlers: &mut [Idler], timeout: Duration) -> bool {
 }
 
 /// All of them on one machine, and their peer on the other.
-fn visit(here: &Machine, there: &Machine) {
+fn exchange(here: &Machine, there: &Machine) {
     let name = |number: usize| format!("idler{number}");
     let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };
     let mut port = open(here, options);
@@ -128,7 +128,7 @@ fn programs_that_rarely_or_never_call_the_library_keep_their_connections() {
     let Some(network) = TestNetwork::up(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
     std::thread::scope(|scope| {
-        scope.spawn(|| visit(here, there));
-        scope.spawn(|| visit(there, here));
+        scope.spawn(|| exchange(here, there));
+        scope.spawn(|| exchange(there, here));
     });
 }

@@ -6,14 +6,14 @@ use bywire::{Admit, ConnectError, Port, PortOptions};
 use bywire_node::key;
 use bywire_wire::service::status::Entry;
 
-use crate::away::{Visited, Visits, meanwhile};
+use crate::away::{Acceptor, Connector, meanwhile};
 use crate::cable::Stream;
 use crate::ends::{open, options};
 use crate::test_network::{Machine, TestNetwork, ip};
 
 /// A port of the stranger that admits everyone.
-fn lure(machine: &Machine) -> Port {
-    open(machine, PortOptions { admit: Admit::Everyone, ..options(&machine.runtime(), "visited") })
+fn open_decoy(machine: &Machine) -> Port {
+    open(machine, PortOptions { admit: Admit::Everyone, ..options(&machine.runtime(), "open") })
 }
 
 /// Nobody has come to a port.
@@ -23,8 +23,8 @@ fn expect_nobody(port: &mut Port) {
 }
 
 /// A connect fails because no service answers there.
-fn expect_unreachable(visits: &mut Visits) {
-    assert_eq!(visits.once(), Err(ConnectError::Unreachable));
+fn expect_unreachable(connector: &mut Connector) {
+    assert_eq!(connector.once(), Err(ConnectError::Unreachable));
 }
 
 #[test]
@@ -40,21 +40,21 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     network.machines.iter_mut().for_each(Machine::start);
     let [one, stranger, other] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(one, other, 1, [Duration::from_secs(30); 2]);
-    let visited = [one, other].map(Visited::open);
-    let mut lured = lure(stranger);
+    let acceptors = [one, other].map(Acceptor::open);
+    let mut decoy = open_decoy(stranger);
 
     // The stranger asks for both, and both ask for the node that the stranger claims to be.
     meanwhile(&mut stream, || {
         std::thread::scope(|scope| {
             for (here, address) in
-                [(stranger, "a/visited"), (stranger, "c/visited"), (one, "b/visited"), (other, "b/visited")]
+                [(stranger, "a/open"), (stranger, "c/open"), (one, "b/open"), (other, "b/open")]
             {
-                let mut visits = Visits::of(here, address);
-                scope.spawn(move || expect_unreachable(&mut visits));
+                let mut connector = Connector::of(here, address);
+                scope.spawn(move || expect_unreachable(&mut connector));
             }
         });
     });
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
     for friend in [one, other] {
         let Some(Entry::Service(service)) = friend.status().into_iter().next() else {
             panic!("it comes first")
@@ -78,24 +78,24 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     ip(&one.namespace, "neighbour flush dev eth0");
     stream.go_on(Duration::from_millis(100));
     std::thread::scope(|scope| {
-        let asking = scope.spawn(|| expect_unreachable(&mut Visits::of(one, "c/visited")));
+        let asking = scope.spawn(|| expect_unreachable(&mut Connector::of(one, "c/open")));
         while !asking.is_finished() {
             assert_eq!(stream.go_on(Duration::from_millis(500)), None, "nothing passes");
         }
     });
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
     ip(&stranger.namespace, &format!("address delete {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
     network.set_cable(2, true);
     let back = Instant::now();
     let again = stream.go_on(Duration::from_secs(5)).expect("it goes on") - back;
-    let after = meanwhile(&mut stream, || Visits::of(one, "c/visited").until_it_succeeds());
+    let after = meanwhile(&mut stream, || Connector::of(one, "c/open").until_it_succeeds());
     let (count, reason) = stream.finish();
-    let came = visited.map(Visited::close);
+    let came = acceptors.map(Acceptor::close);
     assert_eq!(came[0], 0, "only the stranger has asked for it");
     println!(
         "the transfer went on {again:?} after the stranger had left its address, and connects succeeded {after:?} later; \
          {count} messages, each right; then {reason:?}"
     );
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
 }

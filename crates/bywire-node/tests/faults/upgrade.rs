@@ -8,7 +8,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_wire::service::{self, Notice, Unregistered};
 
 use crate::actor::{Actor, Stage};
-use crate::away::{Visited, Visits, meanwhile};
+use crate::away::{Acceptor, Connector, meanwhile};
 use crate::cable::Stream;
 use crate::ends::start;
 use crate::node::start_node;
@@ -33,12 +33,12 @@ pub fn refuse(stage: &mut Stage) {
 }
 
 /// Ends a service and begins the next one, as an upgrade does. Returns after what time connects succeed.
-fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, visits: &mut Visits) -> Duration {
+fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, connector: &mut Connector) -> Duration {
     node.tell("end");
     meanwhile(stream, || while node.hear().is_some() {});
     // By this thread: a process ends with the thread that has started it.
     *node = start_node(machine);
-    meanwhile(stream, || visits.until_it_succeeds())
+    meanwhile(stream, || connector.until_it_succeeds())
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn a_transfer_is_unaffected_by_upgraded_services() {
     let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let visited = Visited::open(there);
-    let mut visits = Visits::of(here, "b/visited");
-    meanwhile(&mut stream, || visits.once()).expect("both serve");
+    let acceptor = Acceptor::open(there);
+    let mut connector = Connector::of(here, "b/open");
+    meanwhile(&mut stream, || connector.once()).expect("both serve");
 
     // One machine after the other, three times, as with a rolling upgrade.
     for _ in 0..3 {
-        let after = replace(&mut theirs, there, &mut stream, &mut visits);
+        let after = replace(&mut theirs, there, &mut stream, &mut connector);
         println!("the other service was replaced: connects succeed {after:?} after the next one began");
-        let after = replace(&mut ours, here, &mut stream, &mut visits);
+        let after = replace(&mut ours, here, &mut stream, &mut connector);
         println!("this service was replaced: connects succeed {after:?} after the next one began");
     }
 
@@ -64,14 +64,14 @@ fn a_transfer_is_unaffected_by_upgraded_services() {
     ours.finish();
     let mut other = start(here, "other version", &[]);
     other.expect("serves");
-    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is refused");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("it is refused");
     assert_eq!(error, ConnectError::NoFabric(NoFabric::Version));
     meanwhile(&mut stream, || std::thread::sleep(Duration::from_secs(3)));
     other.kill();
     let _ours = start_node(here);
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("a service of another version: `{error}`; {after:?} after the next one began, connects succeed");
     let (count, reason) = stream.finish();
     println!("{count} messages, each right; then {reason:?}");
-    visited.close();
+    acceptor.close();
 }

@@ -37,9 +37,9 @@ pub fn echo(stage: &mut Stage) {
     }
 }
 
-/// Keeps one connection. On each command it visits the other machine for the given number of milliseconds, and reports the
-/// longest and the median time of each step in microseconds.
-pub fn visit(stage: &mut Stage) {
+/// Keeps one connection. Each command gives a number of milliseconds, for which it opens ports, connects to the other machine
+/// and asks for the status, again and again. It then reports the longest and the median time of each step in microseconds.
+pub fn measure(stage: &mut Stage) {
     become_user(stage.argument(0));
     let mut steady = open(&stage.directory);
     let friend = connect(&mut steady);
@@ -88,7 +88,7 @@ fn exchange(port: &mut Port, peer: Peer) {
     loop {
         match port.wait(Some(TIMEOUT)).expect("wait").expect("an answer") {
             Event::Message(message) if message.peer == peer => return,
-            // A friend of an earlier visit.
+            // The peer of an earlier connection.
             Event::Disconnected { peer: other, reason: DisconnectReason::Here } if other != peer => {}
             other => panic!("{other:?}"),
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bywire_wire::service::{Notice, Request};
 
 use crate::actor::Actor;
+use crate::attack_test::{AttackTest, ROGUE};
 use crate::ends::start;
 use crate::rogue::{MANNERS, digits};
-use crate::siege::{ROGUE, Siege};
 use crate::test_network::{FakePort, Machine, introduction};
 
 /// Rogues that attack at the same time: as many as fill a machine of two cores.
@@ -34,11 +34,11 @@ fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
 
 #[test]
 fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
-    let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.network.machines);
+    let Some(mut test) = AttackTest::begin() else { return };
+    let machines = std::mem::take(&mut test.network.machines);
     let [here, there, _] = &machines[..] else { unreachable!() };
     let key = digits(&there.key);
-    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
     std::thread::scope(|scope| {
         let (keep, kept) = mpsc::channel();
         scope.spawn(move || accept_all(there, &kept));
@@ -64,10 +64,10 @@ fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
                 count
             };
             let share_max = if *name == UNBOUNDED { f64::INFINITY } else { SHARE_MAX };
-            siege.measure(name, (ATTACK, share_max), begin, end);
+            test.measure(name, (ATTACK, share_max), begin, end);
         }
         drop(keep);
     });
-    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
-    siege.end();
+    test.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.end();
 }

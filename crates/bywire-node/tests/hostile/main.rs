@@ -4,6 +4,7 @@
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
+mod attack_test;
 #[allow(dead_code, reason = "other suites use the rest of it")]
 #[path = "../faults/ends.rs"]
 mod ends;
@@ -13,7 +14,6 @@ mod local;
 mod node;
 mod remote;
 mod rogue;
-mod siege;
 #[path = "../test_network/mod.rs"]
 mod test_network;
 
@@ -22,7 +22,7 @@ mod test_network;
 fn actor() {
     actor::play(&[
         ("node", node::serve),
-        ("honest", honest::visit),
+        ("honest", honest::measure),
         ("echo", honest::echo),
         ("rogue", rogue::attack),
     ]);

@@ -11,7 +11,7 @@ use bywire_sys::udp::UdpSocket;
 use bywire_wire::channel::{Channels, Options};
 use bywire_wire::handshake::{HELLO_BYTES, Identity, PrivateKey};
 
-use crate::siege::Siege;
+use crate::attack_test::AttackTest;
 use crate::test_network::{Machine, TIMEOUT};
 
 /// How long each attack goes on.
@@ -76,8 +76,8 @@ fn batches(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 #[test]
 fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
-    let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.network.machines);
+    let Some(mut test) = AttackTest::begin() else { return };
+    let machines = std::mem::take(&mut test.network.machines);
     let [here, there, stranger] = &machines[..] else { unreachable!() };
     let udp = bind(stranger);
     let seen = key::read(&there.configuration().join(key::FILE_NAME)).expect("its key");
@@ -101,7 +101,7 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
     let none = |_: &[u8]| None;
     let replayed = hellos(&seen, here, SEEN, &none);
     let strange = hellos(&unknown, here, SEEN, &none);
-    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
     let ask = |hello: &[u8]| {
         // Under load there is a cookie in the answer. The numbers in both headers are the same.
         let number = |packet: &[u8]| packet[4..8].to_vec();
@@ -143,12 +143,12 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
                 std::thread::sleep(ATTACK / 8);
                 (keep, flooding)
             };
-            siege.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
+            test.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
                 drop(keep);
                 flooding.join().expect("it flooded")
             });
         });
     }
-    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
-    siege.end();
+    test.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.end();
 }

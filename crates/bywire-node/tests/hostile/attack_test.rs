@@ -17,7 +17,7 @@ pub const HONEST: u32 = 54_321;
 pub const ROGUE: u32 = 54_400;
 
 /// Every step of the honest program takes no longer than this, however often it is tried, and half of all steps of a kind take
-/// no longer than the second. Both are above what a busy machine of two cores has shown (1.2 s, for two visits in 4 s). They
+/// no longer than the second. Both are above what a busy machine of two cores has shown (1.2 s, for two rounds in 4 s). They
 /// were chosen after that, and say nothing about a quiet machine.
 const LONGEST: Duration = Duration::from_secs(4);
 const MEDIAN: Duration = Duration::from_secs(2);
@@ -26,8 +26,8 @@ const GROWTH_KIB: u64 = 48 << 10;
 /// The ticks of the kernel's clock in a second.
 const TICKS: f64 = 100.0;
 
-/// An attack on the service of the first machine.
-pub struct Siege {
+/// Attacks on the service of the first machine.
+pub struct AttackTest {
     honest: Actor,
     _echo: Actor,
     under_attack: Actor,
@@ -37,7 +37,7 @@ pub struct Siege {
     broken: Vec<String>,
 }
 
-impl Siege {
+impl AttackTest {
     /// Three machines, the third one without a service. `None` where this machine cannot, with the reason said.
     pub fn begin() -> Option<Self> {
         let network = TestNetwork::without_services(3)?;
@@ -77,7 +77,7 @@ impl Siege {
         let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().expect("a number")).collect();
         let share = (ticks_after - ticks) as f64 / TICKS / took.as_secs_f64();
         let grown = memory_after.saturating_sub(memory);
-        let mut line = format!("{name}: {attacks} attacks in {took:.1?}; {} visits", numbers[0]);
+        let mut line = format!("{name}: {attacks} attacks in {took:.1?}; {} rounds", numbers[0]);
         for (kind, times) in MEASURED.iter().zip(numbers[1..].chunks_exact(2)) {
             let [longest, median] = [0, 1].map(|at| Duration::from_micros(times[at]));
             line += &format!("; {kind} {median:.1?}, at most {longest:.1?}");
