@@ -6,7 +6,7 @@ mod test_network;
 
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage};
+use actor::{Actor, Context};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
 };
@@ -15,15 +15,15 @@ use test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("render", render)]);
+    actor::run_role(&[("render", render)]);
 }
 
 /// A port that sends everything back.
-fn render(stage: &mut Stage) {
+fn render(context: &mut Context) {
     let name = Some("render".parse().expect("a name"));
-    let options = PortOptions { name, reach: Reach::Fabric, ..stage.options() };
+    let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
     let mut port = Port::open(options).expect("open");
-    stage.tell("ready");
+    context.tell("ready");
     loop {
         match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
             Event::Message(message) => {

@@ -24,7 +24,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet as PortPacket;
 use bywire::{Address, Admit, Event, Peer, Port, PortOptions, Priority};
 use bywire_pairing::protocol::{Kind, PAGE_BYTES, Packet, VERSION, Verdict};
@@ -55,7 +55,7 @@ const BEHIND: &[&str] = &["chrt", "--idle", "0"];
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("target", target), ("honest", honest), ("hostile", hostile)]);
+    run_role(&[("target", target), ("honest", honest), ("hostile", hostile)]);
 }
 
 fn become_user(user: u32) {
@@ -65,13 +65,13 @@ fn become_user(user: u32) {
 
 /// A machine's service, and a port that admits everyone and answers. It counts the peers that the port
 /// has met, admitted or refused.
-fn target(stage: &mut Stage) {
-    let mut service = Service::start(&stage.directory.join("pairing"), Scope::Machine).expect("a service");
+fn target(context: &mut Context) {
+    let mut service = Service::start(&context.directory.join("pairing"), Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(3600)));
     let options = PortOptions {
         name: Some("victim".parse().expect("a name")),
         admit: Admit::Everyone,
-        runtime_directory: Some(stage.directory.clone()),
+        runtime_directory: Some(context.directory.clone()),
         spin: Duration::ZERO,
         ..PortOptions::default()
     };
@@ -94,23 +94,23 @@ fn target(stage: &mut Stage) {
             }
         }
     });
-    stage.tell("ready");
-    while stage.hear().is_some() {
+    context.tell("ready");
+    while context.hear().is_some() {
         say.send(()).expect("the port lives");
-        stage.tell(format!("met {}", counted.recv().expect("the port lives")));
+        context.tell(format!("met {}", counted.recv().expect("the port lives")));
     }
 }
 
 /// Attacks the place that it is told, in every way.
-fn hostile(stage: &mut Stage) {
+fn hostile(context: &mut Context) {
     become_user(HOSTILE);
     let (say, told) = channel();
-    let seed: usize = stage.argument(0);
-    let directory = stage.directory.clone();
-    stage.tell("ready");
+    let seed: usize = context.argument(0);
+    let directory = context.directory.clone();
+    context.tell("ready");
     std::thread::scope(|scope| {
         scope.spawn(move || harass(&directory, seed, &told));
-        while let Some(word) = stage.hear() {
+        while let Some(word) = context.hear() {
             say.send(STATES.iter().position(|state| *state == word).expect("a state")).expect("it listens");
         }
         std::process::exit(0);
@@ -231,16 +231,16 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
 
 /// Pairs and asks for a while whenever it is told to. Reports the median and the longest time of both, in
 /// nanoseconds.
-fn honest(stage: &mut Stage) {
+fn honest(context: &mut Context) {
     become_user(HONEST);
-    let service = stage.directory.join("pairing");
+    let service = context.directory.join("pairing");
     let segments = [(); 2].map(|()| ProtocolClient::memory(bywire_ring::stream::SEGMENT_BYTES));
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..stage.options() }).expect("open");
+    let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..context.options() }).expect("open");
     let address = Address::local("victim".parse::<bywire::PortName>().expect("a name"));
     let peer = port.connect(&address, protocol_client::TIMEOUT).expect("admitted");
-    stage.tell("ready");
-    while stage.hear().is_some() {
+    context.tell("ready");
+    while context.hear().is_some() {
         let began = Instant::now();
         let mut times = [vec![], vec![]];
         // At least five samples, however slow it is.
@@ -256,7 +256,7 @@ fn honest(stage: &mut Stage) {
             times.sort_unstable();
             format!("{} {}", times[times.len() / 2].as_nanos(), times[times.len() - 1].as_nanos())
         });
-        stage.tell(format!("took {}", said.join(" ")));
+        context.tell(format!("took {}", said.join(" ")));
     }
 }
 

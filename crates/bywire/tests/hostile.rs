@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet;
 use bywire::{
     Address, Confirm, ConnectError, DisconnectReason, Event, Key, Peer, Port, PortName, PortOptions,
@@ -29,30 +29,30 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
+    run_role(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
 }
 
 /// Opens a port and does nothing.
-fn holder(stage: &mut Stage) {
-    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..stage.options() });
-    stage.tell("ready");
-    stage.hear();
+fn holder(context: &mut Context) {
+    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..context.options() });
+    context.tell("ready");
+    context.hear();
 }
 
 /// Sends more wake-ups than the peer reads at one look, moves its bulk area, and leaves a message there.
-fn mover(stage: &mut Stage) {
-    let mut rogue = Rogue::new(&stage.directory, "mover");
+fn mover(context: &mut Context) {
+    let mut rogue = Rogue::new(&context.directory, "mover");
     let mut inside = rogue.enter("victim").expect("let in");
-    stage.tell("inside");
-    stage.hear();
+    context.tell("inside");
+    context.hear();
     for _ in 0..120 {
         inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
     }
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
     rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
-    stage.tell("ready");
-    stage.hear();
+    context.tell("ready");
+    context.hear();
 }
 
 #[test]
@@ -634,10 +634,10 @@ impl Random {
 }
 
 /// Writes random data, some of it well-formed, into all of its memory, until told to stop.
-fn scribbler(stage: &mut Stage) {
-    let seed: u64 = stage.argument(0);
-    let key: u64 = stage.argument(1);
-    let directory = stage.directory.clone();
+fn scribbler(context: &mut Context) {
+    let seed: u64 = context.argument(0);
+    let key: u64 = context.argument(1);
+    let directory = context.directory.clone();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
@@ -665,11 +665,11 @@ fn scribbler(stage: &mut Stage) {
             }
             (entered, records)
         });
-        stage.tell("ready");
-        stage.hear();
+        context.tell("ready");
+        context.hear();
         is_over.store(true, Ordering::Relaxed);
         let (entered, records) = worker.join().expect("the worker");
-        stage.tell(format!("done {entered} {records}"));
+        context.tell(format!("done {entered} {records}"));
     });
 }
 
@@ -796,16 +796,16 @@ fn heap(_: &Rogue, inside: &Inside, random: &mut Random) {
 }
 
 /// Asks and checks the answers, until told to stop.
-fn honest(stage: &mut Stage) {
-    let mut port = Port::open(stage.options()).expect("open");
+fn honest(context: &mut Context) {
+    let mut port = Port::open(context.options()).expect("open");
     let address = Address::local("victim".parse::<PortName>().expect("a name"));
     let peer = port.connect(&address, MINUTE).expect("connect");
-    stage.tell("ready");
+    context.tell("ready");
     let is_over = AtomicBool::new(false);
     let mut rounds = 0u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            stage.hear();
+            context.hear();
             is_over.store(true, Ordering::Relaxed);
         });
         while !is_over.load(Ordering::Relaxed) {
@@ -820,7 +820,7 @@ fn honest(stage: &mut Stage) {
             rounds += 1;
         }
     });
-    stage.tell(format!("done {rounds}"));
+    context.tell(format!("done {rounds}"));
 }
 
 /// Rogues scribble over all their memory for some seconds (a minute with BYWIRE_SOAK=1), while the port has transfers

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywire::{Address, Event, Peer, Port, Priority, SendError};
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{options, pattern, start};
 use crate::node::start_node;
 use crate::test_network::{TIMEOUT, TestNetwork, eventually};
@@ -43,11 +43,11 @@ fn message(from: usize, to: usize, number: u64) -> Vec<u8> {
 }
 
 /// A process that sends to all others, and checks what they send. It says who is lost, and how many came when it is asked.
-pub fn member(stage: &mut Stage) {
-    let own: usize = stage.argument(0);
-    let mut port = Port::open(options(&stage.directory, "member")).expect("open");
-    stage.tell("ready");
-    let _go = stage.hear();
+pub fn member(context: &mut Context) {
+    let own: usize = context.argument(0);
+    let mut port = Port::open(options(&context.directory, "member")).expect("open");
+    context.tell("ready");
+    let _go = context.hear();
     let mut others: Vec<Other> = (0..MACHINES).map(|_| Other::default()).collect();
     let mut numbers = HashMap::new();
     others[own + 1..].iter_mut().for_each(|other| other.calls_at = Some(Instant::now()));
@@ -65,13 +65,13 @@ pub fn member(stage: &mut Stage) {
         }
         let mut event = port.wait(Some(Duration::from_millis(1))).expect("wait");
         while let Some(happened) = event {
-            take(happened, &mut port, own, &mut others, &mut numbers, stage);
+            take(happened, &mut port, own, &mut others, &mut numbers, context);
             event = port.poll();
         }
-        match stage.heard().as_deref() {
+        match context.heard().as_deref() {
             Some("count") => {
                 let counts: Vec<String> = others.iter().map(|other| other.received.to_string()).collect();
-                stage.tell(format!("counts {}", counts.join(" ")));
+                context.tell(format!("counts {}", counts.join(" ")));
             }
             Some(other) => panic!("{other}"),
             None => {}
@@ -97,7 +97,7 @@ fn take(
     own: usize,
     others: &mut [Other],
     numbers: &mut HashMap<Peer, usize>,
-    stage: &mut Stage,
+    context: &mut Context,
 ) {
     match event {
         Event::Connected(peer) => {
@@ -119,7 +119,7 @@ fn take(
         Event::Disconnected { peer, reason } => {
             let number = numbers.remove(&peer).expect("it was connected or called");
             if others[number].peer == Some(peer) {
-                stage.tell(format!("lost {number} {reason:?}"));
+                context.tell(format!("lost {number} {reason:?}"));
             }
             let calls_at = (number > own).then(|| Instant::now() + AGAIN);
             others[number] = Other { calls_at, ..Other::default() };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bywire::{Event, Peer, Port, PortOptions, Priority};
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{connect, next, next_within, open, options, start, stop};
 use crate::test_network::{Machine, TestNetwork};
 
@@ -18,10 +18,10 @@ const MESSAGES: u64 = 50;
 
 /// A port that sends everything back. As told, it computes for a while between two calls, or does not call the library until
 /// it hears a line.
-pub fn idle(stage: &mut Stage) {
-    let (name, manner) = (stage.argument::<String>(0), stage.argument::<String>(1));
-    let mut port = Port::open(options(&stage.directory, &name)).expect("open");
-    stage.tell("ready");
+pub fn idle(context: &mut Context) {
+    let (name, manner) = (context.argument::<String>(0), context.argument::<String>(1));
+    let mut port = Port::open(options(&context.directory, &name)).expect("open");
+    context.tell("ready");
     let mut count = 0;
     loop {
         match port.poll() {
@@ -34,8 +34,8 @@ pub fn idle(stage: &mut Stage) {
             // Once the first message was sent back, so that the connection stands.
             None if count > 0 && manner == "computes" => compute(Duration::from_millis(150)),
             None if count == 1 && manner == "never" => {
-                stage.tell("silent");
-                let _line = stage.hear();
+                context.tell("silent");
+                let _line = context.hear();
                 count += 1;
             }
             None => std::thread::yield_now(),

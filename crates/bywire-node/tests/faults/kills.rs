@@ -9,7 +9,7 @@ use bywire::{DisconnectReason, Event, Key, Port, Priority, Rights, TransferError
 use bywire_sys::poller::Poller;
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{connect, expect_silence, is_stopped, next, open, options, pattern, start};
 use crate::is_long;
 use crate::test_network::{Machine, TestNetwork, eventually};
@@ -19,11 +19,11 @@ const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0x5a;
 
 /// A process with a region. As told, it stops itself as soon as a quarter of a put has arrived, or fills the region first.
-pub fn target(stage: &mut Stage) {
-    let length: usize = stage.argument(0);
-    let manner = stage.argument::<String>(1);
+pub fn target(context: &mut Context) {
+    let length: usize = context.argument(0);
+    let manner = context.argument::<String>(1);
     let stops = manner == "stops";
-    let mut port = Port::open(options(&stage.directory, "target")).expect("open");
+    let mut port = Port::open(options(&context.directory, "target")).expect("open");
     let mut memory = vec![0_u8; GUARD + length + GUARD];
     memory[..GUARD].fill(GUARD_BYTE);
     memory[GUARD + length..].fill(GUARD_BYTE);
@@ -32,7 +32,7 @@ pub fn target(stage: &mut Stage) {
     }
     let base = memory.as_ptr().addr();
     let key = port.register(memory, Rights { read: true, write: true }).expect("a region");
-    stage.tell(format!("ready {} {base}", key.0));
+    context.tell(format!("ready {} {base}", key.0));
     loop {
         match port.poll() {
             Some(Event::Notified { peer, note }) => port.send(peer, Priority::Low, &note).expect("room"),
@@ -40,7 +40,7 @@ pub fn target(stage: &mut Stage) {
             _ => {}
         }
         if stops && port.region(key).expect("ours")[GUARD + length / 4] != 0 {
-            stage.tell("stopped");
+            context.tell("stopped");
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
         }
     }

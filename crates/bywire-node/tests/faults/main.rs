@@ -22,7 +22,7 @@ mod upgrade;
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[
+    actor::run_role(&[
         ("target", kills::target),
         ("node", node::serve),
         ("idle", idlers::idle),

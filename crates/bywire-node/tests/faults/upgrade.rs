@@ -7,7 +7,7 @@ use bywire_sys::listener::Listener;
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::service::{self, Notice, Unregistered};
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::away::{Acceptor, Connector, meanwhile};
 use crate::cable::Stream;
 use crate::ends::start;
@@ -15,9 +15,9 @@ use crate::node::start_node;
 use crate::test_network::{Machine, TestNetwork};
 
 /// A service of a version whose protocol no port here speaks: it refuses all of them, by that reason.
-pub fn refuse(stage: &mut Stage) {
-    let listener = Listener::bind(&stage.directory.join(service::SOCKET_NAME)).expect("bound");
-    stage.tell("serves");
+pub fn refuse(context: &mut Context) {
+    let listener = Listener::bind(&context.directory.join(service::SOCKET_NAME)).expect("bound");
+    context.tell("serves");
     let refusal = service::to_bytes(&Notice::Refused(Unregistered::Version)).expect("short");
     let (mut callers, mut packet) = (Vec::new(), [0; service::PACKET_BYTES_MAX]);
     loop {

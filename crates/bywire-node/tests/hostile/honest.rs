@@ -7,7 +7,7 @@ use bywire::{Address, Admit, DisconnectReason, Event, Peer, Port, PortOptions, P
 use bywire_node::ask;
 use rustix::process::{Gid, Signal, Uid};
 
-use crate::actor::Stage;
+use crate::actor::Context;
 use crate::ends::options;
 use crate::test_network::TIMEOUT;
 
@@ -25,10 +25,10 @@ pub fn become_user(number: u32) {
 }
 
 /// Returns every message to its sender.
-pub fn echo(stage: &mut Stage) {
-    let options = PortOptions { admit: Admit::Everyone, ..options(&stage.directory, "echo") };
+pub fn echo(context: &mut Context) {
+    let options = PortOptions { admit: Admit::Everyone, ..options(&context.directory, "echo") };
     let mut port = Port::open(options).expect("open");
-    stage.tell("ready");
+    context.tell("ready");
     loop {
         if let Some(Event::Message(message)) = port.wait(Some(TIMEOUT)).expect("wait") {
             // Its sender may have gone.
@@ -39,25 +39,25 @@ pub fn echo(stage: &mut Stage) {
 
 /// Keeps one connection. Each command gives a number of milliseconds, for which it opens ports, connects to the other machine
 /// and asks for the status, again and again. It then reports the longest and the median time of each step in microseconds.
-pub fn measure(stage: &mut Stage) {
-    become_user(stage.argument(0));
-    let mut steady = open(&stage.directory);
+pub fn measure(context: &mut Context) {
+    become_user(context.argument(0));
+    let mut steady = open(&context.directory);
     let friend = connect(&mut steady);
-    stage.tell("ready");
-    while let Some(line) = stage.hear() {
+    context.tell("ready");
+    while let Some(line) = context.hear() {
         let for_so_long = Duration::from_millis(line.parse().expect("milliseconds"));
         let began = Instant::now();
         let mut taken: [Vec<Duration>; 4] = Default::default();
         while began.elapsed() < for_so_long || taken[0].is_empty() {
             let mut step = Instant::now();
             let mut lap = || std::mem::replace(&mut step, Instant::now()).elapsed();
-            let mut port = open(&stage.directory);
+            let mut port = open(&context.directory);
             taken[0].push(lap());
             let peer = connect(&mut port);
             taken[1].push(lap());
             exchange(&mut port, peer);
             taken[2].push(lap());
-            assert!(!ask::status(Some(&stage.directory)).expect("a status").is_empty());
+            assert!(!ask::status(Some(&context.directory)).expect("a status").is_empty());
             taken[3].push(lap());
             exchange(&mut steady, friend);
             port.disconnect(peer);
@@ -67,7 +67,7 @@ pub fn measure(stage: &mut Stage) {
             times.sort();
             format!("{} {}", times[times.len() - 1].as_micros(), times[times.len() / 2].as_micros())
         });
-        stage.tell(format!("{count} {}", told.join(" ")));
+        context.tell(format!("{count} {}", told.join(" ")));
     }
 }
 

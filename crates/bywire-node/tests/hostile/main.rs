@@ -20,7 +20,7 @@ mod test_network;
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[
+    actor::run_role(&[
         ("node", node::serve),
         ("honest", honest::measure),
         ("echo", honest::echo),

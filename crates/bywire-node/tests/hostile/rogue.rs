@@ -13,7 +13,7 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::status::Position;
 use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
 
-use crate::actor::Stage;
+use crate::actor::Context;
 use crate::honest::become_user;
 use crate::test_network::{FakePort, TIMEOUT, introduction};
 
@@ -55,27 +55,27 @@ pub struct Rogue {
 
 /// The role: its user, its number, the key of the other node in hexadecimal digits, the place of its manner, and for how many
 /// milliseconds it attacks. It says when it begins, and how often it has attacked.
-pub fn attack(stage: &mut Stage) {
-    become_user(stage.argument(0));
+pub fn attack(context: &mut Context) {
+    become_user(context.argument(0));
     let _ = limits::raise_descriptor_limit(8192);
-    let key: String = stage.argument(2);
+    let key: String = context.argument(2);
     let byte = |at: usize| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).expect("a digit");
     let node = PublicKey(std::array::from_fn(byte));
     let mut rogue = Rogue {
-        runtime: stage.directory.clone(),
-        number: stage.argument(1),
+        runtime: context.directory.clone(),
+        number: context.argument(1),
         node,
         ports: Vec::new(),
         sockets: Vec::new(),
         next: 0,
     };
-    let (_, ports, manner) = MANNERS[stage.argument::<usize>(3)];
+    let (_, ports, manner) = MANNERS[context.argument::<usize>(3)];
     rogue.open_ports(ports);
-    stage.tell("begins");
-    let until = Instant::now() + Duration::from_millis(stage.argument(4));
-    stage.tell(manner(&mut rogue, until));
+    context.tell("begins");
+    let until = Instant::now() + Duration::from_millis(context.argument(4));
+    context.tell(manner(&mut rogue, until));
     // What it has opened stays until it is killed.
-    let _none = stage.hear();
+    let _none = context.hear();
 }
 
 impl Rogue {

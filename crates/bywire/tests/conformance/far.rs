@@ -10,7 +10,7 @@ use bywire_sys::poller::Poller;
 use bywire_wire::keys::Security;
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::contract::pattern;
 use crate::fake_service::Behaviour;
 use crate::port_pair::{At, Kind, Link, connect};
@@ -28,11 +28,11 @@ fn far(node: &str, port: &Port) -> Address {
 }
 
 /// A port that sends everything back until it is told to stop.
-pub fn echo(stage: &mut Stage) {
+pub fn echo(context: &mut Context) {
     let name = Some("echo".parse().expect("a name"));
-    let options = PortOptions { name, reach: Reach::Fabric, ..stage.options() };
+    let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
     let mut port = Port::open(options).expect("open");
-    stage.tell("ready");
+    context.tell("ready");
     loop {
         match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
             Event::Message(message) => {

@@ -15,5 +15,5 @@ mod port_pair;
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("echo", far::echo)]);
+    actor::run_role(&[("echo", far::echo)]);
 }
