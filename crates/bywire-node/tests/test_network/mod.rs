@@ -26,7 +26,7 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::status::Entry;
 use bywire_wire::service::{self, Introduction, Kept, Notice, PACKET_BYTES_MAX, Request, Terms, VERSION};
 
-/// What has to come comes within this time, on any machine.
+/// Whatever a test waits for comes within this time, also on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Machines on one bridge, numbered from 0. Their names are `a`, `b` and so on.

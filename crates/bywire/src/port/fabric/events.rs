@@ -395,7 +395,7 @@ mod tests {
     use bywire_wire::frame::Lane;
     use bywire_wire::record::Head;
 
-    use super::super::scene::{other_end, terms};
+    use super::super::fixture::{other_end, terms};
     use super::*;
     use crate::message::options::PortOptions;
 

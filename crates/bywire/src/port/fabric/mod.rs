@@ -6,11 +6,11 @@
 mod calls;
 mod ends;
 mod events;
+#[cfg(test)]
+mod fixture;
 mod look;
 mod packets;
 mod runs;
-#[cfg(test)]
-mod scene;
 mod service;
 mod sockets;
 #[cfg(test)]
