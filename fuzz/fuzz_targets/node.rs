@@ -17,9 +17,9 @@ const ROGUE: PortId = 18;
 /// Connections of a rogue that a service may remember: a few thousand come with one input at most.
 const CONNECTIONS_MAX: usize = 16_384;
 
-fuzz_target!(|bytes: &[u8]| Scene::new().play(bytes));
+fuzz_target!(|bytes: &[u8]| Fixture::new().run(bytes));
 
-struct Scene {
+struct Fixture {
     broker: Broker,
     now_ns: u64,
     /// The honest port has this connection with a port of the friend.
@@ -56,7 +56,7 @@ fn end(port: &str) -> EndName {
     EndName { port: port.to_owned(), incarnation: 1, connection: 1 }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let mut broker = Broker::new(0, own());
         broker.follow(own(), &[(FRIEND, "b".to_owned()), (FOE, "c".to_owned())]);
@@ -65,13 +65,13 @@ impl Scene {
             broker.keep(id, Vec::new(), true);
         }
         let (own, theirs) = (end("honest"), end("friend"));
-        let mut scene = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
+        let mut fixture = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
         for node in [FRIEND, FOE] {
-            scene.up(node, 0);
+            fixture.up(node, 0);
         }
-        scene.broker.connect(0, HONEST, 1, ("b", "friend".to_owned()), introduction(1), [1; 32]);
-        scene.settle();
-        let asked = scene.said.iter().find_map(|said| match said {
+        fixture.broker.connect(0, HONEST, 1, ("b", "friend".to_owned()), introduction(1), [1; 32]);
+        fixture.settle();
+        let asked = fixture.said.iter().find_map(|said| match said {
             ServiceMessage::Connect { request, .. } => Some(*request),
             _ => None,
         });
@@ -83,21 +83,21 @@ impl Scene {
         };
         let half =
             Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
-        let (request, asking) = (asked.expect("it asks"), scene.own.clone());
+        let (request, asking) = (asked.expect("it asks"), fixture.own.clone());
         let security = Security::Aes256Gcm;
-        scene.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
-        scene.settle();
-        assert!(matches!(scene.told[..], [Notice::Established(_)]));
-        scene.told.clear();
-        scene.said.clear();
-        scene
+        fixture.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
+        fixture.settle();
+        assert!(matches!(fixture.told[..], [Notice::Established(_)]));
+        fixture.told.clear();
+        fixture.said.clear();
+        fixture
     }
 
     fn up(&mut self, node: PublicKey, boot: u8) {
         self.broker.up(node, [boot; 16], ([10, 0, 0, node.0[0]], 7248).into(), 1452);
     }
 
-    fn play(&mut self, mut bytes: &[u8]) {
+    fn run(&mut self, mut bytes: &[u8]) {
         while let Some(([kind, length], rest)) = bytes.split_first_chunk() {
             let (body, rest) = rest.split_at(rest.len().min((*length).into()));
             bytes = rest;
