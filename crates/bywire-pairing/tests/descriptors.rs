@@ -16,7 +16,7 @@ use bywire_pairing::service::Service;
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 use rustix::event::epoll;
 use rustix::fs::inotify;
 use rustix::process::Uid;
@@ -132,7 +132,7 @@ fn a_packet_with_too_many_descriptors_delays_no_other_user() {
 #[test]
 fn lingering_descriptors_delay_no_other_user() {
     let Some(mut fixture) = Fixture::new() else { return };
-    let bell = Alarm::new().expect("a bell");
+    let bell = Eventfd::new().expect("a bell");
     let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
     let mut programs = Vec::new();
     for (kind, place, other) in [
@@ -160,7 +160,7 @@ fn lingering_descriptors_delay_no_other_user() {
 #[test]
 fn descriptors_of_a_wrong_kind_are_never_passed_on() {
     let Some(mut fixture) = Fixture::new() else { return };
-    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
+    let (bell, page) = (Eventfd::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let (segment, (client, _server)) = (fixture.hostile().segment, connection());
     let (unsealed, large) = (tempfile::tempfile().expect("a file"), ProtocolClient::memory(2 * PAGE_BYTES));
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");

@@ -33,7 +33,7 @@ use bywire_pairing::user::Scope;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 use protocol_client::ProtocolClient;
 use rogue::Rogue;
 use rustix::process::Uid;
@@ -147,7 +147,7 @@ fn harass(directory: &Path, seed: usize, told: &Receiver<usize>) {
 fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &OwnedFd) {
     let Ok(socket) = Socket::connect(service) else { return };
     let (bell, (_, page)) =
-        (Alarm::new().expect("a bell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
+        (Eventfd::new().expect("a bell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
     let encoded = |kind| Packet { first: VERSION, ..Packet::new(kind, 1) }.encode();
     // Perhaps no service listens: that is what the attack is about.
     let send = |packet: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
@@ -200,7 +200,7 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
     let (server, _) = listener.accept().expect("accept");
     // Thousands of addresses in time-wait would slow every program down.
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a reset");
-    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
+    let (bell, page) = (Eventfd::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let began = Instant::now();
     let ends = segments.each_ref().map(|segment| {
         let socket = Socket::connect(service).expect("there is room for one more");

@@ -339,7 +339,7 @@ const LIMITS: [u64; 9] =
 #[test]
 fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program() {
     let (_directory, path) = service();
-    let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), ProtocolClient::memory(4096));
+    let (bell, page) = (bywire_sys::wake::Eventfd::new().expect("a bell"), ProtocolClient::memory(4096));
     let (client, _server) = connection();
     let mut program = ProtocolClient::new(&path);
     for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
@@ -389,7 +389,7 @@ fn programs_that_stop_or_exit_at_any_step_delay_nobody_and_leave_nothing() {
     for step in 0..5 {
         // A stopped program receives nothing.
         let stopped = ProtocolClient::silent(&path);
-        let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+        let bell = bywire_sys::wake::Eventfd::new().expect("a bell");
         let ((client, server), page) = (connection(), ProtocolClient::memory(4096));
         if step > 0 {
             let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };

@@ -625,7 +625,7 @@ fn keep_lingering_page() {
     peer.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
     let mut client = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
-    let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+    let bell = bywire_sys::wake::Eventfd::new().expect("a bell");
     let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
     let said = client.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
     assert_eq!(said, Some(Ok(())));

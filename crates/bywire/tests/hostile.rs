@@ -289,7 +289,7 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
     let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
     let null = std::fs::File::open("/dev/null").expect("open");
     let directory = std::fs::File::open("/").expect("open");
-    let [good, page, bell] = rogue.offer();
+    let [good, page, doorbell] = rogue.offer();
     let mut other_version = hello.clone();
     other_version[4] ^= 0x55;
     let mut claims = rogue.introduction();
@@ -310,9 +310,9 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
         sealed(length, false, ALL_SEALS),
     ];
     let mut cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>, Refusal)> = vec![
-        ("another version", other_version, vec![good, page, bell], Refusal::Version),
+        ("another version", other_version, vec![good, page, doorbell], Refusal::Version),
         ("nonsense", b"GET / HTTP/1.1".to_vec(), vec![], Refusal::BadOffer),
-        ("half a packet", hello[..20].to_vec(), vec![good, page, bell], Refusal::BadOffer),
+        ("half a packet", hello[..20].to_vec(), vec![good, page, doorbell], Refusal::BadOffer),
         ("good-bye first", Packet::Goodbye.to_bytes(), vec![], Refusal::BadOffer),
         (
             "a heap first",
@@ -323,19 +323,19 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
         ("no memory", hello.clone(), vec![], Refusal::BadOffer),
         ("too little memory", hello.clone(), vec![good, page], Refusal::BadOffer),
         ("no pipe", hello.clone(), vec![good, page, null.as_fd()], Refusal::BadOffer),
-        ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), bell], Refusal::BadOffer),
-        ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, bell], Refusal::BadOffer),
-        ("the page as the segment", hello.clone(), vec![page, page, bell], Refusal::BadOffer),
-        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, bell], Refusal::Unverified),
+        ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), doorbell], Refusal::BadOffer),
+        ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, doorbell], Refusal::BadOffer),
+        ("the page as the segment", hello.clone(), vec![page, page, doorbell], Refusal::BadOffer),
+        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, doorbell], Refusal::Unverified),
         (
             "a name that nobody has",
             Packet::Hello(nobody).to_bytes(),
-            vec![good, page, bell],
+            vec![good, page, doorbell],
             Refusal::Unverified,
         ),
     ];
     for file in &files {
-        cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, bell], Refusal::BadOffer));
+        cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, doorbell], Refusal::BadOffer));
     }
     for (name, packet, descriptors, refusal) in cases {
         let socket = rogue.connect("victim");
@@ -536,8 +536,8 @@ fn a_blocked_doorbell_does_not_delay_the_return_of_a_block() {
         victim.poll();
     }
     // Now the port counts as asleep, and its doorbell is full and would block.
-    while rustix::io::write(&inside.victim_bell, &[0; 4096]).is_ok() {}
-    rustix::fs::fcntl_setfl(&inside.victim_bell, rustix::fs::OFlags::empty()).expect("fcntl");
+    while rustix::io::write(&inside.victim_doorbell, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&inside.victim_doorbell, rustix::fs::OFlags::empty()).expect("fcntl");
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(lent);
@@ -696,7 +696,7 @@ fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key
             // Reaches every byte of every segment sooner or later, in runs, so that whole records become invalid.
             0 if wild > 0 => scribble(rogue, random),
             1 => {
-                let _ = rustix::io::write(&inside.victim_bell, b"!");
+                let _ = rustix::io::write(&inside.victim_doorbell, b"!");
             }
             2 if random.draw(50) == 0 => heap(rogue, inside, random),
             2 if random.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
@@ -773,7 +773,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
         _ => push(MESSAGE, &[1, 2, 3], &[]),
     };
     take_some(rogue, inside, random);
-    let _ = rustix::io::write(&inside.victim_bell, b"!");
+    let _ = rustix::io::write(&inside.victim_doorbell, b"!");
     done
 }
 

@@ -411,8 +411,8 @@ fn a_port_rings_after_its_process_changes_its_user() {
     if !is_root() {
         return;
     }
-    if !bywire_sys::wake::Bell::is_safe() {
-        eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no bell is rung");
+    if !bywire_sys::wake::Doorbell::is_safe() {
+        eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no doorbell is rung");
         return;
     }
     let place = shared();
@@ -442,6 +442,6 @@ fn a_port_rings_after_its_process_changes_its_user() {
         sent.expect("room");
         let woken = inside.socket.receive(&mut bytes).expect("receive");
         assert!(matches!(woken, bywire_sys::socket::Received::Nothing), "woken by the socket");
-        assert_eq!(rustix::io::read(&rogue.bell, &mut bytes), Ok(1), "the bell is rung once");
+        assert_eq!(rustix::io::read(&rogue.doorbell, &mut bytes), Ok(1), "the doorbell is rung once");
     }
 }

@@ -12,7 +12,7 @@ use bywire_sys::deferred::Foreign;
 use bywire_sys::memory::Mapping;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 
 /// Enough on a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(40);
@@ -35,7 +35,7 @@ impl ProtocolClient {
     /// Connects to the service at `path` and says hello.
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
-        let (bell, page) = (Alarm::new().expect("a bell"), Self::memory(PAGE_BYTES));
+        let (bell, page) = (Eventfd::new().expect("a bell"), Self::memory(PAGE_BYTES));
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
         stranger.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
         stranger

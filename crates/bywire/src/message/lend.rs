@@ -90,14 +90,14 @@ pub(crate) struct Return {
 pub(crate) struct Returns {
     any: AtomicBool,
     list: Mutex<Vec<Return>>,
-    /// The borrower's own port sleeps, and the alarm wakes it.
+    /// The borrower's own port sleeps, and the eventfd wakes it.
     asleep: AtomicBool,
-    pub alarm: wake::Alarm,
+    pub eventfd: wake::Eventfd,
 }
 
 impl Returns {
-    pub fn new(alarm: wake::Alarm) -> Self {
-        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), alarm }
+    pub fn new(eventfd: wake::Eventfd) -> Self {
+        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), eventfd }
     }
 
     fn push(&self, entry: Return) {
@@ -108,7 +108,7 @@ impl Returns {
         self.any.store(true, Ordering::SeqCst);
         // SeqCst: pairs with the store of `asleep` in `fall_asleep`.
         if self.asleep.load(Ordering::SeqCst) {
-            self.alarm.raise();
+            self.eventfd.signal();
         }
     }
 
@@ -122,7 +122,7 @@ impl Returns {
 
     /// Notes that the port is awake.
     pub fn wake_up(&self) {
-        // Relaxed: a drop that still sees the port asleep raises the alarm once for nothing.
+        // Relaxed: a drop that still sees the port asleep signals the eventfd once for nothing.
         self.asleep.store(false, Ordering::Relaxed);
     }
 

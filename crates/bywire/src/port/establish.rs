@@ -1,6 +1,6 @@
 //! Meeting peers: the handshake over Unix sockets, and which socket is ready.
 //!
-//! The connecting port sends `Hello` with its segment, its page and its bell. The accepting port checks the sender's
+//! The connecting port sends `Hello` with its segment, its page and its doorbell. The accepting port checks the sender's
 //! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections of strangers are
 //! kept in a bounded table.
 
@@ -191,12 +191,12 @@ impl Port {
     /// Says hello, with our segment in `file`.
     fn introduce(&self, socket: &Socket, file: &OwnedFd) -> Result<(), Errno> {
         let hello = Packet::Hello(self.introduction()).to_bytes();
-        socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
+        socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.doorbell.ringing_end()])
     }
 
     /// Ends a pause: connections are accepted again, and introductions that could not be sent are tried again.
     fn resume(&mut self) {
-        self.strangers.timer.silence();
+        self.strangers.timer.drain();
         // The listener is watched already unless this was its pause.
         let _ = self.poller.resume(&self.claim.listener, Tag::Listener.bits());
         for index in self.slots.indices() {
@@ -256,20 +256,20 @@ impl Port {
         }
     }
 
-    /// Waits until a socket, a bell or a process is ready, and deals with it.
+    /// Waits until a socket, a doorbell or a process is ready, and deals with it.
     pub(super) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         // By place: this happens at every wake-up and must not allocate.
         for place in 0..self.poller.wait(timeout)?.len() {
             let Some(bits) = self.poller.ready().get(place) else { break };
             match Tag::from_bits(*bits) {
-                Tag::Alarm => self.returns.alarm.silence(),
-                Tag::Bell => self.bell.silence(),
+                Tag::Wakeup => self.returns.eventfd.drain(),
+                Tag::Doorbell => self.doorbell.drain(),
                 Tag::Timer => self.resume(),
                 // With peers, the next poll looks at what came and what is due.
                 Tag::Udp => self.expect_packets(),
                 Tag::Clock => {
                     if let Some(fabric) = self.fabric.as_deref_mut() {
-                        fabric.silence_timer();
+                        fabric.drain_timer();
                     }
                 }
                 Tag::Node => self.hear_node(),
@@ -301,9 +301,13 @@ impl Port {
                 let peer = self.slots.peer_at(index);
                 peer.is_some_and(|peer| matches!(self.slots.peek(peer), Some(Slot::Connecting(_))))
             }
-            Tag::Alarm | Tag::Bell | Tag::Timer | Tag::Udp | Tag::Node | Tag::Clock | Tag::Stranger(_) => {
-                true
-            }
+            Tag::Wakeup
+            | Tag::Doorbell
+            | Tag::Timer
+            | Tag::Udp
+            | Tag::Node
+            | Tag::Clock
+            | Tag::Stranger(_) => true,
         }
     }
 
@@ -418,7 +422,7 @@ impl Port {
             Err(NoMemory::System(_)) => return self.turn_away(&socket, Refusal::NoResources),
         };
         let welcome = Packet::Welcome(self.introduction()).to_bytes();
-        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
+        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.doorbell.ringing_end()];
         if socket.send(&welcome, &descriptors).is_err() {
             return;
         }
@@ -463,7 +467,7 @@ impl Port {
             outbound,
             inbound: offer.segment,
             page: offer.page,
-            bell: offer.bell,
+            doorbell: offer.doorbell,
             own_geometry: self.options.geometry,
             peer_geometry: theirs.geometry,
             message_bytes_max: self.options.message_bytes_max,
@@ -510,21 +514,21 @@ impl Port {
     }
 }
 
-/// The memory and the bell that came with an introduction.
+/// The memory and the doorbell that came with an introduction.
 struct Offer {
     segment: Shared,
     page: Shared,
-    bell: wake::Ringer,
+    doorbell: wake::Ringer,
 }
 
 impl Offer {
     fn open(theirs: &Introduction, descriptors: Vec<Foreign>) -> Result<Self, Refusal> {
-        let [segment, page, bell]: [Foreign; 3] =
+        let [segment, page, doorbell]: [Foreign; 3] =
             descriptors.try_into().map_err(|_: Vec<Foreign>| Refusal::BadOffer)?;
         Ok(Self {
             segment: map(segment, theirs.geometry.segment_bytes())?,
             page: map(page, DOORBELL_BYTES)?,
-            bell: wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer)?,
+            doorbell: wake::Ringer::accept(doorbell).map_err(|_| Refusal::BadOffer)?,
         })
     }
 }

@@ -150,7 +150,7 @@ impl Port {
     #[inline(always)]
     pub(super) fn stir(&mut self) {
         if self.is_armed {
-            self.returns.alarm.raise();
+            self.returns.eventfd.signal();
         }
     }
 

@@ -383,8 +383,8 @@ impl Fabric {
     }
 
     /// Notes that the timer has ended.
-    pub fn silence_timer(&mut self) {
-        self.timer.silence();
+    pub fn drain_timer(&mut self) {
+        self.timer.drain();
         self.timer_ends_ns = None;
     }
 }

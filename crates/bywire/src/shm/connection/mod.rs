@@ -102,7 +102,7 @@ pub(crate) struct Meeting {
     pub outbound: Shared,
     pub inbound: Shared,
     pub page: Shared,
-    pub bell: wake::Ringer,
+    pub doorbell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
     /// The longest message that this port takes.
@@ -120,12 +120,12 @@ impl Window {
 
 impl Connection {
     pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, socket, process, outbound, inbound, page, bell, .. } = meeting;
+        let Meeting { info, socket, process, outbound, inbound, page, doorbell, .. } = meeting;
         let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
         let integrity = info.integrity;
         let foreign_user = (!is_family(uid)).then_some(uid);
         let ends =
-            Ends { socket, outbound, inbound, page, bell, own_geometry, peer_geometry, integrity, uid };
+            Ends { socket, outbound, inbound, page, doorbell, own_geometry, peer_geometry, integrity, uid };
         Self {
             peer,
             info,
