@@ -42,9 +42,9 @@ impl CheckedPacket {
     /// Takes the valid files out of `files`.
     fn check(packet: Packet, files: &mut Vec<OwnedFd>) -> Option<Self> {
         match (packet.kind, files.as_slice()) {
-            (Kind::Hello, [bell, page]) => {
+            (Kind::Hello, [doorbell, page]) => {
                 let is_well = packet.first == VERSION
-                    && wake::is_eventfd(bell)
+                    && wake::is_eventfd(doorbell)
                     && memory::check(page, PAGE_BYTES).is_ok();
                 let pair = is_well.then(|| std::mem::take(files).try_into().ok()).flatten();
                 pair.map(Self::Hello)

@@ -146,8 +146,8 @@ fn harass(directory: &Path, seed: usize, told: &Receiver<usize>) {
 /// One attack: with too many descriptors, wrong ones, a connection that lingers, or endless questions.
 fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &OwnedFd) {
     let Ok(socket) = Socket::connect(service) else { return };
-    let (bell, (_, page)) =
-        (Eventfd::new().expect("a bell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
+    let (doorbell, (_, page)) =
+        (Eventfd::new().expect("a doorbell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
     let encoded = |kind| Packet { first: VERSION, ..Packet::new(kind, 1) }.encode();
     // Perhaps no service listens: that is what the attack is about.
     let send = |packet: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
@@ -155,9 +155,9 @@ fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &Owne
     };
     match round / 6 % 5 {
         0 => send(&encoded(Kind::Ask), &vec![sender.as_fd(); linger::PACKET_DESCRIPTORS_MAX]),
-        1 => send(&encoded(Kind::Hello), &[bell.as_fd(), sender.as_fd()]),
+        1 => send(&encoded(Kind::Hello), &[doorbell.as_fd(), sender.as_fd()]),
         2 => {
-            send(&encoded(Kind::Hello), &[bell.as_fd(), page.as_fd()]);
+            send(&encoded(Kind::Hello), &[doorbell.as_fd(), page.as_fd()]);
             send(&encoded(Kind::Offer), &[sender.as_fd(), segment.as_fd()]);
         }
         3 => (0..50).for_each(|_| send(&encoded(Kind::Status), &[])),
@@ -200,12 +200,12 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
     let (server, _) = listener.accept().expect("accept");
     // Thousands of addresses in time-wait would slow every program down.
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a reset");
-    let (bell, page) = (Eventfd::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
+    let (doorbell, page) = (Eventfd::new().expect("a doorbell"), ProtocolClient::memory(PAGE_BYTES));
     let began = Instant::now();
     let ends = segments.each_ref().map(|segment| {
         let socket = Socket::connect(service).expect("there is room for one more");
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
+        socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         ProtocolClient { socket, segment: segment.try_clone().expect("a copy") }
     });
     ends[0].offer(1, client.as_fd());

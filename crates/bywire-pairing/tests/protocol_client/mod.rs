@@ -35,9 +35,9 @@ impl ProtocolClient {
     /// Connects to the service at `path` and says hello.
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
-        let (bell, page) = (Eventfd::new().expect("a bell"), Self::memory(PAGE_BYTES));
+        let (doorbell, page) = (Eventfd::new().expect("a doorbell"), Self::memory(PAGE_BYTES));
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        stranger.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
+        stranger.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         stranger
     }
 
@@ -105,7 +105,7 @@ impl ProtocolClient {
         loop {
             let received = self.hear()?;
             match received.0.kind {
-                Kind::Bell => {}
+                Kind::Doorbell => {}
                 Kind::Withdraw => self.say(&Packet::new(Kind::Withdrawn, received.0.token)),
                 _ => return Some(received),
             }
