@@ -241,7 +241,7 @@ typedef struct {
   const char *runtime_directory;
   /* The longest message that this port accepts, in bytes (up to 2^40). */
   uint64_t message_bytes_max;
-  /* Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share this
+  /* Memory that one peer may share with this port to lend from, in bytes. All peers of another user share this
      amount. */
   uint64_t borrow_bytes_max;
   /* The longest time that bw_wait spins before it sleeps. */

@@ -15,7 +15,7 @@ use crate::message::peer::{Peer, Priority};
 pub(crate) const BLOCKS_MAX: u32 = 1024;
 /// The most heaps that one peer may share with us.
 pub(crate) const HEAPS_MAX: usize = 16;
-/// The most heaps that all peers of one foreign user may share with us. Each is a mapping, and a process can have
+/// The most heaps that all peers of another user may share with us. Each is a mapping, and a process can have
 /// about 65,000.
 pub(crate) const HEAPS_OF_USER_MAX: usize = 256;
 /// Bytes per block.

@@ -12,7 +12,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The handle as a number, for foreign interfaces.
+    /// The handle as a number, for interfaces in other languages.
     pub fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }

@@ -24,7 +24,7 @@ use crate::message::error::{ConnectError, DisconnectReason, Refusal};
 use crate::message::event::Event;
 use crate::message::options::Admit;
 use crate::message::peer::{Owner, Peer, PeerInfo};
-use crate::message::share::{ForeignUser, is_foreign_share};
+use crate::message::share::{OtherUser, is_within_share};
 use crate::shm::account::{Kind, NoMemory};
 use crate::shm::connection::{Connection, Meeting, is_family};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
@@ -231,19 +231,19 @@ impl Port {
     }
 
     /// Is there a place for one more peer of this user?
-    pub(super) fn make_room_for(&self, foreign_user: Option<&ForeignUser>) -> Result<(), Refusal> {
+    pub(super) fn make_room_for(&self, other_user: Option<&OtherUser>) -> Result<(), Refusal> {
         self.make_room()?;
-        let Some(user) = foreign_user else { return Ok(()) };
-        let (own, foreign) = self.slots.count_of(user);
-        let is_share = is_foreign_share(self.options.peers_max as usize, own, foreign);
+        let Some(user) = other_user else { return Ok(()) };
+        let (own, all) = self.slots.count_of(user);
+        let is_share = is_within_share(self.options.peers_max as usize, own, all);
         if is_share { Ok(()) } else { Err(Refusal::TooManyPeers) }
     }
 
     /// The segment to write for a peer of this user.
     fn segment(&mut self, user: u32) -> Result<(Shared, OwnedFd), NoMemory> {
         let length_bytes = self.options.geometry.segment_bytes();
-        let foreign_user = (!is_family(user)).then_some(user);
-        self.account.create(Kind::Segment, length_bytes, foreign_user)
+        let other_user = (!is_family(user)).then_some(user);
+        self.account.create(Kind::Segment, length_bytes, other_user)
     }
 
     fn introduction(&self) -> Introduction {
@@ -394,13 +394,13 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let foreign_user = (!is_family(credentials.uid)).then_some(ForeignUser::Local(credentials.uid));
-        let is_foreign = foreign_user.is_some();
+        let other_user = (!is_family(credentials.uid)).then_some(OtherUser::Local(credentials.uid));
+        let is_other_user = other_user.is_some();
         let is_admitted = match self.options.admit {
-            Admit::SameUser => !is_foreign,
+            Admit::SameUser => !is_other_user,
             Admit::Everyone => true,
             Admit::Group(group) => {
-                !is_foreign
+                !is_other_user
                     || credentials.gid == group
                     || socket.groups().is_ok_and(|groups| groups.contains(&group))
             }
@@ -408,7 +408,7 @@ impl Port {
         if !is_admitted {
             return Err(Refusal::NotAdmitted);
         }
-        self.make_room_for(foreign_user.as_ref())?;
+        self.make_room_for(other_user.as_ref())?;
         if !self.directory.is_owner(&hello.port, credentials) {
             return Err(Refusal::Unverified);
         }

@@ -10,7 +10,7 @@ use crate::message::address::Address;
 use crate::message::error::DisconnectReason;
 use crate::message::options::PortOptions;
 use crate::message::peer::{Owner, Peer, PeerInfo};
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::wire::connection::{Connection, Meeting, windows};
 
 /// A peer is active once so many packets have come from it.
@@ -56,8 +56,8 @@ pub(crate) struct Call {
     pub number: u32,
     pub stage: Stage,
     pub since_ns: u64,
-    /// The peer's user, if this end was called and that is a foreign one.
-    pub foreign_user: Option<ForeignUser>,
+    /// The peer's user, if this end was called by another user.
+    pub other_user: Option<OtherUser>,
     /// Is the outcome reported as an event, because no call waits for it?
     pub announce: bool,
     pub is_caller: bool,
@@ -86,7 +86,7 @@ impl Far {
     pub fn new(
         peer: Peer,
         number: u32,
-        foreign_user: Option<ForeignUser>,
+        other_user: Option<OtherUser>,
         (terms, secret): (Terms, Secret),
         port: &PortOptions,
     ) -> Self {
@@ -111,7 +111,7 @@ impl Far {
         };
         let meeting = Meeting {
             info,
-            foreign_user,
+            other_user,
             options,
             message_bytes_max: port.message_bytes_max,
             fragment_bytes: port.geometry.fragment_bytes,

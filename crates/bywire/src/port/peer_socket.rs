@@ -123,8 +123,8 @@ impl Port {
         (block_bytes, blocks): (u64, u32),
         mut files: Vec<Foreign>,
     ) -> Result<(), DisconnectReason> {
-        let foreign_user = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?.foreign_user;
-        let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
+        let other_user = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?.other_user;
+        let of_user = other_user.map(|user| self.slots.borrowed_from(user));
         let connection = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?;
         let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);

@@ -90,7 +90,7 @@ impl Port {
     }
 
     /// Posts memory to receive one long message of this priority. A message takes the smallest buffer that it fits
-    /// into, and of equal ones the last posted. Messages of one fragment need none. Where foreign users are admitted,
+    /// into, and of equal ones the last posted. Messages of one fragment need none. Where other users are admitted,
     /// post several: each of them fills at most one in eight at a time, but always one.
     ///
     /// # Errors

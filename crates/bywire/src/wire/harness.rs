@@ -44,7 +44,7 @@ impl End {
         };
         let meeting = Meeting {
             info,
-            foreign_user: None,
+            other_user: None,
             options,
             message_bytes_max: port.message_bytes_max,
             fragment_bytes: port.geometry.fragment_bytes,

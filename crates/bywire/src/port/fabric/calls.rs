@@ -12,7 +12,7 @@ use crate::message::address::Address;
 use crate::message::error::{ConnectError, DisconnectReason, NoFabric, OpenError, Refusal};
 use crate::message::options::{Admit, Reach};
 use crate::message::peer::Peer;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::port::Port;
 use crate::port::far::{Call, Far, Stage, address_of};
 use crate::port::slots::Slot;
@@ -146,7 +146,7 @@ impl Port {
             number: 0,
             stage: Stage::Held,
             since_ns: now_ns(),
-            foreign_user: None,
+            other_user: None,
             announce,
             is_caller: true,
         };
@@ -283,10 +283,10 @@ impl Port {
     /// Accepts or declines a port of another machine.
     fn consider(&mut self, offer: u32, identity: &Identity, theirs: Introduction) {
         let request = match self.admit_far(identity, theirs) {
-            Ok((address, foreign_user)) => {
+            Ok((address, other_user)) => {
                 let (announce, is_caller, stage) = (true, false, Stage::Accepted(offer));
                 let since_ns = now_ns();
-                let call = Call { address, number: 0, stage, since_ns, foreign_user, announce, is_caller };
+                let call = Call { address, number: 0, stage, since_ns, other_user, announce, is_caller };
                 let peer = self.insert_call(call);
                 let number = match self.slots.state_at(peer.index) {
                     Some(Slot::Calling(call)) => call.number,
@@ -309,7 +309,7 @@ impl Port {
         &self,
         identity: &Identity,
         theirs: Introduction,
-    ) -> Result<(Address, Option<ForeignUser>), service::Refusal> {
+    ) -> Result<(Address, Option<OtherUser>), service::Refusal> {
         let Some(fabric) = self.fabric.as_deref() else { return Err(service::Refusal::NotAdmitted) };
         let address = address_of(identity).ok_or(service::Refusal::NotAdmitted)?;
         let is_admitted = match self.options.admit {
@@ -326,9 +326,9 @@ impl Port {
         if self.resources.is_full() || theirs.windows.contains(&0) {
             return Err(service::Refusal::NoResources);
         }
-        let foreign_user = fabric.foreign_user(identity);
-        let room = self.make_room_for(foreign_user.as_ref());
-        room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, foreign_user))
+        let other_user = fabric.other_user(identity);
+        let room = self.make_room_for(other_user.as_ref());
+        room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, other_user))
     }
 
     /// Both nodes agree. The first packet leaves at once, so that firewalls open.
@@ -355,8 +355,8 @@ impl Port {
         }
         let now_ns = now_ns();
         let number = call.number;
-        let foreign_user = self.fabric.as_deref().and_then(|fabric| fabric.foreign_user(&terms.peer));
-        let far = Far::new(peer, number, foreign_user, (terms, secret), &self.options);
+        let other_user = self.fabric.as_deref().and_then(|fabric| fabric.other_user(&terms.peer));
+        let far = Far::new(peer, number, other_user, (terms, secret), &self.options);
         let since_ns = now_ns;
         if let Some(Slot::Calling(call)) = self.slots.state_at(index) {
             call.stage = Stage::Proving { far: Box::new(far), since_ns };
@@ -409,10 +409,10 @@ impl Port {
 
 impl Fabric {
     /// The user of a port of another machine, unless it is ours or root by name.
-    fn foreign_user(&self, identity: &Identity) -> Option<ForeignUser> {
+    fn other_user(&self, identity: &Identity) -> Option<OtherUser> {
         let Identity { node, user, .. } = identity;
         let is_family = self.names.is_family(user);
-        (!is_family).then(|| ForeignUser::Far { node: node.as_str().into(), user: user.as_str().into() })
+        (!is_family).then(|| OtherUser::Far { node: node.as_str().into(), user: user.as_str().into() })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::message::error::{DisconnectReason, SendError};
 use crate::message::event::{Event, Message};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::is_foreign_share;
+use crate::message::share::is_within_share;
 use crate::message::transfers::{Short, Step};
 use crate::port::Port;
 use crate::port::far::Far;
@@ -157,14 +157,14 @@ impl Port {
     pub(super) fn open_window(&mut self, index: u32) {
         let total = self.options.large_window_peers_max as usize;
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        let user = far.wire.transfers.foreign_user().cloned();
-        let (own, foreign) = user.as_ref().map_or((0, 0), |user| {
+        let user = far.wire.transfers.other_user().cloned();
+        let (own, all) = user.as_ref().map_or((0, 0), |user| {
             let has_one = |far: &&Far| far.wire.has_large_window();
-            let of = |far: &Far| far.wire.transfers.foreign_user().cloned();
-            let foreign: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
-            (foreign.iter().filter(|other| *other == user).count(), foreign.len())
+            let of = |far: &Far| far.wire.transfers.other_user().cloned();
+            let all: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
+            (all.iter().filter(|other| *other == user).count(), all.len())
         });
-        let is_granted = user.is_none() || is_foreign_share(total, own, foreign);
+        let is_granted = user.is_none() || is_within_share(total, own, all);
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         far.is_window_refused = !is_granted;
         if is_granted {

@@ -393,7 +393,7 @@ fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
         number,
         stage: Stage::Proving { far, since_ns: now_ns },
         since_ns: now_ns,
-        foreign_user: None,
+        other_user: None,
         announce: true,
         is_caller: true,
     };

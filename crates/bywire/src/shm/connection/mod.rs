@@ -20,7 +20,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::lend::{LenderHeap, Returns};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::message::transfers::Transfers;
 use crate::shm::handshake::Packet;
 use crate::shm::lanes::{Ends, Lanes, lane_of};
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     /// Becomes readable when the peer's process ends. `None` where the kernel could not provide it.
     pub process: Option<OwnedFd>,
     /// The peer's user, unless it is ours or root.
-    pub foreign_user: Option<u32>,
+    pub other_user: Option<u32>,
     pub transfers: Transfers,
     lanes: Lanes,
     /// The fragment at the head of each lane, if its copying has paused.
@@ -123,15 +123,15 @@ impl Connection {
         let Meeting { info, socket, process, outbound, inbound, page, doorbell, .. } = meeting;
         let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
         let integrity = info.integrity;
-        let foreign_user = (!is_family(uid)).then_some(uid);
+        let other_user = (!is_family(uid)).then_some(uid);
         let ends =
             Ends { socket, outbound, inbound, page, doorbell, own_geometry, peer_geometry, integrity, uid };
         Self {
             peer,
             info,
             process,
-            foreign_user,
-            transfers: Transfers::new(peer, foreign_user.map(ForeignUser::Local)),
+            other_user,
+            transfers: Transfers::new(peer, other_user.map(OtherUser::Local)),
             lanes: Lanes::new(ends),
             paused: [None, None],
             is_put_aside: [false; 2],
