@@ -660,7 +660,7 @@ fn an_entry_planted_by_another_user_is_refused() {
             let opened = Port::open(PortOptions { name: Some(name("victim")), ..place.options() });
             let is_refused = matches!(
                 opened,
-                Err(OpenError::Foreign(..) | OpenError::InUse(_) | OpenError::RuntimeDirectory { .. })
+                Err(OpenError::OtherUser(..) | OpenError::InUse(_) | OpenError::RuntimeDirectory { .. })
             );
             assert!(is_refused, "{what}: {opened:?}");
             // A port without a name opens. Behind the planted entry no port is found.

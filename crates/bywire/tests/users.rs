@@ -271,9 +271,9 @@ fn ports_admit_the_users_that_their_owner_names() {
         alice.kill();
         let taken = ask(&mut bob, "open own");
         let name = PortName::Name("theirs".to_owned());
-        let foreign = OpenError::Foreign(name.clone(), place.path().join("theirs.port"));
+        let expected = OpenError::OtherUser(name.clone(), place.path().join("theirs.port"));
         assert!(
-            [format!("Some({foreign:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
+            [format!("Some({expected:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
             "{taken}"
         );
     }

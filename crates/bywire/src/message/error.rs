@@ -34,7 +34,7 @@ pub enum OpenError {
     InUse(PortName),
     /// A dead socket of another user stands in the way.
     #[error("port {0} was left behind by another user: that user or root must remove {1}")]
-    Foreign(PortName, PathBuf),
+    OtherUser(PortName, PathBuf),
     /// The options contradict a limit.
     #[error("{0}")]
     BadOption(String),
