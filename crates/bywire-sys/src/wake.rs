@@ -13,7 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::deferred::Foreign;
+use crate::deferred::ReceivedFd;
 
 /// The owner's end.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Ringer {
     ///
     /// # Errors
     /// [`Errno::INVAL`] if it is not the end of a pipe.
-    pub fn accept(writer: Foreign) -> Result<Self, Errno> {
+    pub fn accept(writer: ReceivedFd) -> Result<Self, Errno> {
         // No file system of the peer can delay fcntl. The close of a pipe does not wait.
         match rustix::pipe::fcntl_getpipe_size(&writer) {
             Ok(_) => Ok(Self { writer: writer.into_inner() }),
@@ -174,8 +174,8 @@ fn ring(writer: &OwnedFd) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn sent(file: OwnedFd) -> Foreign {
-        Foreign::new(file, &crate::close_account::Account::of(0))
+    fn sent(file: OwnedFd) -> ReceivedFd {
+        ReceivedFd::new(file, &crate::close_account::Account::of(0))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_ring::stream::SEGMENT_BYTES;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::Mapping;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
@@ -72,7 +72,7 @@ impl ProtocolClient {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer).expect("a packet") {
             Received::Packet(length, descriptors) => {
-                let descriptors = descriptors.into_iter().map(Foreign::into_inner).collect();
+                let descriptors = descriptors.into_iter().map(ReceivedFd::into_inner).collect();
                 Ok(Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors)))
             }
             Received::Nothing => Ok(None),

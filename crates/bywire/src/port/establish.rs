@@ -11,7 +11,7 @@ use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::credentials::Credentials;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{limits, wake};
@@ -491,7 +491,7 @@ impl Port {
         &mut self,
         peer: Peer,
         theirs: Introduction,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ReceivedFd>,
     ) -> Result<(), DisconnectReason> {
         let offer = Offer::open(&theirs, descriptors).map_err(DisconnectReason::Refused)?;
         let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
@@ -522,9 +522,9 @@ struct Offer {
 }
 
 impl Offer {
-    fn open(theirs: &Introduction, descriptors: Vec<Foreign>) -> Result<Self, Refusal> {
-        let [segment, page, doorbell]: [Foreign; 3] =
-            descriptors.try_into().map_err(|_: Vec<Foreign>| Refusal::BadOffer)?;
+    fn open(theirs: &Introduction, descriptors: Vec<ReceivedFd>) -> Result<Self, Refusal> {
+        let [segment, page, doorbell]: [ReceivedFd; 3] =
+            descriptors.try_into().map_err(|_: Vec<ReceivedFd>| Refusal::BadOffer)?;
         Ok(Self {
             segment: map(segment, theirs.geometry.segment_bytes())?,
             page: map(page, DOORBELL_BYTES)?,
@@ -534,7 +534,7 @@ impl Offer {
 }
 
 /// Maps memory that another process made, if it is sealed and has this length.
-pub(super) fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
+pub(super) fn map(file: ReceivedFd, length_bytes: usize) -> Result<Shared, Refusal> {
     let mapped = Mapping::accept(&file, length_bytes).map(Shared::new).map_err(|error| match error {
         OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
         _ => Refusal::BadOffer,

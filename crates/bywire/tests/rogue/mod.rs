@@ -15,7 +15,7 @@ use bywire_ring::geometry::{LANES, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
 use bywire_ring::memory::{Memory, Shared};
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
@@ -232,7 +232,7 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
     loop {
         match socket.receive(&mut bytes) {
             Ok(Received::Packet(length, files)) => {
-                let files = files.into_iter().map(Foreign::into_inner).collect();
+                let files = files.into_iter().map(ReceivedFd::into_inner).collect();
                 return Some((Packet::parse(&bytes[..length]).expect("our version"), files));
             }
             Ok(Received::Nothing) => {
