@@ -172,7 +172,7 @@ pub fn ask() -> Result<Option<Vec<Entry>>> {
     match ask::status(None) {
         Ok(entries) => Ok(Some(entries)),
         // The service of another user, or there is no directory for one.
-        Err(ask::AskError::Absent | ask::AskError::Foreign(_) | ask::AskError::Runtime(_)) => Ok(None),
+        Err(ask::AskError::Absent | ask::AskError::OtherUser(_) | ask::AskError::Runtime(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

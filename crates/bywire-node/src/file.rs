@@ -24,7 +24,7 @@ pub enum FileError {
     Exists(PathBuf),
     /// Others can write it.
     #[error("{} can be written by others: chmod go-w it, and give it to root or to who runs this", .0.display())]
-    Foreign(PathBuf),
+    WritableByOthers(PathBuf),
     /// Others can read a secret.
     #[error("{} can be read by others: chmod 600 it, and give it to root or to who runs this", .0.display())]
     Exposed(PathBuf),
@@ -38,7 +38,7 @@ pub enum FileError {
 /// # Errors
 /// [`FileError`].
 pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
-    read(path, bytes_max, 0o022, FileError::Foreign)
+    read(path, bytes_max, 0o022, FileError::WritableByOthers)
 }
 
 /// Reads a file that only root and this user can have read.
