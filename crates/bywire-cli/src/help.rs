@@ -1,7 +1,7 @@
 //! The help of `bywire measure`: examples first, then levels. The help of one level has its tests, links and options.
 
 use anyhow::Result;
-use bywire_measure::options::{OPTIONS, means_something};
+use bywire_measure::options::{OPTIONS, applies_to};
 use bywire_measure::registry::{self, HelpRow};
 use clap::Command;
 
@@ -59,7 +59,7 @@ fn of_level(command: Command, level: &registry::Row) -> String {
         after += &format!("\nLinks:\n{}", table(&level.links));
     }
     let mut meant: Vec<&str> =
-        OPTIONS.iter().filter(|row| means_something(row, level)).map(|row| row.name).collect();
+        OPTIONS.iter().filter(|row| applies_to(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
     meant.extend(["tcp", "udp"].contains(&name).then_some("key"));
     rendered(command, &after, |option| meant.contains(&option))

@@ -100,10 +100,14 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "msg", "hotspot", "--connections", "9", "--spin"], "9 ends that poll would take turns"),
         (&["measure", "memory", "lag"], "choose one of cacheline"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
-        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
+        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle does not apply"),
         (
             &["measure", "msg", "latency", "--mtu", "9000"],
-            "--mtu means nothing for msg latency: leave it out, or take --link udp",
+            "--mtu does not apply to msg latency: leave it out, or use --link udp",
+        ),
+        (
+            &["measure", "tcp", "latency", "--connections", "2"],
+            "--connections does not apply to tcp latency: leave it out, or measure tcp streams or hotspot or fanin",
         ),
         (&["bench", "qick"], "unknown preset `qick` (did you mean `quick`?)"),
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),
