@@ -332,7 +332,7 @@ fn received_back(printed: &str) -> Result<f64> {
 pub fn half_rtt_ns(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
     let (_, figure) = line.context("sockperf prints no median")?;
-    let us: f64 = figure.trim().parse().context("sockperf's median is no number")?;
+    let us: f64 = figure.trim().parse().context("sockperf's median is not a number")?;
     ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
     Ok(1e3 * us)
 }

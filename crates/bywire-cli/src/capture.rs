@@ -47,7 +47,7 @@ pub struct CaptureArgs {
 
 fn count(text: &str) -> Result<u64> {
     let count = text.parse::<u64>().ok().filter(|&count| count > 0);
-    count.with_context(|| format!("{text:?} is no number of frames: give 1 or more"))
+    count.with_context(|| format!("{text:?} is not a number of frames: give 1 or more"))
 }
 
 impl CaptureArgs {

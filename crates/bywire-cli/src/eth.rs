@@ -135,7 +135,7 @@ impl EthArgs {
 fn address(text: &str) -> Result<std::net::SocketAddr> {
     text.parse::<std::net::SocketAddr>()
         .ok()
-        .with_context(|| format!("{text:?} is no address to listen on: write it like 127.0.0.1:9477"))
+        .with_context(|| format!("{text:?} is not an address to listen on: write it like 127.0.0.1:9477"))
 }
 
 impl UpArgs {

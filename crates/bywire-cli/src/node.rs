@@ -118,7 +118,7 @@ impl InitArgs {
         }
         let parsed = |text: &String| {
             text.parse::<ServiceAddress>().map_err(|_| {
-                Misuse(format!("`{text}` is no address: give --address HOST or --address HOST:PORT"))
+                Misuse(format!("`{text}` is not an address: give --address HOST or --address HOST:PORT"))
             })
         };
         let addresses = addresses.iter().map(parsed).collect::<Result<_, _>>()?;

@@ -40,11 +40,11 @@ impl ServeArgs {
         })
     }
 
-    /// What is no address, or none of this machine's, is misuse; a port that is taken is not.
+    /// Text that is not an address, or an address of another machine, is misuse. A port that is in use is not.
     fn bind(&self) -> Result<TcpListener> {
         let asked = &self.listen;
         let addresses: Vec<SocketAddr> = asked.to_socket_addrs().map(Iterator::collect).map_err(|error| {
-            Misuse(format!("`{asked}` is no address to listen on ({error}): give --listen ADDRESS:PORT, like 0.0.0.0:7247"))
+            Misuse(format!("`{asked}` is not an address to listen on ({error}): give --listen ADDRESS:PORT, like 0.0.0.0:7247"))
         })?;
         let refused = format!("cannot listen on {asked}: choose another address or port by --listen");
         TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {

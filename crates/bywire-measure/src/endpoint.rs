@@ -178,7 +178,7 @@ impl Mark {
     #[inline]
     pub fn from_byte(byte: u8) -> Result<Self> {
         if byte >> Self::TAG_BITS > Kind::Finished as u8 {
-            bail!("payload corrupted: a message begins with {byte:#04x}, which is no mark");
+            bail!("payload corrupted: a message begins with {byte:#04x}, which is not a mark");
         }
         Ok(Self(byte.into()))
     }

@@ -223,7 +223,7 @@ impl Setting for Option<(u32, u32)> {
     fn read(&mut self, text: &str) -> Result<()> {
         let pair = text.split_once(',');
         let pair = pair.and_then(|(one, other)| Some((one.trim().parse().ok()?, other.trim().parse().ok()?)));
-        *self = Some(pair.ok_or_else(|| anyhow!("`{text}` is no pair of cores: write it like 0,1"))?);
+        *self = Some(pair.ok_or_else(|| anyhow!("`{text}` is not a pair of cores: write it like 0,1"))?);
         Ok(())
     }
 }

@@ -81,7 +81,9 @@ impl Host {
             let known = port.parse::<u16>().is_ok_and(|port| port > 0);
             ensure!(
                 known,
-                Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535"))
+                Misuse(format!(
+                    "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
+                ))
             );
         }
         let with_port = port.is_some();

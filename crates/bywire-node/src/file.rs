@@ -29,7 +29,7 @@ pub enum FileError {
     #[error("{} can be read by others: chmod 600 it, and give it to root or to who runs this", .0.display())]
     Exposed(PathBuf),
     /// It is not a regular file, or is too long.
-    #[error("{path} is no file of at most {1} bytes", path = .0.display())]
+    #[error("{path} is not a regular file of at most {1} bytes", path = .0.display())]
     TooLong(PathBuf, u64),
 }
 

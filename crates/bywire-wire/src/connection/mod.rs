@@ -83,7 +83,7 @@ pub enum Receipt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A packet has bytes that are not a frame, more than [`FRAMES_MAX`] frames, or two acknowledgements.
-    #[error("a packet holds what is no frame, or too many frames")]
+    #[error("a packet contains bytes that are not a frame, or too many frames")]
     Malformed,
     /// The peer sends beyond its credit.
     #[error("the peer sends beyond its credit")]
