@@ -224,10 +224,10 @@ impl bw_error_t {
             }
             BW_ERROR_NO_FABRIC => c"only this machine can be reached: `bywire up` starts its node",
             BW_ERROR_UNREACHABLE => {
-                c"the other machine's node does not answer: is the machine up, and does `bywire up` run there?"
+                c"the other machine's node does not answer: check that the machine is up, and that `bywire up` runs there"
             }
             BW_ERROR_BLOCKED => {
-                c"no packet passes between the two ports: let UDP pass the firewalls between both machines"
+                c"no packet passes between the two ports: let UDP through the firewalls between the machines"
             }
             BW_ERROR_REFUSED_VERSION => c"the other end speaks another version: use the same library on both",
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
@@ -243,13 +243,13 @@ impl bw_error_t {
             BW_ERROR_FULL => {
                 c"no room towards that peer now: poll or wait until there is room, then try again"
             }
-            BW_ERROR_NO_TOKEN => c"all send tokens of this priority are out: poll until one comes back",
-            BW_ERROR_TOO_LONG => c"longer than the target takes, or than this call carries",
+            BW_ERROR_NO_TOKEN => c"all send tokens of this priority are in use: poll until one comes back",
+            BW_ERROR_TOO_LONG => c"the message is longer than the target accepts, or than this call carries",
             BW_ERROR_NO_PEER => c"no such peer: use a handle that a connection gave",
             BW_ERROR_CONNECTING => c"still connecting: poll until the peer has answered",
             BW_ERROR_DROPPED => c"the datagram was dropped for want of room",
             BW_ERROR_NO_RECEIVE_TOKEN => {
-                c"all receive tokens of this priority are out: poll until a message takes a buffer"
+                c"all receive tokens of this priority are in use: poll until a message takes a buffer"
             }
             BW_ERROR_DISCONNECTED_CLOSED => c"the peer closed its port: connect again when it is back",
             BW_ERROR_DISCONNECTED_DIED => c"the peer's process ended: connect again when it is back",
@@ -259,12 +259,12 @@ impl bw_error_t {
             }
             BW_ERROR_DISCONNECTED_HERE => c"the connection was ended on this side: connect again",
             BW_ERROR_DISCONNECTED_UNREACHABLE => {
-                c"the peer's machine has not answered for long: is it up, and is the network?"
+                c"the peer's machine no longer answers: check that it is up, and the network between"
             }
             BW_ERROR_DISCONNECTED_REMOVED => c"the peer's node was removed from the fabric",
             BW_ERROR_BAD_KEY => c"the key is unknown there or has been revoked: ask for a new one",
             BW_ERROR_NO_RIGHT => c"the region does not grant this right: its owner must register it with it",
-            BW_ERROR_OUT_OF_RANGE => c"the range leaves the region: check offset and length",
+            BW_ERROR_OUT_OF_RANGE => c"the range exceeds the region: check offset and length",
             BW_ERROR_NO_BLOCK => c"every block of the heap is lent: poll until one comes back",
             BW_ERROR_OTHER_PEER => {
                 c"the block is not from a heap shared with this peer: use that peer's heap"

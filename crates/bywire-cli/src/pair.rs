@@ -68,7 +68,7 @@ struct Settings {
 enum SettingsError {
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    #[error("{0} can be written by others: chmod go-w, and give it to root or to who runs this")]
+    #[error("{0} can be written by others: run `chmod go-w` on it, and make root or this user its owner")]
     WritableByOthers(PathBuf),
     #[error("{0}, line {1}: {2}")]
     Syntax(PathBuf, usize, String),

@@ -251,6 +251,8 @@ fn the_help_of_measure_lists_levels_and_that_of_a_level_lists_tests_links_and_de
     for row in OPTIONS.iter().filter(|row| row.is_listed) {
         assert!(told.contains(&format!("--{}", row.name)), "no level tells of --{}", row.name);
     }
+    let (msg, _) = help(&["msg"]);
+    assert!(msg.contains("--key") && msg.contains("bywire measure msg latency --link udp"), "{msg}");
     let (memory, _) = help(&["memory"]);
     assert!(memory.contains("--both-cores") && !memory.contains("--mtu"), "{memory}");
     for (asked, default) in [

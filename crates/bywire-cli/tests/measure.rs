@@ -509,7 +509,7 @@ fn a_client_cannot_forge_lines_in_the_servers_log() {
     fs::write(&key, "sixteen letters or more").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let hostile = "\u{1b}[2J\n10.0.0.1:7: tcp stream 1 bytes";
-    for (key, due) in [(None, "its version is \\u{1b}[2J\\n"), (key.to_str(), "it came without a key")] {
+    for (key, due) in [(None, "its version is \\u{1b}[2J\\n"), (key.to_str(), "a key is required")] {
         let (mut server, address) = serve(&key.map_or_else(Vec::new, |key| vec!["--key", key]));
         let mut connection = Raw::open(&address);
         connection.hear();

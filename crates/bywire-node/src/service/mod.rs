@@ -79,23 +79,23 @@ pub enum ServiceError {
     #[error(transparent)]
     Runtime(OpenError),
     /// Another service is running.
-    #[error("a service runs already and serves {}: end it first, or name another runtime directory by BYWIRE_RUNTIME_DIR", .0.display())]
+    #[error("a service runs already and serves {}: stop it first, or set BYWIRE_RUNTIME_DIR to another directory", .0.display())]
     Running(PathBuf),
     /// Something else has the place of the socket.
     #[error(
-        "{} is in the place of the service's socket and is none: remove it, as root if another user has made it", .0.display()
+        "{} is not a socket and has the name of the service's socket: remove it, as root if it belongs to another user", .0.display()
     )]
     Obstructed(PathBuf),
     /// Another program has the UDP port.
     #[error(
-        "another program has UDP port {0}: end it, or choose another port by --port, and in the addresses of this node"
+        "another program has UDP port {0}: stop it, or choose another port by --port and in this node's addresses in fabric.toml"
     )]
     PortTaken(u16),
     /// The UDP socket.
     #[error("cannot use UDP port {0}: {1}")]
     Udp(u16, Errno),
     /// The kernel refused a resource that the service itself needs.
-    #[error("cannot go on: {0}")]
+    #[error("the service cannot continue: {0}")]
     System(#[from] std::io::Error),
 }
 
