@@ -1,7 +1,7 @@
 //! The least that messages between two machines cost: the same packets and system calls, and nothing of a protocol.
 //!
 //! Two processes run in two namespaces on a veth pair, with connected sockets that poll. Packets are sealed by AES-256-GCM
-//! or bare. Long messages leave in batches that the kernel cuts, and their payload is written, copied once into the batch
+//! or bare. Long messages leave in batches that the kernel segments, and their payload is written, copied once into the batch
 //! and once out of it, and read.
 
 use std::net::{IpAddr, SocketAddr};
@@ -296,7 +296,7 @@ pub fn play(words: &[String]) -> Result<()> {
          net.core.rmem_max",
         4 * WINDOW_BYTES
     );
-    socket.join_received();
+    socket.enable_gro();
     socket.connect(peer.parse()?)?;
     let protection = Protection::new(sealed == "sealed")?;
     let known = What::ALL.into_iter().find(|known| known.word() == what);

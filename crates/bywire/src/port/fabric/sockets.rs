@@ -179,7 +179,7 @@ impl Sockets {
 /// Smaller buffers than wanted hold less, and `bywire status` reports that.
 fn prepare(socket: &UdpSocket) {
     let _ = socket.request_buffers(BUFFER_BYTES);
-    socket.join_received();
+    socket.enable_gro();
 }
 
 #[cfg(test)]
