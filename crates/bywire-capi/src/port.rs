@@ -372,7 +372,7 @@ fn describe(known: &PeerInfo) -> bw_peer_info_t {
         user: [0; 264],
     };
     write_text(&mut info.address, &known.address.to_string());
-    if let Owner::Far { user } = &known.owner {
+    if let Owner::Remote { user } = &known.owner {
         write_text(&mut info.user, user);
     }
     info

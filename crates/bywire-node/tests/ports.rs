@@ -66,7 +66,7 @@ fn serve(mut port: Port) {
     let info = port.peer_info(peer).expect("connected").clone();
     assert_eq!(info.address, "a/asking".parse::<Address>().expect("an address"));
     let user = bywire_sys::names::user_name(bywire_sys::process::user()).expect("a name");
-    assert_eq!(info.owner, Owner::Far { user });
+    assert_eq!(info.owner, Owner::Remote { user });
     let key = port.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
     port.send(peer, Priority::High, &key.0.to_le_bytes()).expect("room");
     port.post_receive(Priority::Low, vec![0; 4 << 20]).expect("token");

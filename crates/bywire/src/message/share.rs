@@ -9,7 +9,7 @@ pub(crate) enum OtherUser {
     /// A user of this machine, by number.
     Local(u32),
     /// A user of another machine, by the names of both. Numbers of two machines mean nothing to each other.
-    Far { node: Arc<str>, user: Arc<str> },
+    Remote { node: Arc<str>, user: Arc<str> },
 }
 
 /// Each of the other users may have one part in this many of a port's resources: places for peers, posted buffers, bulk

@@ -26,7 +26,7 @@ use crate::message::options::Admit;
 use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::{OtherUser, is_within_share};
 use crate::shm::account::{Kind, NoMemory};
-use crate::shm::connection::{Connection, Meeting, is_family};
+use crate::shm::connection::{Connection, Meeting, is_own_or_root};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
 /// The most connections that have not introduced themselves. The oldest one makes room for the next.
@@ -242,7 +242,7 @@ impl Port {
     /// The segment to write for a peer of this user.
     fn segment(&mut self, user: u32) -> Result<(Shared, OwnedFd), NoMemory> {
         let length_bytes = self.options.geometry.segment_bytes();
-        let other_user = (!is_family(user)).then_some(user);
+        let other_user = (!is_own_or_root(user)).then_some(user);
         self.account.create(Kind::Segment, length_bytes, other_user)
     }
 
@@ -394,7 +394,7 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let other_user = (!is_family(credentials.uid)).then_some(OtherUser::Local(credentials.uid));
+        let other_user = (!is_own_or_root(credentials.uid)).then_some(OtherUser::Local(credentials.uid));
         let is_other_user = other_user.is_some();
         let is_admitted = match self.options.admit {
             Admit::SameUser => !is_other_user,

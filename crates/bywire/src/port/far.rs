@@ -93,7 +93,7 @@ impl Far {
         let introduction = terms.introduction;
         let info = PeerInfo {
             address: address_of(&terms.peer).unwrap_or_else(|| Address::local(0)),
-            owner: Owner::Far { user: terms.peer.user.clone() },
+            owner: Owner::Remote { user: terms.peer.user.clone() },
             incarnation: terms.peer.incarnation,
             message_bytes_max: introduction.message_bytes_max,
             // Every packet is checked, from copy to copy.

@@ -37,7 +37,7 @@ impl End {
     pub fn new(options: Options, port: &PortOptions, peer_message_bytes_max: u64) -> Self {
         let info = PeerInfo {
             address: Address { node: "other".to_owned(), port: PortName::Number(1) },
-            owner: Owner::Far { user: "other".to_owned() },
+            owner: Owner::Remote { user: "other".to_owned() },
             incarnation: 1,
             message_bytes_max: peer_message_bytes_max,
             integrity: true,

@@ -24,7 +24,7 @@ const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
 /// How long a port that connects waits for its turn at a node that has many callers.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
 /// If a connect is given up after this time without a packet, its error says that the network blocks packets.
@@ -139,7 +139,7 @@ impl Port {
         // A program may connect again and again without polling: here it learns that its node has gone.
         self.hear_node();
         if self.fabric.as_deref().is_some_and(|fabric| fabric.service.socket().is_none()) {
-            self.join_node(CONNECT_PATIENCE).map_err(ConnectError::NoFabric)?;
+            self.join_node(NODE_TIMEOUT).map_err(ConnectError::NoFabric)?;
         }
         let call = Call {
             address: address.clone(),
@@ -313,10 +313,10 @@ impl Port {
         let Some(fabric) = self.fabric.as_deref() else { return Err(service::Refusal::NotAdmitted) };
         let address = address_of(identity).ok_or(service::Refusal::NotAdmitted)?;
         let is_admitted = match self.options.admit {
-            Admit::SameUser => fabric.names.is_family(&identity.user),
+            Admit::SameUser => fabric.names.is_own_or_root(&identity.user),
             Admit::Everyone => true,
             Admit::Group(_) => {
-                fabric.names.is_family(&identity.user) || fabric.names.is_in_group(&identity.groups)
+                fabric.names.is_own_or_root(&identity.user) || fabric.names.is_in_group(&identity.groups)
             }
         };
         if !is_admitted || self.options.reach != Reach::Fabric {
@@ -411,8 +411,8 @@ impl Fabric {
     /// The user of a port of another machine, unless it is ours or root by name.
     fn other_user(&self, identity: &Identity) -> Option<OtherUser> {
         let Identity { node, user, .. } = identity;
-        let is_family = self.names.is_family(user);
-        (!is_family).then(|| OtherUser::Far { node: node.as_str().into(), user: user.as_str().into() })
+        let is_other = !self.names.is_own_or_root(user);
+        is_other.then(|| OtherUser::Remote { node: node.as_str().into(), user: user.as_str().into() })
     }
 }
 

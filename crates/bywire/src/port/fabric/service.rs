@@ -17,7 +17,7 @@ use zeroize::Zeroize;
 
 use crate::message::address::PortName;
 use crate::message::error::NoFabric;
-use crate::shm::connection::is_family;
+use crate::shm::connection::is_own_or_root;
 use crate::shm::runtime::RuntimeDirectory;
 
 /// The first and the longest pause before a lost node is tried again.
@@ -95,7 +95,7 @@ impl Service {
             _ => NoFabric::NotRunning,
         })?;
         // As attested by the kernel, because the listening process vouches for the identity of all others.
-        if !socket.credentials().is_ok_and(|node| is_family(node.uid)) {
+        if !socket.credentials().is_ok_and(|node| is_own_or_root(node.uid)) {
             return Err(NoFabric::OtherUser);
         }
         let Registration { port, incarnation, is_reachable, kept, udp } = registration;

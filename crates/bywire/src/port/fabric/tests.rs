@@ -44,15 +44,15 @@ fn register(fixture: &mut Fixture) -> Socket {
 #[test]
 fn users_are_admitted_by_name_and_not_by_number() {
     let names = Names { user: Some("ann".to_owned()), group: Some("render".to_owned()) };
-    assert!(names.is_family("ann") && names.is_family("root"));
-    assert!(!names.is_family("bob") && !names.is_family("") && !names.is_family("0"));
+    assert!(names.is_own_or_root("ann") && names.is_own_or_root("root"));
+    assert!(!names.is_own_or_root("bob") && !names.is_own_or_root("") && !names.is_own_or_root("0"));
     let of = |groups: &[&str]| names.is_in_group(&groups.iter().map(|&name| name.into()).collect::<Vec<_>>());
     assert!(of(&["users", "render"]) && !of(&["users"]) && !of(&[]));
     // A user whose number has a name on neither machine is nobody's user elsewhere.
     let nameless = Names { user: Some("1000".to_owned()), group: Some("100".to_owned()) };
-    assert!(!nameless.is_family("1000") && !nameless.is_in_group(&["100".to_owned()]));
+    assert!(!nameless.is_own_or_root("1000") && !nameless.is_in_group(&["100".to_owned()]));
     assert!(is_name("ann") && !is_name("1000"));
-    assert!(!Names::default().is_family("ann") && Names::default().is_family("root"));
+    assert!(!Names::default().is_own_or_root("ann") && Names::default().is_own_or_root("root"));
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Connection {
         let Meeting { info, socket, process, outbound, inbound, page, doorbell, .. } = meeting;
         let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
         let integrity = info.integrity;
-        let other_user = (!is_family(uid)).then_some(uid);
+        let other_user = (!is_own_or_root(uid)).then_some(uid);
         let ends =
             Ends { socket, outbound, inbound, page, doorbell, own_geometry, peer_geometry, integrity, uid };
         Self {
@@ -208,6 +208,6 @@ impl Connection {
 }
 
 /// Is a user ours, or root, which could do anything to us?
-pub(crate) fn is_family(uid: u32) -> bool {
+pub(crate) fn is_own_or_root(uid: u32) -> bool {
     uid == bywire_sys::process::user() || uid == 0
 }
