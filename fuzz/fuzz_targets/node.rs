@@ -2,7 +2,7 @@
 //! connection of an honest port ends or is told of to anybody else, and everything that is said fits into a packet.
 #![no_main]
 
-use bywire_node::broker::{Action, Broker, Own, Port, PortId};
+use bywire_node::broker::{Action, Broker, Port, PortId, ThisNode};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Introduction, Notice, Refusal, Request, from_bytes, to_bytes};
@@ -48,8 +48,8 @@ fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
 }
 
-fn own() -> Own {
-    Own { name: "a".to_owned(), key: OWN, security: Security::Aes256Gcm }
+fn own() -> ThisNode {
+    ThisNode { name: "a".to_owned(), key: OWN, security: Security::Aes256Gcm }
 }
 
 fn end(port: &str) -> EndName {

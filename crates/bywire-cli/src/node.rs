@@ -8,7 +8,7 @@ use bywire_measure::exit_status::{Misuse, complain};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::service::{self, Options, Service, ServiceError};
-use bywire_node::{ask, key, place};
+use bywire_node::{ask, configuration, key};
 use bywire_sys::process;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::{self, Entry, State};
@@ -77,7 +77,7 @@ fn directory(named: Option<&Path>) -> Result<PathBuf> {
                 .into(),
         )
     };
-    Ok(place::directory(named).ok_or_else(none)?)
+    Ok(configuration::directory(named).ok_or_else(none)?)
 }
 
 impl InitArgs {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use bywire::harness::{CONNECTION_BYTES, End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
-use bywire_node::broker::{Broker, CONNECTIONS, Own, Port};
+use bywire_node::broker::{Broker, CONNECTIONS, Port, ThisNode};
 use bywire_node::fabric::NODES_MAX;
 use bywire_wire::batch::Batch;
 use bywire_wire::channel::{self, Channels, KEEP_ALIVE_NS};
@@ -113,7 +113,7 @@ fn exchange(nodes: &mut [Channels; 2]) {
 /// What the service of a machine holds.
 fn service_rows() -> Vec<String> {
     let keys: Vec<_> = (0..MANY).map(|node| key(node).public()).collect();
-    let own = || Own { name: "own".to_owned(), key: PublicKey([9; 32]), security: Security::Aes256Gcm };
+    let own = || ThisNode { name: "own".to_owned(), key: PublicKey([9; 32]), security: Security::Aes256Gcm };
     let others: Vec<_> = keys.iter().enumerate().map(|(node, key)| (*key, format!("node{node}"))).collect();
     let mut broker = Broker::new(0, own());
     let mut one = channels(MANY);

@@ -5,7 +5,7 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use super::{Action, Broker, GRACE_NS, Own, Port, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX};
+use super::{Action, Broker, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode, UNDER_WAY_MAX};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -25,8 +25,8 @@ struct Fixture {
     is_wanted: [bool; 2],
 }
 
-fn own(side: usize) -> Own {
-    Own { name: NAMES[side].to_owned(), key: KEYS[side], security: Security::Aes256Gcm }
+fn own(side: usize) -> ThisNode {
+    ThisNode { name: NAMES[side].to_owned(), key: KEYS[side], security: Security::Aes256Gcm }
 }
 
 fn port(name: &str, incarnation: u64) -> Port {
@@ -172,7 +172,7 @@ impl Fixture {
     fn is_empty(&self) -> bool {
         let is_empty = |broker: &Broker| {
             let tables = broker.connections.len() + broker.outgoing.len() + broker.offers.len();
-            let needs: usize = broker.nodes.values().map(|far| far.needs).sum();
+            let needs: usize = broker.nodes.values().map(|other| other.needs).sum();
             let ports: usize = broker
                 .ports
                 .values()
@@ -481,7 +481,7 @@ fn a_pending_inquiry_is_not_repeated_and_one_in_the_grace_period_is_answered_lat
 #[test]
 fn plain_connections_end_when_the_fabric_becomes_encrypted() {
     let mut fixture = Fixture::new();
-    let plain = |side| Own { security: Security::Plain, ..own(side) };
+    let plain = |side| ThisNode { security: Security::Plain, ..own(side) };
     for side in [A, B] {
         fixture.brokers[side].follow(plain(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
     }

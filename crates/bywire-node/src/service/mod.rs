@@ -24,7 +24,7 @@ use bywire_wire::handshake::{Identity, PrivateKey};
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Notice, Unregistered};
 
-use crate::broker::{Action, Broker, Own, PortId};
+use crate::broker::{Action, Broker, PortId, ThisNode};
 use crate::fabric::{self, Fabric, FabricError};
 use crate::key::{self, KeyError};
 use crate::link::{self, Link};
@@ -358,14 +358,14 @@ impl<'a> Service<'a> {
 }
 
 /// The properties of this node in a fabric that it belongs to.
-fn own(fabric: &Fabric, key: &PrivateKey) -> Own {
+fn own(fabric: &Fabric, key: &PrivateKey) -> ThisNode {
     let security = match (fabric.is_encrypted, link::has_aes()) {
         (false, _) => Security::Plain,
         (true, true) => Security::Aes256Gcm,
         (true, false) => Security::ChaCha20Poly1305,
     };
     let name = fabric.named(&key.public()).map(|node| node.name.clone()).unwrap_or_default();
-    Own { name, key: key.public(), security }
+    ThisNode { name, key: key.public(), security }
 }
 
 const _: () = assert!(FIRST_CALLER.is_multiple_of(2), "a caller's socket has an even tag");
