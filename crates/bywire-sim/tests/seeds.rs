@@ -1,4 +1,4 @@
-//! Connections keep their promises in every world that a seed makes, and every fault and transition has happened.
+//! Connections keep their promises in the scenario of every seed, and every fault and transition has happened.
 
 mod seed_range;
 
