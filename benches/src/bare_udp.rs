@@ -33,19 +33,19 @@ const SHORT_BYTES: usize = 64;
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Bytes that may be under way: both sockets have room for several times as many.
 const WINDOW_BYTES: u64 = 512 << 10;
-/// The target tells what it has in steps of this.
+/// The target reports its progress in steps of this many bytes.
 const TOLD_AT_ONCE: u64 = 64 << 10;
 const SOCKET_BYTES: usize = 8 << 20;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What two ends do.
+/// The work of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Half-RTT of a short packet.
     Latency,
     /// The rate of messages of 1 MiB.
     Bulk,
-    /// The rate of the same packets, whose payload nobody writes, copies or reads.
+    /// The rate of the same packets, without writing, copying or reading their payload.
     Packets,
     /// The same, with a system call for each packet sent.
     OneByOne,

@@ -167,7 +167,7 @@ impl Link {
         for (node, waiting) in &mut self.waiting {
             while let Some(Waiting { bytes, user }) = waiting.front() {
                 match self.channels.send(now_ns, node, bytes) {
-                    // Without a channel: its end has been told, or will be.
+                    // There is no channel. Its end has been reported, or will be.
                     Ok(()) | Err(SendError::NotUp | SendError::Length) => {
                         Self::forgive(&mut self.caused, *user);
                         waiting.pop_front();
@@ -220,7 +220,7 @@ impl Link {
     }
 
     fn close_own_socket(&mut self, node: &PublicKey) {
-        // What it holds is lost, and sent again.
+        // Packets in it are lost, and sent again.
         self.own_sockets.retain(|_, own| own.node != *node);
     }
 

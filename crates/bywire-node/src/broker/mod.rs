@@ -94,12 +94,12 @@ pub struct Port {
 #[derive(Debug)]
 struct Registered {
     port: Port,
-    /// Its numbers of its connections, and of what is under way with a number.
+    /// The port's numbers of its connections, and of its requests and offers under way.
     numbers: BTreeSet<u32>,
-    /// What it has asked for, and what it is asked. They are counted apart, as strangers cause the latter.
+    /// Requests of this port, and offers to it. They are counted separately, because unknown senders cause offers.
     requests: usize,
     offers: usize,
-    /// It has brought along all connections that it had before this service began.
+    /// It has reported all connections that it had before this service began.
     is_complete: bool,
 }
 

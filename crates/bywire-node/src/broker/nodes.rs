@@ -42,7 +42,7 @@ impl Broker {
         }
     }
 
-    /// Ends what was agreed on while the fabric was plain.
+    /// Ends connections and requests from the time when the fabric was plain.
     fn end_plain(&mut self) {
         let known = self.connections.iter().filter(|(_, known)| known.security == Security::Plain);
         for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {

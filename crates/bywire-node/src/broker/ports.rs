@@ -317,7 +317,7 @@ impl Broker {
         }
     }
 
-    /// Sends to a node if a channel is up. What is lost is made up for when one comes up.
+    /// Sends to a node if a channel is up. A message that is lost is made up for when one comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
         if self.nodes.get(&node).is_some_and(|other| other.address.is_some()) {
             self.actions.push_back(Action::Send(node, message));

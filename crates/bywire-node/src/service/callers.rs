@@ -35,8 +35,8 @@ enum Turn {
 }
 
 impl Service<'_> {
-    /// Lets in whoever has called, as far as their users may. Where descriptors are short, the listener is left alone for a
-    /// while: it would stay readable.
+    /// Accepts callers within the limits of their users. If descriptors have run out, the listener is not watched for a while,
+    /// because it would stay readable.
     pub(super) fn accept(&mut self, now_ns: u64) {
         if self.short_until_ns.is_some_and(|until_ns| now_ns < until_ns) {
             return;

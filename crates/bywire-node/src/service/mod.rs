@@ -134,7 +134,7 @@ pub struct Service<'a> {
     short_until_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
-    /// What is wrong with the fabric file as it was read last.
+    /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
 }
@@ -327,7 +327,7 @@ impl<'a> Service<'a> {
         self.flush_callers(now_ns);
     }
 
-    /// Does what the broker wants. What is sent to other nodes is on the account of `user`, whose request has caused it.
+    /// Carries out the actions of the broker. Messages to other nodes are on the account of `user`, whose request caused them.
     fn carry_out(&mut self, now_ns: u64, user: Option<u32>) {
         while let Some(order) = self.broker.next_action() {
             match order {

@@ -22,8 +22,8 @@ use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
-/// The incarnations of a node whose hellos are answered at the same time. Only one of them can be the true one, so the others
-/// are replays. From so many on, a further one has to prove its address, and an older answered hello makes place for it.
+/// The number of incarnations of a node whose hellos are answered at the same time. Only one can be the current one, so the
+/// others are replays. Beyond this number, a hello has to prove its address, and replaces an older one.
 const CANDIDATES_MAX: usize = 8;
 /// How long an answered hello keeps its place however many follow. [`crate::handshake::load`] bounds how many do.
 const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
@@ -54,7 +54,7 @@ struct Candidate {
     hello: u64,
     answer: Vec<u8>,
     answers: u32,
-    /// Where the answer has gone to. Only whoever is there, or gets packets from there, can have the first packet's keys.
+    /// Where the answer was sent. Only a receiver of packets to these addresses can have the keys of the first packet.
     answered: Vec<SocketAddr>,
 }
 
@@ -174,8 +174,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Are hellos of so many incarnations answered that one more has to prove its address? Not that of a known one, as a
-    /// replay of its hellos is told apart.
+    /// Does one more hello have to prove its address, because there are many incarnations? A hello of a known incarnation does
+    /// not, because replays of its hellos are detected.
     pub fn is_crowded(&self, told: &Told) -> bool {
         let Told::Greeting(greeting) = told else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
@@ -675,9 +675,9 @@ impl Peer {
 }
 
 impl Candidate {
-    /// The address of the node, whose first packet has come from `from`. Somebody who sees that packet can send it from
-    /// anywhere, but the packet shows that an answer has arrived. So it is an address to which one has gone: best one in the
-    /// table, as hellos can be repeated too.
+    /// The address of the node, whose first packet has come from `from`. An observer can resend that packet from anywhere, but
+    /// the packet proves that an answer has arrived. So the result is an address to which an answer was sent, preferably one
+    /// in the table, because hellos can be replayed as well.
     fn proved_address(&self, from: SocketAddr, table: &[SocketAddr]) -> SocketAddr {
         if planted::is(Bug::AddressUnproved) {
             return from;

@@ -89,8 +89,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.probes_due = 1;
     }
 
-    /// A packet of a peer that does not know of the close, which is told again at growing intervals. Or a packet of a
-    /// peer that knows.
+    /// Handles a packet after the close. A peer that does not know of the close gets it again, at growing intervals.
     fn answer_after_close(&mut self, number: u64, is_close: bool) {
         if !self.acknowledger.insert(0, number, false) {
             return;

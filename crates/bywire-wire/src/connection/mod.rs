@@ -345,8 +345,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiving[lane as usize].take(bytes);
     }
 
-    /// The peer waits for a report of what was consumed of a lane. It is sent with the next packet, and not only after
-    /// the next quarter of the window.
+    /// Notes that the peer waits for a report of consumed bytes. It is sent with the next packet, instead of after the next
+    /// quarter of the window.
     pub fn urge_credit(&mut self, lane: Lane) {
         self.receiving[lane as usize].credit().urge();
     }

@@ -13,7 +13,7 @@ use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::OtherUser;
 use crate::wire::connection::{Connection, Meeting, windows};
 
-/// A peer is active once so many packets have come from it.
+/// A peer is active once this many packets have come from it.
 pub(super) const ACTIVE_PACKETS: u64 = 64;
 /// Names of users are no longer than this.
 const USER_BYTES_MAX: usize = 256;
@@ -159,7 +159,7 @@ impl Far {
     }
 }
 
-/// The address of a port of another machine. `None`: the names are none.
+/// The address of a port of another machine. `None`: the names are invalid.
 pub(crate) fn address_of(identity: &Identity) -> Option<Address> {
     let Identity { node, port, user, .. } = identity;
     let is_user = (1..=USER_BYTES_MAX).contains(&user.len()) && !user.contains(char::is_control);

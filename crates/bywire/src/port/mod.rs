@@ -57,7 +57,7 @@ pub struct Port {
     /// Peers that may still get a large window.
     large_windows_left: u32,
     strangers: Strangers,
-    /// What it takes to reach other machines, once that is needed.
+    /// The state for other machines, once it is needed.
     fabric: Option<Box<Fabric>>,
     poller: Poller,
     doorbell: wake::Doorbell,

@@ -354,8 +354,8 @@ impl Port {
     /// Ends a connection. Messages that the peer has sent already are dropped. The peer sees
     /// [`DisconnectReason::Closed`].
     ///
-    /// What was sent to a peer on another machine goes on for [`crate::PortOptions::linger`] at most, in the calls that
-    /// follow. [`Event::Disconnected`] comes then, behind the completions.
+    /// Messages to a peer on another machine are still delivered, for at most [`crate::PortOptions::linger`], during later
+    /// calls. [`Event::Disconnected`] follows after their completions.
     pub fn disconnect(&mut self, peer: Peer) {
         if !self.guard.is_owner() {
             return;

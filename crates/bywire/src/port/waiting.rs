@@ -188,7 +188,7 @@ impl Port {
                 self.spin.paid();
                 return Some(event);
             }
-            // Progress is not spinning: a long message goes on as long as it can, until the time is up.
+            // Progress does not count as spinning: a long message continues until the time is up.
             if !self.progressed && clock::cycles().wrapping_sub(start) >= budget {
                 break;
             }

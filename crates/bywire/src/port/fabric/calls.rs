@@ -78,8 +78,8 @@ impl Port {
         }
     }
 
-    /// Connects to the node and registers, with the connections that were kept from its last service. Where the node has many
-    /// callers, the port waits for its turn, for so long.
+    /// Connects to the node and registers, with the connections that were kept from its last service. If the node has many
+    /// callers, the port waits for its turn up to `patience`.
     pub(super) fn join_node(&mut self, patience: Duration) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;

@@ -253,7 +253,7 @@ impl Port {
         !fabric.ready.is_empty() || !fabric.news.is_empty()
     }
 
-    /// Has something come at the socket by now? An edge-triggered set has told of it, and tells nothing more.
+    /// Has a packet arrived by now? An edge-triggered set has reported it already, and does not report it again.
     pub(in crate::port) fn has_far_packets(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) else {
             return false;

@@ -116,8 +116,8 @@ impl Service {
         Ok(())
     }
 
-    /// Tells the node what it has to know, as soon as its socket has room. A node that is not there learns it never, and one
-    /// that comes need not.
+    /// Sends the node a request, as soon as its socket has room. If there is no node, the request is dropped: the next node
+    /// does not need it.
     pub fn tell(&mut self, request: &Request) {
         if self.socket.is_some()
             && let Ok(bytes) = to_bytes(request)
@@ -127,14 +127,14 @@ impl Service {
         }
     }
 
-    /// Sends what is owed to the node if it is time to try again.
+    /// Sends the waiting requests if it is time to try again.
     pub fn pay_in_time(&mut self, now_ns: u64) {
         if self.pay_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             self.pay();
         }
     }
 
-    /// Sends what is owed to the node, as far as there is room.
+    /// Sends the waiting requests, as far as there is room.
     pub fn pay(&mut self) {
         let Some(socket) = &self.socket else { return };
         while let Some(bytes) = self.owed.front() {

@@ -99,12 +99,12 @@ impl Sockets {
             .map_or(&self.common, |own| &own.socket)
     }
 
-    /// Until a look finds nothing, it finds what is in any socket.
+    /// From now on receives search all sockets, until they are empty.
     pub fn look_everywhere(&mut self) {
         self.sweep = 1 + self.connected.len();
     }
 
-    /// Receives what is next in one socket. `Ok(None)`: nothing, but perhaps in others.
+    /// Receives the next packets of one socket. `Ok(None)`: it is empty, but others may not be.
     ///
     /// # Errors
     /// Those of [`UdpSocket::receive`].

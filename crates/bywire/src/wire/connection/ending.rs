@@ -1,4 +1,4 @@
-//! The ends of a connection: after the peer's end, after ours, and with what is left.
+//! The end of a connection: by the peer or by this side, and the delivery of the rest.
 
 use super::outbound::{Lent, Piece};
 use super::{Connection, Stage};

@@ -18,7 +18,7 @@ use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
 
 /// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
-/// So much has to be free before the program is told of room. Little by little would be short packets.
+/// This much has to be free before the program is told of room. Less would cause short packets.
 const ROOM_BYTES: usize = WAITING_BYTES_MAX as usize / 2;
 /// The most bytes of waiting answers. It is small, because the peer may request any amount.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
@@ -157,7 +157,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes a piece of the lane from what is gathered.
+    /// Adds the gathered bytes to the lane as one piece.
     fn hand_over(&mut self, lane: Lane) -> Result<(), Exhausted> {
         let outbound = &mut self.outbound[lane as usize];
         if outbound.gathered.is_empty() {
