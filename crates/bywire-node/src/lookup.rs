@@ -254,8 +254,8 @@ mod tests {
         let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
         poller.add(&lookups, 0).expect("watched");
         while found.len() < 3 {
-            let patience = Some(std::time::Duration::from_secs(60));
-            assert!(!poller.wait(patience).expect("waited").is_empty(), "no answer");
+            let timeout = Some(std::time::Duration::from_secs(60));
+            assert!(!poller.wait(timeout).expect("waited").is_empty(), "no answer");
             found.extend(lookups.answers());
         }
         for answer in found {

@@ -79,15 +79,15 @@ impl Port {
     }
 
     /// Connects to the node and registers, with the connections that were kept from its last service. If the node has many
-    /// callers, the port waits for its turn up to `patience`.
-    pub(super) fn join_node(&mut self, patience: Duration) -> Result<(), NoFabric> {
+    /// callers, the port waits for its turn up to `timeout`.
+    pub(super) fn join_node(&mut self, timeout: Duration) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
         let Fabric { service, sockets, .. } = fabric;
         let udp = sockets.common();
         let (port, incarnation) = (&self.claim.name, self.incarnation);
-        service.register(Registration { port, incarnation, is_reachable, kept, udp }, patience)?;
+        service.register(Registration { port, incarnation, is_reachable, kept, udp }, timeout)?;
         let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
         if let Some(Err(_)) = watched {
             self.lose_node(NoFabric::NotRunning);
@@ -100,7 +100,7 @@ impl Port {
     pub(super) fn try_node_again(&mut self, now_ns: u64) {
         let again_at_ns = self.fabric.as_deref().and_then(|fabric| fabric.service.again_at_ns());
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.service.pay_in_time(now_ns);
+            fabric.service.flush_in_time(now_ns);
         }
         if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.join_node(Duration::ZERO).is_err() {
             self.lose_node(NoFabric::NotRunning);

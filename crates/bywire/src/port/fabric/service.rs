@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 const CALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// How soon packets are tried again for which the node's socket had no room.
-const PAY_PAUSE_NS: u64 = 10_000_000;
+const FLUSH_PAUSE_NS: u64 = 10_000_000;
 
 /// The description of a port for its registration.
 pub(super) struct Registration<'port> {
@@ -47,8 +47,8 @@ pub(super) struct Service {
     pause: Duration,
     again_at_ns: Option<u64>,
     /// Packets that the node has to have, for which its socket had no room, and when they are tried again.
-    owed: VecDeque<Vec<u8>>,
-    pay_at_ns: Option<u64>,
+    unsent: VecDeque<Vec<u8>>,
+    flush_at_ns: Option<u64>,
 }
 
 impl Service {
@@ -60,8 +60,8 @@ impl Service {
             is_known: false,
             pause: PAUSE_FIRST,
             again_at_ns: None,
-            owed: VecDeque::new(),
-            pay_at_ns: None,
+            unsent: VecDeque::new(),
+            flush_at_ns: None,
         }
     }
 
@@ -81,13 +81,13 @@ impl Service {
 
     /// When something is to be tried again.
     pub fn due_at_ns(&self) -> Option<u64> {
-        self.again_at_ns.or(self.pay_at_ns)
+        self.again_at_ns.or(self.flush_at_ns)
     }
 
     /// Connects and registers, or sets the time when the node is tried again. [`Notice::Registered`] or
     /// [`Notice::Refused`] follows.
-    pub fn register(&mut self, registration: Registration<'_>, patience: Duration) -> Result<(), NoFabric> {
-        let deadline = Instant::now() + patience;
+    pub fn register(&mut self, registration: Registration<'_>, timeout: Duration) -> Result<(), NoFabric> {
+        let deadline = Instant::now() + timeout;
         let called = served_in_turn(deadline, || Socket::connect_entry(&self.path));
         let socket = called.map_err(|error| match error {
             Errno::ACCESS | Errno::PERM => NoFabric::OtherUser,
@@ -111,8 +111,8 @@ impl Service {
         let first = packets.pop_front().unwrap_or_default();
         served_in_turn(deadline, || socket.send(&first, &[udp.as_fd()])).map_err(|_| NoFabric::Silent)?;
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
-        self.owed = packets;
-        self.pay();
+        self.unsent = packets;
+        self.flush();
         Ok(())
     }
 
@@ -122,28 +122,29 @@ impl Service {
         if self.socket.is_some()
             && let Ok(bytes) = to_bytes(request)
         {
-            self.owed.push_back(bytes);
-            self.pay();
+            self.unsent.push_back(bytes);
+            self.flush();
         }
     }
 
     /// Sends the waiting requests if it is time to try again.
-    pub fn pay_in_time(&mut self, now_ns: u64) {
-        if self.pay_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.pay();
+    pub fn flush_in_time(&mut self, now_ns: u64) {
+        if self.flush_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.flush();
         }
     }
 
     /// Sends the waiting requests, as far as there is room.
-    pub fn pay(&mut self) {
+    pub fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
-        while let Some(bytes) = self.owed.front() {
+        while let Some(bytes) = self.unsent.front() {
             if socket.send(bytes, &[]).is_err() {
                 break;
             }
-            self.owed.pop_front();
+            self.unsent.pop_front();
         }
-        self.pay_at_ns = (!self.owed.is_empty()).then(|| clock::nanoseconds().saturating_add(PAY_PAUSE_NS));
+        let has_unsent = !self.unsent.is_empty();
+        self.flush_at_ns = has_unsent.then(|| clock::nanoseconds().saturating_add(FLUSH_PAUSE_NS));
     }
 
     /// The next packet of the node. `Ok(None)`: there is none now.
@@ -151,7 +152,7 @@ impl Service {
     /// # Errors
     /// The node is gone, or has sent an invalid packet.
     pub fn hear(&mut self) -> Result<Option<Notice>, NoFabric> {
-        self.pay();
+        self.flush();
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; PACKET_BYTES_MAX];
         let length = match socket.receive(&mut bytes) {
@@ -170,7 +171,7 @@ impl Service {
     /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles.
     pub fn lose(&mut self, now_ns: u64) -> Option<Socket> {
         self.is_known = false;
-        (self.owed, self.pay_at_ns) = (VecDeque::new(), None);
+        (self.unsent, self.flush_at_ns) = (VecDeque::new(), None);
         self.again_at_ns = Some(now_ns.saturating_add(self.pause.as_nanos() as u64));
         self.pause = PAUSE_MAX.min(2 * self.pause);
         self.socket.take()
