@@ -3,17 +3,17 @@
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
-mod away;
 mod cable;
 mod ends;
-mod five;
+mod five_machines;
 mod floods;
-mod idlers;
+mod idle_programs;
 mod kills;
 mod leftovers;
 mod mangled;
 mod mangler;
 mod node;
+mod stopped_services;
 mod strangers;
 #[path = "../test_network/mod.rs"]
 mod test_network;
@@ -25,8 +25,8 @@ fn actor() {
     actor::run_role(&[
         ("target", kills::target),
         ("node", node::serve),
-        ("idle", idlers::idle),
-        ("member", five::member),
+        ("idle", idle_programs::idle),
+        ("member", five_machines::member),
         ("other version", upgrade::refuse),
     ]);
 }

@@ -6,9 +6,9 @@ use bywire::{Admit, ConnectError, Port, PortOptions};
 use bywire_node::key;
 use bywire_wire::service::status::Entry;
 
-use crate::away::{Acceptor, Connector, meanwhile};
 use crate::cable::Stream;
 use crate::ends::{open, options};
+use crate::stopped_services::{Acceptor, Connector, meanwhile};
 use crate::test_network::{Machine, TestNetwork, ip};
 
 /// A port of the stranger that admits everyone.

@@ -8,10 +8,10 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_wire::service::{self, Notice, Unregistered};
 
 use crate::actor::{Actor, Context};
-use crate::away::{Acceptor, Connector, meanwhile};
 use crate::cable::Stream;
 use crate::ends::start;
 use crate::node::start_node;
+use crate::stopped_services::{Acceptor, Connector, meanwhile};
 use crate::test_network::{Machine, TestNetwork};
 
 /// A service of a version whose protocol no port here speaks: it refuses all of them, by that reason.
