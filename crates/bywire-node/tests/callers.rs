@@ -1,5 +1,5 @@
-//! Processes and strangers that mean no good: none of them is answered more than it should be, and an honest port beside them
-//! has its connection.
+//! Hostile processes and unknown machines: none gets more of an answer than it should, and an honest port still gets its
+//! connection.
 
 mod test_network;
 
@@ -15,7 +15,7 @@ use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered
 
 use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually, introduction};
 
-/// What the service answers to a packet on a socket of its own, before it closes that.
+/// The answer of the service to a packet on a new socket, which it then closes.
 fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option<Notice> {
     let socket = call(&machine.runtime());
     let descriptors: Vec<_> = descriptors.iter().map(|file| file.as_fd()).collect();
@@ -27,7 +27,7 @@ fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option
     answer
 }
 
-/// What comes next, or the end.
+/// The next notice. `None`: the socket was closed.
 fn next(socket: &Socket) -> Option<Notice> {
     let mut found = None;
     eventually("an answer or an end", || {
@@ -73,7 +73,7 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
         .expect("it fits")
     };
     let refused = |reason| Some(Notice::Refused(reason));
-    // This process has the name, so whatever is refused is refused for something else.
+    // This process owns the name, so every refusal has another reason.
     let spare = FakePort::unregistered(&a.runtime(), "spare", elsewhere);
     let good = claim("spare", 4000);
     assert_eq!(answer(a, b"?", &[]), refused(Unregistered::Malformed));
@@ -91,13 +91,13 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
     let early = to_bytes(&Request::Accept { offer: 1, introduction: introduction(1) }).expect("it fits");
     assert_eq!(answer(a, &early, &[]), refused(Unregistered::Malformed));
     meet(&mut asking, &mut asked, 1);
-    // A registered port that brings another descriptor, or becomes another port, ends.
+    // A registered port that changes its name is ended.
     let mut other = FakePort::open(a, "other");
     other.name = "another".to_owned();
     other.send(&other.registration(Vec::new()));
     assert_eq!(other.next(), Notice::Refused(Unregistered::Malformed));
     assert_eq!(other.next_within(TIMEOUT), None);
-    // Whoever says nothing is sent away.
+    // A caller that sends nothing is disconnected.
     let silent = call(&a.runtime());
     assert_eq!(next(&silent), None);
     meet(&mut asking, &mut asked, 2);
@@ -110,7 +110,7 @@ fn names_that_are_too_long_to_be_passed_on_are_refused() {
     let [a, b] = &network.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let [ours, _] = asking.meet(1, "b", &mut asked, 1);
-    // With what the service adds, these are longer than a packet.
+    // Together with the data that the service adds, these are longer than a packet.
     let longest = "x".repeat(PACKET_BYTES_MAX - 30);
     asking.connect(2, "b", &longest, 2);
     let reason = NotConnected::NoPort;
@@ -140,10 +140,10 @@ fn packets_from_unknown_nodes_get_no_answer_and_delay_nothing() {
     for round in 0..50_u32 {
         for _ in 0..200 {
             bywire_sys::process::random(&mut packet).expect("random numbers");
-            // Every other one begins as a hello, an answer, a cookie or data.
+            // Every other packet begins like a hello, an answer, a cookie or data.
             packet[0] = if packet[1].is_multiple_of(2) { 0xb1 + packet[0] % 4 } else { packet[0] };
             packet[2..4].copy_from_slice(&1200_u16.to_le_bytes());
-            // What finds no room is lost.
+            // A packet without room is lost.
             let _ = stranger.send(Some(target), &packet);
         }
         meet(&mut asking, &mut asked, round + 1);
@@ -177,7 +177,7 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     open(&machines[1].runtime(), 0o1777);
     machines.iter_mut().for_each(Machine::start);
     let [a, b] = &machines[..] else { unreachable!() };
-    // The test may stand where no other user can read it.
+    // Other users may not be able to read the file of this test.
     let program = b.directory.path().join("program");
     std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
     let runtime = b.runtime();

@@ -1,4 +1,4 @@
-//! Ports of two machines, over the services of both: everything that a program sees.
+//! Ports of two machines with their services, as programs use them.
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
@@ -18,7 +18,7 @@ fn actor() {
     actor::run_role(&[("render", render)]);
 }
 
-/// A port that sends everything back.
+/// A port that returns every message.
 fn render(context: &mut Context) {
     let name = Some("render".parse().expect("a name"));
     let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
@@ -60,7 +60,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + (index >> 8)) as u8).collect()
 }
 
-/// The other end of the contract's test, in a thread of its own.
+/// The other end of the test of all operations, in a thread of its own.
 fn serve(mut port: Port) {
     let Event::Connected(peer) = next(&mut port) else { panic!("nobody has come") };
     let info = port.peer_info(peer).expect("connected").clone();
@@ -154,7 +154,7 @@ fn everything_crosses_between_two_machines() {
 fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
     let Some(network) = TestNetwork::up(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
-    // By a command, from this thread: an actor ends with the thread that has started it.
+    // From this thread, because an actor ends with the thread that has started it.
     let namespace = format!("--net={}", path(&there.namespace));
     let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
     render.expect("ready");
@@ -169,7 +169,7 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
         other => panic!("{other:?}"),
     }
     println!("it was told after {:?}", killed.elapsed());
-    // Silence would have taken longer than this to be noticed, if ever.
+    // Silence alone would take longer to be noticed.
     assert!(killed.elapsed() < Duration::from_secs(10));
 }
 

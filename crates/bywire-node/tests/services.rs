@@ -1,4 +1,4 @@
-//! Services of two and three machines, in network namespaces on one bridge, between fake ports that speak the protocol.
+//! Services of two and three machines, in network namespaces on one bridge, with ports that speak only the protocol.
 
 mod test_network;
 
@@ -31,7 +31,7 @@ fn both_ends_of_a_connection_get_mirrored_terms() {
     assert_eq!((ours.peer.incarnation, theirs.peer.incarnation), (asked.incarnation, asking.incarnation));
     assert_eq!(ours.route_bytes, 1500 - 28);
     assert_eq!(ours.security, theirs.security);
-    // A packet crosses where the terms say.
+    // A packet reaches the address in the terms.
     assert_eq!(theirs.address.ip(), a.address.ip());
     asking.udp.send(Some(ours.address), b"over").expect("sent");
     let mut buffer = [0; 16];
@@ -79,18 +79,18 @@ fn a_refused_connection_is_reported_with_its_reason() {
     asked.send(&Request::Decline { offer, refusal: Refusal::NotAdmitted });
     let reason = NotConnected::Refused(Refusal::NotAdmitted);
     assert_eq!(asking.next(), Notice::NotConnected { request: 4, reason });
-    // A number that is taken is refused at once.
+    // A number that is in use is refused at once.
     let _terms = asking.meet(5, "b", &mut asked, 5);
     asking.connect(6, "b", "render", 5);
     assert_eq!(asking.next(), Notice::NotConnected { request: 6, reason: NotConnected::NoResources });
-    // Whoever asks and goes takes the offer with it.
+    // The end of the connecting port withdraws its offer.
     asking.connect(7, "b", "render", 7);
     let Notice::Offer { offer, .. } = asked.next() else { panic!("no offer") };
     drop(asking);
     let ended = Notice::Ended { connection: 5, reason: End::PeerEnded };
     let told = [asked.next(), asked.next()];
     assert!(told.contains(&Notice::Withdrawn { offer }) && told.contains(&ended), "{told:?}");
-    // An answer that comes too late is for nobody.
+    // A late answer has no effect.
     asked.send(&Request::Accept { offer, introduction: introduction(8) });
     asked.send(&Request::Inquire { connection: 8 });
     assert_eq!(asked.next_within(Duration::from_millis(100)), None);
@@ -113,7 +113,7 @@ fn a_stopped_node_is_unreachable_and_is_found_after_its_restart() {
 fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
     let Some(mut network) = TestNetwork::without_services(3) else { return };
     let all = network.fabric();
-    // b has the key of c in the place of a's, and a has all right.
+    // The file of b has the key of c for node a. The file of a is correct.
     let mut wrong = all.clone();
     wrong.nodes[0].key = network.machines[2].key;
     wrong.nodes.truncate(2);
@@ -125,7 +125,7 @@ fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
     assert!(matches!(asking.next(), Notice::NotConnected { reason: NotConnected::Unreachable, .. }));
     assert!(a.count_of("b", "hellos_sent") > 0 && a.count_of("b", "answers_received") == 0);
     assert!(b.strangers("unknown_keys") > 0);
-    assert_eq!(b.count_of("a", "answers_sent"), 0, "silence");
+    assert_eq!(b.count_of("a", "answers_sent"), 0, "no answer");
     let Some(Entry::Service(service)) = b.status().into_iter().next() else { panic!("it comes first") };
     assert_eq!(service.last_unknown, Some((a.key.0, a.address)));
 }
@@ -163,11 +163,11 @@ fn peers_of_a_killed_process_are_told_at_once() {
     }
     delays.sort();
     println!("told after {delays:?}");
-    // Two busy cores can hold up any one of them.
+    // Two busy cores can delay single samples.
     assert!(delays[0] <= Duration::from_millis(10), "{delays:?}");
 }
 
-/// A port in a process of its own, which accepts whatever comes until it is killed.
+/// A port in a process of its own, which accepts one offer and lives until it is killed.
 fn as_another_process(runtime: &std::path::Path) {
     let udp = UdpSocket::bind_everywhere(0).expect("bound");
     let mut fake_port = FakePort::unregistered(runtime, "render", udp);
@@ -186,14 +186,14 @@ fn connections_outlive_a_service_and_are_registered_with_the_next_one() {
     let [two, _] = asking.meet(2, "b", &mut asked, 12);
     network.machines[0].stop();
     network.machines[0].start();
-    // One that nobody has is told after the next service has looked around; one that both have stays.
+    // A connection that the peer does not have ends once the services have compared their lists. One that both have stays.
     let mut unknown = kept(3, &one);
     unknown.peer_connection = 99;
     asking.call_again(&network.machines[0], vec![kept(1, &one), unknown]);
     assert_eq!(asking.next(), Notice::Ended { connection: 3, reason: End::PeerReleased });
     asking.send(&Request::Inquire { connection: 1 });
     assert_eq!(asking.next(), Notice::Alive { connection: 1 });
-    // What the port did not bring along is told to the other one: the port is registered, so it has forgotten.
+    // The peer is told of the end of a connection that the registered port did not list.
     asked.send(&Request::Inquire { connection: 12 });
     assert_eq!(asked.next(), Notice::Ended { connection: 12, reason: End::PeerReleased });
     assert_eq!(two.introduction.connection, 12);
@@ -249,15 +249,15 @@ fn a_node_that_is_removed_from_the_file_loses_its_connections_within_a_second() 
     assert_eq!(asking.next(), Notice::NotConnected { request: 3, reason: NotConnected::UnknownNode });
     asking.send(&Request::Inquire { connection: 2 });
     assert_eq!(asking.next(), Notice::Alive { connection: 2 }, "the other one stays");
-    // A file with a slip changes nothing, and is told.
+    // A file with an error changes nothing, and the error is reported.
     std::fs::write(a.configuration().join("fabric.toml"), "name = 7\n").expect("written");
     assert!(a.reload().contains("line 1"), "it says where");
     let Some(Entry::Service(service)) = a.status().into_iter().next() else { panic!("it comes first") };
     assert!(service.serial == 2 && service.complaint.is_some_and(|complaint| complaint.contains("line 1")));
-    // Back again, it is found again.
+    // Once it is in the file again, it is found again.
     a.write(&network.fabric());
     a.reload();
-    // By another port, as the first one may hear of its lost connection before or after.
+    // With another port, because the first one may be told of its lost connection at any time.
     let mut again = FakePort::open(b, "again");
     let _terms = asking.meet(4, "b", &mut again, 14);
 }

@@ -1,4 +1,4 @@
-//! What programs of these tests do at either end.
+//! Ports and processes on the machines of these tests.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use crate::actor::Actor;
 use crate::test_network::{Machine, TIMEOUT, eventually, path};
 
-/// The options of a port that other machines reach.
+/// The options of a port that other machines can reach.
 pub fn options(runtime: &Path, name: &str) -> PortOptions {
     PortOptions {
         name: Some(name.parse().expect("a name")),
@@ -20,7 +20,7 @@ pub fn options(runtime: &Path, name: &str) -> PortOptions {
     }
 }
 
-/// A port of this process inside a machine.
+/// A port of this process, opened inside a machine.
 pub fn open(machine: &Machine, options: PortOptions) -> Port {
     machine.namespace.run(|| Port::open(options)).expect("inside").expect("open")
 }
@@ -50,7 +50,7 @@ pub fn next_within(port: &mut Port, timeout: Duration) -> Option<Event> {
     port.wait(Some(timeout)).expect("wait")
 }
 
-/// Calls the library for a while, and expects that nothing happens.
+/// Waits on the port for a while, and expects no event.
 pub fn expect_silence(port: &mut Port, timeout: Duration) {
     let until = Instant::now() + timeout;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -58,7 +58,7 @@ pub fn expect_silence(port: &mut Port, timeout: Duration) {
     }
 }
 
-/// Has a process been stopped by now? The kernel does not do so at once.
+/// Is a process stopped? The kernel stops it a moment after the signal.
 pub fn is_stopped(process: Pid) -> bool {
     let text =
         std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).expect("it is there");
@@ -71,7 +71,7 @@ pub fn stop(actor: &Actor) {
     eventually("it is stopped", || is_stopped(actor.pid()));
 }
 
-/// Bytes of which each tells its place and its seed.
+/// Bytes that depend on their position and the seed.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let word = |index: usize| (index as u64 ^ seed).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
     let mut bytes: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Five machines on one bridge, of which each sends to all: a process and a machine are killed and come back.
+//! Five machines on one bridge, each of which sends to all others. A process and a machine are killed and restarted.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use crate::node::start_node;
 use crate::test_network::{TIMEOUT, TestNetwork, eventually};
 
 const MACHINES: usize = 5;
-/// Messages that everybody has from everybody before the test goes on.
+/// The test continues once each member has this many messages from each other one.
 const ENOUGH: u64 = 300;
-/// The one that is killed. Some connect to it, and it connects to others.
+/// The member that is killed. Some connect to it, and it connects to others.
 const KILLED: usize = 2;
-/// How soon somebody who is away is tried again.
+/// The pause before a lost member is called again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Messages to each peer between two waits.
+/// The most messages to each peer between two waits.
 const AT_ONCE: usize = 8;
 
-/// What a member knows of another one.
+/// The state of one member about another.
 #[derive(Default)]
 struct Other {
     peer: Option<Peer>,
-    /// A member connects to those with greater numbers.
+    /// When to connect. A member connects to those with greater numbers.
     calls_at: Option<Instant>,
     sent: u64,
     received: u64,
@@ -42,7 +42,7 @@ fn message(from: usize, to: usize, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A process that sends to all others, and checks what they send. It says who is lost, and how many came when it is asked.
+/// A process that sends to all others and checks their messages. It reports lost peers, and on request its counts.
 pub fn member(context: &mut Context) {
     let own: usize = context.argument(0);
     let mut port = Port::open(options(&context.directory, "member")).expect("open");
@@ -84,7 +84,7 @@ fn send_some(port: &mut Port, own: usize, number: usize, other: &mut Other) {
     for _ in 0..AT_ONCE {
         match port.send(peer, Priority::Low, &message(own, number, other.sent)) {
             Ok(()) => other.sent += 1,
-            // What has happened to it comes as an event.
+            // An event reports the end.
             Err(SendError::Full | SendError::Disconnected(_)) => return,
             Err(error) => panic!("{error}"),
         }
@@ -129,7 +129,7 @@ fn take(
     }
 }
 
-/// A member as the test sees it, with what it has said about those that it has lost.
+/// The test's handle of a member, with the losses that it has reported.
 struct Member {
     actor: Actor,
     lost: Vec<String>,
@@ -150,13 +150,13 @@ impl Member {
     }
 }
 
-/// Waits until each of these members has [`ENOUGH`] more messages from each of the others. If one of them is new, earlier
-/// messages count as well.
+/// Waits until each of these members has [`ENOUGH`] more messages from each of the others. If one of them is new,
+/// earlier messages count as well.
 fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duration {
     let began = Instant::now();
     let before: Vec<Vec<u64>> = numbers.iter().map(|number| members[*number].counts()).collect();
     for (to, before) in numbers.iter().zip(before) {
-        eventually("everybody has messages from everybody", || {
+        eventually("each member has messages from each other one", || {
             let now = members[*to].counts();
             numbers.iter().filter(|from| *from != to).all(|from| {
                 let base = if is_new { 0 } else { before[*from] };
@@ -167,14 +167,14 @@ fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duratio
     began.elapsed()
 }
 
-/// Awaits that all but the killed one say that they have lost it, and nobody else. Returns what they say.
+/// Waits until all others report the loss of the killed member, and of no other one. Returns the reasons.
 fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
     let told = |member: &mut Member| {
-        eventually("it is told", || {
+        eventually("a loss is reported", || {
             let _counts = member.counts();
             !member.lost.is_empty()
         });
-        let [line] = &std::mem::take(&mut member.lost)[..] else { panic!("it is told once") };
+        let [line] = &std::mem::take(&mut member.lost)[..] else { panic!("one report") };
         line.strip_prefix(&format!("lost {KILLED} ")).expect("this one is lost").to_owned()
     };
     witnesses.iter().map(|number| told(&mut members[*number])).collect()
@@ -206,7 +206,7 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     let took = await_all(&mut members, &all, true);
     println!("it came back: all have {ENOUGH} messages from all after {took:?}");
 
-    // The whole machine: its programs, its service, and what it has in memory.
+    // The whole machine: its program, its service, and their memory.
     nodes[KILLED].kill();
     members[KILLED].actor.kill();
     let took = await_all(&mut members, &witnesses, false);
@@ -222,5 +222,5 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
     let took = await_all(&mut members, &all, true);
     println!("all have {ENOUGH} messages from all after {took:?}");
-    assert!(began.elapsed() < TIMEOUT, "at once, and not by a time limit");
+    assert!(began.elapsed() < TIMEOUT, "the others are told, instead of timing out");
 }

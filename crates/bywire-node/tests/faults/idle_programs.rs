@@ -1,4 +1,4 @@
-//! Programs that compute and rarely call the library, one that never does, and one that is stopped.
+//! Programs that compute and rarely call the library, one that never calls it, and one that is stopped.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::actor::{Actor, Context};
 use crate::ends::{connect, next, next_within, open, options, start, stop};
 use crate::test_network::{Machine, TestNetwork};
 
-/// A program that is given up by nobody is silent for longer than its peers wait for one whose machine is silent too.
+/// The programs are silent for longer than `UNREACHABLE_AFTER`, which applies only if their machine is silent as well.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(4);
-/// Programs that compute, on either side.
+/// The number of computing programs on each side.
 const COMPUTING: usize = 8;
 const MESSAGES: u64 = 50;
 
@@ -31,7 +31,7 @@ pub fn idle(context: &mut Context) {
             }
             Some(Event::Disconnected { .. }) => return,
             Some(_) => {}
-            // Once the first message was sent back, so that the connection stands.
+            // After the first message was answered, so that the connection exists.
             None if count > 0 && manner == "computes" => compute(Duration::from_millis(150)),
             None if count == 1 && manner == "never" => {
                 context.tell("silent");
@@ -43,14 +43,14 @@ pub fn idle(context: &mut Context) {
     }
 }
 
-fn compute(for_so_long: Duration) {
+fn compute(duration: Duration) {
     let began = Instant::now();
-    while began.elapsed() < for_so_long {
+    while began.elapsed() < duration {
         std::hint::black_box((0..10_000_u64).fold(0, |sum, number| sum ^ number));
     }
 }
 
-/// One of them, as its peer sees it.
+/// The test's handle of one program.
 struct Idler {
     actor: Actor,
     peer: Peer,
@@ -70,7 +70,7 @@ fn take(port: &mut Port, idlers: &mut [Idler], timeout: Duration) -> bool {
     }
 }
 
-/// All of them on one machine, and their peer on the other.
+/// Runs all of them on one machine, with their peer on the other.
 fn exchange(here: &Machine, there: &Machine) {
     let name = |number: usize| format!("idler{number}");
     let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };

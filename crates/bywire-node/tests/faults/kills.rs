@@ -18,7 +18,7 @@ use crate::test_network::{Machine, TestNetwork, eventually};
 const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0x5a;
 
-/// A process with a region. As told, it stops itself as soon as a quarter of a put has arrived, or fills the region first.
+/// A process with a region. By its argument it stops itself once a quarter of a put has arrived, or fills the region first.
 pub fn target(context: &mut Context) {
     let length: usize = context.argument(0);
     let manner = context.argument::<String>(1);
@@ -46,7 +46,7 @@ pub fn target(context: &mut Context) {
     }
 }
 
-/// What a target says when it begins: its key, and where its region is in its memory.
+/// The first line of a target: its key, and the address of its region.
 fn beginning(target: &mut Actor) -> (Key, u64) {
     let line = target.expect("ready");
     let (key, base) = line.split_once(' ').expect("two numbers");
@@ -71,11 +71,11 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     let process = target.pid();
     let began = Instant::now();
     while !is_stopped(process) {
-        assert!(began.elapsed() < Duration::from_secs(120), "a quarter does not arrive");
+        assert!(began.elapsed() < Duration::from_secs(120), "a quarter has not arrived");
         assert!(port.poll().is_none(), "nothing ends before that");
     }
 
-    // The process is stopped in the middle, and its memory shows it.
+    // The process is stopped in the middle of the put, and its memory shows that.
     let memory = File::open(format!("/proc/{}/mem", process.as_raw_nonzero())).expect("it is ours");
     let mut found = vec![0; GUARD + length + GUARD];
     memory.read_exact_at(&mut found, base).expect("its region");
@@ -104,7 +104,7 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
             other => panic!("{other:?}"),
         }
     }
-    // One outcome each, with the very memory that was given, and nothing afterwards.
+    // Each put has one outcome, with the memory that was passed in, and no event follows.
     expect_silence(&mut port, Duration::from_millis(200));
     assert_eq!(puts.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id, short]);
     let (_, buffer) = puts.swap_remove(0);
@@ -170,7 +170,7 @@ fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
     [telling.1.recv().expect("it ended") - killed, told]
 }
 
-/// The kernel tells of an end, by closing sockets or otherwise, only when it has freed the memory of the process.
+/// The kernel closes a process's sockets and reports its end only after it has freed the memory.
 #[test]
 fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
     let Some(network) = TestNetwork::up(2) else { return };
@@ -181,7 +181,7 @@ fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
         later.sort();
         let ended: Vec<_> = times.iter().map(|[ended, _]| *ended).collect();
         println!("{} MiB: the kernel took {ended:?}; the end was told {later:?} later", length >> 20);
-        // Other tests on the same cores can hold up any one of them.
+        // Other tests on the same cores can delay single samples.
         assert!(later[0] <= Duration::from_millis(10), "{later:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Nothing of these tests' machines is left, however a test ends.
+//! The machines of these tests leave nothing behind, even after a panic.
 
 use bywire_sys::namespace::Namespace;
 
@@ -27,7 +27,7 @@ fn simulated_machines_are_removed_after_a_panic() {
                 }
                 let paths: Vec<_> = network.machines.iter().map(|machine| machine.runtime()).collect();
                 assert!(paths.iter().all(|path| path.join("node").exists()));
-                // Not by `panic!`, which would print a trace of what is wanted.
+                // Not by `panic!`, which would print a backtrace of an expected panic.
                 std::panic::resume_unwind(Box::new(paths));
             };
             scope.spawn(failing).join()

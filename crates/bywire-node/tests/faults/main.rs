@@ -1,5 +1,5 @@
-//! Faults between two machines, with real processes and the kernel's own network: processes that are killed, stopped or
-//! compute, cables that are out or mangle, services that are away, and floods. `BYWIRE_SOAK=1` makes them longer.
+//! Faults between machines, with real processes and the kernel's network stack: killed, stopped and computing processes, links
+//! that are down or corrupt packets, stopped services, and floods. `BYWIRE_SOAK=1` makes the tests longer.
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
@@ -31,7 +31,7 @@ fn actor() {
     ]);
 }
 
-/// The long form of a test is asked for by this variable.
+/// True if the long form of the tests is requested.
 fn is_long() -> bool {
     std::env::var_os("BYWIRE_SOAK").is_some()
 }

@@ -1,4 +1,4 @@
-//! Services that are killed, stopped and started again under a transfer, which never notices.
+//! Services that are killed, stopped and started again during a transfer, which must not be affected.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -44,13 +44,13 @@ impl Acceptor {
     /// Returns how many connections there were.
     pub fn close(self) -> u64 {
         drop(self.done);
-        self.thread.join().expect("it went well")
+        self.thread.join().expect("no panic")
     }
 }
 
 impl<'network> Connector<'network> {
     pub fn of(here: &'network Machine, address: &'static str) -> Self {
-        // Several of one machine have a number each.
+        // Without a name each port gets a number, so several fit on one machine.
         let options = PortOptions { name: None, ..options(&here.runtime(), "any") };
         Self { here, port: open(here, options), address }
     }
@@ -63,7 +63,7 @@ impl<'network> Connector<'network> {
         Ok(())
     }
 
-    /// Tries until it succeeds. Returns how long that took.
+    /// Tries until a connect succeeds. Returns the time that took.
     pub fn until_it_succeeds(&mut self) -> Duration {
         let began = Instant::now();
         while let Err(error) = self.once() {
@@ -80,7 +80,7 @@ impl<'network> Connector<'network> {
     }
 }
 
-/// Runs something while the stream goes on, which it must do every second.
+/// Runs a closure while the stream continues. The stream must deliver something every second.
 pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
     std::thread::scope(|scope| {
         let running = scope.spawn(run);
@@ -89,9 +89,9 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
             if stream.go_on(Duration::from_millis(100)).is_some() {
                 last = Instant::now();
             }
-            assert!(last.elapsed() < Duration::from_secs(1), "it goes on");
+            assert!(last.elapsed() < Duration::from_secs(1), "the stream continues");
             if running.is_finished() {
-                return running.join().expect("it went well");
+                return running.join().expect("no panic");
             }
         }
     })
@@ -108,7 +108,7 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     meanwhile(&mut stream, || connector.once()).expect("both serve");
 
     theirs.kill();
-    let error = meanwhile(&mut stream, || connector.once()).expect_err("it is away");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::Unreachable);
     theirs = start_node(there);
     let after = meanwhile(&mut stream, || connector.until_it_succeeds());
@@ -116,7 +116,7 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
 
     stop(&theirs);
     let began = Instant::now();
-    let error = meanwhile(&mut stream, || connector.once()).expect_err("it is stopped");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::Unreachable);
     let waited = began.elapsed();
     theirs.signal(Signal::CONT);
@@ -126,13 +126,13 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     );
 
     ours.kill();
-    let error = meanwhile(&mut stream, || connector.once()).expect_err("it is away");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::NoFabric(NoFabric::NotRunning));
     ours = start_node(here);
     let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("this service was killed: `{error}`; {after:?} after the next one began, connects succeed");
 
-    // A request waits for a service that is stopped for a moment.
+    // A request waits while a service is stopped for a moment.
     stop(&ours);
     let after = meanwhile(&mut stream, || {
         std::thread::scope(|scope| {
@@ -147,7 +147,7 @@ fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     });
     println!("this service was stopped: a connect waited, and succeeded {after:?} after it goes on");
 
-    // Both end and begin in good order.
+    // Both services end in order and start again.
     theirs.tell("end");
     theirs.finish();
     ours.tell("end");

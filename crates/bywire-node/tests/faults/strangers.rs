@@ -1,4 +1,4 @@
-//! A stranger between two machines: a machine that has the name and the address of another one, and another key.
+//! A machine with the name and the address of another one, and with another key.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use crate::ends::{open, options};
 use crate::stopped_services::{Acceptor, Connector, meanwhile};
 use crate::test_network::{Machine, TestNetwork, ip};
 
-/// A port of the stranger that admits everyone.
+/// A port of that machine that admits everyone.
 fn open_decoy(machine: &Machine) -> Port {
     open(machine, PortOptions { admit: Admit::Everyone, ..options(&machine.runtime(), "open") })
 }
 
-/// Nobody has come to a port.
+/// Checks that no peer has connected to a port.
 fn expect_nobody(port: &mut Port) {
     let event = port.poll();
     assert!(event.is_none() && port.peers().count() == 0, "{event:?} at the stranger's port");
 }
 
-/// A connect fails because no service answers there.
+/// Checks that a connect fails because no service answers.
 fn expect_unreachable(connector: &mut Connector) {
     assert_eq!(connector.once(), Err(ConnectError::Unreachable));
 }
@@ -30,7 +30,7 @@ fn expect_unreachable(connector: &mut Connector) {
 #[test]
 fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     let Some(mut network) = TestNetwork::without_services(3) else { return };
-    // All know a node `b`. The machine of that name and address has another key, and knows all the others.
+    // The fabric files have a node `b`. The machine with that name and address has another key, and knows all other nodes.
     let strangers = network.fabric();
     let mut fabric = strangers.clone();
     let elsewhere = tempfile::tempdir().expect("a directory");
@@ -43,7 +43,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     let acceptors = [one, other].map(Acceptor::open);
     let mut decoy = open_decoy(stranger);
 
-    // The stranger asks for both, and both ask for the node that the stranger claims to be.
+    // The stranger connects to both, and both connect to the node that the stranger claims to be.
     meanwhile(&mut stream, || {
         std::thread::scope(|scope| {
             for (here, address) in
@@ -64,7 +64,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
         assert_eq!(
             (friend.count_of("b", "answers_sent"), friend.count_of("b", "channels")),
             (0, 0),
-            "silence"
+            "no answer"
         );
     }
     for friend in ["a", "c"] {
@@ -72,7 +72,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
         assert_eq!(stranger.count_of(friend, "answers_received"), 0);
     }
 
-    // The stranger takes the address of the other machine, which is off the network meanwhile.
+    // The stranger takes the address of the other machine, whose link is down meanwhile.
     network.set_cable(2, false);
     ip(&stranger.namespace, &format!("address add {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
@@ -92,7 +92,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
     let after = meanwhile(&mut stream, || Connector::of(one, "c/open").until_it_succeeds());
     let (count, reason) = stream.finish();
     let came = acceptors.map(Acceptor::close);
-    assert_eq!(came[0], 0, "only the stranger has asked for it");
+    assert_eq!(came[0], 0, "only the stranger tried to connect to it");
     println!(
         "the transfer went on {again:?} after the stranger had left its address, and connects succeeded {after:?} later; \
          {count} messages, each right; then {reason:?}"

@@ -1,4 +1,4 @@
-//! Services that are upgraded under a transfer: each is ended and the next one begun, also by one of another version.
+//! Services that are replaced during a transfer, also by a service of another version.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::node::start_node;
 use crate::stopped_services::{Acceptor, Connector, meanwhile};
 use crate::test_network::{Machine, TestNetwork};
 
-/// A service of a version whose protocol no port here speaks: it refuses all of them, by that reason.
+/// A service of another version, which refuses all ports for that reason.
 pub fn refuse(context: &mut Context) {
     let listener = Listener::bind(&context.directory.join(service::SOCKET_NAME)).expect("bound");
     context.tell("serves");
@@ -22,7 +22,7 @@ pub fn refuse(context: &mut Context) {
     let (mut callers, mut packet) = (Vec::new(), [0; service::PACKET_BYTES_MAX]);
     loop {
         callers.extend(listener.accept().ok().flatten());
-        // Each is refused once it has asked, and one that has gone needs no answer.
+        // Each caller is refused after its first packet. One that has gone needs no answer.
         callers.retain(|caller: &Socket| match caller.receive(&mut packet) {
             Ok(Received::Packet(..)) => caller.send(&refusal, &[]).is_err(),
             Ok(Received::Nothing) => true,
@@ -32,11 +32,11 @@ pub fn refuse(context: &mut Context) {
     }
 }
 
-/// Ends a service and begins the next one, as an upgrade does. Returns after what time connects succeed.
+/// Ends a service and starts the next one, as an upgrade does. Returns the time until connects succeed.
 fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, connector: &mut Connector) -> Duration {
     node.tell("end");
     meanwhile(stream, || while node.hear().is_some() {});
-    // By this thread: a process ends with the thread that has started it.
+    // From this thread, because a process ends with the thread that has started it.
     *node = start_node(machine);
     meanwhile(stream, || connector.until_it_succeeds())
 }
@@ -51,7 +51,7 @@ fn a_transfer_is_unaffected_by_upgraded_services() {
     let mut connector = Connector::of(here, "b/open");
     meanwhile(&mut stream, || connector.once()).expect("both serve");
 
-    // One machine after the other, three times, as with a rolling upgrade.
+    // One machine after the other, three times, as in a rolling upgrade.
     for _ in 0..3 {
         let after = replace(&mut theirs, there, &mut stream, &mut connector);
         println!("the other service was replaced: connects succeed {after:?} after the next one began");
@@ -59,7 +59,7 @@ fn a_transfer_is_unaffected_by_upgraded_services() {
         println!("this service was replaced: connects succeed {after:?} after the next one began");
     }
 
-    // Programs that have not been upgraded do not speak the protocol of the next one.
+    // Programs that were not upgraded do not speak the protocol of the next service.
     ours.tell("end");
     ours.finish();
     let mut other = start(here, "other version", &[]);

@@ -1,5 +1,5 @@
-//! Two machines whose services are processes of their own, the honest user's programs on them, and what the service under
-//! attack uses meanwhile.
+//! Two machines with service processes and programs of the honest user. Measures the programs, and the memory and processor
+//! time of the service under attack.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -11,14 +11,13 @@ use crate::node::start_node;
 use crate::test_network::usage::usage;
 use crate::test_network::{Machine, TestNetwork};
 
-/// The honest user, who has no entry in the user database, and the first one who attacks. Their numbers are no subordinate
-/// ones: the service counts those of one range of `/etc/subuid` as one user.
+/// The honest user, who is not in the user database, and the first attacking user. Neither is a subordinate user, because the
+/// service counts all users of one range of `/etc/subuid` as one.
 pub const HONEST: u32 = 54_321;
 pub const ROGUE: u32 = 54_400;
 
-/// Every step of the honest program takes no longer than this, however often it is tried, and half of all steps of a kind take
-/// no longer than the second. Both are above what a busy machine of two cores has shown (1.2 s, for two rounds in 4 s). They
-/// were chosen after that, and say nothing about a quiet machine.
+/// Bounds of each step of the honest program, and of the median of each kind of step. Both were chosen after measurements of a
+/// busy machine with two cores (1.2 s, with two rounds in 4 s), and say nothing about a quiet machine.
 const LONGEST: Duration = Duration::from_secs(4);
 const MEDIAN: Duration = Duration::from_secs(2);
 /// The most KiB by which the service may grow in one attack.
@@ -33,12 +32,12 @@ pub struct AttackTest {
     under_attack: Actor,
     _other: Actor,
     pub network: TestNetwork,
-    /// Bounds that did not hold.
+    /// Attacks during which a bound was broken.
     broken: Vec<String>,
 }
 
 impl AttackTest {
-    /// Three machines, the third one without a service. `None` where this machine cannot, with the reason said.
+    /// Three machines, the third one without a service. `None` where this machine cannot make them, after the reason is printed.
     pub fn begin() -> Option<Self> {
         let network = TestNetwork::without_services(3)?;
         if bywire_sys::process::user() != 0 {
@@ -57,18 +56,18 @@ impl AttackTest {
         Some(Self { honest, _echo: echo, under_attack, _other: other, network, broken: Vec::new() })
     }
 
-    /// Has the honest program do its work during an attack, which begins and ends with the two calls. The service may use this
-    /// much of a core meanwhile.
+    /// Measures the honest program during an attack, which `begin` starts and `end` ends. The service may use the given share of
+    /// a core meanwhile.
     pub fn measure<Attack>(
         &mut self,
         name: &str,
-        (for_so_long, share_max): (Duration, f64),
+        (duration, share_max): (Duration, f64),
         begin: impl FnOnce() -> Attack,
         end: impl FnOnce(Attack) -> u64,
     ) {
         let (memory, ticks) = usage(self.under_attack.pid().as_raw_pid());
         let attack = begin();
-        self.honest.tell(&for_so_long.as_millis().to_string());
+        self.honest.tell(&duration.as_millis().to_string());
         let began = std::time::Instant::now();
         let told = self.honest.expect("");
         let took = began.elapsed();
@@ -95,13 +94,13 @@ impl AttackTest {
         }
     }
 
-    /// Every attack has been measured.
+    /// Fails if a bound was broken.
     pub fn end(self) {
         assert!(self.broken.is_empty(), "out of bounds, as printed above: {:?}", self.broken);
     }
 }
 
-/// Lets programs of all users into the runtime directory, as in `/run`.
+/// Opens the runtime directory to all users, as in `/run`.
 fn admit_everyone(machine: &Machine) {
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");

@@ -11,16 +11,16 @@ use crate::actor::Context;
 use crate::ends::options;
 use crate::test_network::TIMEOUT;
 
-/// What the honest program measures, in the order of its report.
+/// The steps that the honest program measures, in the order of its report.
 pub const MEASURED: [&str; 4] = ["open", "connect", "message", "status"];
 
-/// Becomes another user, as far as other processes see. The calling thread starts no other one before.
+/// Changes the user of the calling thread, as other processes see it. The thread must not have started others before.
 pub fn become_user(number: u32) {
     let (user, group) = (Uid::from_raw(number), Gid::from_raw(number));
     rustix::thread::set_thread_groups(&[]).expect("no groups");
     rustix::thread::set_thread_res_gid(group, group, group).expect("its group");
     rustix::thread::set_thread_res_uid(user, user, user).expect("its user");
-    // The kernel has forgotten this with the change.
+    // The change of the user has reset this.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
 }
 
@@ -31,7 +31,7 @@ pub fn echo(context: &mut Context) {
     context.tell("ready");
     loop {
         if let Some(Event::Message(message)) = port.wait(Some(TIMEOUT)).expect("wait") {
-            // Its sender may have gone.
+            // The sender may have disconnected.
             let _ = port.send(message.peer, message.priority, &message.payload);
         }
     }
@@ -45,10 +45,10 @@ pub fn measure(context: &mut Context) {
     let friend = connect(&mut steady);
     context.tell("ready");
     while let Some(line) = context.hear() {
-        let for_so_long = Duration::from_millis(line.parse().expect("milliseconds"));
+        let duration = Duration::from_millis(line.parse().expect("milliseconds"));
         let began = Instant::now();
         let mut taken: [Vec<Duration>; 4] = Default::default();
-        while began.elapsed() < for_so_long || taken[0].is_empty() {
+        while began.elapsed() < duration || taken[0].is_empty() {
             let mut step = Instant::now();
             let mut lap = || std::mem::replace(&mut step, Instant::now()).elapsed();
             let mut port = open(&context.directory);
@@ -82,7 +82,7 @@ fn connect(port: &mut Port) -> Peer {
     port.connect(&address, TIMEOUT).expect("connect")
 }
 
-/// A message there and back.
+/// Sends a message and waits for its echo.
 fn exchange(port: &mut Port, peer: Peer) {
     port.send(peer, Priority::High, b"are you there?").expect("room");
     loop {

@@ -11,13 +11,13 @@ use crate::ends::start;
 use crate::rogue::{MANNERS, digits};
 use crate::test_network::{FakePort, Machine, introduction};
 
-/// Rogues that attack at the same time: as many as fill a machine of two cores.
+/// The number of rogues that attack at the same time, enough for a machine with two cores.
 const ROGUES: usize = 2;
-/// How long each attack goes on.
+/// The measured time of each attack.
 const ATTACK: Duration = Duration::from_secs(2);
-/// The most of a core that the service uses. It is a debug build.
+/// The greatest share of a core that the service may use. It is a debug build.
 const SHARE_MAX: f64 = 1.1;
-/// Not held to it: it took two cores once, and what takes them is not known yet.
+/// The attack without a bound of processor time: it took two cores once, for an unknown reason.
 const UNBOUNDED: &str = "registrations";
 
 /// A port of the other machine that accepts every offer until `kept` ends.
@@ -43,7 +43,7 @@ fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
         let (keep, kept) = mpsc::channel();
         scope.spawn(move || accept_all(there, &kept));
         for (place, (name, ..)) in MANNERS.iter().enumerate() {
-            // Longer than the honest program is measured. Another user each time, who owes the service nothing yet.
+            // Longer than the measurement. Each attack has another user, who has used nothing of the service yet.
             let milliseconds = (2 * ATTACK).as_millis().to_string();
             let (user, place) = ((ROGUE + place as u32).to_string(), place.to_string());
             let begin = || {
@@ -53,14 +53,14 @@ fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
                 };
                 let mut rogues: Vec<Actor> = (0..ROGUES).map(start).collect();
                 rogues.iter_mut().for_each(|rogue| drop(rogue.expect("begins")));
-                // Until they attack in earnest.
+                // Until the attack has started.
                 std::thread::sleep(ATTACK / 8);
                 rogues
             };
             let end = |mut rogues: Vec<Actor>| {
                 let told = rogues.iter_mut().map(|rogue| rogue.expect("").parse::<u64>().expect("a count"));
                 let count: u64 = told.sum();
-                assert!(count > 1000, "it was an attack: {count}");
+                assert!(count > 1000, "too few attacks: {count}");
                 count
             };
             let share_max = if *name == UNBOUNDED { f64::INFINITY } else { SHARE_MAX };

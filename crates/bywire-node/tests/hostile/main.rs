@@ -1,6 +1,6 @@
-//! The service of one machine under attack, by another user of that machine and by strangers in the network, while the
-//! program of an honest user opens ports, connects, sends messages and asks for the status. What that takes is bounded, and
-//! so are the memory and the processor time of the service.
+//! A service under attack, by another user of its machine and by unknown machines. Meanwhile the program of an honest user opens
+//! ports, connects, sends messages and asks for the status. The times of these steps are bounded, and so are the memory and
+//! the processor time of the service.
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;

@@ -1,4 +1,4 @@
-//! A program of another user that attacks the service of its machine, in one manner.
+//! A program of another user that attacks the service of its machine in one way.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -74,7 +74,7 @@ pub fn attack(context: &mut Context) {
     context.tell("begins");
     let until = Instant::now() + Duration::from_millis(context.argument(4));
     context.tell(manner(&mut rogue, until));
-    // What it has opened stays until it is killed.
+    // Its sockets stay open until it is killed.
     let _none = context.hear();
 }
 
@@ -82,7 +82,7 @@ impl Rogue {
     fn call(&self) -> Option<Socket> {
         let socket = Socket::connect_entry(&self.runtime.join("node"));
         if socket.is_err() {
-            // The service's queue is full, or this process has no descriptors left.
+            // The queue of the service is full, or this process has run out of descriptors.
             std::thread::sleep(Duration::from_micros(100));
         }
         socket.ok()
@@ -100,7 +100,7 @@ impl Rogue {
             let name = format!("rogue{}.{attempt}", self.number);
             let mut port = FakePort::unregistered(&self.runtime, &name, self.udp());
             port.register(Vec::new());
-            // The service may still be busy with the attack before, and hang up. Programs call again then.
+            // The service may still be busy after the previous attack, and close the socket. Programs then connect again.
             match port.next_within(TIMEOUT) {
                 Some(Notice::Registered { .. }) => self.ports.push(port),
                 None if attempt < 10 * count => {}
@@ -109,7 +109,7 @@ impl Rogue {
         }
     }
 
-    /// Has each port send requests, as many as its socket takes. Returns how many left.
+    /// Each port sends as many requests as its socket takes. Returns their number.
     fn ask(&mut self, request: impl Fn(u32, usize) -> Request) -> u64 {
         let mut count = 0;
         for port in &self.ports {
@@ -151,7 +151,7 @@ fn idlers(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Whole packets, halves of valid ones, and noise, each on a connection of its own.
+/// Complete packets, truncated ones, and random bytes, each on its own connection.
 fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
     let valid = to_bytes(&Request::Register {
         version: VERSION,
@@ -176,7 +176,7 @@ fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Registrations of the same few ports, again and again, each on a connection of its own.
+/// Repeated registrations of a few ports, each on its own connection.
 fn registrations(rogue: &mut Rogue, until: Instant) -> u64 {
     let udp = rogue.udp();
     let mut count = 0;
@@ -218,8 +218,8 @@ fn questions(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// What ports ask for: connections to a port that accepts, to nobody, to a node that is not up and to one that does not
-/// exist; ends of connections; questions about connections.
+/// Requests of ports: connects to a port that accepts, to a missing port, to a node that is down and to one that does not exist;
+/// ends of connections; inquiries about connections.
 fn request(number: u32, at: usize) -> Request {
     let connect = |node: &str, port: &str| Request::Connect {
         request: number,
@@ -232,7 +232,7 @@ fn request(number: u32, at: usize) -> Request {
         2 => connect("b", "nobody"),
         3 => connect("c", "nobody"),
         4 => connect("nowhere", "nobody"),
-        // Some of the last ones.
+        // Some of the latest connections.
         5 => Request::Release { connection: number.wrapping_sub(256) },
         _ => Request::Inquire { connection: number.wrapping_sub(16 + number % 64) },
     }
@@ -257,7 +257,7 @@ fn unread(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Ends of connections and offers that are another's, by every number, and connections of others that were kept.
+/// Ends of other ports' connections and offers, by every number, and claims to connections of others.
 fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
     let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|port| port.name.clone()).collect());
     let mut count = 0;
@@ -286,7 +286,7 @@ fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Descriptors of several kinds with packets of every kind, on connections that are kept and never read.
+/// Descriptors of several kinds with packets of every kind, on connections that stay open and are never read.
 fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let tcp = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -323,7 +323,7 @@ fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// A connection that somebody may have with the port `echo`.
+/// A connection that another port may have with the port `echo`.
 fn kept(rogue: &Rogue, number: u32) -> Kept {
     Kept {
         connection: number,

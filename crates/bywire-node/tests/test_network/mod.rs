@@ -1,5 +1,5 @@
-//! Machines for tests: network namespaces with a service each, joined by a bridge, and fake ports that speak the service's
-//! protocol. Everything is gone with the values here.
+//! Machines for tests: network namespaces with a service each, connected by a bridge, and fake ports that speak the service's
+//! protocol. Dropping the values removes everything.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 pub mod usage;
@@ -52,7 +52,7 @@ pub struct Running {
     stop: Option<UnixStream>,
     reload: UnixStream,
     thread: Option<JoinHandle<()>>,
-    /// What it says.
+    /// Its log.
     said: Mutex<mpsc::Receiver<String>>,
 }
 
@@ -90,14 +90,14 @@ impl TestNetwork {
         Some(network)
     }
 
-    /// Puts the cable of a machine in, or takes it out.
+    /// Takes the link of a machine up or down.
     pub fn set_cable(&self, number: usize, is_in: bool) {
         ip(&self.bridge, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
     }
 
-    /// From now on the cable of a machine drops packets that are longer than this, and tells nobody.
+    /// From now on the link of a machine silently drops packets that are longer than this.
     pub fn shorten_packets(&self, number: usize, bytes: usize) {
-        // The kernel would carry packets that it has joined whole.
+        // Otherwise the kernel would pass coalesced packets whole.
         self.machines.iter().for_each(|machine| ip(&machine.namespace, "link set eth0 gso_max_segs 1"));
         ip(&self.bridge, &format!("link set to{number} mtu {bytes}"));
     }
@@ -132,13 +132,13 @@ impl Machine {
         machine
     }
 
-    /// Gives its interface `eth0` its address.
+    /// Configures the address of its interface `eth0`.
     pub fn configure_interface(&self) {
         ip(&self.namespace, &format!("address add {}/24 dev eth0", self.address.ip()));
         ip(&self.namespace, "link set eth0 up");
     }
 
-    /// Takes it off the bridge for good: it has no `eth0` any more.
+    /// Removes its interface `eth0`.
     pub fn take_out_cable(&self) {
         ip(&self.namespace, "link delete eth0");
     }
@@ -151,7 +151,7 @@ impl Machine {
         self.directory.path().join("etc")
     }
 
-    /// Gives it another fabric file.
+    /// Replaces its fabric file.
     pub fn write(&self, fabric: &Fabric) {
         let path = self.configuration().join(FILE_NAME);
         let _none = std::fs::remove_file(&path);
@@ -194,19 +194,19 @@ impl Machine {
         self.service.take().expect("it runs");
     }
 
-    /// Has its service read the fabric file again, and returns what that says.
+    /// Makes its service read the fabric file again. Returns the line in its log.
     pub fn reload(&self) -> String {
         let service = self.service.as_ref().expect("it runs");
         (&service.reload).write_all(b"!").expect("it listens");
         service.said.lock().expect("nobody panicked").recv_timeout(TIMEOUT).expect("it says what it has read")
     }
 
-    /// What `bywire status` gets.
+    /// The entries that `bywire status` gets.
     pub fn status(&self) -> Vec<Entry> {
         ask::status(Some(&self.runtime())).expect("a status")
     }
 
-    /// What it knows of another node.
+    /// Its status of another node.
     pub fn status_of(&self, node: &str) -> service::status::Node {
         let found = self.status().into_iter().find_map(|entry| match entry {
             Entry::Node(found) if found.name == node => Some(found),
@@ -221,7 +221,7 @@ impl Machine {
         counters.iter().find(|(name, _)| name == counter).expect("there is one").1
     }
 
-    /// A counter of strangers.
+    /// A counter of packets from unknown senders.
     pub fn strangers(&self, counter: &str) -> u64 {
         let Some(Entry::Service(found)) = self.status().into_iter().next() else { panic!("it comes first") };
         found.strangers.iter().find(|(name, _)| name == counter).expect("there is one").1
@@ -239,7 +239,7 @@ impl Drop for Running {
     }
 }
 
-/// Where commands find a namespace.
+/// The path of a namespace for commands.
 pub fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
@@ -262,7 +262,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A port that knows the protocol and nothing else.
 pub struct FakePort {
-    /// It has the name.
+    /// Owns the name.
     _port: Port,
     pub name: String,
     pub socket: Socket,
@@ -300,7 +300,7 @@ impl FakePort {
         }
     }
 
-    /// Registers, with what it has kept.
+    /// Registers, with its existing connections.
     pub fn register(&mut self, kept: Vec<Kept>) {
         let request = self.registration(kept);
         let packet = service::to_bytes(&request).expect("it fits");
@@ -322,7 +322,7 @@ impl FakePort {
         }
     }
 
-    /// Calls the next service, and registers with what it has kept.
+    /// Connects to the next service, and registers with its existing connections.
     pub fn call_again(&mut self, machine: &Machine, kept: Vec<Kept>) {
         self.socket = call(&machine.runtime());
         self.register(kept);
@@ -342,10 +342,10 @@ impl FakePort {
 
     /// The next notice.
     pub fn next(&mut self) -> Notice {
-        self.next_within(TIMEOUT).expect("the service says something")
+        self.next_within(TIMEOUT).expect("a notice arrives")
     }
 
-    /// The next notice, if one comes in time. The end of the socket is none.
+    /// The next notice. `None` after the timeout, or if the socket is closed.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Notice> {
         let deadline = Instant::now() + timeout;
         let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
@@ -365,7 +365,7 @@ impl FakePort {
         }
     }
 
-    /// The offer that comes next, which is accepted.
+    /// Accepts the next offer.
     pub fn accept(&mut self, connection: u32) -> Box<Terms> {
         let Notice::Offer { offer, .. } = self.next() else { panic!("no offer") };
         self.send(&Request::Accept { offer, introduction: introduction(connection) });
@@ -390,7 +390,7 @@ impl FakePort {
 /// A connection to a machine's service.
 pub fn call(runtime: &Path) -> Socket {
     let mut socket = None;
-    // Its queue may be full.
+    // The queue of the service may be full.
     eventually("a service", || {
         socket = Socket::connect_entry(&runtime.join("node")).ok();
         socket.is_some()
@@ -402,7 +402,7 @@ pub fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1 << 20, integrity: false, windows: [1 << 16; 3] }
 }
 
-/// What a port says to the next service of a connection that it has.
+/// The description of an existing connection for the next service.
 pub fn kept(connection: u32, terms: &Terms) -> Kept {
     let service::Identity { key, port, user, incarnation, .. } = terms.peer.clone();
     Kept {
