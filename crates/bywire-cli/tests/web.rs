@@ -245,7 +245,7 @@ fn termination_while_a_server_starts_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_server_ends_even_if_its_guard_is_killed_too() {
+fn a_server_ends_even_if_its_guard_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     if !rustix::process::geteuid().is_root()
         || cell(directory.path(), &["web-file", "--time", "0.25"]).is_none()

@@ -198,7 +198,7 @@ fn no_end_gives_up_before_the_common_start() {
 }
 
 #[test]
-fn spinning_ends_measure_too() {
+fn spinning_ends_are_measured() {
     for level in [Level::Unix, Level::Tcp, Level::Udp] {
         for test in [Test::Latency, Test::Stream, Test::Bidir] {
             let plan = Plan { spin: true, ..plan(level, test, 64) };

@@ -295,7 +295,7 @@ fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
 }
 
 #[test]
-fn a_program_meets_any_number_of_other_users_one_after_the_other() {
+fn a_program_connects_to_any_number_of_other_users_in_sequence() {
     let Some((_directory, path)) = machine() else { return };
     let server = of_user(&path, 54_400);
     // The server has a doorbell for each other user, at most `OTHER_USERS_MAX` of them.

@@ -290,7 +290,7 @@ fn work_rows() -> Vec<String> {
 }
 
 #[test]
-fn memory_and_work_are_what_the_page_says() {
+fn memory_and_work_match_the_page() {
     let seconds = KEEP_ALIVE_NS / 1_000_000_000;
     let limits = [
         format!("| nodes of a fabric file | {NODES_MAX} |"),

@@ -553,7 +553,7 @@ fn connections_follow_a_machine_to_its_new_address() {
 }
 
 #[test]
-fn questions_about_what_no_port_can_be_called_are_not_remembered() {
+fn inquiries_with_invalid_port_names_are_not_remembered() {
     let mut fixture = Fixture::just_started();
     fixture.up();
     let long = "x".repeat(3000);

@@ -28,7 +28,7 @@ fn expect_unreachable(connector: &mut Connector) {
 }
 
 #[test]
-fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
+fn a_machine_with_a_wrong_key_connects_to_no_node_and_disturbs_none() {
     let Some(mut network) = TestNetwork::without_services(3) else { return };
     // The fabric files have a node `b`. The machine with that name and address has another key, and knows all other nodes.
     let strangers = network.fabric();

@@ -33,7 +33,7 @@ fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
 }
 
 #[test]
-fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
+fn another_user_neither_ends_nor_delays_connections_of_others() {
     let Some(mut test) = AttackTest::begin() else { return };
     let machines = std::mem::take(&mut test.network.machines);
     let [here, there, _] = &machines[..] else { unreachable!() };

@@ -74,7 +74,7 @@ fn batches(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
+fn packets_of_unknown_machines_end_and_delay_nothing() {
     let Some(mut test) = AttackTest::begin() else { return };
     let machines = std::mem::take(&mut test.network.machines);
     let [here, there, stranger] = &machines[..] else { unreachable!() };

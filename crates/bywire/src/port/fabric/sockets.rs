@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_everywhere_finds_what_is_in_any_socket() {
+    fn a_search_of_all_sockets_finds_every_waiting_packet() {
         let mut sockets = Sockets::new().expect("bound");
         let to = address(sockets.common());
         let peers = [(); CONNECTED_MAX].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));

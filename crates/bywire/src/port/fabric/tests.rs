@@ -408,7 +408,7 @@ fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
 }
 
 #[test]
-fn a_port_that_lingers_hears_its_next_node_at_once() {
+fn a_lingering_port_is_told_by_its_next_node_at_once() {
     let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
     let mut fake = fixture.meet();
     let first = register(&mut fixture);
