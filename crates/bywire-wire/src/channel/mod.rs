@@ -236,7 +236,7 @@ impl Channels {
             self.strangers.last_unknown = Some((initiator, from));
             return;
         };
-        let has_to_prove = !is_proved && peer.is_crowded(&hello.told);
+        let has_to_prove = !is_proved && peer.has_to_prove_address(&hello.payload);
         if has_to_prove && !self.admit_proved(now_ns, random, from, header, packet) {
             return;
         }
