@@ -240,7 +240,7 @@ impl Fixture {
         match how % 3 {
             0 => self.end.drain_and_end(DisconnectReason::Died),
             1 => {
-                self.end.take_leave();
+                self.end.begin_close();
                 self.exchange();
             }
             _ => {

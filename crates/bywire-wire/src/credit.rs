@@ -53,7 +53,7 @@ impl Credit {
 
     /// Notes that the sender waits for a report of consumed bytes. It is told at once, now and after the next consumed
     /// bytes.
-    pub fn urge(&mut self) {
+    pub fn request_report(&mut self) {
         self.is_urgent = true;
     }
 

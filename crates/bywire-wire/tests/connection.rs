@@ -97,7 +97,7 @@ fn bytes_cross_all_lanes_and_both_ends_become_silent() {
         ends[0].send(lane, vec![9; 10]).expect("room for more");
         exchange(&mut ends, &mut now_ns);
         assert_eq!(ends[0].acknowledged(lane), WINDOW);
-        ends[1].urge_credit(lane);
+        ends[1].request_credit_report(lane);
         ends[1].take(lane, WINDOW);
         exchange(&mut ends, &mut now_ns);
         assert_eq!((ends[0].acknowledged(lane), ends[0].taken(lane)), (WINDOW + 10, WINDOW));

@@ -206,7 +206,7 @@ proptest! {
 #[test]
 fn a_waiting_sender_is_told_of_the_first_freed_byte() {
     let mut credit = Credit::new(1000);
-    credit.urge();
+    credit.request_report();
     assert!(!credit.is_due(), "nothing was taken");
     credit.take(1);
     assert!(credit.is_due());

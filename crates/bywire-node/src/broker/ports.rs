@@ -142,7 +142,7 @@ impl Broker {
         let message = ServiceMessage::Connect {
             request: number,
             port: outgoing.target.clone(),
-            from: vouched(&registered.port),
+            from: identity_of(&registered.port),
             security: self.own.security,
             half,
         };
@@ -159,7 +159,7 @@ impl Broker {
         let Some(registered) = self.ports.get(&id) else { return };
         let route_bytes = self.nodes.get(&offer.node).map_or(u16::MAX, |other| other.route_bytes);
         let own_half = half(&registered.port, introduction, random, route_bytes);
-        let by = vouched(&registered.port);
+        let by = identity_of(&registered.port);
         let security = super::nodes::agreed(offer.security, self.own.security);
         let made = self.establish_accepted(id, number, &offer, &own_half, security);
         match made {
@@ -326,7 +326,7 @@ impl Broker {
 }
 
 /// The identity of a port, for which this service vouches.
-fn vouched(port: &Port) -> PortIdentity {
+fn identity_of(port: &Port) -> PortIdentity {
     PortIdentity {
         port: port.name.clone(),
         user: port.user.clone(),

@@ -251,12 +251,12 @@ impl<'a> Service<'a> {
         // Connections continue without a service, and ports register with the next one.
         self.claim.release();
         self.callers.clear();
-        self.take_leave()?;
+        self.announce_end()?;
         outcome
     }
 
     /// Tells the other services that this one ends, until they have answered, for at most a second.
-    fn take_leave(&mut self) -> Result<(), ServiceError> {
+    fn announce_end(&mut self) -> Result<(), ServiceError> {
         let mut poller = Poller::new()?;
         poller.add(&self.link, NETWORK)?;
         let until_ns = clock::nanoseconds().saturating_add(LEAVE_NS);

@@ -283,13 +283,13 @@ impl Peer {
             let report_ns = retries.since_ns.saturating_add(CONNECT_NS);
             retries.next_ns = retries.next_ns.min(report_ns.max(now_ns + 1));
         }
-        self.say_hello(now_ns, retries.tries, random, shared);
+        self.send_hello(now_ns, retries.tries, random, shared);
         retries.tries = retries.tries.saturating_add(1);
         self.retries = Some(retries);
     }
 
     /// Sends a hello to the next address: first that of the last channel, then the known ones.
-    fn say_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
+    fn send_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
         let present = self.current.as_ref().map(|channel| channel.address);
         let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
         let addresses: Vec<_> = present.into_iter().chain(others).collect();

@@ -347,8 +347,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Notes that the peer waits for a report of consumed bytes. It is sent with the next packet, instead of after the next
     /// quarter of the window.
-    pub fn urge_credit(&mut self, lane: Lane) {
-        self.receiving[lane as usize].credit().urge();
+    pub fn request_credit_report(&mut self, lane: Lane) {
+        self.receiving[lane as usize].credit().request_report();
     }
 
     /// Changes the number of bytes that may wait in a lane.

@@ -70,7 +70,7 @@ impl Port {
     pub fn connect(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let result = self.connect_and_wait(address, timeout);
         // The wait may have dealt with a descriptor that would have woken the program.
-        self.stir();
+        self.signal_if_armed();
         result
     }
 
@@ -125,7 +125,7 @@ impl Port {
         if !self.is_here(&address.node) {
             let peer = self.begin_call(address, announce)?;
             // An armed port has to wake up for its deadline.
-            self.stir();
+            self.signal_if_armed();
             return Ok(peer);
         }
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;

@@ -89,7 +89,7 @@ impl Port {
         let sent = connection.send_lent(priority, block.heap.id, block.block, length);
         if !sent.map_err(SendError::Disconnected)? {
             self.mark_pending(peer.index);
-            self.stir();
+            self.signal_if_armed();
             return Err(SendError::Full.into());
         }
         self.warm(peer.index);

@@ -215,7 +215,7 @@ impl Drop for Port {
         self.claim.release();
         for index in self.slots.indices() {
             if let Some(connection) = self.slots.ring_at(index) {
-                connection.take_leave(&mut self.resources);
+                connection.begin_close(&mut self.resources);
                 connection.socket().shut_down();
             }
         }

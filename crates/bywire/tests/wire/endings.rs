@@ -31,11 +31,11 @@ fn the_first_message_after_a_poll_is_sent_at_once_and_others_are_batched() {
     pair.carry();
     let send = |pair: &mut Pair, priority, length: usize| {
         pair.ends[0].send(priority, &vec![1; length]).expect("room");
-        let must_leave = pair.ends[0].must_leave();
-        if must_leave {
+        let must_transmit = pair.ends[0].must_transmit();
+        if must_transmit {
             leaves(pair);
         }
-        must_leave
+        must_transmit
     };
     assert!(send(&mut pair, Priority::Low, 10), "the first");
     assert!(!send(&mut pair, Priority::Low, 10), "gathered");
@@ -58,7 +58,7 @@ fn an_end_that_disconnects_continues_until_everything_is_delivered() {
     pair.ends[0].send_buffer(Priority::Low, vec![1; long], Confirm::Copied).expect("a token");
     pair.ends[0].send_buffer(Priority::Low, b"behind it".to_vec(), Confirm::Copied).expect("a token");
     pair.ends[1].send(Priority::High, b"too late").expect("room");
-    pair.ends[0].take_leave();
+    pair.ends[0].begin_close();
     assert!(matches!(pair.ends[0].send(Priority::High, b"x"), Err(SendError::Disconnected(_))));
     pair.carry();
     assert!(!pair.ends[0].is_drained(), "the other end has no buffer yet");

@@ -177,7 +177,7 @@ impl Port {
         if fabric.node.as_ref() == Some(&call.address.node) {
             let number = call.number;
             fabric.forget(number, index);
-            return self.turn_into_neighbour(index);
+            return self.connect_locally(index);
         }
         let request = Request::Connect {
             request: call.number,
@@ -191,7 +191,7 @@ impl Port {
     }
 
     /// The node has reported that a call leads to this machine itself.
-    fn turn_into_neighbour(&mut self, index: u32) {
+    fn connect_locally(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
         let (address, announce) = (Address::local(call.address.port.clone()), call.announce);

@@ -211,7 +211,7 @@ impl Port {
         else {
             return;
         };
-        far.wire.take_leave(&mut self.resources);
+        far.wire.begin_close(&mut self.resources);
         self.slots.replace(peer, Slot::Leaving(Box::new(Leaving { far, until_ns })));
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.transmit(now_ns, peer.index, &mut self.slots);
@@ -286,7 +286,7 @@ impl Port {
             let now_ns = now_ns();
             fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
             fabric.answer(now_ns, &mut self.slots);
-            fabric.keep_time(now_ns, &mut self.slots);
+            fabric.run_timers(now_ns, &mut self.slots);
             self.take_news(now_ns);
             // It may know that a peer is dead, or have to be found again.
             self.hear_node();

@@ -53,7 +53,7 @@ impl Port {
             }
         } else if is_time || fabric.has_gathered() {
             fabric.answer(now_ns(), &mut self.slots);
-            fabric.keep_time(now_ns(), &mut self.slots);
+            fabric.run_timers(now_ns(), &mut self.slots);
         }
         if let Some(event) = self.take_far() {
             return Some(event);
@@ -76,7 +76,7 @@ impl Port {
         let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
         fabric.look.found(found);
         self.progressed |= found;
-        fabric.keep_time(now_ns, &mut self.slots);
+        fabric.run_timers(now_ns, &mut self.slots);
         self.take_news(now_ns);
         self.try_node_again(now_ns);
         found
@@ -104,7 +104,7 @@ impl Port {
             return None;
         }
         let fabric = self.fabric.as_deref_mut()?;
-        fabric.reconsider(&mut self.slots, &self.resources);
+        fabric.retry_waiting(&mut self.slots, &self.resources);
         let is_low_first = self.polls.is_multiple_of(8);
         for _ in 0..fabric.ready.len() {
             let Some(index) = fabric.ready.front().copied() else { break };
@@ -177,7 +177,7 @@ impl Port {
     pub(in crate::port) fn send_far(&mut self, peer: Peer) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
-        if !far.wire.must_leave(self.polls) && !self.is_armed {
+        if !far.wire.must_transmit(self.polls) && !self.is_armed {
             return fabric.wake_at(peer.index, 0);
         }
         let now_ns = now_ns();
@@ -242,14 +242,14 @@ impl Port {
         self.send_far(peer);
         let has_news = self.fabric.as_deref().is_some_and(|fabric| !fabric.news.is_empty());
         if has_news || !self.resources.events.is_empty() {
-            self.stir();
+            self.signal_if_armed();
         }
     }
 
     /// Has a peer on another machine sent something that can be received?
     pub(in crate::port) fn has_far_input(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
-        fabric.reconsider(&mut self.slots, &self.resources);
+        fabric.retry_waiting(&mut self.slots, &self.resources);
         !fabric.ready.is_empty() || !fabric.news.is_empty()
     }
 
@@ -287,7 +287,7 @@ impl Port {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             let now_ns = now_ns();
             fabric.answer(now_ns, &mut self.slots);
-            while fabric.has_gathered() && fabric.keep_time(now_ns, &mut self.slots) {}
+            while fabric.has_gathered() && fabric.run_timers(now_ns, &mut self.slots) {}
         }
         if self.is_armed {
             self.arm_far();
@@ -354,7 +354,7 @@ impl Fabric {
     }
 
     /// Tries peers again that have a message waiting for a buffer, if that may help.
-    fn reconsider(&mut self, slots: &mut Slots, resources: &Resources) {
+    fn retry_waiting(&mut self, slots: &mut Slots, resources: &Resources) {
         let looks = resources.looks(Priority::High) + resources.looks(Priority::Low);
         if self.held_up.is_empty() || std::mem::replace(&mut self.looks, looks) == looks {
             return;

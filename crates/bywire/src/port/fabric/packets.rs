@@ -138,7 +138,7 @@ impl Fabric {
     }
 
     /// Serves connections whose time has come. `true`: there were some.
-    pub fn keep_time(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
+    pub fn run_timers(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
         let mut any = false;
         for _ in 0..DUE_AT_ONCE {
             let Some(index) = self.timers.pop(now_ns) else { break };
@@ -160,7 +160,7 @@ impl Fabric {
                 self.transmit(now_ns, index, slots);
             }
         }
-        self.keep_time(now_ns, slots);
+        self.run_timers(now_ns, slots);
     }
 
     /// Has a connection served at this time, or earlier.

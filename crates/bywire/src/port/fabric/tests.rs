@@ -311,7 +311,7 @@ fn a_connect_to_a_silent_node_times_out() {
         let peer = fixture.port.connect_start(&"b/7".parse().expect("an address")).expect("begun");
         let fabric = fixture.port.fabric.as_deref_mut().expect("made");
         assert!(fabric.first_deadline_ns().is_some_and(|at_ns| at_ns < now_ns() + 15_000_000_000));
-        fabric.keep_time(now_ns() + MUCH_LATER_NS, &mut fixture.port.slots);
+        fabric.run_timers(now_ns() + MUCH_LATER_NS, &mut fixture.port.slots);
         fixture.port.take_news(now_ns() + MUCH_LATER_NS);
         let silent = DisconnectReason::NotConnected(ConnectError::NoFabric(NoFabric::Silent));
         let event = fixture.port.poll();
@@ -338,7 +338,7 @@ fn memory_of_an_idle_peer_is_given_back() {
     assert!(fixture.far(fake.peer).wire.memory_bytes() > 0);
     let later_ns = now_ns() + MUCH_LATER_NS;
     let fabric = fixture.port.fabric.as_deref_mut().expect("made");
-    fabric.keep_time(later_ns, &mut fixture.port.slots);
+    fabric.run_timers(later_ns, &mut fixture.port.slots);
     fixture.port.take_news(later_ns);
     assert_eq!(fixture.far(fake.peer).wire.memory_bytes(), 0);
     // The route, which is said to be that of Ethernet, is one of loopback.

@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Says good-bye. Answers that are owed go first, as far as there is room for them.
-    pub fn take_leave(&mut self, resources: &mut Resources) {
+    pub fn begin_close(&mut self, resources: &mut Resources) {
         // Only short answers, each once: a get's data could go on for as long as the peer likes.
         self.transfers.keep_short_replies();
         while matches!(self.advance_replies(resources), Ok(true)) {}

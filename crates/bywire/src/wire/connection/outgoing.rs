@@ -77,7 +77,7 @@ impl Connection {
     /// is `polls`. High messages and the first message after a poll leave at once. What follows leaves when it fills a
     /// packet, then when it fills two, and so on, so that a program which sends much between two polls fills batches. A
     /// program for which there was no room sends much, and fills them from the first message on.
-    pub fn must_leave(&mut self, polls: u32) -> bool {
+    pub fn must_transmit(&mut self, polls: u32) -> bool {
         let is_first = self.left_at_poll != Some(polls);
         if is_first {
             self.left_at_poll = Some(polls);
