@@ -129,7 +129,7 @@ struct End {
 }
 
 impl End {
-    /// Waits for what comes, by polling.
+    /// Polls until a packet arrives.
     fn receive(&mut self) -> Result<usize> {
         let started = Instant::now();
         loop {
@@ -282,7 +282,7 @@ impl End {
 /// the source its figure.
 ///
 /// # Errors
-/// What an end met.
+/// Errors of an end.
 pub fn play(words: &[String]) -> Result<()> {
     let [role, what, sealed, seconds, core, own, peer] = words else {
         bail!("an end of bare UDP has 7 words")

@@ -202,7 +202,7 @@ impl Process {
 /// Plays an end: a role and its words.
 ///
 /// # Errors
-/// What the end met.
+/// Errors of an end.
 pub fn play(words: &[String]) -> Result<()> {
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["echo"] => echo(),
@@ -249,7 +249,7 @@ fn say(line: &str) -> Result<()> {
     Ok(std::io::stdout().flush()?)
 }
 
-/// Ports that answer every message, until nobody listens to this process any more.
+/// Ports that answer every message, until the reader of this process's output ends.
 fn echo() -> Result<()> {
     for number in 0..CONNECTIONS {
         let mut port = open(Some(&format!("echo{number}")))?;
@@ -323,7 +323,7 @@ fn be_idle() -> Result<()> {
         let peer = port.connect(&echo_address(number).parse()?, TIMEOUT)?;
         exchange(&mut port, peer)
     };
-    // What the first connection of a process costs is not the next one's.
+    // The first connection of a process costs more than later ones.
     meet(0)?;
     say("ready")?;
     std::io::stdin().lines().next().context("nobody listens")??;

@@ -74,7 +74,7 @@ fn messages(bytes: &[u8]) {
     assert!(taken <= bytes.len());
 }
 
-/// Two nodes, and a stranger who repeats, damages and invents packets.
+/// Two nodes, and an attacker that replays, damages and invents packets.
 struct Two {
     nodes: [Channels; 2],
     events: [Vec<Event>; 2],

@@ -25,9 +25,9 @@ struct Fixture {
     /// The honest port has this connection with a port of the friend.
     own: EndName,
     theirs: EndName,
-    /// What the honest port was told since.
+    /// Notices to the honest port since the last check.
     told: Vec<Notice>,
-    /// What the friend's service was told since.
+    /// Messages to the friend's service since the last check.
     said: Vec<ServiceMessage>,
 }
 
@@ -126,7 +126,7 @@ impl Fixture {
             self.settle();
             self.check();
         }
-        // Whoever asks about the connection is told that it lives, and nobody else is.
+        // Only the service that asks about the connection is told that it is alive.
         let about = |receiver: &EndName, sender: &EndName| {
             let (receiver, sender) = (receiver.clone(), sender.clone());
             ServiceMessage::Check { connections: vec![ConnectionName { receiver, sender }] }
@@ -186,7 +186,7 @@ impl Fixture {
     fn check(&mut self) {
         for notice in std::mem::take(&mut self.told) {
             match notice {
-                // Anybody may ask, and the port says no.
+                // Every port may ask, and the honest port declines.
                 Notice::Offer { offer, .. } => self.broker.decline(HONEST, offer, Refusal::NotAdmitted),
                 Notice::Withdrawn { .. } => {}
                 other => panic!("{other:?}"),

@@ -88,7 +88,7 @@ impl CaptureArgs {
         };
         let socket = Arc::new(control::connect_capture(control_socket)?);
         let watched = Arc::clone(&socket);
-        // What has come is still recorded, and the losses are told.
+        // Received frames are still recorded, and losses are reported.
         ctrlc::set_handler(move || watched.shut_down()).context("cannot watch for an interrupt")?;
         let filter = CaptureFilter { names, interface: self.interface, count: self.count };
         let (written, lost) = capture::record(&socket, &filter, output)?;

@@ -211,7 +211,7 @@ fn may() -> Result<()> {
     Ok(())
 }
 
-/// Settings that make no sense, and those that name what there is not, are misuse.
+/// Invalid settings, and settings that name something that does not exist, are misuse.
 fn classed(error: ServiceError) -> anyhow::Error {
     use bywire_eth::interface::InterfaceError::{MtuForIpv6, NoBridge, NoNamespace, NoProcess};
     use bywire_eth::network::NetworkError::{Interface, SameAddress, TooMany};

@@ -1,4 +1,4 @@
-//! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
+//! The command `bywire measure eth`: the contents of a cell, every link, and what is left after an interruption at any moment.
 
 mod processes;
 
@@ -229,7 +229,7 @@ fn termination_at_any_moment_leaves_nothing() {
         assert!(has_ended && (number != Signal::KILL || status.code().is_none()), "{what}: {status}");
         eventually(&format!("no process is left: {what}"), || processes_of(directory).is_empty());
         if number != Signal::KILL {
-            // It may have been ended before it could remove what an earlier one left.
+            // It may have ended before it could remove the leftovers of an earlier one.
             assert!(left() <= left_before, "{what}");
         }
     }

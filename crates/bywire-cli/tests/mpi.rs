@@ -1,4 +1,5 @@
-//! `bywire measure mpi` from outside: both implementations over every link, and what an end at any moment leaves.
+//! The command `bywire measure mpi`: both implementations over every link, and what is left after an interruption at any
+//! moment.
 
 mod processes;
 
@@ -122,7 +123,7 @@ fn termination_at_any_moment_leaves_nothing() {
             assert!(died || ended, "{status}");
             eventually("no process is left", || nothing_runs(directory.path()));
         }
-        // What a killed one has left, the next one removes.
+        // The next one removes the leftovers of a killed one.
         let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
         let output = measure(directory.path(), &arguments).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

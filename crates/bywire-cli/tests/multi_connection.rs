@@ -1,4 +1,4 @@
-//! Several connections at once, from outside: what a cell says of each, nodes around a switch, and what is left behind.
+//! Several connections at once, by the command: the figures of each, nodes around a switch, and what is left behind.
 
 mod processes;
 

@@ -1,5 +1,5 @@
 //! `bywire init`, `bywire up` and `bywire status` from outside: two machines as docs/links.md says, a service that is killed,
-//! and what is wrong with files, in one line each.
+//! and errors in files, in one line each.
 
 #[path = "../../bywire-node/tests/test_network/mod.rs"]
 mod test_network;

@@ -1,4 +1,5 @@
-//! `bywire measure web` from outside: what a cell says, real servers over every link, and what an end at any moment leaves.
+//! The command `bywire measure web`: the contents of a cell, real servers over every link, and what is left after an
+//! interruption at any moment.
 
 mod processes;
 
@@ -13,7 +14,7 @@ use processes::{bywire, eventually, processes_of};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::{Value, json};
 
-/// What a machine may lack.
+/// Reasons why a machine cannot run a test.
 const REASONS: [&str; 4] =
     ["is not installed", "cannot make a network namespace", "makes interfaces of its own", "cannot run `ip`"];
 
@@ -214,7 +215,7 @@ fn await_beside(running: &Child, what: &str, condition: impl Fn() -> bool) {
         waitid(WaitId::Pid(Pid::from_child(running)), options).unwrap().is_some()
     };
     while !condition() {
-        // What it did last counts.
+        // The last state counts.
         assert!(!ended() || condition(), "it ended before: {what}");
         assert!(started.elapsed() < Duration::from_secs(120), "never: {what}");
         std::thread::sleep(Duration::from_millis(10));

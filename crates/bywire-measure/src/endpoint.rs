@@ -118,7 +118,7 @@ pub struct Received {
     pub sum: u64,
 }
 
-/// What an end is waiting for.
+/// The event that an end is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Room for the next message.

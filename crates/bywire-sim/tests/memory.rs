@@ -110,7 +110,7 @@ fn exchange(nodes: &mut [Channels; 2]) {
     }
 }
 
-/// What the service of a machine holds.
+/// The memory of the service of a machine.
 fn service_rows() -> Vec<String> {
     let keys: Vec<_> = (0..MANY).map(|node| key(node).public()).collect();
     let own = || ThisNode { name: "own".to_owned(), key: PublicKey([9; 32]), security: Security::Aes256Gcm };
@@ -169,7 +169,7 @@ fn service_rows() -> Vec<String> {
     ]
 }
 
-/// Two ends that know each other, and what they exchange.
+/// Two connected ends and their traffic.
 struct Pair {
     ends: [End; 2],
     now_ns: u64,
@@ -189,7 +189,7 @@ impl Pair {
         pair
     }
 
-    /// Each end sends what it has, and receives what the other one has sent. Programs drop what they get.
+    /// Each end sends its packets and receives those of the other one. Programs drop their messages.
     fn turn(&mut self) {
         for from in 0..2 {
             self.now_ns += 20_000;
@@ -217,7 +217,7 @@ impl Pair {
     }
 }
 
-/// What a port holds.
+/// The memory of a port.
 fn port_rows() -> Vec<String> {
     let mut connection = None;
     let fresh_bytes = held(|| {

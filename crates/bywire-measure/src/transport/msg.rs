@@ -354,7 +354,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Is another try worth while? What the port has said is not said again.
+    /// Is another try worthwhile? The port reports room only once.
     fn has_room(&self, state: &mut State) -> bool {
         let told = std::mem::take(&mut state.room[self.priority as usize]);
         match &self.next {
@@ -407,7 +407,7 @@ impl Endpoint for MsgEnd {
             outbox.is_filled = false;
             return Ok(true);
         }
-        // What is under way moves on by polling.
+        // Polling advances transfers.
         if let Some(event) = state.port.poll() {
             state.keep(event, outbox.priority as usize)?;
         }

@@ -148,7 +148,7 @@ fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
         let sent = pair.b.send_buffer(to_a, Priority::Low, vec![3; 100_000], Confirm::Delivered);
         let waits = sent.expect("token");
         let bystander = std::mem::replace(&mut pair.a, link.open(At::A, &PortOptions::default()));
-        // What lingers needs the other end to go on.
+        // A connection that lingers needs the other end to continue.
         let closing = std::thread::spawn(move || drop(bystander));
         let mut seen = Vec::new();
         until(|| {

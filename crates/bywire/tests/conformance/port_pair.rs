@@ -29,7 +29,7 @@ pub struct Link {
     service: Option<FakeService>,
 }
 
-/// Two connected ports, and what they have reported.
+/// Two connected ports, and the events that they have reported.
 pub struct PortPair {
     pub a: Port,
     pub b: Port,

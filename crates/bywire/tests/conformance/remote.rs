@@ -27,7 +27,7 @@ fn address_of(node: &str, port: &Port) -> Address {
     Address { node: node.to_owned(), port: port.name().clone() }
 }
 
-/// A port that sends everything back until it is told to stop.
+/// A port that returns every message until it is told to stop.
 pub fn echo(context: &mut Context) {
     let name = Some("echo".parse().expect("a name"));
     let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
@@ -119,7 +119,7 @@ fn an_unreachable_address_is_named() {
     let address = address_of("a", &neighbour);
     let peer = try_connect(&mut a, &mut neighbour, &address).expect("through shared memory");
     assert!(matches!(a.peer_info(peer).expect("connected").owner, Owner::Local { .. }));
-    // A port that nobody outside may reach is as none.
+    // For other machines a port without `Reach::Fabric` does not exist.
     let place = PortDirectory::new();
     let reach = Reach::Machine;
     let hidden = Port::open(PortOptions {
@@ -174,7 +174,7 @@ fn a_killed_process_is_reported_and_a_stopped_one_is_not() {
         }
     };
     ask(&mut a, b"before");
-    // Silent for several times as long as a peer may be of which nobody knows whether it lives.
+    // Silent for several times as long as an unconfirmed peer may be.
     echo.signal(Signal::STOP);
     let stopped = rustix::process::waitpid(Some(echo.pid()), rustix::process::WaitOptions::UNTRACED);
     assert!(stopped.expect("our child").is_some_and(|(_, status)| status.stopped()));
@@ -409,7 +409,7 @@ fn udp_ports() -> Vec<u16> {
         .collect()
 }
 
-/// What nobody reads would wake a sleeper again and again.
+/// Unread packets would wake a sleeper again and again.
 #[test]
 fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     let link = Link::new(SEALED);
@@ -425,12 +425,12 @@ fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     }
     let before = port.statistics().sleeps;
     assert!(port.wait(Some(Duration::from_millis(500))).expect("wait").is_none());
-    // One for the packet and one for the rest of the time; other tests' strangers may send something, too.
+    // One for the packet, and one for the rest of the time. Other tests may send something as well.
     let sleeps = port.statistics().sleeps - before;
     assert!((1..2000).contains(&sleeps), "{sleeps} sleeps in half a second");
 }
 
-/// What stands in a packet's place can be anything, and changes nothing.
+/// Packets with arbitrary contents change nothing.
 #[test]
 fn packets_of_unknown_senders_change_nothing() {
     let link = Link::new(SEALED);

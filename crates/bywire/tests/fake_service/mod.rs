@@ -32,7 +32,7 @@ pub struct Node {
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub security: Security,
-    /// Packets are sent to where nobody is.
+    /// Packets are sent to an address without a receiver.
     pub is_blocked: bool,
     /// It knows of no process whether it lives.
     pub is_ignorant: bool,
@@ -253,7 +253,7 @@ impl Work {
                 side,
                 security: self.behaviour.security,
                 secret,
-                // Nobody has the discard port.
+                // No process has the discard port.
                 address: SocketAddr::new(
                     Ipv4Addr::LOCALHOST.into(),
                     if self.behaviour.is_blocked { 9 } else { peer.udp_port },

@@ -11,7 +11,7 @@ fn leaves(pair: &mut Pair) -> usize {
     batch.count()
 }
 
-/// What an end has to tell, as text.
+/// The events of an end, as text.
 fn told(pair: &mut Pair, end: usize) -> Vec<String> {
     let mut events = std::mem::take(&mut pair.events[end]);
     events.extend(std::iter::from_fn(|| pair.ends[end].poll()));
@@ -126,7 +126,7 @@ fn the_window_of_a_busy_low_priority_lane_grows() {
     pair.carry();
     pair.ends[0].send_buffer(Priority::Low, vec![1; length - 8], Confirm::Copied).expect("a token");
     pair.carry();
-    // All of it is there, although nobody has taken any.
+    // All of it has arrived, although the program has taken nothing.
     assert!(pair.ends[1].memory_bytes() >= length);
     assert!(pair.ends[0].is_drained());
 }
