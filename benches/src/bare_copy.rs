@@ -36,7 +36,7 @@ const LONG_BYTES: usize = 1 << 20;
 /// N½ is set against this share of `memcpy`, as that of Bywire.
 const MEMCPY_SHARE: f64 = 0.4;
 
-/// What the target frees at a time.
+/// The bytes that the target frees at a time.
 const FREED_AT_ONCE: u64 = RECORDS / 8;
 
 #[repr(align(64))]
@@ -66,7 +66,7 @@ struct Lane {
     freed: Freed,
 }
 
-/// Payload bytes: the source writes what is free, and the target reads what a record has published.
+/// Payload bytes: the source writes free bytes, and the target reads published ones.
 struct Area(Box<[UnsafeCell<u8>]>);
 
 // SAFETY: a byte is either free, and only the source touches it, or published, and only the target does; the records'
@@ -271,7 +271,7 @@ fn two_way(length: usize, duration: Duration) -> Result<f64> {
     Ok((there + back) as f64 * length as f64 / (ended - started).as_secs_f64())
 }
 
-/// Runs one end on each core; what they yield, and when both were done.
+/// Runs one end on each core. Returns their results, and when both were done.
 fn both<S: Send, T: Send>(
     source: impl FnOnce() -> S + Send,
     target: impl FnOnce() -> T + Send,

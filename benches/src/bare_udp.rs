@@ -1,7 +1,7 @@
 //! The least that messages between two machines cost: the same packets and system calls, and nothing of a protocol.
 //!
 //! Two processes run in two namespaces on a veth pair, with connected sockets that poll. Packets are sealed by AES-256-GCM
-//! or bare. Long messages leave in batches that the kernel cuts, and their payload is written, copied once into the batch
+//! or bare. Long messages leave in batches that the kernel segments, and their payload is written, copied once into the batch
 //! and once out of it, and read.
 
 use std::net::{IpAddr, SocketAddr};
@@ -33,19 +33,19 @@ const SHORT_BYTES: usize = 64;
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Bytes that may be under way: both sockets have room for several times as many.
 const WINDOW_BYTES: u64 = 512 << 10;
-/// The target tells what it has in steps of this.
+/// The target reports its progress in steps of this many bytes.
 const TOLD_AT_ONCE: u64 = 64 << 10;
 const SOCKET_BYTES: usize = 8 << 20;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What two ends do.
+/// The work of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Half-RTT of a short packet.
     Latency,
     /// The rate of messages of 1 MiB.
     Bulk,
-    /// The rate of the same packets, whose payload nobody writes, copies or reads.
+    /// The rate of the same packets, without writing, copying or reading their payload.
     Packets,
     /// The same, with a system call for each packet sent.
     OneByOne,
@@ -129,7 +129,7 @@ struct End {
 }
 
 impl End {
-    /// Waits for what comes, by polling.
+    /// Polls until a packet arrives.
     fn receive(&mut self) -> Result<usize> {
         let started = Instant::now();
         loop {
@@ -282,7 +282,7 @@ impl End {
 /// the source its figure.
 ///
 /// # Errors
-/// What an end met.
+/// Errors of an end.
 pub fn play(words: &[String]) -> Result<()> {
     let [role, what, sealed, seconds, core, own, peer] = words else {
         bail!("an end of bare UDP has 7 words")
@@ -296,7 +296,7 @@ pub fn play(words: &[String]) -> Result<()> {
          net.core.rmem_max",
         4 * WINDOW_BYTES
     );
-    socket.join_received();
+    socket.enable_gro();
     socket.connect(peer.parse()?)?;
     let protection = Protection::new(sealed == "sealed")?;
     let known = What::ALL.into_iter().find(|known| known.word() == what);

@@ -96,7 +96,7 @@ impl Contest {
         self.reads_distance = true;
     }
 
-    /// Adds a contestant, or the reason why there is none.
+    /// Adds a contestant, or the reason why it is missing.
     pub fn add(&mut self, name: &str, contestant: Result<Contestant>) {
         let (contestant, failures) = match contestant {
             Ok(contestant) => (contestant, Vec::new()),

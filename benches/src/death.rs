@@ -19,7 +19,7 @@ const KILLS: u32 = 5;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the detecting port does meanwhile.
+/// The state of the detecting port meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Asleep in `Port::wait`.

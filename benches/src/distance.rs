@@ -13,7 +13,7 @@ const NEAR_MAX_NS: f64 = 100.0;
 pub enum Distance {
     /// They share a cache.
     Near,
-    /// They share none.
+    /// They share no cache.
     Far,
 }
 

@@ -22,13 +22,13 @@ use crate::contest::{Contestant, Taken};
 /// A program that has not ended by then is given up.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// For so long attempts are repeated.
+/// Attempts are repeated for this long.
 const CROSSING: Duration = Duration::from_secs(15);
 
 /// A server listens by then, else the attempt fails and is repeated.
 const LISTENING: Duration = Duration::from_millis(150);
 
-/// What is offered to a way of carrying in datagrams, in Gb/s; 0 is as much as the sender can.
+/// The offered rates of datagrams in Gb/s. 0 is as fast as the sender can.
 const OFFERED: [u32; 4] = [3, 6, 12, 0];
 
 /// After this a network has ended its own greetings, such as those of neighbour discovery.
@@ -170,7 +170,7 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
-/// What the carrying processes cost that have nothing to carry: series `name`, ns of CPU per second.
+/// The cost of idle carriers: series `name`, ns of CPU per second.
 pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
     let series = name.to_owned();
     let mut opened: Option<(Namespaces, Instant)> = None;
@@ -302,10 +302,10 @@ pub fn inside(namespace: &Namespace, core: Option<u32>, words: &[&str]) -> Resul
     Ok(command)
 }
 
-/// What arrived, in bytes per second, by iperf3's JSON.
+/// The received bytes per second in iperf3's JSON.
 ///
 /// # Errors
-/// It is none, or says nothing of the kind.
+/// It is not valid JSON, or lacks the figure.
 pub fn received(printed: &str) -> Result<f64> {
     let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
     let number = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
@@ -318,7 +318,7 @@ pub fn received(printed: &str) -> Result<f64> {
     Ok(bits / 8.0)
 }
 
-/// What arrived the other way at the same time, in bytes per second.
+/// The received bytes per second of the other direction at the same time.
 fn received_back(printed: &str) -> Result<f64> {
     let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
     let bits = said.pointer("/end/sum_received_bidir_reverse/bits_per_second").and_then(Value::as_f64);
@@ -332,7 +332,7 @@ fn received_back(printed: &str) -> Result<f64> {
 pub fn half_rtt_ns(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
     let (_, figure) = line.context("sockperf prints no median")?;
-    let us: f64 = figure.trim().parse().context("sockperf's median is no number")?;
+    let us: f64 = figure.trim().parse().context("sockperf's median is not a number")?;
     ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
     Ok(1e3 * us)
 }

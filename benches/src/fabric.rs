@@ -1,5 +1,5 @@
-//! What the fabric between two nodes does besides carrying messages: how soon it connects, tells of a death and goes on after
-//! an outage, and what an idle connection costs.
+//! Times and costs of the fabric between two nodes besides messages: connecting, the report of a death, recovery after an
+//! outage, and idle connections.
 //!
 //! Each measurement has two fresh nodes in namespaces, whose ends are processes of this program.
 
@@ -25,16 +25,16 @@ use crate::contest::{Contestant, Taken};
 use crate::idle::cpu_ns;
 use crate::resident::proportional_bytes;
 
-/// The first argument of a process that plays an end.
+/// The first argument of a process that is an end.
 pub const END: &str = "__fabric_end";
 
-/// Connections that are made warm, or are idle together.
+/// The number of warm connects, and of connections that are idle at once.
 const CONNECTIONS: usize = 64;
-/// Kills behind one reading, which is the slowest of them.
+/// Kills for each sample, which is the slowest of them.
 const KILLS: usize = 5;
-/// How long nothing crosses.
+/// The duration of the outage.
 const OUTAGE: Duration = Duration::from_secs(5);
-/// An answer that takes so long has met the outage.
+/// An answer that takes this long was delayed by the outage.
 const GAP: Duration = Duration::from_secs(1);
 /// Idle peers on another machine beside a local one.
 const IDLE_PEERS: usize = 8;
@@ -43,7 +43,7 @@ const WATCH: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(300);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What two nodes are measured at.
+/// The measurements of two nodes.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Milliseconds until a port is connected: series `NAME cold` the first time, and `NAME warm` later.
@@ -202,7 +202,7 @@ impl Process {
 /// Plays an end: a role and its words.
 ///
 /// # Errors
-/// What the end met.
+/// Errors of an end.
 pub fn play(words: &[String]) -> Result<()> {
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["echo"] => echo(),
@@ -249,7 +249,7 @@ fn say(line: &str) -> Result<()> {
     Ok(std::io::stdout().flush()?)
 }
 
-/// Ports that answer every message, until nobody listens to this process any more.
+/// Ports that answer every message, until the reader of this process's output ends.
 fn echo() -> Result<()> {
     for number in 0..CONNECTIONS {
         let mut port = open(Some(&format!("echo{number}")))?;
@@ -323,7 +323,7 @@ fn be_idle() -> Result<()> {
         let peer = port.connect(&echo_address(number).parse()?, TIMEOUT)?;
         exchange(&mut port, peer)
     };
-    // What the first connection of a process costs is not the next one's.
+    // The first connection of a process costs more than later ones.
     meet(0)?;
     say("ready")?;
     std::io::stdin().lines().next().context("nobody listens")??;

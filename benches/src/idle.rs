@@ -1,4 +1,4 @@
-//! What a process costs that has a port and connected peers, and nothing to do.
+//! The cost of an idle process with a port and connected peers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -73,7 +73,7 @@ fn watch() -> Result<f64> {
     Ok((cpu_ns(idler.0.id())? - before_ns) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// What all threads of a process have spent so far, in ns.
+/// The CPU time of all threads of a process so far, in ns.
 ///
 /// # Errors
 /// No such process, or a kernel without the account.

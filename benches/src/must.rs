@@ -7,7 +7,7 @@ use crate::contest::{Contest, Figure, Rounds};
 use crate::distance::Distance;
 use crate::table::{self, Show};
 
-/// What a figure must be, and what it should.
+/// The required value of a figure, and the desired one.
 #[derive(Clone, Copy)]
 pub enum Bound {
     /// Less is better.
@@ -39,9 +39,9 @@ pub enum Basis {
 
 /// A figure that must be reached.
 pub struct Must {
-    /// What is measured, in a table's words.
+    /// The name of the measurement in tables.
     pub measure: &'static str,
-    /// What it must be.
+    /// The required value.
     pub bound: Bound,
     /// Where it comes from.
     pub basis: Basis,

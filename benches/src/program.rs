@@ -1,4 +1,4 @@
-//! What the programs that run a contest have in common: their arguments, and the output of the page.
+//! Common parts of the programs that run a contest: their arguments, and the output of the page.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use bywire_measure::interrupt;
 
 use crate::contest::Contest;
 
-/// How long a contest goes on, and where its tables go.
+/// The duration of a contest, and the file of its tables.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Fresh pairs of everything, in turn
@@ -30,7 +30,7 @@ impl Arguments {
     /// Runs the contest of `contestants`, which are given the measuring time of a pair, and prints its `page`.
     ///
     /// # Errors
-    /// A file that cannot be written; contestants that fail stand in the page with their reason.
+    /// A file that cannot be written. Contestants that fail are on the page with the reason.
     pub fn run(
         self,
         contestants: impl FnOnce(f64) -> Contest,

@@ -65,7 +65,7 @@ pub fn contestant(name: &str, namespaces: &Arc<Namespaces>, what: What, seconds:
 /// SECONDS`, which prints its figure.
 ///
 /// # Errors
-/// What the end met.
+/// Errors of an end.
 pub fn play(words: &[String]) -> Result<()> {
     let [role, what, core, address, certificate, rest @ ..] = words else {
         bail!("an end of QUIC has 5 words or more")

@@ -1,4 +1,4 @@
-//! What an idle carried connection keeps in memory.
+//! The memory of an idle carried connection.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -74,7 +74,7 @@ pub fn client(port: &str) -> Result<()> {
     idle()
 }
 
-/// Until nobody listens any more.
+/// Waits until the reader of this process's output ends.
 fn idle() -> Result<()> {
     say("idle")?;
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -29,7 +29,7 @@ pub struct Rival {
     pub name: &'static str,
     /// Of its interface.
     pub mtu_bytes: u32,
-    /// What it needs, and the Debian package with it.
+    /// The program that it needs, and its Debian package.
     program: Option<(&'static str, &'static str)>,
     start: fn(&[Side; 2], &Path) -> Result<Vec<ChildGuard>>,
 }

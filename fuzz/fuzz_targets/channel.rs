@@ -10,13 +10,14 @@ use bywire_wire::channel::session::{Incarnation, Session, SessionId, Stream};
 use bywire_wire::channel::{Channels, Event, MESSAGE_BYTES_MAX, Options};
 use bywire_wire::connection::{self, Connection};
 use bywire_wire::frame::Lane;
-use bywire_wire::handshake::{Identity, PrivateKey, Told, read_payload, write_payload};
+use bywire_wire::handshake::{HandshakePayload, Identity, PrivateKey, read_payload, write_payload};
 use bywire_wire::keys::{Security, Side};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some(Told::Greeting(greeting)) = read_payload(bytes) {
-        assert_eq!(read_payload(&write_payload::<100>(&greeting)), Some(Told::Greeting(greeting)));
+    if let Some(HandshakePayload::Greeting(greeting)) = read_payload(bytes) {
+        let written = write_payload::<100>(&greeting);
+        assert_eq!(read_payload(&written), Some(HandshakePayload::Greeting(greeting)));
     }
     messages(bytes);
     Two::new().play(bytes);
@@ -73,7 +74,7 @@ fn messages(bytes: &[u8]) {
     assert!(taken <= bytes.len());
 }
 
-/// Two nodes, and a stranger who repeats, damages and invents packets.
+/// Two nodes, and an attacker that replays, damages and invents packets.
 struct Two {
     nodes: [Channels; 2],
     events: [Vec<Event>; 2],

@@ -2,7 +2,7 @@
 //! connection of an honest port ends or is told of to anybody else, and everything that is said fits into a packet.
 #![no_main]
 
-use bywire_node::broker::{Action, Broker, Own, Port, PortId};
+use bywire_node::broker::{Action, Broker, Port, PortId, ThisNode};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Introduction, Notice, Refusal, Request, from_bytes, to_bytes};
@@ -17,17 +17,17 @@ const ROGUE: PortId = 18;
 /// Connections of a rogue that a service may remember: a few thousand come with one input at most.
 const CONNECTIONS_MAX: usize = 16_384;
 
-fuzz_target!(|bytes: &[u8]| Scene::new().play(bytes));
+fuzz_target!(|bytes: &[u8]| Fixture::new().run(bytes));
 
-struct Scene {
+struct Fixture {
     broker: Broker,
     now_ns: u64,
     /// The honest port has this connection with a port of the friend.
     own: EndName,
     theirs: EndName,
-    /// What the honest port was told since.
+    /// Notices to the honest port since the last check.
     told: Vec<Notice>,
-    /// What the friend's service was told since.
+    /// Messages to the friend's service since the last check.
     said: Vec<ServiceMessage>,
 }
 
@@ -48,15 +48,15 @@ fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
 }
 
-fn own() -> Own {
-    Own { name: "a".to_owned(), key: OWN, security: Security::Aes256Gcm }
+fn own() -> ThisNode {
+    ThisNode { name: "a".to_owned(), key: OWN, security: Security::Aes256Gcm }
 }
 
 fn end(port: &str) -> EndName {
     EndName { port: port.to_owned(), incarnation: 1, connection: 1 }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let mut broker = Broker::new(0, own());
         broker.follow(own(), &[(FRIEND, "b".to_owned()), (FOE, "c".to_owned())]);
@@ -65,13 +65,13 @@ impl Scene {
             broker.keep(id, Vec::new(), true);
         }
         let (own, theirs) = (end("honest"), end("friend"));
-        let mut scene = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
+        let mut fixture = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
         for node in [FRIEND, FOE] {
-            scene.up(node, 0);
+            fixture.up(node, 0);
         }
-        scene.broker.connect(0, HONEST, 1, ("b", "friend".to_owned()), introduction(1), [1; 32]);
-        scene.settle();
-        let asked = scene.said.iter().find_map(|said| match said {
+        fixture.broker.connect(0, HONEST, 1, ("b", "friend".to_owned()), introduction(1), [1; 32]);
+        fixture.settle();
+        let asked = fixture.said.iter().find_map(|said| match said {
             ServiceMessage::Connect { request, .. } => Some(*request),
             _ => None,
         });
@@ -83,21 +83,21 @@ impl Scene {
         };
         let half =
             Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
-        let (request, asking) = (asked.expect("it asks"), scene.own.clone());
+        let (request, asking) = (asked.expect("it asks"), fixture.own.clone());
         let security = Security::Aes256Gcm;
-        scene.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
-        scene.settle();
-        assert!(matches!(scene.told[..], [Notice::Established(_)]));
-        scene.told.clear();
-        scene.said.clear();
-        scene
+        fixture.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
+        fixture.settle();
+        assert!(matches!(fixture.told[..], [Notice::Established(_)]));
+        fixture.told.clear();
+        fixture.said.clear();
+        fixture
     }
 
     fn up(&mut self, node: PublicKey, boot: u8) {
         self.broker.up(node, [boot; 16], ([10, 0, 0, node.0[0]], 7248).into(), 1452);
     }
 
-    fn play(&mut self, mut bytes: &[u8]) {
+    fn run(&mut self, mut bytes: &[u8]) {
         while let Some(([kind, length], rest)) = bytes.split_first_chunk() {
             let (body, rest) = rest.split_at(rest.len().min((*length).into()));
             bytes = rest;
@@ -126,7 +126,7 @@ impl Scene {
             self.settle();
             self.check();
         }
-        // Whoever asks about the connection is told that it lives, and nobody else is.
+        // Only the service that asks about the connection is told that it is alive.
         let about = |receiver: &EndName, sender: &EndName| {
             let (receiver, sender) = (receiver.clone(), sender.clone());
             ServiceMessage::Check { connections: vec![ConnectionName { receiver, sender }] }
@@ -186,7 +186,7 @@ impl Scene {
     fn check(&mut self) {
         for notice in std::mem::take(&mut self.told) {
             match notice {
-                // Anybody may ask, and the port says no.
+                // Every port may ask, and the honest port declines.
                 Notice::Offer { offer, .. } => self.broker.decline(HONEST, offer, Refusal::NotAdmitted),
                 Notice::Withdrawn { .. } => {}
                 other => panic!("{other:?}"),

@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
 }
 
 /// A port's end, and a peer that does what the input says.
-struct World {
+struct Fixture {
     end: End,
     peer: Connection<Vec<u8>>,
     now_ns: u64,
@@ -65,15 +65,15 @@ struct World {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut input = Input(bytes);
-    let mut world = World::new();
-    while !input.0.is_empty() && !world.end.is_over() {
-        world.act(&mut input);
-        world.exchange();
+    let mut fixture = Fixture::new();
+    while !input.0.is_empty() && !fixture.end.is_over() {
+        fixture.act(&mut input);
+        fixture.exchange();
     }
-    world.finish(input.byte());
+    fixture.finish(input.byte());
 });
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let mut port = PortOptions::default();
         for lane in &mut port.geometry.lanes {
@@ -240,7 +240,7 @@ impl World {
         match how % 3 {
             0 => self.end.drain_and_end(DisconnectReason::Died),
             1 => {
-                self.end.take_leave();
+                self.end.begin_close();
                 self.exchange();
             }
             _ => {

@@ -112,7 +112,7 @@ fn page(contest: &Contest) -> String {
     page
 }
 
-/// Several connections: what they are called, how many, and whether as many go back.
+/// Several connections: their name, their number, and whether there are as many in the other direction.
 const FLOWS: [(&str, u32, bool); 3] = [("1", 1, false), ("4", 4, false), ("8+8", 8, true)];
 
 /// Several connections over each link, with what TCP sent again.

@@ -1,5 +1,5 @@
-//! Does `bywire compare` find what is there, and nothing else? Takes sessions of one build in turn, every third with a
-//! slow-down on purpose, and counts how often a comparison of neighbours says what is true.
+//! Does `bywire compare` find real changes, and no others? Takes sessions of one build in turn, every third with a
+//! deliberate slowdown, and counts how often a comparison of neighbours is right.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -69,7 +69,7 @@ const MUSTS: [Must; 38] = [
     Must { measure: "64 KiB encrypted over 1 MiB (not a must)", bound: AtLeast { must: 0.5, aim: 0.9 }, basis: Over("64 KiB encrypted", "long encrypted"), show: RATIO },
 ];
 
-/// Two streams need so long until their windows have settled.
+/// Two streams take this long until their windows have settled.
 const SHARE_SECONDS: f64 = 3.0;
 
 /// About as many as rivals do that count instead of looking at the clock.
@@ -96,7 +96,7 @@ const BARE: [(&str, What, bool); 6] = [
 
 const RIVALS: [&str; 5] = ["latency quinn", "long quinn", "latency ucx", "long ucx", "latency libfabric"];
 
-/// What a packet costs: each layer, the series with it, and the one without it.
+/// The cost of a packet: each layer, the series with it, and the one without it.
 const LAYERS: [(&str, &str, Option<&str>); 6] = [
     ("packets, a system call for each", "packets one by one", None),
     ("packets, sent in batches that the kernel cuts", "packets", Some("packets one by one")),

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Everybody; `directory` is for what has to be compiled.
+/// All contestants. `directory` is for compiled programs.
 fn contestants(pair_seconds: f64, directory: &Path) -> Contest {
     let mut contest = Contest::default();
     let sized = |test, bytes| Request { size_bytes: Some(bytes), ..Request::new("msg", test) };

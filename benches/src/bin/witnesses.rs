@@ -47,7 +47,7 @@ enum Stream {
 
 use Stream::{Iperf3, Laboratory};
 
-/// Everything that is run: its name, and what it does.
+/// All contestants: the name, and the work.
 const STREAMS: [(&str, Stream); 14] = [
     (
         "default",
@@ -234,7 +234,7 @@ fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
     page
 }
 
-/// What the kernel gives a connection that asks for nothing.
+/// The kernel's default for a connection.
 fn system_congestion() -> String {
     let found = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     found.map_or_else(|_| "not known".to_owned(), |name| name.trim().to_owned())

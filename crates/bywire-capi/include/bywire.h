@@ -48,7 +48,7 @@ typedef enum {
   /* Another living process has the port. */
   BW_ERROR_IN_USE = -20,
   /* A dead socket of another user stands in the way. */
-  BW_ERROR_FOREIGN = -21,
+  BW_ERROR_OTHER_USER = -21,
   /* An option is outside its limits. */
   BW_ERROR_OPTION = -22,
   /* The runtime directory cannot be used. */
@@ -104,19 +104,19 @@ typedef enum {
   /* All receive tokens of this priority are in use. */
   BW_ERROR_NO_RECEIVE_TOKEN = -56,
   /* The peer closed its port. */
-  BW_ERROR_GONE_CLOSED = -60,
+  BW_ERROR_DISCONNECTED_CLOSED = -60,
   /* The peer's process ended. */
-  BW_ERROR_GONE_DIED = -61,
+  BW_ERROR_DISCONNECTED_DIED = -61,
   /* The peer broke the protocol. */
-  BW_ERROR_GONE_BROKEN = -62,
+  BW_ERROR_DISCONNECTED_BROKEN = -62,
   /* A payload from the peer was corrupted. */
-  BW_ERROR_GONE_CORRUPTED = -63,
+  BW_ERROR_DISCONNECTED_CORRUPTED = -63,
   /* The connection was ended on this side. */
-  BW_ERROR_GONE_HERE = -64,
+  BW_ERROR_DISCONNECTED_HERE = -64,
   /* The peer's machine has not answered for long. */
-  BW_ERROR_GONE_UNREACHABLE = -65,
+  BW_ERROR_DISCONNECTED_UNREACHABLE = -65,
   /* The peer's node was removed from the fabric. */
-  BW_ERROR_GONE_REMOVED = -66,
+  BW_ERROR_DISCONNECTED_REMOVED = -66,
   /* The key names no region, or one that was revoked. */
   BW_ERROR_BAD_KEY = -70,
   /* The region does not grant this right. */
@@ -241,7 +241,7 @@ typedef struct {
   const char *runtime_directory;
   /* The longest message that this port accepts, in bytes (up to 2^40). */
   uint64_t message_bytes_max;
-  /* Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share this
+  /* Memory that one peer may share with this port to lend from, in bytes. All peers of another user share this
      amount. */
   uint64_t borrow_bytes_max;
   /* The longest time that bw_wait spins before it sleeps. */
@@ -350,7 +350,7 @@ typedef struct {
 typedef uint64_t bw_key_t;
 
 /* Every code. */
-#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_THREADS, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_MEMORY_KEPT, BW_ERROR_NO_FABRIC, BW_ERROR_UNREACHABLE, BW_ERROR_BLOCKED, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_REFUSED_MEMORY_KEPT, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_GONE_UNREACHABLE, BW_ERROR_GONE_REMOVED, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, BW_ERROR_OTHER_MACHINE, }
+#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_THREADS, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_OTHER_USER, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_MEMORY_KEPT, BW_ERROR_NO_FABRIC, BW_ERROR_UNREACHABLE, BW_ERROR_BLOCKED, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_REFUSED_MEMORY_KEPT, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_DISCONNECTED_CLOSED, BW_ERROR_DISCONNECTED_DIED, BW_ERROR_DISCONNECTED_BROKEN, BW_ERROR_DISCONNECTED_CORRUPTED, BW_ERROR_DISCONNECTED_HERE, BW_ERROR_DISCONNECTED_UNREACHABLE, BW_ERROR_DISCONNECTED_REMOVED, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, BW_ERROR_OTHER_MACHINE, }
 
 #ifdef __cplusplus
 extern "C" {
@@ -379,7 +379,7 @@ int bw_port_options_init(bw_port_options_t *options, size_t size_bytes);
 int bw_port_open(const bw_port_options_t *options,
                  bw_port_t **port);
 
-/* Closes a port. Its peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory.
+/* Closes a port. Its peers see BW_ERROR_DISCONNECTED_CLOSED. Afterwards the library touches none of the program's memory.
    The handle and everything that events pointed to are no longer valid, except lent messages, heaps and blocks.
    The caller promises: `port` is null or a port that was not closed before, and no other thread uses it. */
 int bw_port_close(bw_port_t *port);
@@ -421,7 +421,7 @@ int bw_connect(bw_port_t *port,
    The caller promises: As for bw_connect. */
 int bw_connect_start(bw_port_t *port, const char *address, bw_peer_t *peer);
 
-/* Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
+/* Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_DISCONNECTED_CLOSED. For an
    unknown peer it does nothing, which is no error. What was sent to a peer on another machine goes on for `linger_ns` at
    most, in the calls that follow; BW_EVENT_DISCONNECTED comes then.
    The caller promises: `port` is null or an open port, used by this thread alone. */

@@ -27,7 +27,7 @@ pub enum bw_error_t {
     /// Another living process has the port.
     BW_ERROR_IN_USE = -20,
     /// A dead socket of another user stands in the way.
-    BW_ERROR_FOREIGN = -21,
+    BW_ERROR_OTHER_USER = -21,
     /// An option is outside its limits.
     BW_ERROR_OPTION = -22,
     /// The runtime directory cannot be used.
@@ -83,19 +83,19 @@ pub enum bw_error_t {
     /// All receive tokens of this priority are in use.
     BW_ERROR_NO_RECEIVE_TOKEN = -56,
     /// The peer closed its port.
-    BW_ERROR_GONE_CLOSED = -60,
+    BW_ERROR_DISCONNECTED_CLOSED = -60,
     /// The peer's process ended.
-    BW_ERROR_GONE_DIED = -61,
+    BW_ERROR_DISCONNECTED_DIED = -61,
     /// The peer broke the protocol.
-    BW_ERROR_GONE_BROKEN = -62,
+    BW_ERROR_DISCONNECTED_BROKEN = -62,
     /// A payload from the peer was corrupted.
-    BW_ERROR_GONE_CORRUPTED = -63,
+    BW_ERROR_DISCONNECTED_CORRUPTED = -63,
     /// The connection was ended on this side.
-    BW_ERROR_GONE_HERE = -64,
+    BW_ERROR_DISCONNECTED_HERE = -64,
     /// The peer's machine has not answered for long.
-    BW_ERROR_GONE_UNREACHABLE = -65,
+    BW_ERROR_DISCONNECTED_UNREACHABLE = -65,
     /// The peer's node was removed from the fabric.
-    BW_ERROR_GONE_REMOVED = -66,
+    BW_ERROR_DISCONNECTED_REMOVED = -66,
     /// The key names no region, or one that was revoked.
     BW_ERROR_BAD_KEY = -70,
     /// The region does not grant this right.
@@ -127,7 +127,7 @@ impl bw_error_t {
         BW_ERROR_ADDRESS_NODE,
         BW_ERROR_ADDRESS_PORT,
         BW_ERROR_IN_USE,
-        BW_ERROR_FOREIGN,
+        BW_ERROR_OTHER_USER,
         BW_ERROR_OPTION,
         BW_ERROR_RUNTIME_DIRECTORY,
         BW_ERROR_LOCKED,
@@ -155,13 +155,13 @@ impl bw_error_t {
         BW_ERROR_CONNECTING,
         BW_ERROR_DROPPED,
         BW_ERROR_NO_RECEIVE_TOKEN,
-        BW_ERROR_GONE_CLOSED,
-        BW_ERROR_GONE_DIED,
-        BW_ERROR_GONE_BROKEN,
-        BW_ERROR_GONE_CORRUPTED,
-        BW_ERROR_GONE_HERE,
-        BW_ERROR_GONE_UNREACHABLE,
-        BW_ERROR_GONE_REMOVED,
+        BW_ERROR_DISCONNECTED_CLOSED,
+        BW_ERROR_DISCONNECTED_DIED,
+        BW_ERROR_DISCONNECTED_BROKEN,
+        BW_ERROR_DISCONNECTED_CORRUPTED,
+        BW_ERROR_DISCONNECTED_HERE,
+        BW_ERROR_DISCONNECTED_UNREACHABLE,
+        BW_ERROR_DISCONNECTED_REMOVED,
         BW_ERROR_BAD_KEY,
         BW_ERROR_NO_RIGHT,
         BW_ERROR_OUT_OF_RANGE,
@@ -199,7 +199,7 @@ impl bw_error_t {
                 c"not a port: use a number up to 4294967295, or a name that begins with a letter"
             }
             BW_ERROR_IN_USE => c"the port is open already: choose another one, or close it there",
-            BW_ERROR_FOREIGN => {
+            BW_ERROR_OTHER_USER => {
                 c"the port was left behind by another user: that user or root must remove its socket"
             }
             BW_ERROR_OPTION => c"an option is outside its limits: see the text of the last error",
@@ -224,10 +224,10 @@ impl bw_error_t {
             }
             BW_ERROR_NO_FABRIC => c"only this machine can be reached: `bywire up` starts its node",
             BW_ERROR_UNREACHABLE => {
-                c"the other machine's node does not answer: is the machine up, and does `bywire up` run there?"
+                c"the other machine's node does not answer: check that the machine is up, and that `bywire up` runs there"
             }
             BW_ERROR_BLOCKED => {
-                c"no packet passes between the two ports: let UDP pass the firewalls between both machines"
+                c"no packet passes between the two ports: let UDP through the firewalls between the machines"
             }
             BW_ERROR_REFUSED_VERSION => c"the other end speaks another version: use the same library on both",
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
@@ -243,28 +243,28 @@ impl bw_error_t {
             BW_ERROR_FULL => {
                 c"no room towards that peer now: poll or wait until there is room, then try again"
             }
-            BW_ERROR_NO_TOKEN => c"all send tokens of this priority are out: poll until one comes back",
-            BW_ERROR_TOO_LONG => c"longer than the target takes, or than this call carries",
+            BW_ERROR_NO_TOKEN => c"all send tokens of this priority are in use: poll until one comes back",
+            BW_ERROR_TOO_LONG => c"the message is longer than the target accepts, or than this call carries",
             BW_ERROR_NO_PEER => c"no such peer: use a handle that a connection gave",
             BW_ERROR_CONNECTING => c"still connecting: poll until the peer has answered",
             BW_ERROR_DROPPED => c"the datagram was dropped for want of room",
             BW_ERROR_NO_RECEIVE_TOKEN => {
-                c"all receive tokens of this priority are out: poll until a message takes a buffer"
+                c"all receive tokens of this priority are in use: poll until a message takes a buffer"
             }
-            BW_ERROR_GONE_CLOSED => c"the peer closed its port: connect again when it is back",
-            BW_ERROR_GONE_DIED => c"the peer's process ended: connect again when it is back",
-            BW_ERROR_GONE_BROKEN => c"the peer broke the protocol, and the connection was given up",
-            BW_ERROR_GONE_CORRUPTED => {
+            BW_ERROR_DISCONNECTED_CLOSED => c"the peer closed its port: connect again when it is back",
+            BW_ERROR_DISCONNECTED_DIED => c"the peer's process ended: connect again when it is back",
+            BW_ERROR_DISCONNECTED_BROKEN => c"the peer broke the protocol, and the connection was given up",
+            BW_ERROR_DISCONNECTED_CORRUPTED => {
                 c"a payload from the peer was corrupted, and the connection was given up"
             }
-            BW_ERROR_GONE_HERE => c"the connection was ended on this side: connect again",
-            BW_ERROR_GONE_UNREACHABLE => {
-                c"the peer's machine has not answered for long: is it up, and is the network?"
+            BW_ERROR_DISCONNECTED_HERE => c"the connection was ended on this side: connect again",
+            BW_ERROR_DISCONNECTED_UNREACHABLE => {
+                c"the peer's machine no longer answers: check that it is up, and the network between"
             }
-            BW_ERROR_GONE_REMOVED => c"the peer's node was removed from the fabric",
+            BW_ERROR_DISCONNECTED_REMOVED => c"the peer's node was removed from the fabric",
             BW_ERROR_BAD_KEY => c"the key is unknown there or has been revoked: ask for a new one",
             BW_ERROR_NO_RIGHT => c"the region does not grant this right: its owner must register it with it",
-            BW_ERROR_OUT_OF_RANGE => c"the range leaves the region: check offset and length",
+            BW_ERROR_OUT_OF_RANGE => c"the range exceeds the region: check offset and length",
             BW_ERROR_NO_BLOCK => c"every block of the heap is lent: poll until one comes back",
             BW_ERROR_OTHER_PEER => {
                 c"the block is not from a heap shared with this peer: use that peer's heap"

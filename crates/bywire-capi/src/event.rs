@@ -241,7 +241,7 @@ impl bw_port_t {
     fn hold(&mut self, payload: Payload, event: &mut bw_event_t) {
         event.length_bytes = payload.len() as u64;
         // The address of the bytes decides, never their number, which the peer chooses.
-        if payload.is_foreign() && self.posted.remove(&payload.as_ptr().addr()) {
+        if payload.is_borrowed() && self.posted.remove(&payload.as_ptr().addr()) {
             event.data = payload.as_ptr().cast();
             if let Some(buffer) = payload.into_buffer() {
                 give_back(event, buffer);

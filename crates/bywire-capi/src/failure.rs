@@ -109,7 +109,7 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let code = match error {
             OpenError::InUse(_) => BW_ERROR_IN_USE,
-            OpenError::Foreign(..) => BW_ERROR_FOREIGN,
+            OpenError::OtherUser(..) => BW_ERROR_OTHER_USER,
             OpenError::BadOption(_) => BW_ERROR_OPTION,
             OpenError::RuntimeDirectory { .. } => BW_ERROR_RUNTIME_DIRECTORY,
             OpenError::Locked => BW_ERROR_LOCKED,
@@ -190,15 +190,15 @@ pub fn outcome(result: Result<(), TransferError>) -> bw_error_t {
 /// Why a peer is gone, as a code.
 pub fn gone(reason: DisconnectReason) -> bw_error_t {
     match reason {
-        DisconnectReason::Closed => BW_ERROR_GONE_CLOSED,
-        DisconnectReason::Died => BW_ERROR_GONE_DIED,
-        DisconnectReason::Broken => BW_ERROR_GONE_BROKEN,
-        DisconnectReason::Corrupted => BW_ERROR_GONE_CORRUPTED,
-        DisconnectReason::Here => BW_ERROR_GONE_HERE,
+        DisconnectReason::Closed => BW_ERROR_DISCONNECTED_CLOSED,
+        DisconnectReason::Died => BW_ERROR_DISCONNECTED_DIED,
+        DisconnectReason::Broken => BW_ERROR_DISCONNECTED_BROKEN,
+        DisconnectReason::Corrupted => BW_ERROR_DISCONNECTED_CORRUPTED,
+        DisconnectReason::Here => BW_ERROR_DISCONNECTED_HERE,
         DisconnectReason::Refused(refusal) => refused(refusal),
         DisconnectReason::NotConnected(error) => not_connected(error),
-        DisconnectReason::Unreachable => BW_ERROR_GONE_UNREACHABLE,
-        DisconnectReason::Removed => BW_ERROR_GONE_REMOVED,
+        DisconnectReason::Unreachable => BW_ERROR_DISCONNECTED_UNREACHABLE,
+        DisconnectReason::Removed => BW_ERROR_DISCONNECTED_REMOVED,
         _ => BW_ERROR_UNKNOWN,
     }
 }

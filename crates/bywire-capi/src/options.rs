@@ -74,7 +74,7 @@ pub struct bw_port_options_t {
     pub runtime_directory: *const c_char,
     /// The longest message that this port accepts, in bytes (up to 2^40).
     pub message_bytes_max: u64,
-    /// Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share this
+    /// Memory that one peer may share with this port to lend from, in bytes. All peers of another user share this
     /// amount.
     pub borrow_bytes_max: u64,
     /// The longest time that bw_wait spins before it sleeps.

@@ -150,7 +150,7 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
     })
 }
 
-/// Closes a port. Its peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory.
+/// Closes a port. Its peers see BW_ERROR_DISCONNECTED_CLOSED. Afterwards the library touches none of the program's memory.
 /// The handle and everything that events pointed to are no longer valid, except lent messages, heaps and blocks.
 ///
 /// # Safety
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn bw_connect_start(
     unsafe { with(port, connect) }
 }
 
-/// Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
+/// Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_DISCONNECTED_CLOSED. For an
 /// unknown peer it does nothing, which is no error. What was sent to a peer on another machine goes on for `linger_ns` at
 /// most, in the calls that follow; BW_EVENT_DISCONNECTED comes then.
 ///
@@ -372,7 +372,7 @@ fn describe(known: &PeerInfo) -> bw_peer_info_t {
         user: [0; 264],
     };
     write_text(&mut info.address, &known.address.to_string());
-    if let Owner::Far { user } = &known.owner {
+    if let Owner::Remote { user } = &known.owner {
         write_text(&mut info.user, user);
     }
     info

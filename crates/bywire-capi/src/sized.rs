@@ -72,7 +72,7 @@ fn check<T>(pointer: *const T, size_bytes: usize, least_bytes: usize) -> Result<
         return Err(Failure::argument("the structure is null"));
     }
     if !(least_bytes..=SIZE_BYTES_MAX).contains(&size_bytes) {
-        return Err(Failure::argument(format!("{size_bytes} bytes is no size of this structure")));
+        return Err(Failure::argument(format!("{size_bytes} bytes is not a size of this structure")));
     }
     Ok(())
 }

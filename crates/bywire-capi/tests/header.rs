@@ -74,7 +74,7 @@ fn c_and_cpp_compile_the_header_alone_and_twice() {
 }
 
 #[test]
-fn a_program_links_the_static_library_too() {
+fn a_program_links_the_static_library() {
     let installed = Installed::new();
     let source = installed.path().join("static.c");
     std::fs::write(&source, "#include <bywire.h>\n#include <stdio.h>\nint main(void) { bw_port_t *port; int error = bw_port_open(NULL, &port); if (error) { puts(bw_last_error_text()); return 1; } return -bw_port_close(port); }\n").expect("write");

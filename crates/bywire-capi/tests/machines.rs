@@ -4,23 +4,23 @@
 mod installed;
 #[path = "../../../examples/rust/tests/running/mod.rs"]
 mod running;
-#[path = "../../bywire-node/tests/scene/mod.rs"]
-mod scene;
+#[path = "../../bywire-node/tests/test_network/mod.rs"]
+mod test_network;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use installed::Installed;
 use running::Running;
-use scene::{Machine, Scene, path};
+use test_network::{Machine, TestNetwork, path};
 
 const DIALECTS: [&str; 2] = ["c11", "c++17"];
 
 /// Runs a test between two machines, encrypted and plain.
-fn between(test: impl Fn(&Scene)) {
+fn between(test: impl Fn(&TestNetwork)) {
     for is_encrypted in [true, false] {
-        let Some(scene) = Scene::up_with(2, is_encrypted) else { return };
-        test(&scene);
+        let Some(network) = TestNetwork::up_with(2, is_encrypted) else { return };
+        test(&network);
     }
 }
 
@@ -44,11 +44,11 @@ fn start(installed: &Installed, program: &Path, machine: &Machine, arguments: &[
 fn starter<'a>(
     installed: &'a Installed,
     program: &'a Path,
-    scene: &'a Scene,
+    network: &'a TestNetwork,
 ) -> impl Fn(&[&str]) -> Running + 'a {
     move |arguments| match arguments {
-        [] => start(installed, program, &scene.machines[1], &["--fabric"]),
-        asking => start(installed, program, &scene.machines[0], asking),
+        [] => start(installed, program, &network.machines[1], &["--fabric"]),
+        asking => start(installed, program, &network.machines[0], asking),
     }
 }
 
@@ -57,8 +57,8 @@ fn two_ports_of_two_machines_pass_the_whole_contract() {
     let installed = Installed::new();
     for dialect in DIALECTS {
         let program = installed.compile(&source("tests/c/walk.c"), dialect);
-        between(|scene| {
-            let places = scene
+        between(|network| {
+            let places = network
                 .machines
                 .iter()
                 .flat_map(|machine| [path(&machine.namespace), machine.runtime().display().to_string()]);
@@ -73,8 +73,8 @@ fn two_ports_of_two_machines_pass_the_whole_contract() {
 fn two_processes_exchange_messages_and_one_detects_the_death_of_the_other() {
     let installed = Installed::new();
     let program = installed.compile(&source("tests/c/pair.c"), "c11");
-    between(|scene| {
-        let [here, there] = &scene.machines[..] else { unreachable!() };
+    between(|network| {
+        let [here, there] = &network.machines[..] else { unreachable!() };
         let mut server = start(&installed, &program, there, &["serve", "--fabric"]);
         let address = server.line();
         assert!(address.starts_with("b/"), "{address}");
@@ -87,19 +87,19 @@ fn two_processes_exchange_messages_and_one_detects_the_death_of_the_other() {
 fn ping_pong_measures_and_its_other_end_leaves_with_it() {
     let installed = Installed::new();
     let program = installed.compile(&source("../../examples/c/ping-pong.c"), "c11");
-    between(|scene| running::check_ping_pong(starter(&installed, &program, scene)));
+    between(|network| running::check_ping_pong(starter(&installed, &program, network)));
 }
 
 #[test]
 fn requests_of_many_clients_are_answered_each_in_order() {
     let installed = Installed::new();
     let program = installed.compile(&source("../../examples/c/requests.c"), "c11");
-    between(|scene| running::check_requests(starter(&installed, &program, scene)));
+    between(|network| running::check_requests(starter(&installed, &program, network)));
 }
 
 #[test]
 fn two_chat_programs_exchange_lines_while_reading_the_keyboard() {
     let installed = Installed::new();
     let program = installed.compile(&source("../../examples/c/chat.c"), "c11");
-    between(|scene| running::check_chat(starter(&installed, &program, scene)));
+    between(|network| running::check_chat(starter(&installed, &program, network)));
 }

@@ -23,7 +23,7 @@ const FAILED: u8 = b'-';
 /// Behind it.
 const END: u8 = 0;
 
-/// Starts this very command line in the background, and prints what it says when it is ready.
+/// Starts the same command line in the background, and prints its output when it is ready.
 ///
 /// # Errors
 /// Those of the second process, of the same class.
@@ -32,7 +32,7 @@ pub fn start() -> Result<()> {
     let (report, theirs) = io::pipe()?;
     let mut command = Command::new(program);
     command.args(env::args_os().skip(1).filter(|word| word != ASKED)).arg(DETACHED);
-    // Its standard input is the pipe, as that is the one stream which nobody else inherits from it.
+    // Its standard input is the pipe, because no other process inherits that stream from it.
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().context("cannot start in the background")?;
     drop(command);
@@ -66,7 +66,7 @@ impl Report {
     /// Lets the first process go.
     ///
     /// # Errors
-    /// It is gone already: nobody knows of this one.
+    /// It has ended already.
     pub fn ready(mut self, text: impl Display) -> Result<()> {
         self.say(READY, text).context("the process that started this has gone")
     }

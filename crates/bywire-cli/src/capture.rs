@@ -47,7 +47,7 @@ pub struct CaptureArgs {
 
 fn count(text: &str) -> Result<u64> {
     let count = text.parse::<u64>().ok().filter(|&count| count > 0);
-    count.with_context(|| format!("{text:?} is no number of frames: give 1 or more"))
+    count.with_context(|| format!("{text:?} is not a number of frames: give 1 or more"))
 }
 
 impl CaptureArgs {
@@ -88,7 +88,7 @@ impl CaptureArgs {
         };
         let socket = Arc::new(control::connect_capture(control_socket)?);
         let watched = Arc::clone(&socket);
-        // What has come is still recorded, and the losses are told.
+        // Received frames are still recorded, and losses are reported.
         ctrlc::set_handler(move || watched.shut_down()).context("cannot watch for an interrupt")?;
         let filter = CaptureFilter { names, interface: self.interface, count: self.count };
         let (written, lost) = capture::record(&socket, &filter, output)?;

@@ -57,7 +57,7 @@ pub struct CompareArgs {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if value > 0.0 && value < 100.0 {
         Ok(value)
     } else {

@@ -1,6 +1,6 @@
 //! Numbers of things, in words that agree with them.
 
-/// `count` and what it counts.
+/// `count` with its noun.
 pub fn of(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }

@@ -57,7 +57,7 @@ struct Finding {
     group: &'static str,
     name: &'static str,
     works: bool,
-    /// What was found, or why it does not work.
+    /// The result, or why it does not work.
     found: String,
     /// What needs it: levels, tests or options.
     used_by: &'static str,
@@ -93,7 +93,7 @@ impl Finding {
 }
 
 impl DoctorArgs {
-    /// Tries everything and prints what was found.
+    /// Tries everything and prints the results.
     ///
     /// # Errors
     /// Only those of printing: what does not work here is a finding.
@@ -397,7 +397,7 @@ mod tests {
         assert!(text.contains("NO  absent") && text.contains("needed by: another"), "{text}");
         assert!(text.contains("apt-get install absent") && !text.contains("unused"), "{text}");
         assert!(text.contains("To use it: 1 of 2\n") && text.contains("lines with NO"), "{text}");
-        // What the tests alone need is no lack of a use.
+        // Tools that only the tests need do not count as missing.
         let absent = findings.pop().expect("two").only(Purpose::Test);
         findings.push(absent);
         let text = table(&findings);

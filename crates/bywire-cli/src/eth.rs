@@ -135,7 +135,7 @@ impl EthArgs {
 fn address(text: &str) -> Result<std::net::SocketAddr> {
     text.parse::<std::net::SocketAddr>()
         .ok()
-        .with_context(|| format!("{text:?} is no address to listen on: write it like 127.0.0.1:9477"))
+        .with_context(|| format!("{text:?} is not an address to listen on: write it like 127.0.0.1:9477"))
 }
 
 impl UpArgs {
@@ -211,7 +211,7 @@ fn may() -> Result<()> {
     Ok(())
 }
 
-/// Settings that make no sense, and those that name what there is not, are misuse.
+/// Invalid settings, and settings that name something that does not exist, are misuse.
 fn classed(error: ServiceError) -> anyhow::Error {
     use bywire_eth::interface::InterfaceError::{MtuForIpv6, NoBridge, NoNamespace, NoProcess};
     use bywire_eth::network::NetworkError::{Interface, SameAddress, TooMany};

@@ -1,7 +1,7 @@
 //! The help of `bywire measure`: examples first, then levels. The help of one level has its tests, links and options.
 
 use anyhow::Result;
-use bywire_measure::options::{OPTIONS, means_something};
+use bywire_measure::options::{OPTIONS, applies_to};
 use bywire_measure::registry::{self, HelpRow};
 use clap::Command;
 
@@ -11,6 +11,9 @@ use crate::output;
 pub const EXAMPLES: &str = "\
 Examples:
   bywire measure tcp latency --size 1
+  bywire measure msg latency --size 64
+  bywire measure msg stream --link udp --security plain
+  bywire measure msg latency --link udp --between HOST --key key
   bywire measure unix stream --size 64KiB --json
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
@@ -59,9 +62,9 @@ fn of_level(command: Command, level: &registry::Row) -> String {
         after += &format!("\nLinks:\n{}", table(&level.links));
     }
     let mut meant: Vec<&str> =
-        OPTIONS.iter().filter(|row| means_something(row, level)).map(|row| row.name).collect();
+        OPTIONS.iter().filter(|row| applies_to(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
-    meant.extend(["tcp", "udp"].contains(&name).then_some("key"));
+    meant.extend(["msg", "tcp", "udp"].contains(&name).then_some("key"));
     rendered(command, &after, |option| meant.contains(&option))
 }
 

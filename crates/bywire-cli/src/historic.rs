@@ -16,7 +16,7 @@ pub struct HistoricArgs {
 }
 
 impl HistoricArgs {
-    /// Prints what each model says of what its document prints.
+    /// Prints the predictions of each model beside the figures of its document.
     ///
     /// # Errors
     /// Those of printing.

@@ -1,4 +1,4 @@
-//! The key that `bywire serve` and those who measure with it share, in a file at either end.
+//! The key that `bywire serve` and its clients share, in a file at each end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -39,7 +39,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 #[command(
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 success; 1 something failed; 2 the command makes no sense or names what there is not; \
+    after_help = "Exit codes: 0 success; 1 something failed; 2 the command line is invalid or names something that does not exist; \
                   3 a comparison found something worse; 130 interrupted."
 )]
 struct Bywire {

@@ -8,7 +8,7 @@ use bywire_measure::exit_status::{Misuse, complain};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::service::{self, Options, Service, ServiceError};
-use bywire_node::{ask, key, place};
+use bywire_node::{ask, configuration, key};
 use bywire_sys::process;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::{self, Entry, State};
@@ -25,23 +25,23 @@ Examples:
   bywire init web1 --address 10.0.0.1
   bywire init web2 --address web2.example --address '[2001:db8::2]:7248' --fabric lab",
     after_help = "\
-Makes node.key, which stays on this machine, and fabric.toml with this node, unless that is there already. Prints the \
-[[node]] of this machine, for the fabric.toml of every other one. The directory is /etc/bywire for root, and \
-$XDG_CONFIG_HOME/bywire for others."
+Makes node.key, which stays on this machine, and fabric.toml with this node. An existing fabric.toml is not changed. \
+Prints the [[node]] lines of this machine: add them to the fabric.toml of every other machine. The directory is \
+/etc/bywire for root, and $XDG_CONFIG_HOME/bywire for other users."
 )]
 pub struct InitArgs {
-    /// This machine's name in the fabric
+    /// Name of this machine in the fabric
     name: String,
-    /// Where others reach it, with a port unless it is 7248; can be repeated [default: the host's name]
+    /// Address for other machines, port 7248 unless given; can be repeated [default: the host's name]
     #[arg(long = "address", value_name = "HOST[:PORT]")]
     addresses: Vec<String>,
-    /// The fabric's name
+    /// Name of the fabric
     #[arg(long, value_name = "NAME", default_value = "fabric")]
     fabric: String,
-    /// Do not encrypt: packets bear a check against accidents only
+    /// Do not encrypt: a check of each packet protects against accidents only
     #[arg(long)]
     plain: bool,
-    /// Where the configuration is [default: /etc/bywire, or the user's own]
+    /// Directory of node.key and fabric.toml [default: /etc/bywire, or the user's own]
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
 }
@@ -56,23 +56,28 @@ Examples:
   bywire up --config ~/fabric --port 7300
   bywire status",
     after_help = "\
-Serves until Ctrl-C, and prints one line when it is ready. As root it serves every user, else its own user alone. It \
-reads fabric.toml again on SIGHUP; nodes that are not in it any more lose their connections. Connections outlive the \
-service: end it and start it again at any time."
+Runs until Ctrl-C, and prints one line when it is ready. As root it serves the programs of all users, otherwise those of \
+its own user. SIGHUP makes it read fabric.toml again; connections to a node that is no longer in the file end. \
+Connections continue while the service is stopped or restarted."
 )]
 pub struct UpArgs {
-    /// Where fabric.toml and node.key are [default: /etc/bywire, or the user's own]
+    /// Directory of node.key and fabric.toml [default: /etc/bywire, or the user's own]
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
-    /// The UDP port, which this node's addresses in fabric.toml must have, too
+    /// UDP port; the addresses of this node in fabric.toml must have the same
     #[arg(long, value_name = "PORT", default_value_t = fabric::UDP_PORT)]
     port: u16,
 }
 
 /// The given directory, or the default one.
 fn directory(named: Option<&Path>) -> Result<PathBuf> {
-    let none = || Misuse("this user has no home: name the directory of the configuration by --config".into());
-    Ok(place::directory(named).ok_or_else(none)?)
+    let none = || {
+        Misuse(
+            "this user has no home directory: give the directory of node.key and fabric.toml by --config"
+                .into(),
+        )
+    };
+    Ok(configuration::directory(named).ok_or_else(none)?)
 }
 
 impl InitArgs {
@@ -93,11 +98,11 @@ impl InitArgs {
         let made = match file::make(&path, 0o644, &fabric.to_string()) {
             Ok(()) => format!("made {} and {}", key_path.display(), path.display()),
             Err(FileError::Exists(_)) => {
-                format!("made {}; {} was there and is unchanged", key_path.display(), path.display())
+                format!("made {}; {} exists and was not changed", key_path.display(), path.display())
             }
             Err(error) => return Err(error.into()),
         };
-        let all = "the fabric.toml of every node has to have these lines";
+        let all = "add these lines to the fabric.toml of every other node";
         crate::output::print(&format!("# {made}\n# {all}\n{}", fabric::stanza(&node)))
     }
 
@@ -118,7 +123,7 @@ impl InitArgs {
         }
         let parsed = |text: &String| {
             text.parse::<ServiceAddress>().map_err(|_| {
-                Misuse(format!("`{text}` is no address: give --address HOST or --address HOST:PORT"))
+                Misuse(format!("`{text}` is not an address: give --address HOST or --address HOST:PORT"))
             })
         };
         let addresses = addresses.iter().map(parsed).collect::<Result<_, _>>()?;
@@ -172,12 +177,12 @@ pub fn ask() -> Result<Option<Vec<Entry>>> {
     match ask::status(None) {
         Ok(entries) => Ok(Some(entries)),
         // The service of another user, or there is no directory for one.
-        Err(ask::AskError::Absent | ask::AskError::Foreign(_) | ask::AskError::Runtime(_)) => Ok(None),
+        Err(ask::AskError::Absent | ask::AskError::OtherUser(_) | ask::AskError::Runtime(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// For readers.
+/// The state as text.
 pub fn text(entries: &[Entry]) -> String {
     entries.iter().map(line).collect()
 }
@@ -187,10 +192,10 @@ fn line(entry: &Entry) -> String {
         Entry::Service(service) => service_lines(service),
         Entry::Node(node) => node_line(node),
         Entry::Port(port) => {
-            let reach = if port.is_reachable { "can be reached" } else { "connects only" };
+            let reach = if port.is_reachable { "accepts connections" } else { "connects only" };
             let dropped = match port.dropped {
                 0 => String::new(),
-                dropped => format!(", {} found no room", count::of(dropped.into(), "packet", "packets")),
+                dropped => format!(", {} dropped", count::of(dropped.into(), "packet", "packets")),
             };
             format!(
                 "port {} of {} (process {}) {reach}, UDP port {}{dropped}\n",
@@ -219,16 +224,16 @@ fn service_lines(service: &status::Service) -> String {
         service.uptime_s
     );
     if let Some(complaint) = &service.complaint {
-        text += &format!("the fabric file has changed and was not taken: {complaint}\n");
+        text += &format!("the new fabric file was rejected, and the previous one is in use: {complaint}\n");
     }
     let strange = service.strangers.iter().filter(|(_, count)| *count > 0);
     let strange: Vec<String> =
         strange.map(|(name, count)| format!("{count} {}", stranger_text(name))).collect();
     if !strange.is_empty() {
-        text += &format!("from strangers: {}\n", strange.join(", "));
+        text += &format!("packets of unknown senders: {}\n", strange.join(", "));
     }
     if let Some((key, address)) = &service.last_unknown {
-        text += &format!("the last unknown key is {} at {address}\n", key_text(key));
+        text += &format!("last unknown key: {} at {address}\n", key_text(key));
     }
     text
 }
@@ -236,10 +241,10 @@ fn service_lines(service: &status::Service) -> String {
 fn node_line(node: &status::Node) -> String {
     let state = match node.state {
         State::Own => "this machine".to_owned(),
-        State::Idle => "not needed now".to_owned(),
-        State::Opening => format!("away: {}", node.complaint.as_deref().unwrap_or("no answer")),
+        State::Idle => "idle: no connection needs it".to_owned(),
+        State::Opening => format!("not connected: {}", node.complaint.as_deref().unwrap_or("no answer")),
         State::Up => {
-            let rtt = node.rtt_us.map_or(String::new(), |rtt_us| format!(", {rtt_us} µs there and back"));
+            let rtt = node.rtt_us.map_or(String::new(), |rtt_us| format!(", round trip {rtt_us} µs"));
             let address = node.address.map_or(String::new(), |address| format!(" at {address}"));
             format!("up{address}{rtt}")
         }
@@ -249,12 +254,12 @@ fn node_line(node: &status::Node) -> String {
 
 fn stranger_text(name: &str) -> &str {
     match name {
-        "foreign" => "no packets of ours",
-        "without_key" => "without this node's key",
+        "foreign" => "of another protocol",
+        "without_key" => "made without this node's public key",
         "unreadable" => "unreadable",
         "unknown_keys" => "with a key that the fabric file does not have",
-        "cookies_sent" => "answered by a cookie",
-        "dropped" => "dropped as too many",
+        "cookies_sent" => "answered with a cookie",
+        "dropped" => "dropped, as there were too many",
         other => other,
     }
 }
@@ -271,7 +276,7 @@ fn key_text(bytes: &[u8; 32]) -> String {
     key::to_text(&bywire_wire::handshake::PublicKey(*bytes))
 }
 
-/// For programs. `null` if no service is running.
+/// The state as JSON. `null` if no service is running.
 pub fn object(entries: Option<&[Entry]>) -> Value {
     let Some(entries) = entries else { return Value::Null };
     let mut object = json!({});

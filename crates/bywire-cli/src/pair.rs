@@ -68,8 +68,8 @@ struct Settings {
 enum SettingsError {
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    #[error("{0} can be written by others: chmod go-w, and give it to root or to who runs this")]
-    Foreign(PathBuf),
+    #[error("{0} can be written by others: run `chmod go-w` on it, and make root or this user its owner")]
+    WritableByOthers(PathBuf),
     #[error("{0}, line {1}: {2}")]
     Syntax(PathBuf, usize, String),
     #[error("{0:?} is not a network namespace: give a name, pid:N, a path, or - for this one")]
@@ -152,7 +152,7 @@ fn read(path: &Path) -> Result<Settings, SettingsError> {
     let found = file.metadata().map_err(unreadable)?;
     let is_trusted = found.uid() == 0 || found.uid() == process::user();
     if !is_trusted || found.mode() & 0o022 != 0 {
-        return Err(SettingsError::Foreign(path.to_owned()));
+        return Err(SettingsError::WritableByOthers(path.to_owned()));
     }
     let mut text = String::new();
     file.take(CONFIG_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
@@ -211,6 +211,6 @@ mod tests {
         let path = directory.path().join("bywire.toml");
         fs::write(&path, "").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).expect("chmod");
-        assert!(matches!(read(&path), Err(SettingsError::Foreign(_))));
+        assert!(matches!(read(&path), Err(SettingsError::WritableByOthers(_))));
     }
 }

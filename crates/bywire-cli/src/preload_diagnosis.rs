@@ -53,7 +53,7 @@ fn reason(path: &Path, scripts_max: usize) -> io::Result<Option<&'static str>> {
     file.read_exact_at(&mut header, 0)?;
     let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     if !header.starts_with(b"\x7fELF\x02\x01") || number(18) != X86_64 {
-        return Ok(Some("it is no program of 64 bits for x86"));
+        return Ok(Some("it is not a 64-bit program for x86"));
     }
     let table = u64::from_le_bytes(std::array::from_fn(|index| header[32 + index]));
     for index in 0..u64::from(number(56)) {
@@ -109,14 +109,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let place = |name: &str| directory.path().join(name);
         let script = |of: &str| format!("#! {} -e\nexit\n", place(of).display()).into_bytes();
-        let mut foreign = program(None);
-        foreign[18] = 183;
+        let mut other_machine = program(None);
+        other_machine[18] = 183;
         for (name, bytes, mode, wanted) in [
             ("static", program(None), 0o755, "linked statically"),
             ("musl", program(Some("/lib/ld-musl-x86_64.so.1")), 0o755, "musl"),
             ("gnu", program(Some("/lib64/ld-linux-x86-64.so.2")), 0o755, "may have ended"),
             ("rights", program(Some("/lib64/ld-linux-x86-64.so.2")), 0o4755, "gains rights"),
-            ("foreign", foreign, 0o755, "64 bits"),
+            ("other-machine", other_machine, 0o755, "64-bit"),
             ("script", script("static"), 0o755, "linked statically"),
             ("endless", script("endless"), 0o755, "may have ended"),
             ("short", b"\x7fELF".to_vec(), 0o755, "may have ended"),

@@ -13,7 +13,7 @@ use bywire_results::store::StoreError;
 use bywire_results::{csv, store};
 use clap::Args;
 
-/// Sessions that are named where the one that was asked for is none.
+/// The sessions that an error lists when the requested one does not exist.
 const SHOWN_MAX: usize = 5;
 
 /// Make the report of a stored session again.
@@ -43,7 +43,7 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Reads the session and writes what was asked for.
+    /// Reads the session and writes the requested files.
     ///
     /// # Errors
     /// When the directory holds no session of this version, or the output cannot be written.

@@ -17,12 +17,16 @@ use clap::Args;
 Examples:
   bywire serve
   bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
-  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)", after_help = crate::key::HELP)]
+  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key               (on the other machine)
+  bywire measure msg latency --link udp --between 10.0.0.2 --key /etc/bywire/key    (the same)", after_help = format!(
+    "Link udp of level msg also needs `bywire up` on both machines.\n\n{}",
+    crate::key::HELP
+))]
 pub struct ServeArgs {
-    /// Listen here; port 0 takes a free one and prints it
+    /// Address to listen on; port 0 takes a free port, which is printed
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", remote_target::DEFAULT_PORT))]
     listen: String,
-    /// Serve only clients that have the key in this file [default: serve all, with messages of up to 4 MiB]
+    /// Serve only clients with the key in this file [default: all clients, with messages of up to 4 MiB]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -40,11 +44,11 @@ impl ServeArgs {
         })
     }
 
-    /// What is no address, or none of this machine's, is misuse; a port that is taken is not.
+    /// Text that is not an address, or an address of another machine, is misuse. A port that is in use is not.
     fn bind(&self) -> Result<TcpListener> {
         let asked = &self.listen;
         let addresses: Vec<SocketAddr> = asked.to_socket_addrs().map(Iterator::collect).map_err(|error| {
-            Misuse(format!("`{asked}` is no address to listen on ({error}): give --listen ADDRESS:PORT, like 0.0.0.0:7247"))
+            Misuse(format!("`{asked}` is not an address to listen on ({error}): give --listen ADDRESS:PORT, like 0.0.0.0:7247"))
         })?;
         let refused = format!("cannot listen on {asked}: choose another address or port by --listen");
         TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {

@@ -29,7 +29,7 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// Asks the services and prints what they say.
+    /// Asks the services and prints their answers.
     pub fn run(self) -> Result<()> {
         let node = node::ask()?;
         let asked = ask();
@@ -58,7 +58,7 @@ fn ask() -> Result<Status> {
     let machine = named.as_deref().map_or(Ok(None), ask_at)?;
     let own = match own_directory() {
         Ok(directory) => ask_at(&directory.join(OWN_SOCKET))?,
-        // What the machine's service says is all that there can be.
+        // Only the machine's service can answer.
         Err(_) if machine.is_some() => None,
         Err(error) => return Err(error),
     };
@@ -76,7 +76,7 @@ fn ask() -> Result<Status> {
     }
 }
 
-/// Nothing where nobody listens.
+/// `None` where no service listens.
 fn ask_at(socket: &Path) -> Result<Option<Status>> {
     match status::ask(socket) {
         Ok(status) => Ok(Some(status)),

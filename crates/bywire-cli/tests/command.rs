@@ -78,7 +78,7 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "tcp", "nhalf", "--style", "netperf"], "measure stream or rr of tcp, udp or eth"),
         (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
         (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key file"),
-        (&["serve", "--listen", "bad"], "`bad` is no address to listen on"),
+        (&["serve", "--listen", "bad"], "`bad` is not an address to listen on"),
         (&["serve", "--listen", "203.0.113.1:1"], "cannot listen on 203.0.113.1:1"),
         (&["serve", "--key", "/nowhere"], "cannot read the key file"),
         (&["bench", "--time", "abc"], "see `bywire bench --help`"),
@@ -100,10 +100,14 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "msg", "hotspot", "--connections", "9", "--spin"], "9 ends that poll would take turns"),
         (&["measure", "memory", "lag"], "choose one of cacheline"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
-        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
+        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle does not apply"),
         (
             &["measure", "msg", "latency", "--mtu", "9000"],
-            "--mtu means nothing for msg latency: leave it out, or take --link udp",
+            "--mtu does not apply to msg latency: leave it out, or use --link udp",
+        ),
+        (
+            &["measure", "tcp", "latency", "--connections", "2"],
+            "--connections does not apply to tcp latency: leave it out, or measure tcp streams or hotspot or fanin",
         ),
         (&["bench", "qick"], "unknown preset `qick` (did you mean `quick`?)"),
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),
@@ -115,7 +119,7 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "eth", "stream", "--mtu", "100000"], "give --mtu 68 to 65521"),
         (&["measure", "eth", "stream", "--link", "veth", "--mtu", "10"], "give --mtu 68 to 65535"),
         (&["capture", "--count", "0"], "give 1 or more"),
-        (&["capture", "--count", "x"], "is no number of frames"),
+        (&["capture", "--count", "x"], "is not a number of frames"),
         (&["eth", "up", "--metrics", "1"], "write it like 127.0.0.1:9477"),
         (&["eth", "up"], "there is no interface to make"),
         (&["eth", "up", "--background"], "there is no interface to make"),
@@ -247,6 +251,8 @@ fn the_help_of_measure_lists_levels_and_that_of_a_level_lists_tests_links_and_de
     for row in OPTIONS.iter().filter(|row| row.is_listed) {
         assert!(told.contains(&format!("--{}", row.name)), "no level tells of --{}", row.name);
     }
+    let (msg, _) = help(&["msg"]);
+    assert!(msg.contains("--key") && msg.contains("bywire measure msg latency --link udp"), "{msg}");
     let (memory, _) = help(&["memory"]);
     assert!(memory.contains("--both-cores") && !memory.contains("--mtu"), "{memory}");
     for (asked, default) in [

@@ -1,4 +1,4 @@
-//! `bywire compare` and `bywire report` from outside: a slow-down on purpose is found, and every file is what it should be.
+//! The commands `bywire compare` and `bywire report`: a deliberate slowdown is found, and every file is correct.
 
 use std::fs;
 use std::path::Path;

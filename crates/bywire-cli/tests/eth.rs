@@ -1,4 +1,4 @@
-//! `bywire eth` from outside: up, status, down, errors in one line, signals, and a process that is killed.
+//! The command `bywire eth`: up, status, down, errors in one line, signals, and killed processes.
 
 #[path = "../../bywire/tests/linger/mod.rs"]
 mod linger;
@@ -20,8 +20,8 @@ use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Two namespaces and a runtime directory, or nothing where this machine cannot.
-fn stage() -> Option<(Namespace, Namespace, tempfile::TempDir)> {
+/// Two namespaces and a runtime directory. `None`, after the reason is printed, if this machine cannot make them.
+fn fixture() -> Option<(Namespace, Namespace, tempfile::TempDir)> {
     if let Err(error) = std::fs::metadata("/dev/net/tun") {
         println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
         return None;
@@ -45,7 +45,7 @@ fn output(directory: &Path, arguments: &[&str]) -> Output {
     bywire(directory, arguments).output().expect("it runs")
 }
 
-/// How an interface in a namespace of ours is told.
+/// The argument of `--interface` for an interface in a namespace of this test.
 fn interface(namespace: &Namespace, address: &str) -> String {
     format!("/proc/{}/fd/{}:by0={address}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
@@ -55,17 +55,17 @@ struct Up {
     child: Child,
 }
 
-/// Starts it, and waits until it has told its interfaces.
+/// Starts it, and waits until it has printed its interfaces.
 fn up(directory: &Path, arguments: &[&str], interfaces: usize) -> Up {
     let mut command = bywire(directory, &[&["eth", "up"], arguments].concat());
-    told(command.stdout(Stdio::piped()).spawn().expect("it runs"), interfaces)
+    await_interfaces(command.stdout(Stdio::piped()).spawn().expect("it runs"), interfaces)
 }
 
-/// Where Prometheus is answered inside a namespace of a test's own: a port of the machine's that is free now may be
-/// somebody else's a moment later.
+/// The address of the metrics. It is inside a namespace of the test, because another program could take a free port of the
+/// machine at any moment.
 const METRICS: &str = "127.0.0.1:9477";
 
-/// The same from within a namespace, answering Prometheus there.
+/// The same from inside a namespace, with metrics there.
 fn up_with_metrics(within: &Namespace, directory: &Path, arguments: &[&str], interfaces: usize) -> Up {
     let mut command = bywire(directory, &[&["eth", "up", "--metrics", METRICS], arguments].concat());
     command.stdout(Stdio::piped());
@@ -74,22 +74,22 @@ fn up_with_metrics(within: &Namespace, directory: &Path, arguments: &[&str], int
         assert!(loopback.expect("`ip` of iproute2").success());
         command.spawn().expect("it runs")
     });
-    told(started.expect("inside"), interfaces)
+    await_interfaces(started.expect("inside"), interfaces)
 }
 
 fn metrics(within: &Namespace) -> TcpStream {
     within.run(|| TcpStream::connect(METRICS)).expect("inside").expect("connected")
 }
 
-/// Waits until it has told its interfaces.
-fn told(mut child: Child, interfaces: usize) -> Up {
-    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+/// Waits until a process has printed its interfaces.
+fn await_interfaces(mut child: Child, interfaces: usize) -> Up {
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for _ in 0..interfaces {
-        let line = said.next().expect("a line").expect("a line");
+        let line = lines.next().expect("a line").expect("a line");
         assert!(line.contains(":by0 02:"), "{line}");
     }
-    // Whatever it says later must not meet a closed pipe.
-    std::thread::spawn(move || said.for_each(drop));
+    // Reads on, so that later output meets no closed pipe.
+    std::thread::spawn(move || lines.for_each(drop));
     Up { child }
 }
 
@@ -100,7 +100,7 @@ impl Up {
         rustix::process::kill_process(pid, signal).expect("signalled");
     }
 
-    /// Its exit, which must come soon.
+    /// Waits for its exit.
     fn end(&mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -126,7 +126,7 @@ fn status(directory: &Path) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// What stands in a directory.
+/// The names in a directory, sorted.
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).expect("a directory").flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -142,7 +142,7 @@ fn has_interface(namespace: &Namespace) -> bool {
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -153,8 +153,8 @@ fn connect(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream,
         from.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).expect("inside").expect("connected");
     let (far, _) = listener.accept().expect("accepted");
     for end in [&near, &far] {
-        end.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
-        end.set_write_timeout(Some(TIMEOUT)).expect("a time-out");
+        end.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        end.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     }
     (near, far)
 }
@@ -176,7 +176,7 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, text: &[u8]) {
 
 #[test]
 fn two_namespaces_are_joined_and_restored() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let mut running = up(directory, &["--interface", &first, "--interface", &second, "--mtu", "9000"], 2);
@@ -195,13 +195,13 @@ fn two_namespaces_are_joined_and_restored() {
         (&Value::Bool(true), &Value::Bool(true))
     );
     if carrier["files"] != "the directory of ports only" {
-        println!("not run: the hold on files: {}", carrier["files"]);
+        println!("not run: the restriction of files: {}", carrier["files"]);
     }
     let root = std::fs::read_link(format!("/proc/{}/root", carrier["process"])).expect("its root");
     assert_eq!(
         root,
         directory.canonicalize().expect("a directory").join("eth/ports"),
-        "no socket of others is in reach"
+        "the carrier reaches no other socket"
     );
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&root).expect("its root").permissions());
@@ -222,17 +222,17 @@ fn two_namespaces_are_joined_and_restored() {
     let nothing = output(directory, &["eth", "down"]);
     assert!(!nothing.status.success());
     assert_eq!(names(directory), ["eth"]);
-    assert_eq!(names(&directory.join("eth")), ["ports"], "no door is left");
+    assert_eq!(names(&directory.join("eth")), ["ports"], "no control socket is left");
     assert_eq!(names(&directory.join("eth/ports")), [""; 0], "no port is left");
 }
 
 #[test]
 fn metrics_are_served_where_configured() {
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     let first = interface(&one, "10.77.0.1/24");
     let _running = up_with_metrics(&one, directory.path(), &["--interface", &first], 1);
     let mut page = String::new();
-    // Who takes more than half a second to ask, as anybody may on a busy machine, gets nothing and asks again.
+    // A request that takes more than half a second gets no answer. On a busy machine this one may, and is then repeated.
     eventually("an answer", || {
         page.clear();
         let mut stream = metrics(&one);
@@ -247,17 +247,17 @@ fn metrics_are_served_where_configured() {
 
 #[test]
 fn frames_are_recorded_on_request() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let _running = up(directory, &["--interface", &first, "--interface", &second], 2);
     let file = directory.join("frames.pcapng");
     let label = first.split('=').next().expect("a label");
-    // More than a namespace and a handshake say by themselves: what is to be recognised is among them.
+    // More frames than a namespace and a handshake send by themselves, so that the searched text is among them.
     let arguments =
         ["capture", "--interface", label, "--count", "50", "--output", file.to_str().expect("a path")];
     let mut recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
-    eventually("the file is begun", || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    eventually("the file exists", || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
     let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
     eventually("fifty frames were recorded", || {
         say(&near, &far, b"a frame to be recognised");
@@ -267,13 +267,13 @@ fn frames_are_recorded_on_request() {
     assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A]);
     let holds = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
     assert!(holds(b"a frame to be recognised") && holds(label.as_bytes()));
-    say(&near, &far, b"and life goes on");
+    say(&near, &far, b"after the recording");
 
     let file = directory.join("again.pcapng");
     let arguments = ["capture", "--output", file.to_str().expect("a path")];
     let recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
     let recorded = || std::fs::metadata(&file).map_or(0, |file| file.len());
-    // One after the other: what a recording that is held up cannot take is lost.
+    // One after the other, because a recording that is delayed loses frames.
     eventually("a frame was recorded", || {
         say(&near, &far, b"one more");
         let said = Instant::now();
@@ -291,7 +291,7 @@ fn frames_are_recorded_on_request() {
 
 #[test]
 fn an_interrupt_removes_everything() {
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let first = interface(&one, "10.77.0.1/24");
         let mut running = up(directory.path(), &["--interface", &first, "--queues", "2"], 1);
@@ -304,7 +304,7 @@ fn an_interrupt_removes_everything() {
 
 #[test]
 fn a_killed_process_leaves_nothing_and_an_open_connection_survives_its_restart() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let _near = up(directory, &["--node", "near", "--interface", &first], 1);
@@ -322,45 +322,46 @@ fn a_killed_process_leaves_nothing_and_an_open_connection_survives_its_restart()
     say(&far, &near, b"after");
 }
 
-/// Byte `place` of a stream; streams repeat themselves after a prime number of bytes.
+/// Byte `place` of a stream. The pattern has a period of a prime number of bytes.
 fn byte_at(place: u64) -> u8 {
     ((place % 65_521).wrapping_mul(0x9E37_79B9) >> 13) as u8
 }
 
-/// Sends until it is to end, and says how much that was.
-fn pour(mut stream: &TcpStream, ends: &Mutex<bool>) -> u64 {
+/// Sends the pattern until `ends` is set. Returns how many bytes were sent.
+fn send_pattern(mut stream: &TcpStream, ends: &Mutex<bool>) -> u64 {
     let pattern: Vec<u8> = (0..2 * 65_521).map(byte_at).collect();
     let mut sent = 0;
-    while !*ends.lock().expect("nobody failed with it") {
+    while !*ends.lock().expect("no thread has panicked") {
         let from = (sent % 65_521) as usize;
-        stream.write_all(&pattern[from..from + 30_000]).expect("the connection stands");
+        stream.write_all(&pattern[from..from + 30_000]).expect("connected");
         sent += 30_000;
     }
     stream.shutdown(std::net::Shutdown::Write).expect("ended");
     sent
 }
 
-/// Compares what comes, byte for byte, counts it, and returns at the orderly end of it.
-fn drain(mut stream: &TcpStream, received: &Mutex<u64>) {
+/// Compares received bytes with the pattern and counts them, until the orderly end of the stream.
+fn check_pattern(mut stream: &TcpStream, received: &Mutex<u64>) {
     let mut buffer = vec![0; 256 * 1024];
     loop {
-        let length = stream.read(&mut buffer).expect("the connection stands");
-        let place = *received.lock().expect("nobody failed with it");
+        let length = stream.read(&mut buffer).expect("connected");
+        let place = *received.lock().expect("no thread has panicked");
         let wrong = (place..).zip(&buffer[..length]).find(|(place, byte)| byte_at(*place) != **byte);
         assert_eq!(wrong, None, "a byte is wrong");
-        *received.lock().expect("nobody failed with it") += length as u64;
+        *received.lock().expect("no thread has panicked") += length as u64;
         if length == 0 {
             return;
         }
     }
 }
 
-/// Data flows both ways over one connection while `accident` happens, so often; what one end sent the other has then.
-fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: impl FnMut()) {
+/// Causes `fault` this many times while data flows both ways over one connection. Everything that one end sent must arrive
+/// at the other.
+fn check_flow(one: &Namespace, other: &Namespace, faults: usize, mut fault: impl FnMut()) {
     const FLOWING_BYTES: u64 = 8 << 20;
     let (near, far) = connect(one, other, "10.77.0.2:7000".parse().expect("an address"));
     let (ends, there, back) = (Mutex::new(false), Mutex::new(0), Mutex::new(0));
-    let count = |received: &Mutex<u64>| *received.lock().expect("nobody failed with it");
+    let count = |received: &Mutex<u64>| *received.lock().expect("no thread has panicked");
     let flowing = |what: &str| {
         let before = [&there, &back].map(count);
         eventually(what, || {
@@ -369,33 +370,33 @@ fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: 
         });
     };
     std::thread::scope(|scope| {
-        let sending = [&near, &far].map(|stream| scope.spawn(|| pour(stream, &ends)));
-        scope.spawn(|| drain(&far, &there));
-        scope.spawn(|| drain(&near, &back));
-        // Whatever fails here, the senders end, so that it is told.
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..accidents {
+        let sending = [&near, &far].map(|stream| scope.spawn(|| send_pattern(stream, &ends)));
+        scope.spawn(|| check_pattern(&far, &there));
+        scope.spawn(|| check_pattern(&near, &back));
+        // After a failure the senders end as well, so that the failure is reported.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..faults {
                 flowing("data flows");
-                accident();
+                fault();
             }
             flowing("data flows again");
         }));
-        *ends.lock().expect("nobody failed with it") = true;
+        *ends.lock().expect("no thread has panicked") = true;
         let sent = sending.map(|sending| sending.join().expect("it ended well"));
-        told.expect("as above");
-        eventually("everything came", || [&there, &back].map(count) == sent);
+        result.expect("as above");
+        eventually("everything has arrived", || [&there, &back].map(count) == sent);
     });
 }
 
 #[test]
 fn a_stream_continues_after_every_kill_of_the_far_process() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let _near = up(directory, &["--node", "near", "--interface", &first], 1);
     let again = || up(directory, &["--node", "far", "--interface", &second], 1);
     let mut far = again();
-    flows_on(&one, &other, 3, || {
+    check_flow(&one, &other, 3, || {
         far.signal(libc::SIGKILL);
         far.end();
         eventually("the device of a killed process is gone", || !has_interface(&other));
@@ -405,12 +406,12 @@ fn a_stream_continues_after_every_kill_of_the_far_process() {
 
 #[test]
 fn a_stream_continues_after_a_kill_of_the_only_process() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let again = || up(directory, &["--interface", &first, "--interface", &second], 2);
     let mut both = again();
-    flows_on(&one, &other, 2, || {
+    check_flow(&one, &other, 2, || {
         both.signal(libc::SIGKILL);
         both.end();
         eventually("its devices are gone", || !has_interface(&one) && !has_interface(&other));
@@ -418,13 +419,13 @@ fn a_stream_continues_after_a_kill_of_the_only_process() {
     });
 }
 
-/// The process that carries for a node.
+/// The carrier process of a node.
 fn carrier(directory: &Path, node: &str) -> rustix::process::Pid {
     let number = status_of(directory, node)["carriers"][0]["process"].as_i64().expect("a process");
     rustix::process::Pid::from_raw(number as i32).expect("a process")
 }
 
-/// What one node says of itself; no other one is asked.
+/// The status of one node alone.
 fn status_of(directory: &Path, node: &str) -> Value {
     let output = output(directory, &["eth", "status", "--json", "--node", node]);
     assert!(output.status.success(), "{output:?}");
@@ -432,15 +433,15 @@ fn status_of(directory: &Path, node: &str) -> Value {
     shown[0].clone()
 }
 
-/// What one node says of another one.
+/// What one node reports of another one.
 fn peer(directory: &Path, node: &str, other: &str) -> Value {
     let shown = status_of(directory, node);
     let mut peers = shown["peers"].as_array().into_iter().flatten();
     peers.find(|peer| peer["node"] == other).cloned().unwrap_or_default()
 }
 
-/// Segments that TCP has sent again in a namespace.
-fn sent_again(namespace: &Namespace) -> u64 {
+/// Segments that TCP has retransmitted in a namespace.
+fn retransmitted(namespace: &Namespace) -> u64 {
     let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("inside");
     let text = text.expect("counts");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -449,7 +450,7 @@ fn sent_again(namespace: &Namespace) -> u64 {
     numbers.split(' ').nth(place).expect("a number").parse().expect("a number")
 }
 
-/// Processes that are stopped, and go on when this is dropped.
+/// Stopped processes, which continue when this is dropped.
 struct Stopped([rustix::process::Pid; 2]);
 
 impl Stopped {
@@ -472,7 +473,7 @@ impl Drop for Stopped {
 #[test]
 fn a_stopped_far_process_neither_delays_nor_loses_frames_for_others() {
     const ROUNDS: usize = 200;
-    let Some((one, stopped, directory)) = stage() else { return };
+    let Some((one, stopped, directory)) = fixture() else { return };
     let live = Namespace::fresh().expect("a third one");
     let directory = directory.path();
     let ends = [(&one, "10.77.0.1/24"), (&stopped, "10.77.0.2/24"), (&live, "10.77.0.3/24")];
@@ -496,24 +497,24 @@ fn a_stopped_far_process_neither_delays_nor_loses_frames_for_others() {
 
     let parent = rustix::process::Pid::from_child(&running[1].child);
     let hold = Stopped::stop([carrier(directory, "stopped"), parent]);
-    // In parts that fit into its socket: what a sleeping program would not take blocks nobody.
+    // This fits into the socket's buffer, so the write does not block.
     (&waiting).write_all(&[7; 10_000]).expect("taken");
     let lost = |other: &str| peer(directory, "near", other)["drops"]["target_full"].as_u64().unwrap_or(0);
     eventually("there is no room towards it", || {
         (0..100).for_each(|_| drop(flood.send_to(&[0; 8000], address("10.77.0.2:9"))));
         lost("stopped") > 0
     });
-    // By the queue that is held back, where one is: datagrams that nobody answers go by any.
-    let before = sent_again(&one);
-    eventually("its connection has tried again", || sent_again(&one) > before);
+    // Retransmissions use the queue that is held back. Unanswered datagrams may use any queue.
+    let before = retransmitted(&one);
+    eventually("its connection has retransmitted", || retransmitted(&one) > before);
     let text: Vec<u8> = (0..32_768).map(byte_at).collect();
     for round in 0..ROUNDS {
-        // More for it all the time, and never more for the other than its ring holds.
+        // The stopped node gets more all the time. The other one never gets more than its ring holds.
         drop(flood.send_to(&[0; 8000], address("10.77.0.2:9")));
         say(&near, &far, &text[round..]);
         say(&far, &near, &text[round..]);
     }
-    assert_eq!(lost("live"), 0, "nothing is lost beside it");
+    assert_eq!(lost("live"), 0, "the live node loses nothing");
 
     drop(hold);
     let mut heard = [0; 10_000];
@@ -524,24 +525,24 @@ fn a_stopped_far_process_neither_delays_nor_loses_frames_for_others() {
 
 #[test]
 fn files_of_a_killed_carrier_are_removed_at_the_next_start() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let mut running = up(directory, &["--node", "first", "--interface", &first], 1);
     let carrier = carrier(directory, "first");
     rustix::process::kill_process(carrier, rustix::process::Signal::KILL).expect("killed");
-    assert!(!running.end().success(), "systemd starts it anew");
+    assert!(!running.end().success(), "a failure, so that systemd starts it again");
     assert!(!has_interface(&one));
-    assert_eq!(names(&directory.join("eth")), ["ports"], "its door is gone");
+    assert_eq!(names(&directory.join("eth")), ["ports"], "its control socket is gone");
     let left = names(&directory.join("eth/ports"));
-    assert_eq!(left.len(), 1, "nobody could remove it: {left:?}");
+    assert_eq!(left.len(), 1, "a killed process removes no file: {left:?}");
 
     let mut killed = up(directory, &["--node", "second", "--interface", &first], 1);
-    assert!(!names(&directory.join("eth/ports")).contains(&left[0]), "swept");
+    assert!(!names(&directory.join("eth/ports")).contains(&left[0]), "removed");
     killed.signal(libc::SIGKILL);
     killed.end();
     eventually("the device of a killed process is gone", || !has_interface(&one));
-    assert!(names(&directory.join("eth")).contains(&"default.second.eth".to_owned()), "nobody removed it");
+    assert!(names(&directory.join("eth")).contains(&"default.second.eth".to_owned()), "it is left");
     let _third = up(directory, &["--node", "third", "--interface", &second], 1);
     assert_eq!(names(&directory.join("eth")), ["default.third.capture", "default.third.eth", "ports"]);
     assert_eq!(status(directory).len(), 1);
@@ -549,7 +550,7 @@ fn files_of_a_killed_carrier_are_removed_at_the_next_start() {
 
 #[test]
 fn a_reused_process_number_does_not_lead_to_another_namespace() {
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     let directory = directory.path();
     let Ok(mut resident) = Command::new("unshare").args(["--net", "sleep", "60"]).spawn() else {
         return println!("not run: a process in a namespace of its own: `unshare` of util-linux is missing");
@@ -561,7 +562,7 @@ fn a_reused_process_number_does_not_lead_to_another_namespace() {
     let _running = up(directory, &["--interface", &interface(&one, "10.77.0.1/24"), "--interface", &its], 2);
     resident.kill().expect("killed");
     resident.wait().expect("waited for");
-    eventually("it is given up", || {
+    eventually("it is listed as missing", || {
         let shown = &status(directory)[0];
         let is_missed = shown["missing"].as_array().is_none_or(|missing| !missing.is_empty());
         shown["interfaces"].as_array().is_some_and(|left| left.len() == 1) && !is_missed
@@ -570,11 +571,11 @@ fn a_reused_process_number_does_not_lead_to_another_namespace() {
 
 #[test]
 fn a_directory_of_another_user_is_not_used() {
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     let directory = directory.path();
     let theirs = directory.join("eth");
     std::fs::create_dir(&theirs).expect("made");
-    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).expect("given away");
+    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).expect("chown");
     let first = interface(&one, "10.77.0.1/24");
     for arguments in [&["up", "--interface", &first][..], &["status"], &["down"]] {
         let refused = output(directory, &[&["eth"], arguments].concat());
@@ -587,7 +588,7 @@ fn a_directory_of_another_user_is_not_used() {
 #[test]
 fn a_directory_planted_by_another_user_is_neither_used_nor_followed() {
     use std::os::unix::fs::{lchown, symlink};
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     let directory = directory.path();
     let (planted, own) = (directory.join("eth"), directory.join("own"));
     std::fs::create_dir(&own).expect("made");
@@ -603,7 +604,7 @@ fn a_directory_planted_by_another_user_is_neither_used_nor_followed() {
             "a link to a directory of ours" => symlink(&own, &planted).expect("linked"),
             _ => drop(std::os::unix::net::UnixListener::bind(&planted).expect("bound")),
         }
-        lchown(&planted, Some(65_534), Some(65_534)).expect("given away");
+        lchown(&planted, Some(65_534), Some(65_534)).expect("chown");
         for arguments in [&["up", "--interface", &first][..], &["status"], &["down"]] {
             let refused = output(directory, &[&["eth"], arguments].concat());
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -614,25 +615,25 @@ fn a_directory_planted_by_another_user_is_neither_used_nor_followed() {
     }
 }
 
-/// Each step of a call, at which the caller stops, and ends later.
+/// A caller stops at each step of a request, and ends later.
 #[test]
 fn clients_that_stop_or_exit_at_any_step_delay_no_frame() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
-    let door = directory.join("eth/default.near.eth");
+    let control = directory.join("eth/default.near.eth");
     let began = Instant::now();
     let mut stopped = Vec::new();
     for word in ["", "\"", "\"status", "\"status\"", "\"nonsense\"", "18446744073709551616"] {
-        let mut caller = UnixStream::connect(&door).expect("a door");
+        let mut caller = UnixStream::connect(&control).expect("a control socket");
         caller.write_all(word.as_bytes()).expect("room");
         say(&near, &far, b"across");
         assert_eq!(status(directory).len(), 1, "{word:?}");
         stopped.push(OwnedFd::from(caller));
     }
     for is_watching in [false, true] {
-        let watcher = Socket::connect(&door.with_extension("capture")).expect("a window");
-        // One that was let in is sent frames, which it does not take.
+        let watcher = Socket::connect(&control.with_extension("capture")).expect("a capture socket");
+        // An accepted watcher is sent frames, which it does not read.
         if is_watching {
             assert_eq!(status(directory).len(), 1);
         }
@@ -642,13 +643,13 @@ fn clients_that_stop_or_exit_at_any_step_delay_no_frame() {
     drop(stopped);
     say(&near, &far, b"across");
     assert_eq!(status(directory).len(), 1);
-    assert!(began.elapsed() < Duration::from_secs(60), "held up for {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "delayed for {:?}", began.elapsed());
 }
 
-/// A process of the same user reaches the ports of those who carry frames, which close at once what it sends.
+/// A process of the same user can reach the ports of carriers. They close received descriptors at once.
 #[test]
 fn descriptors_sent_to_a_carriers_port_delay_no_frame() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
     let ports = directory.join("eth/ports");
@@ -660,7 +661,7 @@ fn descriptors_sent_to_a_carriers_port_delay_no_frame() {
             for packet in [&b"nonsense"[..], b"", b"unread"] {
                 let many = vec![sender.as_fd(); count];
                 let sent = linger::send(&caller, packet, &many);
-                // Hung up, with the last packet read or not.
+                // The port may have closed the connection, before or after it read the last packet.
                 let is_over = matches!(sent, Err(Errno::PIPE | Errno::CONNRESET));
                 assert!(sent.is_ok() || is_over, "{sent:?}");
             }
@@ -672,64 +673,64 @@ fn descriptors_sent_to_a_carriers_port_delay_no_frame() {
     assert!(!kept.is_empty(), "a carrier has a port");
     say(&near, &far, b"across");
     let elapsed = began.elapsed();
-    assert!(elapsed < linger::UNDISTURBED, "held up for {elapsed:?}");
+    assert!(elapsed < linger::UNDISTURBED, "delayed for {elapsed:?}");
 }
 
 #[test]
 fn slow_clients_do_not_delay_others_for_long() {
-    let Some((one, _, directory)) = stage() else { return };
+    let Some((one, _, directory)) = fixture() else { return };
     let first = interface(&one, "10.77.0.1/24");
     let arguments = ["--node", "near", "--interface", &first];
     let _running = up_with_metrics(&one, directory.path(), &arguments, 1);
-    let door = directory.path().join("eth/default.near.eth");
-    // The machine may hold up one of these as long; the callers would hold up all.
-    let held_up: Vec<Duration> = (0..3)
+    let control = directory.path().join("eth/default.near.eth");
+    // A busy machine may delay one of these rounds. Slow clients would delay all of them.
+    let delays: Vec<Duration> = (0..3)
         .map(|_| {
-            let mut silent = UnixStream::connect(&door).expect("a door");
-            // Whoever was that slow has been let go.
-            let _let_go = silent.write_all(b"\"");
+            let mut silent = UnixStream::connect(&control).expect("a control socket");
+            // A client that was too slow has been disconnected.
+            let _disconnected = silent.write_all(b"\"");
             let mut deaf = metrics(&one);
-            let _let_go = deaf.write_all(b"G");
+            let _disconnected = deaf.write_all(b"G");
             let began = Instant::now();
             assert_eq!(status(directory.path()).len(), 1);
             began.elapsed()
         })
         .collect();
-    assert!(held_up.iter().any(|held_up| *held_up < Duration::from_secs(4)), "{held_up:?}");
+    assert!(delays.iter().any(|delay| *delay < Duration::from_secs(4)), "{delays:?}");
 }
 
-/// What no caller is asked for: those who look after the network and those who carry frames go on.
+/// Nobody asks a caller for descriptors. The manager of the network and its carriers go on.
 #[test]
 fn descriptors_sent_to_control_sockets_delay_nobody() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (_running, near, far) = carried(&one, &other, directory);
-    let door = directory.join("eth/default.near.eth");
+    let control = directory.join("eth/default.near.eth");
     let (began, interrupter, mut kept) = (Instant::now(), Interrupter::here(), Vec::new());
-    // With a word that is understood, and surplus: the last of them lingers.
+    // A valid request with surplus descriptors, of which the last one lingers.
     let null = std::fs::File::open("/dev/null").expect("open");
     for count in [1, 4, linger::PACKET_DESCRIPTORS_MAX] {
         let (sender, receiver) = linger::lingering();
         let mut many = vec![null.as_fd(); count - 1];
         many.push(sender.as_fd());
-        let caller = UnixStream::connect(&door).expect("a door");
+        let caller = UnixStream::connect(&control).expect("a control socket");
         linger::send(&caller, b"\"status\"", &many).expect("sent");
-        // Where the other end is faster, the last copy is this one; and no child is to have one.
+        // If the other end is faster, this is the last close. No child may inherit a copy.
         interrupter.bound(|| drop(sender));
         kept.push((receiver, OwnedFd::from(caller)));
         assert_eq!(status(directory).len(), 1, "{count} descriptors");
         say(&near, &far, b"across");
     }
-    // Watchers that say something, before they are let in and afterwards, and make room for others.
+    // Watchers that send packets, before and after they are accepted, and then leave their place to others.
     for round in 0..4 {
-        let watcher = Socket::connect(&door.with_extension("capture")).expect("a window");
+        let watcher = Socket::connect(&control.with_extension("capture")).expect("a capture socket");
         for is_late in [false, true] {
             let (sender, receiver) = linger::lingering();
             let sent = linger::send(&watcher, b"look", &[sender.as_fd()]);
             interrupter.bound(|| drop(sender));
             assert!(is_late || sent.is_ok() || sent == Err(Errno::PIPE), "{sent:?}");
             kept.push((receiver, watcher.as_fd().try_clone_to_owned().expect("a copy")));
-            // Earlier callers have been let in by now.
+            // By now earlier callers have been accepted.
             assert_eq!(status(directory).len(), 1, "watcher {round}");
         }
         say(&near, &far, b"across");
@@ -737,10 +738,10 @@ fn descriptors_sent_to_control_sockets_delay_nobody() {
     kept.clear();
     say(&near, &far, b"across");
     let elapsed = began.elapsed();
-    assert!(elapsed < linger::UNDISTURBED, "held up for {elapsed:?}");
+    assert!(elapsed < linger::UNDISTURBED, "delayed for {elapsed:?}");
 }
 
-/// The unit with our own program in it.
+/// The installed unit.
 const UNIT: &str = include_str!("../../../packaging/bywire-eth.service");
 
 #[test]
@@ -755,7 +756,7 @@ fn the_systemd_unit_is_valid() {
             let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
             assert!(!said.contains("bywire-eth.service"), "{said}");
         }
-        Err(error) => println!("not run: the unit is not verified: `systemd-analyze`: {error}"),
+        Err(error) => println!("not run: `systemd-analyze` cannot verify the unit: {error}"),
     }
     println!(
         "not run: under systemd itself, which is not process 1 here: DeviceAllow, ProtectHome, PrivateTmp and \
@@ -765,13 +766,13 @@ fn the_systemd_unit_is_valid() {
 
 #[test]
 fn the_capabilities_of_the_unit_suffice_and_readiness_is_reported() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let bound = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a bound");
     let kept: Vec<String> =
         bound.split(' ').map(|name| name.to_lowercase().replacen("cap_", "+", 1)).collect();
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).expect("bound");
-    manager.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let child = Command::new("setpriv")
         .args(["--no-new-privs", "--bounding-set", &format!("-all,{}", kept.join(","))])
@@ -799,11 +800,11 @@ fn the_capabilities_of_the_unit_suffice_and_readiness_is_reported() {
 
 #[test]
 fn the_file_is_read_again_on_request() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let file = directory.join("bywire.toml");
     let path = |namespace: &Namespace| interface(namespace, "").trim_end_matches(":by0=").to_owned();
-    // Whole at every moment.
+    // The file is complete at every moment.
     let write = |text: String| {
         let new = directory.join("new");
         std::fs::write(&new, text).expect("written");
@@ -819,9 +820,9 @@ fn the_file_is_read_again_on_request() {
             + &table(&other, "addresses = [\"10.77.0.2/24\"]"),
     );
     running.signal(libc::SIGHUP);
-    // Told once they have their addresses too.
-    let stand = || status(directory)[0]["interfaces"].as_array().map_or(0, Vec::len);
-    eventually("a new interface stands", || stand() == 2);
+    // The status lists interfaces once they have their addresses.
+    let interfaces = || status(directory)[0]["interfaces"].as_array().map_or(0, Vec::len);
+    eventually("the new interface exists", || interfaces() == 2);
     let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
     say(&near, &far, b"across");
     let shown = status(directory);
@@ -831,19 +832,19 @@ fn the_file_is_read_again_on_request() {
     for unusable in ["[ethernet]\nmut = 9000\n", ""] {
         write(unusable.to_owned());
         running.signal(libc::SIGHUP);
-        // Time to follow it, if it did.
+        // Long enough for a wrong program to apply it.
         std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(stand(), 2, "a file that cannot be used changes nothing");
+        assert_eq!(interfaces(), 2, "a file that cannot be used changes nothing");
     }
     write(table(&other, "mtu = 1400"));
     running.signal(libc::SIGHUP);
-    eventually("an interface that is told no more is gone", || !has_interface(&one));
+    eventually("an interface that is no longer in the file is gone", || !has_interface(&one));
     assert!(has_interface(&other));
 }
 
 #[test]
 fn the_background_start_returns_once_interfaces_are_up() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let started =
@@ -868,7 +869,7 @@ fn the_background_start_returns_once_interfaces_are_up() {
 
 #[test]
 fn a_missing_interface_is_created_again_with_current_settings() {
-    let Some((one, other, directory)) = stage() else { return };
+    let Some((one, other, directory)) = fixture() else { return };
     let directory = directory.path();
     let (file, place) = (directory.join("bywire.toml"), directory.join("place"));
     let elsewhere = format!("/proc/{}/fd/{}", std::process::id(), one.as_fd().as_raw_fd());
@@ -891,9 +892,9 @@ fn a_missing_interface_is_created_again_with_current_settings() {
     running.signal(libc::SIGHUP);
     assert_eq!(missing(), 1);
     appear();
-    eventually("it stands again", || has_interface(&one) && missing() == 0);
-    // The signal may be heard a moment after what came later.
-    eventually("it is as it is told by now", || {
+    eventually("it exists again", || has_interface(&one) && missing() == 0);
+    // The signal may be handled after later events.
+    eventually("it has its new settings", || {
         let shown = &status(directory)[0];
         shown["interfaces"].as_array().into_iter().flatten().any(|its| its["mtu"] == 9000)
     });

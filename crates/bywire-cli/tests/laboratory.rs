@@ -1,4 +1,4 @@
-//! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
+//! The command `bywire measure eth`: the contents of a cell, every link, and what is left after an interruption at any moment.
 
 mod processes;
 
@@ -13,8 +13,8 @@ use processes::{bywire, eventually, processes_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A directory to measure in, or nothing where this machine cannot.
-fn stage() -> Option<tempfile::TempDir> {
+/// A directory to measure in. `None` where this machine cannot measure, after the reason is printed.
+fn scratch_directory() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().expect("a directory");
     let output = measure(directory.path(), &["latency", "--time", "0.01"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -42,7 +42,7 @@ fn cell(directory: &Path, arguments: &[&str]) -> Value {
 
 #[test]
 fn a_cell_has_how_its_frames_were_carried_and_the_cost() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     for link in ["one-process", "two-processes"] {
         for (test, protocol) in [("stream", "tcp"), ("rr", "tcp"), ("latency", "udp")] {
             let arguments =
@@ -76,7 +76,7 @@ fn a_cell_has_how_its_frames_were_carried_and_the_cost() {
 
 #[test]
 fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let before = interfaces();
     for test in [&["stream"][..], &["rr", "--size", "1"], &["latency"]] {
         for mtu in ["1500", "9000"] {
@@ -96,7 +96,7 @@ fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu(
 
 #[test]
 fn several_connections_share_a_carrier_and_retransmissions_are_counted() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     for link in ["two-processes", "veth"] {
         let all = ["streams", "--connections", "4", "--mtu", "9000", "--link", link, "--time", "1"];
         let cell = cell(directory.path(), &all);
@@ -109,14 +109,14 @@ fn several_connections_share_a_carrier_and_retransmissions_are_counted() {
 
 #[test]
 fn datagrams_longer_than_the_mtu_still_arrive_after_losses() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let arguments = ["stream", "--protocol", "udp", "--size", "8KiB", "--mtu", "1500", "--time", "0.5"];
     assert!(cell(directory.path(), &arguments)["value"].as_f64() > Some(0.0));
 }
 
 #[test]
 fn plain_veth_is_measured_without_carriers() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let cell = cell(directory.path(), &["stream", "--link", "veth", "--time", "0.05"]);
     assert_eq!((&cell["level"], &cell["link"]), (&json!("eth"), &json!("veth")));
     assert_eq!(cell["parameters"]["mtu"], 1500);
@@ -125,7 +125,7 @@ fn plain_veth_is_measured_without_carriers() {
 
 #[test]
 fn every_test_of_tcp_runs_over_it() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     for (test, seconds) in [("bidir", "0.02"), ("overhead", "0.02"), ("interleave", "0.02"), ("nhalf", "0.1")]
     {
         let cell = cell(directory.path(), &[test, "--time", seconds]);
@@ -135,7 +135,7 @@ fn every_test_of_tcp_runs_over_it() {
 
 #[test]
 fn netperf_style_prints_the_protocol_of_the_ends() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let all = ["measure", "eth", "rr", "--size", "1", "--time", "2.5", "--style", "netperf"];
     let output = bywire(directory.path(), &all).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -166,7 +166,7 @@ fn signal(running: &Child, signal: Signal) {
 
 #[test]
 fn an_interrupt_leaves_nothing() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let mut running = long_measurement(directory.path());
     signal(&running, Signal::INT);
     assert_eq!(running.wait().unwrap().code(), Some(130));
@@ -176,7 +176,7 @@ fn an_interrupt_leaves_nothing() {
 
 #[test]
 fn a_killed_measurement_leaves_no_process_and_the_next_removes_its_files() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let mut running = long_measurement(directory.path());
     signal(&running, Signal::KILL);
     running.wait().unwrap();
@@ -212,7 +212,7 @@ fn ends(moments: u32) -> impl Iterator<Item = Ended> {
 
 #[test]
 fn termination_at_any_moment_leaves_nothing() {
-    let Some(directory) = stage() else { return };
+    let Some(directory) = scratch_directory() else { return };
     let directory = directory.path();
     let before = interfaces();
     let left = || fs::read_dir(directory).unwrap().count();
@@ -229,7 +229,7 @@ fn termination_at_any_moment_leaves_nothing() {
         assert!(has_ended && (number != Signal::KILL || status.code().is_none()), "{what}: {status}");
         eventually(&format!("no process is left: {what}"), || processes_of(directory).is_empty());
         if number != Signal::KILL {
-            // It may have been ended before it could remove what an earlier one left.
+            // It may have ended before it could remove the leftovers of an earlier one.
             assert!(left() <= left_before, "{what}");
         }
     }

@@ -204,12 +204,12 @@ fn a_neighbour_of_the_target_disturbs_a_ceiling() {
 
 #[test]
 fn udp_counts_what_was_sent_and_what_arrived() {
-    // Buffers of a few datagrams: whoever receives cannot but lose some.
+    // Buffers of a few datagrams, so that the receiver loses some.
     let cell = measure(&["udp", "stream", "--size", "1KiB", "--socket-buffer", "4KiB"]);
     let detail = |name: &str| cell["details"][name].as_f64().unwrap();
     let (sent, received) = (detail("messages_sent"), detail("messages_received"));
     assert!(0.0 < received && received <= sent, "{received} of {sent}");
-    // Over all blocks, one rate by two ways: what is lost has taken its time, and so has what stood in a buffer.
+    // Two ways to one rate over all blocks: lost datagrams have taken time, and so have those that waited in a buffer.
     let close = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
     let arrived = detail("received_bytes_per_second");
     let kept = 1.0 - detail("lost_share");
@@ -317,10 +317,10 @@ fn invalid_input_is_reported_in_one_line() {
         (&["measure", "tcp", "latency", "--mtu", "9000"], "--between namespaces"),
         (&["measure", "msg", "latency", "--link", "udp", "--between", "processes"], "leave out --between"),
         (&["measure", "msg", "latency", "--link", "udp", "--security", "none"], "encrypted"),
-        (&["measure", "msg", "latency", "--security", "plain"], "means nothing"),
-        (&["measure", "msg", "latency", "--link", "udp", "--lent"], "means nothing"),
-        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
-        (&["measure", "unix", "stream", "--congestion", "reno"], "--congestion means nothing"),
+        (&["measure", "msg", "latency", "--security", "plain"], "does not apply"),
+        (&["measure", "msg", "latency", "--link", "udp", "--lent"], "does not apply"),
+        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle does not apply"),
+        (&["measure", "unix", "stream", "--congestion", "reno"], "--congestion does not apply"),
         (&["measure", "tcp", "stream", "--congestion", "no name"], "no algorithm has that name"),
         (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key"),
         (&["bench", "fast"], "choose one of quick"),
@@ -361,7 +361,7 @@ impl Running {
         kill_process(process, signal).expect("it still runs");
     }
 
-    /// Waits for the command and for the last of its workers; with its exit code and what it said.
+    /// Waits for the command and for its last worker. Returns the exit code and the output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.errors.read_to_string(&mut said).expect("UTF-8");
@@ -511,7 +511,7 @@ fn a_client_cannot_forge_lines_in_the_servers_log() {
     fs::write(&key, "sixteen letters or more").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let hostile = "\u{1b}[2J\n10.0.0.1:7: tcp stream 1 bytes";
-    for (key, due) in [(None, "its version is \\u{1b}[2J\\n"), (key.to_str(), "it came without a key")] {
+    for (key, due) in [(None, "its version is \\u{1b}[2J\\n"), (key.to_str(), "a key is required")] {
         let (mut server, address) = serve(&key.map_or_else(Vec::new, |key| vec!["--key", key]));
         let mut connection = Raw::open(&address);
         connection.hear();
@@ -582,7 +582,7 @@ fn a_session_is_stored_with_its_report() {
         session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array()
     );
     assert!(fs::read_to_string(place.join("report.html")).unwrap().starts_with("<!DOCTYPE html>"));
-    // The directory is taken now, and what it holds is not overwritten.
+    // The directory is in use now, and its contents are not overwritten.
     assert!(refusal(&arguments).contains(place.to_str().unwrap()));
 }
 

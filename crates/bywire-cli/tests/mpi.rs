@@ -1,4 +1,5 @@
-//! `bywire measure mpi` from outside: both implementations over every link, and what an end at any moment leaves.
+//! The command `bywire measure mpi`: both implementations over every link, and what is left after an interruption at any
+//! moment.
 
 mod processes;
 
@@ -23,8 +24,8 @@ fn measure(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A directory to measure in, or nothing where this machine has not the implementation, which `./x test` installs.
-fn stage(implementation: &str) -> Option<tempfile::TempDir> {
+/// A directory to measure in. `None` where the implementation is not installed. `./x test` installs it.
+fn scratch_directory(implementation: &str) -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().expect("a directory");
     let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
     let output = measure(directory.path(), &arguments).output().expect("it runs");
@@ -45,13 +46,13 @@ fn may_make_namespaces() -> bool {
     root
 }
 
-/// Launchers give their ranks another `TMPDIR`: those are found by the mark.
+/// True if no process of a measurement is left. Launchers give their ranks another `TMPDIR`, so these are found by a mark.
 fn nothing_runs(directory: &Path) -> bool {
     processes_of(directory).is_empty() && processes_with(MARK, directory).is_empty()
 }
 
 fn every_link(implementation: &str) {
-    let Some(directory) = stage(implementation) else { return };
+    let Some(directory) = scratch_directory(implementation) else { return };
     let mut cells = vec![("shm", "latency"), ("shm", "bidir"), ("tcp", "rr")];
     if may_make_namespaces() {
         cells.extend([("veth", "stream"), ("eth", "latency")]);
@@ -108,7 +109,7 @@ fn termination_at_any_moment_leaves_nothing() {
         if link == "veth" && !may_make_namespaces() {
             continue;
         }
-        let Some(directory) = stage(implementation) else { continue };
+        let Some(directory) = scratch_directory(implementation) else { continue };
         let endings = [Signal::INT, Signal::TERM, Signal::KILL];
         for (signal, moment_ms) in endings.into_iter().zip(moments_ms) {
             let arguments = ["stream", "--mpi", implementation, "--link", link, "--time", "30"];
@@ -122,7 +123,7 @@ fn termination_at_any_moment_leaves_nothing() {
             assert!(died || ended, "{status}");
             eventually("no process is left", || nothing_runs(directory.path()));
         }
-        // What a killed one has left, the next one removes.
+        // The next one removes the leftovers of a killed one.
         let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
         let output = measure(directory.path(), &arguments).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -165,7 +166,7 @@ fn memory_of(directory: &Path) -> BTreeSet<PathBuf> {
 
 #[test]
 fn an_interrupt_without_namespaces_leaves_no_shared_memory() {
-    let Some(directory) = stage("open-mpi") else { return };
+    let Some(directory) = scratch_directory("open-mpi") else { return };
     let arguments = ["stream", "--mpi", "open-mpi", "--link", "shm", "--time", "30"];
     let measure = measure(directory.path(), &arguments);
     // Root may make namespaces but for this.

@@ -1,4 +1,4 @@
-//! Several connections at once, from outside: what a cell says of each, nodes around a switch, and what is left behind.
+//! Several connections at once, by the command: the figures of each, nodes around a switch, and what is left behind.
 
 mod processes;
 
@@ -136,7 +136,7 @@ fn invalid_combinations_are_refused_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let refusals: [(&[&str], &str); 6] = [
         (&["tcp", "streams", "--connections", "65"], "1 to 64"),
-        (&["tcp", "latency", "--connections", "2"], "--connections means nothing"),
+        (&["tcp", "latency", "--connections", "2"], "--connections does not apply"),
         (&["unix", "fanin", "--nodes", "4"], "--nodes"),
         (&["msg", "fanin", "--nodes", "4"], "--nodes"),
         (&["tcp", "fanin", "--nodes", "1"], "2 to 64"),

@@ -1,8 +1,8 @@
 //! `bywire init`, `bywire up` and `bywire status` from outside: two machines as docs/links.md says, a service that is killed,
-//! and what is wrong with files, in one line each.
+//! and errors in files, in one line each.
 
-#[path = "../../bywire-node/tests/scene/mod.rs"]
-mod scene;
+#[path = "../../bywire-node/tests/test_network/mod.rs"]
+mod test_network;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use bywire_wire::service::{End, Notice, Request};
-use scene::{Machine, Scene, Toy, kept, soon};
 use serde_json::Value;
+use test_network::{FakePort, Machine, TestNetwork, eventually, kept};
 
 const PAGE: &str = include_str!("../../../docs/links.md");
 
@@ -83,10 +83,10 @@ fn status(machine: &Machine) -> Value {
 }
 
 /// Both machines are set up as the page says, with a connection in the end.
-fn two_machines() -> Option<(Scene, [Up; 2])> {
-    let scene = Scene::set(2)?;
+fn two_machines() -> Option<(TestNetwork, [Up; 2])> {
+    let network = TestNetwork::without_services(2)?;
     let mut stanzas = Vec::new();
-    for machine in &scene.machines {
+    for machine in &network.machines {
         let configuration = machine.configuration();
         for entry in fs::read_dir(&configuration).expect("a directory").flatten() {
             fs::remove_file(entry.path()).expect("removed");
@@ -104,21 +104,21 @@ fn two_machines() -> Option<(Scene, [Up; 2])> {
         stanzas.push(text(&done.stdout));
     }
     // The second one's lines are added to the first one's file, which is copied.
-    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let [a, b] = &network.machines[..] else { unreachable!() };
     let file = a.configuration().join("fabric.toml");
     let both = fs::read_to_string(&file).expect("made") + &stanzas[1];
     fs::write(&file, &both).expect("written");
     fs::write(b.configuration().join("fabric.toml"), both).expect("written");
     let [(one, ready), (other, _)] = [a, b].map(Up::start);
     assert_eq!(ready, "node a of fabric fabric is up: 2 nodes, encrypted, UDP port 7248\n");
-    Some((scene, [one, other]))
+    Some((network, [one, other]))
 }
 
 #[test]
 fn two_machines_connect_and_connections_survive_a_killed_service() {
-    let Some((scene, [one, other])) = two_machines() else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let Some((network, [one, other])) = two_machines() else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let [ours, theirs] = asking.meet(1, "b", &mut asked, 11);
     let found = status(a);
     assert_eq!((&found["service"], &found["node"]["name"]), (&"absent".into(), &"a".into()));
@@ -164,8 +164,8 @@ fn two_machines_connect_and_connections_survive_a_killed_service() {
 
 #[test]
 fn messages_are_measured_between_two_machines() {
-    let Some((scene, _services)) = two_machines() else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let Some((network, _services)) = two_machines() else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
     let page = include_str!("../../../docs/laboratory.md");
     let printed = page.lines().find(|line| line.contains("--link udp --between ")).expect("a command");
     let address = b.address.ip().to_string();
@@ -176,7 +176,7 @@ fn messages_are_measured_between_two_machines() {
     serve.stdout(Stdio::null()).stderr(Stdio::null());
     let _serving = Up(b.namespace.run(|| serve.spawn()).expect("inside").expect("it starts"));
     let mut measured = Vec::new();
-    soon("the far end serves", || {
+    eventually("the far end serves", || {
         let done = inside(a, &words);
         measured = done.stdout;
         done.status.success()
@@ -203,16 +203,16 @@ fn the_fabric_file_of_the_page_is_valid() {
 
 #[test]
 fn a_file_is_read_again_on_sighup() {
-    let Some((scene, [one, _other])) = two_machines() else { return };
-    let a = &scene.machines[0];
+    let Some((network, [one, _other])) = two_machines() else { return };
+    let a = &network.machines[0];
     let file = a.configuration().join("fabric.toml");
     let both = fs::read_to_string(&file).expect("read");
     fs::write(&file, both.replace("serial = 1", "serial = 7")).expect("written");
     one.signal("-HUP");
-    soon("the new file", || status(a)["node"]["serial"] == 7);
+    eventually("the new file", || status(a)["node"]["serial"] == 7);
     fs::write(&file, both.replace("serial = 1", "serial = x")).expect("written");
     one.signal("-HUP");
-    soon("the complaint", || {
+    eventually("the complaint", || {
         status(a)["node"]["complaint"].as_str().is_some_and(|complaint| complaint.contains("line 2"))
     });
     assert_eq!(status(a)["node"]["serial"], 7, "it changes nothing");
@@ -220,8 +220,8 @@ fn a_file_is_read_again_on_sighup() {
 
 #[test]
 fn errors_are_one_line_that_says_what_to_do() {
-    let Some(scene) = Scene::set(1) else { return };
-    let machine = &scene.machines[0];
+    let Some(network) = TestNetwork::without_services(1) else { return };
+    let machine = &network.machines[0];
     let configuration = machine.configuration();
     let place = configuration.to_str().expect("text").to_owned();
     let up = |code: i32, expected: &[&str]| {
@@ -250,7 +250,7 @@ fn errors_are_one_line_that_says_what_to_do() {
     up(2, &["fabric.toml can be written by others"]);
     fs::remove_file(&fabric).expect("removed");
     up(2, &["there is no ", "bywire init NAME"]);
-    machine.write(&scene.fabric());
+    machine.write(&network.fabric());
     let (_one, _) = Up::start(machine);
     let other = ["up", "--config", &place, "--port", "7249"];
     let done = inside(machine, &other);

@@ -27,7 +27,7 @@ impl Drop for Running {
 }
 
 /// Two namespaces, blue with addresses and red without, joined while this value lives.
-struct Stage {
+struct Fixture {
     blue: Namespace,
     red: Namespace,
     directory: tempfile::TempDir,
@@ -35,7 +35,7 @@ struct Stage {
 }
 
 /// Everything that a test needs; `None`, with a message, if this machine lacks it.
-fn stage(programs: &[(&str, &str)]) -> Option<Stage> {
+fn fixture(programs: &[(&str, &str)]) -> Option<Fixture> {
     if !packages::have(programs) {
         return None;
     }
@@ -52,7 +52,7 @@ fn stage(programs: &[(&str, &str)]) -> Option<Stage> {
     }
 }
 
-fn joined(blue: Namespace, red: Namespace) -> Stage {
+fn joined(blue: Namespace, red: Namespace) -> Fixture {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = mortal(&[env!("CARGO_BIN_EXE_bywire"), "eth", "up"]);
     command.args(["--interface", &format!("{}:by0=10.77.0.1/24,fd77::1/64", path(&blue))]);
@@ -65,10 +65,10 @@ fn joined(blue: Namespace, red: Namespace) -> Stage {
         assert!(line.contains(":by0 02:"), "{line}");
     }
     std::thread::spawn(move || said.for_each(drop));
-    Stage { blue, red, directory, _up: up }
+    Fixture { blue, red, directory, _up: up }
 }
 
-impl Stage {
+impl Fixture {
     /// Gives red its address if no program is to do that.
     fn with_address(self) -> Self {
         for words in ["address add 10.77.0.2/24 dev by0", "route add 224.0.0.0/4 dev by0"] {
@@ -102,17 +102,17 @@ const USERS: [(&str, &str); 3] = [
 
 /// Starts a service inside, with its own files in place of the machine's: users, and runtime files. `None`, with a
 /// message, if this machine cannot.
-fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running> {
+fn start(service: &Service, fixture: &Fixture, arguments: &[&str]) -> Option<Running> {
     const PRIVATE_DIRECTORIES: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
          for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
     let own = |script: &str| {
         let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh"];
-        let mut command = inside(&stage.blue, &words);
-        command.arg(stage.directory.path());
+        let mut command = inside(&fixture.blue, &words);
+        command.arg(fixture.directory.path());
         command
     };
     for (name, lines) in USERS {
-        fs::write(stage.place(name), lines).expect("written");
+        fs::write(fixture.place(name), lines).expect("written");
     }
     let tried = own(PRIVATE_DIRECTORIES).output().expect("it runs");
     if !tried.status.success() {
@@ -122,7 +122,7 @@ fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running
     }
     let mut command = own(&format!("{PRIVATE_DIRECTORIES}; shift; exec \"$@\""));
     command.arg(&service.program).args(arguments).env("LD_LIBRARY_PATH", &service.libraries);
-    let said = File::create(stage.place("said")).expect("a file");
+    let said = File::create(fixture.place("said")).expect("a file");
     let running = command.stdout(said.try_clone().expect("a descriptor")).stderr(said).spawn();
     Some(Running(running.expect("it runs")))
 }
@@ -166,9 +166,9 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Gives addresses by DHCP and advertises its prefix.
-fn dnsmasq(stage: &Stage) -> Running {
-    let leases = format!("--dhcp-leasefile={}", stage.place("leases"));
-    let pid = format!("--pid-file={}", stage.place("pid"));
+fn dnsmasq(fixture: &Fixture) -> Running {
+    let leases = format!("--dhcp-leasefile={}", fixture.place("leases"));
+    let pid = format!("--pid-file={}", fixture.place("pid"));
     let words = [
         "dnsmasq",
         "--keep-in-foreground",
@@ -185,18 +185,18 @@ fn dnsmasq(stage: &Stage) -> Running {
         &leases,
         &pid,
     ];
-    let mut command = inside(&stage.blue, &words);
+    let mut command = inside(&fixture.blue, &words);
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs"))
 }
 
 #[test]
 fn an_address_is_obtained_by_dhcp() {
-    let Some(stage) = stage(&[("dnsmasq", "dnsmasq-base"), ("busybox", "busybox")]) else { return };
-    let _server = dnsmasq(&stage);
+    let Some(fixture) = fixture(&[("dnsmasq", "dnsmasq-base"), ("busybox", "busybox")]) else { return };
+    let _server = dnsmasq(&fixture);
     let lease = eventually("a lease", || {
         let ask =
             ["busybox", "udhcpc", "-i", "by0", "-n", "-q", "-f", "-t", "3", "-T", "1", "-s", "/bin/true"];
-        let output = inside(&stage.red, &ask).output().expect("it runs");
+        let output = inside(&fixture.red, &ask).output().expect("it runs");
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
         said.lines()
@@ -208,11 +208,11 @@ fn an_address_is_obtained_by_dhcp() {
 
 #[test]
 fn an_address_is_obtained_by_router_advertisements() {
-    let Some(stage) = stage(&[("dnsmasq", "dnsmasq-base")]) else { return };
-    let _server = dnsmasq(&stage);
+    let Some(fixture) = fixture(&[("dnsmasq", "dnsmasq-base")]) else { return };
+    let _server = dnsmasq(&fixture);
     eventually("an address of the advertised prefix", || {
         let show = ["ip", "-6", "address", "show", "dev", "by0", "scope", "global"];
-        let output = inside(&stage.red, &show).output().expect("it runs");
+        let output = inside(&fixture.red, &show).output().expect("it runs");
         String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:").then_some(())
     });
 }
@@ -220,69 +220,70 @@ fn an_address_is_obtained_by_router_advertisements() {
 #[test]
 fn nc_transfers_a_file_each_way() {
     const FILE_BYTES: usize = 16 << 20;
-    let Some(stage) = stage(&[("nc", "netcat-openbsd")]) else { return };
-    let stage = stage.with_address();
-    let file = |name: &str| File::open(stage.place(name)).expect("a file");
+    let Some(fixture) = fixture(&[("nc", "netcat-openbsd")]) else { return };
+    let fixture = fixture.with_address();
+    let file = |name: &str| File::open(fixture.place(name)).expect("a file");
     let run = |namespace: &Namespace, words: &[&str], from: File, to: &str| {
         let mut command = inside(namespace, &[&["timeout", "20", "nc"], words].concat());
-        command.stdin(from).stdout(File::create(stage.place(to)).expect("a file"));
+        command.stdin(from).stdout(File::create(fixture.place(to)).expect("a file"));
         Running(command.spawn().expect("it runs"))
     };
     let nothing = || File::open("/dev/null").expect("nothing");
     // In both directions at once nc sometimes loses the end of a file, over plain veth too.
     for (seed, is_from_caller) in [(1, true), (2, false)] {
         let sent = noise(seed, FILE_BYTES);
-        fs::write(stage.place("sent"), &sent).expect("written");
+        fs::write(fixture.place("sent"), &sent).expect("written");
         // The sender announces the end, and the receiver does not read its input.
         let (caller, listener) = if is_from_caller { ("-N", "-d") } else { ("-d", "-N") };
         let input = |option: &str| if option == "-N" { file("sent") } else { nothing() };
         let listening =
-            run(&stage.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
+            run(&fixture.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
         eventually("somebody listens", || {
-            let output = inside(&stage.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
+            let output = inside(&fixture.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
             // Port 7000 in hexadecimal, any remote address, and the state for it.
             String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
         });
-        let calling = run(&stage.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
+        let calling = run(&fixture.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
         for mut end in [calling, listening] {
             assert!(end.0.wait().expect("it ends").success());
         }
-        let came = fs::read(stage.place(if is_from_caller { "listener's" } else { "caller's" }));
+        let came = fs::read(fixture.place(if is_from_caller { "listener's" } else { "caller's" }));
         let came = came.expect("a file");
         assert!(came == sent, "{} of {FILE_BYTES} bytes came, or others", came.len());
     }
 }
 
 /// `ssh` from red to blue, which must show the key that its configuration names.
-fn ssh(stage: &Stage, words: &[&str]) -> Command {
-    let known = format!("UserKnownHostsFile={}", stage.place("known"));
-    let mut command = inside(&stage.red, &["timeout", "20", "ssh", "-F", "none", "-p", "2222", "-T"]);
+fn ssh(fixture: &Fixture, words: &[&str]) -> Command {
+    let known = format!("UserKnownHostsFile={}", fixture.place("known"));
+    let mut command = inside(&fixture.red, &["timeout", "20", "ssh", "-F", "none", "-p", "2222", "-T"]);
     for option in ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", &known] {
         command.args(["-o", option]);
     }
-    command.args(["-i", &stage.place("user"), "root@10.77.0.1"]).args(words);
+    command.args(["-i", &fixture.place("user"), "root@10.77.0.1"]).args(words);
     command
 }
 
 /// An ssh server for this test, with its own keys. It listens when this returns.
-fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
+fn sshd(fixture: &Fixture, service: &Service) -> Option<Running> {
     for key in ["host", "user"] {
-        let place = stage.place(key);
+        let place = fixture.place(key);
         let words = ["-q", "-t", "ed25519", "-N", "", "-C", key, "-f", &place];
         assert!(Command::new("ssh-keygen").args(words).status().expect("it runs").success());
     }
-    let host = fs::read_to_string(stage.place("host.pub")).expect("a key");
-    fs::write(stage.place("known"), format!("[10.77.0.1]:2222 {host}")).expect("written");
+    let host = fs::read_to_string(fixture.place("host.pub")).expect("a key");
+    fs::write(fixture.place("known"), format!("[10.77.0.1]:2222 {host}")).expect("written");
     let configuration = format!(
         "ListenAddress 10.77.0.1:2222\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
          StrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n",
-        stage.place("host"),
-        stage.place("user.pub"),
+        fixture.place("host"),
+        fixture.place("user.pub"),
     );
-    fs::write(stage.place("configuration"), configuration).expect("written");
-    let running = start(service, stage, &["-D", "-e", "-f", &stage.place("configuration")])?;
+    fs::write(fixture.place("configuration"), configuration).expect("written");
+    let running = start(service, fixture, &["-D", "-e", "-f", &fixture.place("configuration")])?;
     eventually("ssh listens", || {
-        fs::read_to_string(stage.place("said")).is_ok_and(|said| said.contains("listening on")).then_some(())
+        let said = fs::read_to_string(fixture.place("said"));
+        said.is_ok_and(|said| said.contains("listening on")).then_some(())
     });
     Some(running)
 }
@@ -291,22 +292,22 @@ fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
 fn ssh_runs_a_command_and_transfers_piped_bytes() {
     const PIPED_BYTES: usize = 32 << 20;
     let Some(service) = Service::find("sshd", "openssh-server") else { return };
-    let Some(stage) = stage(&[("ssh", "openssh-client")]) else { return };
-    let stage = stage.with_address();
-    let Some(_server) = sshd(&stage, &service) else { return };
+    let Some(fixture) = fixture(&[("ssh", "openssh-client")]) else { return };
+    let fixture = fixture.with_address();
+    let Some(_server) = sshd(&fixture, &service) else { return };
     let said = |output: &Output| {
-        let log = fs::read_to_string(stage.place("said")).unwrap_or_default();
+        let log = fs::read_to_string(fixture.place("said")).unwrap_or_default();
         format!("{}{log}", String::from_utf8_lossy(&output.stderr))
     };
 
-    let output = ssh(&stage, &["echo $SSH_CONNECTION; exit 7"]).output().expect("it runs");
+    let output = ssh(&fixture, &["echo $SSH_CONNECTION; exit 7"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
     let connection = String::from_utf8_lossy(&output.stdout).into_owned();
     let ends: Vec<&str> = connection.split_whitespace().collect();
     assert_eq!((ends[0], ends[2], ends[3]), ("10.77.0.2", "10.77.0.1", "2222"));
 
     let sent = noise(3, PIPED_BYTES);
-    let mut piping = ssh(&stage, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
+    let mut piping = ssh(&fixture, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
     let mut input = piping.stdin.take().expect("piped");
     let output = std::thread::scope(|scope| {
         // Its status shows an early end.
@@ -318,12 +319,12 @@ fn ssh_runs_a_command_and_transfers_piped_bytes() {
 }
 
 /// Answers for `blue-host.local` by multicast DNS.
-fn avahi(stage: &Stage, service: &Service) -> Option<Running> {
+fn avahi(fixture: &Fixture, service: &Service) -> Option<Running> {
     let configuration = "[server]\nhost-name=blue-host\nuse-ipv4=yes\nuse-ipv6=yes\nallow-interfaces=by0\n\
                          enable-dbus=no\n[publish]\npublish-hinfo=no\npublish-workstation=yes\n";
-    fs::write(stage.place("avahi.conf"), configuration).expect("written");
-    let options = ["--no-drop-root", "--no-chroot", "--no-rlimits", "-f", &stage.place("avahi.conf")];
-    start(service, stage, &options)
+    fs::write(fixture.place("avahi.conf"), configuration).expect("written");
+    let options = ["--no-drop-root", "--no-chroot", "--no-rlimits", "-f", &fixture.place("avahi.conf")];
+    start(service, fixture, &options)
 }
 
 /// The question for an IPv4 address, as RFC 1035 writes it.
@@ -332,12 +333,12 @@ const QUESTION: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x09blue-host\x05local\0\0\x
 #[test]
 fn a_host_is_found_by_multicast_dns() {
     let Some(service) = Service::find("avahi-daemon", "avahi-daemon") else { return };
-    let Some(stage) = stage(&[("mdns-scan", "mdns-scan")]) else { return };
-    let stage = stage.with_address();
-    let Some(_responder) = avahi(&stage, &service) else { return };
+    let Some(fixture) = fixture(&[("mdns-scan", "mdns-scan")]) else { return };
+    let fixture = fixture.with_address();
+    let Some(_responder) = avahi(&fixture, &service) else { return };
     eventually("the host that publishes itself", || {
         // It scans until it is killed.
-        let output = inside(&stage.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
+        let output = inside(&fixture.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
         said.lines()
@@ -346,7 +347,7 @@ fn a_host_is_found_by_multicast_dns() {
     });
     // Asks for its address in a separate packet. From the service's own port the answer would be a multicast.
     let group = Ipv4Addr::new(224, 0, 0, 251);
-    let socket = stage.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
+    let socket = fixture.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
     socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");
     socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
     socket.set_multicast_loop_v4(false).expect("nothing of our own");

@@ -37,9 +37,9 @@ fn interrupted(number: u64) {
     let signal = if number % 4 < 2 { Signal::INT } else { Signal::TERM };
     let delay = Duration::from_millis(random % LATEST_MS);
     let what = format!("{signal:?} after {delay:?}");
-    let stage = tempfile::tempdir().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let temporary = tempfile::tempdir().unwrap();
-    let place = stage.path().join("session");
+    let place = scratch.path().join("session");
     let arguments = [&SESSION[..], &["--output", place.to_str().unwrap()]].concat();
     let mut running = bywire(temporary.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
     std::thread::sleep(delay);
@@ -81,11 +81,11 @@ fn wait(running: &mut Child, what: &str) -> std::process::ExitStatus {
 
 #[test]
 fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
-    let stage = tempfile::tempdir().unwrap();
-    let place = stage.path().join("session");
+    let scratch = tempfile::tempdir().unwrap();
+    let place = scratch.path().join("session");
     let whole = ["bench", "quick", "--time", "0.02", "--levels", "unix", "--rounds", "100", "--output"];
     let arguments = [&whole[..], &[place.to_str().unwrap()]].concat();
-    let mut running = bywire(stage.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
+    let mut running = bywire(scratch.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
     let pairs = || -> Vec<usize> {
         let session = store::read(&place).unwrap_or_default();
         let cells = session.cells.iter().filter(|cell| cell.level == "unix");
@@ -104,18 +104,18 @@ fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
     running.wait().unwrap();
     let kept = pairs();
     assert!(kept.len() >= 9 && kept.iter().sum::<usize>() >= taken.iter().sum(), "{taken:?}, then {kept:?}");
-    let report = bywire(stage.path(), &["report", place.to_str().unwrap()]).output().unwrap();
+    let report = bywire(scratch.path(), &["report", place.to_str().unwrap()]).output().unwrap();
     let told = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.status.success() && told.contains("interrupted"), "{told} {}", said(&report));
-    eventually("no process is left", || processes_of(stage.path()).is_empty());
+    eventually("no process is left", || processes_of(scratch.path()).is_empty());
 }
 
 #[test]
 fn a_full_disk_during_a_session_keeps_finished_measurements() {
-    let stage = tempfile::tempdir().unwrap();
-    let place = stage.path().join("session");
+    let scratch = tempfile::tempdir().unwrap();
+    let place = scratch.path().join("session");
     // A file size limit stands for a full disk: the cells reach it long before the session's end.
-    let output = limited(stage.path(), 32, &place);
+    let output = limited(scratch.path(), 32, &place);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let line = said(&output);
     assert_eq!(line.lines().count(), 1, "{line}");
@@ -124,15 +124,15 @@ fn a_full_disk_during_a_session_keeps_finished_measurements() {
     let kept = format!("{} cell", session.cells.len());
     assert!(line.contains("cells.jsonl") && line.contains(&kept) && line.contains("bywire report"), "{line}");
     assert_eq!(store::cut_off(&place, session.cells.len()).unwrap(), None, "a line is torn");
-    let report = bywire(stage.path(), &["report", place.to_str().unwrap()]).output().unwrap();
+    let report = bywire(scratch.path(), &["report", place.to_str().unwrap()]).output().unwrap();
     assert!(report.status.success(), "{}", said(&report));
 }
 
 #[test]
 fn a_disk_that_is_full_from_the_start_is_reported_in_one_line() {
-    let stage = tempfile::tempdir().unwrap();
-    let place = stage.path().join("session");
-    let output = limited(stage.path(), 0, &place);
+    let scratch = tempfile::tempdir().unwrap();
+    let place = scratch.path().join("session");
+    let output = limited(scratch.path(), 0, &place);
     assert!(!output.status.success());
     let line = said(&output);
     assert!(line.lines().count() == 1 && line.contains("cannot write"), "{line}");
@@ -140,23 +140,23 @@ fn a_disk_that_is_full_from_the_start_is_reported_in_one_line() {
 }
 
 /// A session with a file size limit in KiB.
-fn limited(stage: &Path, kilobytes: u32, place: &Path) -> Output {
+fn limited(scratch: &Path, kilobytes: u32, place: &Path) -> Output {
     let mut shell = Command::new("sh");
     // Units of 512 bytes. The signal is ignored, because a full disk only fails the call.
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", 2 * kilobytes);
     shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_bywire")]).args(SESSION).arg("--output").arg(place);
-    shell.env("TMPDIR", stage).stdin(Stdio::null()).stdout(Stdio::null());
+    shell.env("TMPDIR", scratch).stdin(Stdio::null()).stdout(Stdio::null());
     shell.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
 #[test]
 fn a_directory_removed_during_a_session_keeps_its_files() {
-    let stage = tempfile::tempdir().unwrap();
-    let (place, elsewhere) = (stage.path().join("session"), stage.path().join("elsewhere"));
+    let scratch = tempfile::tempdir().unwrap();
+    let (place, elsewhere) = (scratch.path().join("session"), scratch.path().join("elsewhere"));
     // Every pair is stored, and the session would last for long.
     let long = ["bench", "quick", "--time", "2", "--levels", "msg,unix,tcp", "--output"];
     let arguments = [&long[..], &[place.to_str().unwrap()]].concat();
-    let running = bywire(stage.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
+    let running = bywire(scratch.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
     eventually("a cell is stored", || store::read(&place).is_ok_and(|session| !session.cells.is_empty()));
     fs::rename(&place, &elsewhere).unwrap();
     let output = running.wait_with_output().unwrap();

@@ -1,4 +1,5 @@
-//! `bywire measure web` from outside: what a cell says, real servers over every link, and what an end at any moment leaves.
+//! The command `bywire measure web`: the contents of a cell, real servers over every link, and what is left after an
+//! interruption at any moment.
 
 mod processes;
 
@@ -13,7 +14,7 @@ use processes::{bywire, eventually, processes_of};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::{Value, json};
 
-/// What a machine may lack.
+/// Reasons why a machine cannot run a test.
 const REASONS: [&str; 4] =
     ["is not installed", "cannot make a network namespace", "makes interfaces of its own", "cannot run `ip`"];
 
@@ -144,13 +145,13 @@ fn invalid_combinations_are_refused_in_one_line() {
     let refusals: [(&[&str], &str); 9] = [
         (&["latency"], "web-file, web-zipf"),
         (&["web-file", "--server", "apache", "--link", "unix"], "no Unix-domain socket"),
-        (&["web-file", "--link", "sock", "--mtu", "9000"], "--mtu means nothing"),
-        (&["web-file", "--alpha", "1"], "--alpha means nothing"),
+        (&["web-file", "--link", "sock", "--mtu", "9000"], "--mtu does not apply"),
+        (&["web-file", "--alpha", "1"], "--alpha does not apply"),
         (&["web-zipf", "--alpha", "-1"], "give 0 to 4"),
         (&["web-file", "--connections", "257"], "1 to 256"),
-        (&["web-file", "--untouched"], "--untouched means nothing"),
-        (&["web-file", "--mpi", "mpich"], "--mpi means nothing"),
-        (&["web-file", "--segmentation", "off"], "--segmentation means nothing"),
+        (&["web-file", "--untouched"], "--untouched does not apply"),
+        (&["web-file", "--mpi", "mpich"], "--mpi does not apply"),
+        (&["web-file", "--segmentation", "off"], "--segmentation does not apply"),
     ];
     for (arguments, part) in refusals {
         let output = measure(directory.path(), arguments);
@@ -160,7 +161,7 @@ fn invalid_combinations_are_refused_in_one_line() {
     }
     let elsewhere = bywire(directory.path(), &["measure", "tcp", "latency", "--server", "nginx"]).output();
     let said = String::from_utf8(elsewhere.unwrap().stderr).unwrap();
-    assert!(said.contains("--server means nothing for tcp latency"), "{said}");
+    assert!(said.contains("--server does not apply to tcp latency"), "{said}");
 }
 
 fn random_below(bound: u64) -> u64 {
@@ -214,7 +215,7 @@ fn await_beside(running: &Child, what: &str, condition: impl Fn() -> bool) {
         waitid(WaitId::Pid(Pid::from_child(running)), options).unwrap().is_some()
     };
     while !condition() {
-        // What it did last counts.
+        // The last state counts.
         assert!(!ended() || condition(), "it ended before: {what}");
         assert!(started.elapsed() < Duration::from_secs(120), "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
@@ -245,7 +246,7 @@ fn termination_while_a_server_starts_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_server_ends_even_if_its_guard_is_killed_too() {
+fn a_server_ends_even_if_its_guard_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     if !rustix::process::geteuid().is_root()
         || cell(directory.path(), &["web-file", "--time", "0.25"]).is_none()

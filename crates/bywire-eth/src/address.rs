@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_s_address_is_unicast_local_and_its_own() {
+    fn addresses_of_nodes_are_unicast_local_and_unique() {
         let one = MacAddress::of_node("one");
         // printf one | sha256sum
         assert_eq!(one.to_string(), "02:76:92:c3:ad:35");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_s_addresses_are_read_or_missing() {
+    fn addresses_of_a_frame_are_read_or_missing() {
         let frame: Vec<u8> = (0..14).collect();
         assert_eq!(MacAddress::target_of(&frame), Some(MacAddress([0, 1, 2, 3, 4, 5])));
         assert_eq!(MacAddress::source_of(&frame), Some(MacAddress([6, 7, 8, 9, 10, 11])));

@@ -61,7 +61,7 @@ pub enum ControlError {
     #[error(
         "{0} belongs to another user: run this as that user, or set BYWIRE_RUNTIME_DIR to a directory of your own"
     )]
-    Foreign(PathBuf),
+    OtherUser(PathBuf),
     /// This node of the network runs already.
     #[error(
         "network {network} has a node {node} on this machine already: end it by `bywire eth down`, or give this one another --node"
@@ -158,13 +158,13 @@ fn capture_path_of(control_socket: &Path) -> PathBuf {
 /// that have ended.
 ///
 /// # Errors
-/// [`ControlError::Directory`], [`ControlError::Foreign`].
+/// [`ControlError::Directory`], [`ControlError::OtherUser`].
 pub fn control_sockets(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let directory = runtime_directory()?.join(DIRECTORY);
     match directory::entry(&directory).map(|entry| entry.owner) {
         // No network has run yet.
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::Foreign(directory)),
+        Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::OtherUser(directory)),
         _ => {}
     }
     // Remove sockets of killed processes on the way. A failure here does no harm.
@@ -248,7 +248,7 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
 /// else in it.
 ///
 /// # Errors
-/// [`ControlError::Directory`], [`ControlError::Foreign`].
+/// [`ControlError::Directory`], [`ControlError::OtherUser`].
 pub fn ports_directory() -> Result<PathBuf, ControlError> {
     private(own_directory()?.join(PORTS))
 }
@@ -267,7 +267,7 @@ fn private(path: PathBuf) -> Result<PathBuf, ControlError> {
         _ => {}
     }
     if directory::entry(&path).map(|entry| entry.owner) != Ok(bywire_sys::process::user()) {
-        return Err(ControlError::Foreign(path));
+        return Err(ControlError::OtherUser(path));
     }
     match directory::prepare(&path).and_then(|()| directory::set_access(&path, 0o700, None)) {
         Ok(()) => Ok(path),

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -271,13 +271,13 @@ pub fn receive_order(socket: &Socket) -> Result<Option<(Order, Option<OwnedFd>)>
     // If this process has no room for another descriptor, the order comes without it, and is refused.
     let received = socket.receive_from_own(&mut buffer)?;
     let order = read(&buffer, received)?;
-    Ok(order.map(|(order, files)| (order, files.into_iter().next().map(Foreign::into_inner))))
+    Ok(order.map(|(order, files)| (order, files.into_iter().next().map(ReceivedFd::into_inner))))
 }
 
 fn read<T: DeserializeOwned>(
     buffer: &[u8],
     received: Received,
-) -> Result<Option<(T, Vec<Foreign>)>, ExchangeError> {
+) -> Result<Option<(T, Vec<ReceivedFd>)>, ExchangeError> {
     match received {
         Received::Packet(length, files) => {
             let what = serde_json::from_slice(&buffer[..length])

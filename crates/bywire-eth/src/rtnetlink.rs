@@ -71,7 +71,7 @@ impl FromStr for Cidr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no address with a prefix: write 10.77.0.1/24 or fd00::1/64");
+        let wrong = || format!("{text:?} is not an address with a prefix: write 10.77.0.1/24 or fd00::1/64");
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let bits_max = if address.is_ipv4() { 32 } else { 128 };

@@ -115,10 +115,10 @@ pub enum SettingsError {
     #[error("{0:?} is not a network namespace: give a name, pid:N, a path, or - for this one")]
     Namespace(String),
     /// The kernel does not accept this name.
-    #[error("{0:?} is no name for an interface: 1 to 15 letters without spaces, /, : and %")]
+    #[error("{0:?} is not a valid name for an interface: 1 to 15 letters without spaces, /, : and %")]
     Name(String),
     /// The name of a network or node is invalid.
-    #[error("{0:?} is no name for a network or a node: 1 to {1} letters, digits, - and _")]
+    #[error("{0:?} is not a valid name for a network or a node: 1 to {1} letters, digits, - and _")]
     Label(String, usize),
     /// Not an IP address with a prefix.
     #[error("{0}")]

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_interface_keeps_its_address_whoever_claims_it() {
+    fn a_local_interface_keeps_its_address_when_others_claim_it() {
         let mut switch = switch();
         assert!(switch.insert(5, Attachment::Interface { mac: mac(13), is_bridge: false }));
         assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), Verdict::To(5));

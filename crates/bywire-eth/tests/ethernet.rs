@@ -52,7 +52,7 @@ fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
 }
 
 #[test]
-fn multicast_reaches_every_member_and_nobody_twice() {
+fn multicast_reaches_every_member_exactly_once() {
     let Some(hosts) = hosts(3) else { return };
     let mut network = connect(&hosts, 1500, SETTINGS);
     let group = Ipv4Addr::new(239, 1, 2, 3);

@@ -168,7 +168,7 @@ fn traffic(steps: &[Step]) -> Vec<(Descriptor, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn merging_loses_nothing_changes_nothing_and_keeps_each_flow_s_order(steps in steps(), bytes_max in 200..65_549usize) {
+    fn merged_frames_are_complete_unchanged_and_in_the_order_of_each_flow(steps in steps(), bytes_max in 200..65_549usize) {
         let frames = traffic(&steps);
         let out = coalesced(&frames, bytes_max.max(400));
         let mut order: Vec<u32> = Vec::new();

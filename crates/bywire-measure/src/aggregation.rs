@@ -46,7 +46,7 @@ pub struct Aggregation {
     pairs: Vec<Vec<Outcomes>>,
     /// Per pair of a sweep: memcpy at the same time.
     memcpy: Vec<Outcome>,
-    /// Per group: what it did while all of it ran.
+    /// For each group, its work while all of it ran.
     together: Vec<Together>,
 }
 

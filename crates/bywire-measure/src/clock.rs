@@ -41,7 +41,7 @@ impl Clock {
         }
     }
 
-    /// What the clock reads: `tsc` or `clock_gettime`.
+    /// The source of the clock: `tsc` or `clock_gettime`.
     pub fn source(&self) -> &'static str {
         if self.counter.is_some() { "tsc" } else { "clock_gettime" }
     }

@@ -1,4 +1,4 @@
-//! CPU accounts: what a span of a measurement cost the machine, and how much of that is the thread's own time.
+//! CPU accounts: the processor time of the machine during a span of a measurement, and the thread's share of it.
 //!
 //! The kernel counts a core's time in ticks of 10 ms (`USER_HZ`), so a reading is wrong by up to one tick. Machine
 //! figures are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`]. The thread's own clock is exact to nanoseconds over

@@ -118,7 +118,7 @@ pub struct Received {
     pub sum: u64,
 }
 
-/// What an end is waiting for.
+/// The event that an end is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Room for the next message.
@@ -178,7 +178,7 @@ impl Mark {
     #[inline]
     pub fn from_byte(byte: u8) -> Result<Self> {
         if byte >> Self::TAG_BITS > Kind::Finished as u8 {
-            bail!("payload corrupted: a message begins with {byte:#04x}, which is no mark");
+            bail!("payload corrupted: a message begins with {byte:#04x}, which is not a mark");
         }
         Ok(Self(byte.into()))
     }

@@ -44,7 +44,7 @@ pub struct FrameLink {
     pub segmentation: bool,
     /// Of a million packets that reach an end of a veth link, this many are dropped at random.
     pub lost_ppm: u32,
-    /// What the switch in the middle of a veth link lets pass in either direction. Without it there is no switch.
+    /// The rate of the switch in the middle of a veth link, for each direction. `None`: there is no switch.
     pub rate_mbits: Option<u32>,
 }
 
@@ -138,7 +138,7 @@ impl FrameLink {
         Ok(namespaces)
     }
 
-    /// Makes each end drop what the link loses, and send segments of one frame if the interfaces must not segment.
+    /// Makes each end drop the share of packets that the link loses, and send segments of one frame if the interfaces must not segment.
     fn restrict<'a>(self, sides: impl IntoIterator<Item = &'a Namespace> + Clone) -> Result<()> {
         if self.lost_ppm > 0 {
             sides.clone().into_iter().try_for_each(|side| side.lose(namespaces::INTERFACE, self.lost_ppm))?;

@@ -1,4 +1,4 @@
-//! The machine's own speed at one moment, independent of what is measured on it.
+//! The machine's own speed at one moment, independent of the measurements on it.
 //!
 //! A virtual machine changes for seconds or minutes: its cores move apart, its host grows busy. A probe of a few
 //! milliseconds runs before and after each pair, so that two sessions can be compared over pairs with the same machine

@@ -188,7 +188,7 @@ impl Measurement {
     fn of_memory(request: &Request) -> Result<Self> {
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
         let mut spec = memory::Spec::new(test);
-        request.refuse_what_means_nothing()?;
+        request.refuse_inapplicable()?;
         spec.size_bytes = request.size_bytes.unwrap_or(spec.size_bytes);
         spec.lines = request.lines.unwrap_or(spec.lines);
         spec.both_cores = request.both_cores;
@@ -433,7 +433,7 @@ mod tests {
                 refusal(|r| (r.level, r.between) = ("eth".into(), Some("threads".into()))),
                 "leave out --between",
             ),
-            (refusal(|r| r.coalesce = Some(false)), "--coalesce means nothing"),
+            (refusal(|r| r.coalesce = Some(false)), "--coalesce does not apply"),
             (
                 refusal(|r| (r.level, r.link) = ("msg".into(), Some("tcp".into()))),
                 "unknown link `tcp`: level msg has shm, udp",
@@ -466,11 +466,11 @@ mod tests {
                 "fewer --connections",
             ),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
-            (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
+            (refusal(|r| r.integrity = Some(true)), "--integrity does not apply"),
             (refusal(|r| r.load = Some(0)), "--load is out of bounds: give 1 to 256"),
             (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),
-            (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll means nothing"),
-            (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin means nothing"),
+            (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll does not apply"),
+            (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin does not apply"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
             (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),

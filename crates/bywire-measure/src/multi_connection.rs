@@ -87,7 +87,7 @@ fn warmup(plan: &Plan) -> Duration {
 pub struct MultiConnection {
     /// The outcomes of each connection.
     pub outcomes: Vec<Outcomes>,
-    /// What was done while all of them ran.
+    /// The work while all of them ran.
     pub together: Together,
     /// The number of repetitions until they ran at one time.
     pub repeats: u32,
@@ -156,7 +156,7 @@ fn attempt(
     })
 }
 
-/// What the connections of one group did while all of them ran.
+/// The work of the connections of one group while all of them ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Together {
     /// The group in each slice.
@@ -169,7 +169,7 @@ pub struct Together {
     pub work_per_second: Vec<f64>,
 }
 
-/// What a group did in one slice of the time in which all of it ran.
+/// The work of a group in one slice of the time in which all of it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
     /// A summed rate, or a mean half-RTT.
@@ -179,7 +179,7 @@ pub struct Slice {
 }
 
 impl Together {
-    /// What the connections of one group did, from their outcomes.
+    /// The work of the connections of one group, from their outcomes.
     ///
     /// # Errors
     /// They did not run at one time.
@@ -265,7 +265,7 @@ impl Share {
     }
 }
 
-/// What all connections of a group did during the blocks of the first: bytes received, or transactions.
+/// The work of all connections of a group during the blocks of the first: bytes received, or transactions.
 pub fn work_beside_first(test: Test, outcomes: &[Outcomes]) -> f64 {
     let first = outcomes.first().map_or(&[][..], |first| &first.source.blocks);
     let during = |part: &Part| -> f64 {
@@ -301,7 +301,7 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
         });
         let ends: Vec<&Outcome> = ends.collect();
         let core = ends.first()?.cpu.core?;
-        // Time that the hypervisor took counts as busy: nobody could use it.
+        // Time that the hypervisor took counts as busy, because it was not usable.
         let taken = |outcome: &Outcome| Some(outcome.cpu.machine_busy? + outcome.cpu.steal.unwrap_or(0.0));
         let machine = ends.iter().filter_map(|outcome| taken(outcome)).fold(0.0, f64::max);
         // Threads that share a core wait for each other: their own clocks add up to what the core gave them.

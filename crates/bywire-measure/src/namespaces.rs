@@ -253,7 +253,7 @@ impl Namespace {
     /// # Errors
     /// There is no `nft` here, or the first line of its error message.
     pub fn lose(&self, interface: &str, lost_ppm: u32) -> Result<()> {
-        // What was set before goes first. A table that is not there cannot be deleted.
+        // Earlier settings are removed first. A table that does not exist cannot be deleted.
         let mut rules = "add table inet laboratory\ndelete table inet laboratory\n".to_owned();
         if let Some(last) = lost_ppm.checked_sub(1) {
             rules += &format!(
@@ -320,7 +320,7 @@ impl Holder {
             if let Some(user) = &user {
                 move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
             }
-            // SAFETY: the child shares no descriptor table with anybody, and FILES is not among the flags.
+            // SAFETY: the child shares no descriptor table with any process, and FILES is not among the flags.
             unsafe { unshare_unsafe(flags) }
         });
         command.spawn()

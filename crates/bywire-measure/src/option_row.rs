@@ -21,7 +21,7 @@ pub struct OptionRow<R: 'static> {
     /// The permitted words, if they are few.
     pub words: fn() -> Vec<&'static str>,
     /// Whether it applies to a request.
-    pub means: fn(&R) -> bool,
+    pub applies: fn(&R) -> bool,
     /// Whether it is a parameter of cells.
     pub is_parameter: bool,
     /// Whether `bywire measure` has it.
@@ -61,7 +61,7 @@ impl<R> OptionRow<R> {
             default,
             group: "",
             words: Vec::new,
-            means: |_| true,
+            applies: |_| true,
             is_parameter: true,
             is_listed: true,
             form: Form::Value,
@@ -81,9 +81,9 @@ impl<R> OptionRow<R> {
         Self { form: Form::Flag(sets), ..Self::of(name, "", "", help) }
     }
 
-    /// Restricts it to such requests.
-    pub const fn only(self, means: fn(&R) -> bool) -> Self {
-        Self { means, ..self }
+    /// Restricts it to requests for which `applies` is true.
+    pub const fn only(self, applies: fn(&R) -> bool) -> Self {
+        Self { applies, ..self }
     }
 
     /// Sets the permitted words.
@@ -97,7 +97,7 @@ impl<R> OptionRow<R> {
     }
 
     /// Not a parameter: cells have a field of their own for it, or none.
-    pub const fn apart(self) -> Self {
+    pub const fn not_a_parameter(self) -> Self {
         Self { is_parameter: false, ..self }
     }
 
@@ -223,7 +223,7 @@ impl Setting for Option<(u32, u32)> {
     fn read(&mut self, text: &str) -> Result<()> {
         let pair = text.split_once(',');
         let pair = pair.and_then(|(one, other)| Some((one.trim().parse().ok()?, other.trim().parse().ok()?)));
-        *self = Some(pair.ok_or_else(|| anyhow!("`{text}` is no pair of cores: write it like 0,1"))?);
+        *self = Some(pair.ok_or_else(|| anyhow!("`{text}` is not a pair of cores: write it like 0,1"))?);
         Ok(())
     }
 }

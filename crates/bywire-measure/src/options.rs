@@ -61,7 +61,7 @@ options! {
             Opt::of("link", "LINK", "shm; of eth one-process, of web tcp", "What carries the messages, if the level has a choice")
                 .words(links)
                 .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
-                .apart();
+                .not_a_parameter();
         }
         security: Option<String> {
             Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
@@ -79,7 +79,7 @@ options! {
                     MEMORY => request.between.as_deref().is_none_or(|between| between == "processes"),
                     level => level != web::LEVEL,
                 })
-                .apart();
+                .not_a_parameter();
         }
         mpi: Option<String> {
             Opt::of("mpi", "IMPLEMENTATION", "open-mpi", "MPI implementation: open-mpi or mpich")
@@ -166,7 +166,7 @@ options! {
                     web::LEVEL => request.test == web::Test::File.name(),
                     _ => request.kind() != Some(Test::Nhalf),
                 })
-                .apart();
+                .not_a_parameter();
         }
         response_bytes: Option<u64> {
             Opt::of("response-size", "SIZE", "that of the request", "Length of a response")
@@ -221,14 +221,14 @@ options! {
         spin: Option<bool> {
             Opt::flag("spin", true, "Both ends poll; of sock, the library may spin before it sleeps")
                 .only(|request| request.may_poll() && (!request.epoll || request.is_level(&["sock"])))
-                .apart();
+                .not_a_parameter();
             Opt::flag("no-spin", false, "Both ends sleep without spinning first")
                 .only(|request| {
                     request.may_poll()
                         && !request.is_level(&["mpi"])
                         && request.kind() != Some(Test::Interleave)
                 })
-                .apart();
+                .not_a_parameter();
         }
         cores: Option<(u32, u32)> {
             Opt::of(
@@ -237,7 +237,7 @@ options! {
                 "the first two allowed, of different physical cores if possible",
                 "Cores of source and target, two different ones",
             )
-                .apart();
+                .not_a_parameter();
         }
         load: Option<u32> {
             Opt::of(
@@ -302,7 +302,7 @@ options! {
         trace_out: Option<PathBuf> {
             Opt::of("trace-out", "FILE", "nowhere", "Write the requested paths to this file, one per line")
                 .only(|request| request.is_level(&[web::LEVEL]))
-                .apart();
+                .not_a_parameter();
         }
     }
     "How long" {
@@ -315,7 +315,7 @@ options! {
                  at most a second in each come on top. At least 0.005 (nhalf 0.09, web 0.25)",
             )
                 .reads(seconds)
-                .apart();
+                .not_a_parameter();
         }
     }
 }
@@ -330,20 +330,26 @@ impl Request {
     ///
     /// # Errors
     /// One line that names it.
-    pub fn refuse_what_means_nothing(&self) -> Result<(), Misuse> {
-        let vain = OPTIONS.iter().find(|row| row.is_given(self) && !(row.means)(self));
+    pub fn refuse_inapplicable(&self) -> Result<(), Misuse> {
+        let inapplicable = OPTIONS.iter().find(|row| row.is_given(self) && !(row.applies)(self));
         let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
-        let Some(name) = vain.map(|row| row.name).or(key) else { return Ok(()) };
-        let elsewhere = vain.map_or_else(String::new, |row| self.where_it_applies(row));
+        let Some(name) = inapplicable.map(|row| row.name).or(key) else { return Ok(()) };
+        let elsewhere = match inapplicable {
+            Some(row) => self.where_it_applies(row),
+            None => ", or add --between HOST".to_owned(),
+        };
         let (level, test) = (&self.level, &self.test);
-        Err(Misuse(format!("--{name} means nothing for {level} {test}: leave it out{elsewhere}")))
+        Err(Misuse(format!("--{name} does not apply to {level} {test}: leave it out{elsewhere}")))
     }
 
-    /// Where an option applies: other links of this request's level, or else other levels.
+    /// Where an option applies: other links or tests of this request's level, or else other levels.
     fn where_it_applies(&self, row: &Opt) -> String {
-        let levels = registry::rows().into_iter().filter(|level| means_something(row, level));
+        let levels = registry::rows().into_iter().filter(|level| applies_to(row, level));
         match levels.map(|level| level.name).collect::<Vec<_>>()[..] {
-            ref levels if levels.contains(&self.level.as_str()) => self.links_that_have(row),
+            ref levels if levels.contains(&self.level.as_str()) => {
+                let [links, tests] = [self.links_that_have(row), self.tests_that_have(row)];
+                if links.is_empty() { tests } else { links }
+            }
             [] => String::new(),
             [one] => format!(", or measure {one}"),
             [ref others @ .., last] => format!(", or measure {} or {last}", others.join(", ")),
@@ -355,8 +361,18 @@ impl Request {
         let links = registry::level(&self.level).map(|level| level.links).unwrap_or_default();
         let with = |link: &str| Request { link: Some(link.to_owned()), ..self.clone() };
         let links: Vec<&str> =
-            links.iter().map(|(name, _)| *name).filter(|name| (row.means)(&with(name))).collect();
-        if links.is_empty() { String::new() } else { format!(", or take --link {}", links.join(" or ")) }
+            links.iter().map(|(name, _)| *name).filter(|name| (row.applies)(&with(name))).collect();
+        if links.is_empty() { String::new() } else { format!(", or use --link {}", links.join(" or ")) }
+    }
+
+    /// The tests of this request's level to which an option applies.
+    fn tests_that_have(&self, row: &Opt) -> String {
+        let tests = registry::level(&self.level).map(|level| level.tests).unwrap_or_default();
+        let with = |test: &str| Request { test: test.to_owned(), ..self.clone() };
+        let tests: Vec<&str> =
+            tests.iter().map(|(name, _)| *name).filter(|name| (row.applies)(&with(name))).collect();
+        let level = &self.level;
+        if tests.is_empty() { String::new() } else { format!(", or measure {level} {}", tests.join(" or ")) }
     }
 
     /// The chosen options that are parameters of cells.
@@ -444,10 +460,10 @@ impl Request {
 }
 
 /// True if an option applies to any request of a level.
-pub fn means_something(row: &Opt, level: &registry::Row) -> bool {
+pub fn applies_to(row: &Opt, level: &registry::Row) -> bool {
     let links = || level.links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
     let request = |test: &str, link| Request { link, ..Request::new(level.name, test) };
-    level.tests.iter().any(|(test, _)| links().any(|link| (row.means)(&request(test, link))))
+    level.tests.iter().any(|(test, _)| links().any(|link| (row.applies)(&request(test, link))))
 }
 
 fn links() -> Vec<&'static str> {

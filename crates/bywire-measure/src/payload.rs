@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-/// Reads every byte of payloads. With `--verify` it compares them with what the writer writes.
+/// Reads every byte of payloads. With `--verify` it compares them with the bytes of the writer.
 #[derive(Clone, Debug)]
 pub struct Reader {
     verify: bool,

@@ -231,10 +231,10 @@ impl MemoryPlan {
     }
 }
 
-/// What a worker process reads from its standard input: one line.
+/// The line that a worker process reads from its standard input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// What the pair does.
+    /// The work of the pair.
     pub job: Job,
     /// The part of it that this process plays.
     pub role: Role,

@@ -60,7 +60,7 @@ const STRANGERS_MAX: usize = 64;
 /// The pause after a failed accept, so that a server without free descriptors does not loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Another machine that plays targets.
+/// Another machine, which runs targets of measurements.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// As it was given: a name or an address.
@@ -81,7 +81,9 @@ impl Host {
             let known = port.parse::<u16>().is_ok_and(|port| port > 0);
             ensure!(
                 known,
-                Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535"))
+                Misuse(format!(
+                    "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
+                ))
             );
         }
         let with_port = port.is_some();
@@ -102,7 +104,7 @@ pub(crate) struct RemoteTarget {
 }
 
 impl RemoteTarget {
-    /// Asks `host` to play the target of `job`. Its messages go to `sender`.
+    /// Asks `host` to run the target of `job`. Its messages go to `sender`.
     pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&host.address, HANDSHAKE_TIMEOUT)
             .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
@@ -222,7 +224,10 @@ impl Line {
                 .as_deref()
                 .is_some_and(|claim| is_proof(claim, key, "server", &challenge.nonce, &nonce))
         };
-        ensure!(key.is_none_or(proven), "it does not know the key that was given by --key");
+        ensure!(
+            key.is_none_or(proven),
+            "it does not have the key that was given by --key: use the same file at both ends"
+        );
         Ok(())
     }
 
@@ -240,9 +245,7 @@ impl Line {
         let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
         // Checked before anything that an unauthenticated client says is repeated.
         let verdict = if key.is_some() && hello.proof.is_none() {
-            Err(anyhow!(
-                "it came without a key, which is required here: give it this server's key by --key FILE"
-            ))
+            Err(anyhow!("a key is required: give the file of this server's key by --key FILE"))
         } else if !key.is_none_or(known) {
             Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
         } else {
@@ -381,7 +384,7 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
     let sizes = 1..=longest;
     ensure!(
         sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
-        "sizes must be 1 to {longest} bytes, where `bywire serve` has a --key for those who have its key up to {trusted_longest}"
+        "sizes must be 1 to {longest} bytes: with a key at both ends (--key) up to {trusted_longest}"
     );
     ensure!(plan.test != Test::Overhead || plan.size_bytes <= BURST_BYTES_MAX, "the burst is too long");
     ensure!(
@@ -396,11 +399,11 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
     // Any other name could make a server that is root load a kernel module.
     ensure!(
         plan.request.congestion.as_deref().is_none_or(tcp::is_for_all),
-        "this machine lets not everyone choose that congestion control"
+        "unprivileged users of this machine may not choose that congestion control"
     );
     ensure!(
         plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        "the cookie is none"
+        "the cookie is not 32 hexadecimal digits"
     );
     (plan.bind, plan.source) = (local, Some(client));
     // The carriers and the directories are of the client's machine. Ports of this one find its own node.

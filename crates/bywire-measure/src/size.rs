@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64> {
     number
         .zip(unit)
         .and_then(|(number, unit)| number.checked_mul(unit))
-        .with_context(|| format!("`{text}` is no size: write it like 64, 8K or 1MiB"))
+        .with_context(|| format!("`{text}` is not a size: write it like 64, 8K or 1MiB"))
 }
 
 fn unit(behind: &str) -> Option<u64> {

@@ -59,13 +59,15 @@ impl Topology {
     fn fabric(&mut self, request: &Request, between: &str) -> Result<Placement> {
         ensure!(
             !["processes", "threads"].contains(&between),
-            Misuse(format!("link udp joins two nodes, and {between} have none: leave out --between"))
+            Misuse(format!(
+                "link udp connects two nodes, which {between} do not have: leave out --between, or give --between HOST"
+            ))
         );
         if between != "namespaces" {
             ensure!(
                 request.security.is_none() && request.nodes.is_none(),
                 Misuse(
-                    "between two machines the fabric file says what is encrypted, and no peers are idle: leave out \
+                    "between two machines the fabric file decides on encryption, and there are no idle peers: leave out \
                      --security and --nodes"
                         .to_owned()
                 )
@@ -130,7 +132,7 @@ impl Topology {
     }
 }
 
-/// Refuses what is said of a veth pair where there is none.
+/// Refuses options of a veth pair where there is none.
 fn check_cable(request: &Request, placement: &Placement) -> Result<()> {
     let of_cable = [
         ("mtu", request.mtu_bytes.is_some()),
@@ -141,7 +143,7 @@ fn check_cable(request: &Request, placement: &Placement) -> Result<()> {
     for (name, _) in of_cable.iter().filter(|(_, is_given)| *is_given) {
         ensure!(
             matches!(placement, Placement::Namespaces(_)),
-            Misuse(format!("--{name} says what a veth pair does: add --between namespaces"))
+            Misuse(format!("--{name} applies to the link between namespaces: add --between namespaces"))
         );
     }
     Ok(())

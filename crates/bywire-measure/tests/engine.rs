@@ -198,7 +198,7 @@ fn no_end_gives_up_before_the_common_start() {
 }
 
 #[test]
-fn spinning_ends_measure_too() {
+fn spinning_ends_are_measured() {
     for level in [Level::Unix, Level::Tcp, Level::Udp] {
         for test in [Test::Latency, Test::Stream, Test::Bidir] {
             let plan = Plan { spin: true, ..plan(level, test, 64) };
@@ -225,7 +225,7 @@ fn long_messages_cross_small_socket_buffers_intact() {
 fn granted_socket_buffers_are_reported() {
     let plan = plan(Level::Tcp, Test::Rr, 1).with(|request| request.socket_buffer_bytes = Some(65_500));
     let (source, _) = by_level(&plan).unwrap();
-    // The kernel doubles what is asked for, and says so.
+    // The kernel doubles the requested size, and reports the doubled one.
     assert_eq!(source.details["send_socket_bytes"], 131_000);
 }
 
@@ -266,7 +266,7 @@ fn a_peer_that_exits_is_an_error_at_once() {
     }
 }
 
-/// What the source says when its target goes away instead of answering.
+/// The error of the source when its target ends instead of answering.
 fn deserted<L: bywire_measure::transport::Transport<Listener: Send>>(plan: &Plan) -> String {
     let (listener, address) = L::listen(plan).unwrap();
     thread::scope(|scope| {
@@ -395,7 +395,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
 /// Longer than the timeout of any end.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Runs `test` between two faulty ends; what the target says, and the source if the target was content.
+/// Runs `test` between two faulty ends. Returns the error of the target, or of the source if the target has none.
 fn with_faults<const RELIABLE: bool>(
     test: Test,
     fault: impl FnOnce(&mut Faulty<RELIABLE>),
@@ -559,7 +559,7 @@ fn a_lost_question_or_answer_beside_a_long_transfer_is_repeated() {
         let (lost, answered) =
             parts().fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
         assert!(answered > 0 && lost >= answered, "{lost} of {answered}");
-        // What was still on its way when the questions were over belongs to its own block.
+        // Bytes in flight at the end of the questions belong to their own block.
         for (source, target) in both(&source.blocks, &target.blocks) {
             assert_eq!(source.sent_bytes, target.received_bytes);
         }

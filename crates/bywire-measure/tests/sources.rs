@@ -182,5 +182,5 @@ fn request(mut request: Request, mut words: &[&str]) -> Result<Request, String> 
 }
 
 fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{value} is no number"))
+    value.parse().map_err(|_| format!("{value} is not a number"))
 }

@@ -29,7 +29,7 @@ pub enum AskError {
     Absent,
     /// Another user's program serves the socket.
     #[error("the service belongs to user {0}, and only one of root or your own is asked")]
-    Foreign(u32),
+    OtherUser(u32),
     /// It does not answer, or has another version.
     #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
     Silent,
@@ -44,7 +44,7 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
     let socket = call(&directory.service_path())?;
     let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
     if owner != 0 && owner != process::user() {
-        return Err(AskError::Foreign(owner));
+        return Err(AskError::OtherUser(owner));
     }
     let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
     poller.add(&socket, 0).map_err(|_| AskError::Silent)?;

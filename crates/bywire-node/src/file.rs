@@ -11,7 +11,7 @@ use bywire_sys::process;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It does not exist.
-    #[error("there is no {}: make one by `bywire init NAME`, or name another directory by --config", .0.display())]
+    #[error("there is no {}: make one by `bywire init NAME`, or give another directory by --config", .0.display())]
     Missing(PathBuf),
     /// It cannot be read.
     #[error("cannot read {path}: {1}", path = .0.display())]
@@ -20,16 +20,16 @@ pub enum FileError {
     #[error("cannot write {path}: {1}", path = .0.display())]
     Unwritable(PathBuf, io::Error),
     /// It exists already.
-    #[error("{} is there already: remove it first if it is to be made anew", .0.display())]
+    #[error("{} is there already: remove it first to make a new one", .0.display())]
     Exists(PathBuf),
     /// Others can write it.
-    #[error("{} can be written by others: chmod go-w it, and give it to root or to who runs this", .0.display())]
-    Foreign(PathBuf),
+    #[error("{} can be written by others: run `chmod go-w` on it, and make root or this user its owner", .0.display())]
+    WritableByOthers(PathBuf),
     /// Others can read a secret.
-    #[error("{} can be read by others: chmod 600 it, and give it to root or to who runs this", .0.display())]
+    #[error("{} can be read by others: run `chmod 600` on it, and make root or this user its owner", .0.display())]
     Exposed(PathBuf),
     /// It is not a regular file, or is too long.
-    #[error("{path} is no file of at most {1} bytes", path = .0.display())]
+    #[error("{path} is not a regular file of at most {1} bytes", path = .0.display())]
     TooLong(PathBuf, u64),
 }
 
@@ -38,7 +38,7 @@ pub enum FileError {
 /// # Errors
 /// [`FileError`].
 pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
-    read(path, bytes_max, 0o022, FileError::Foreign)
+    read(path, bytes_max, 0o022, FileError::WritableByOthers)
 }
 
 /// Reads a file that only root and this user can have read.

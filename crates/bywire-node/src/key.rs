@@ -20,7 +20,7 @@ pub enum KeyError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The content of the file.
-    #[error("{} is no key, which is 32 bytes in base64: make one by `bywire init NAME`", .0.display())]
+    #[error("{} is not a key, which is 32 bytes in base64: make one by `bywire init NAME`", .0.display())]
     Malformed(std::path::PathBuf),
     /// The kernel has no random numbers.
     #[error("cannot make a key: {0}")]

@@ -4,10 +4,10 @@
 
 pub mod ask;
 pub mod broker;
+pub mod configuration;
 pub mod fabric;
 pub mod file;
 pub mod key;
 mod link;
 mod lookup;
-pub mod place;
 pub mod service;

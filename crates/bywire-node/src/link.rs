@@ -127,7 +127,7 @@ impl Link {
     /// Forgets waiting messages, which were for the channel that is down.
     pub fn forget(&mut self, node: &PublicKey) {
         for Waiting { user, .. } in self.waiting.remove(node).into_iter().flatten() {
-            Self::forgive(&mut self.caused, user);
+            Self::discharge(&mut self.caused, user);
         }
     }
 
@@ -136,7 +136,7 @@ impl Link {
         self.caused.get(&user).is_none_or(|count| *count < WAITING_MAX_OF_USER)
     }
 
-    fn forgive(caused: &mut HashMap<u32, usize>, user: Option<u32>) {
+    fn discharge(caused: &mut HashMap<u32, usize>, user: Option<u32>) {
         if let Some(user) = user
             && let Some(count) = caused.get_mut(&user)
         {
@@ -167,9 +167,9 @@ impl Link {
         for (node, waiting) in &mut self.waiting {
             while let Some(Waiting { bytes, user }) = waiting.front() {
                 match self.channels.send(now_ns, node, bytes) {
-                    // Without a channel: its end has been told, or will be.
+                    // There is no channel. Its end has been reported, or will be.
                     Ok(()) | Err(SendError::NotUp | SendError::Length) => {
-                        Self::forgive(&mut self.caused, *user);
+                        Self::discharge(&mut self.caused, *user);
                         waiting.pop_front();
                     }
                     Err(SendError::Full) => break,
@@ -220,7 +220,7 @@ impl Link {
     }
 
     fn close_own_socket(&mut self, node: &PublicKey) {
-        // What it holds is lost, and sent again.
+        // Packets in it are lost, and sent again.
         self.own_sockets.retain(|_, own| own.node != *node);
     }
 

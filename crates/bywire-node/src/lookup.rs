@@ -70,7 +70,7 @@ pub struct Lookups {
     users: Arc<Line>,
     hosts: Arc<Line>,
     answers: Receiver<Answer>,
-    bell: UnixStream,
+    doorbell: UnixStream,
 }
 
 impl Lookups {
@@ -79,8 +79,8 @@ impl Lookups {
     /// # Errors
     /// No descriptors or threads are left.
     pub fn start() -> std::io::Result<Self> {
-        let (bell, ringer) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (doorbell, ringer) = UnixStream::pair()?;
+        doorbell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
         let (told, answers) = mpsc::channel();
         let thread = |name: &str| -> std::io::Result<Arc<Line>> {
@@ -98,7 +98,7 @@ impl Lookups {
             })?;
             Ok(line)
         };
-        Ok(Self { users: thread("users")?, hosts: thread("hosts")?, answers, bell })
+        Ok(Self { users: thread("users")?, hosts: thread("hosts")?, answers, doorbell })
     }
 
     /// Adds a question. `false`: too many wait.
@@ -112,7 +112,7 @@ impl Lookups {
     /// The answers since the last call.
     pub fn answers(&self) -> Vec<Answer> {
         let mut bytes = [0; 64];
-        while matches!((&self.bell).read(&mut bytes), Ok(1..)) {}
+        while matches!((&self.doorbell).read(&mut bytes), Ok(1..)) {}
         self.answers.try_iter().collect()
     }
 }
@@ -188,7 +188,7 @@ impl Line {
 impl AsFd for Lookups {
     /// Readable if there are answers.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }
 
@@ -254,8 +254,8 @@ mod tests {
         let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
         poller.add(&lookups, 0).expect("watched");
         while found.len() < 3 {
-            let patience = Some(std::time::Duration::from_secs(60));
-            assert!(!poller.wait(patience).expect("waited").is_empty(), "no answer");
+            let timeout = Some(std::time::Duration::from_secs(60));
+            assert!(!poller.wait(timeout).expect("waited").is_empty(), "no answer");
             found.extend(lookups.answers());
         }
         for answer in found {

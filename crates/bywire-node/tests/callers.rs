@@ -1,7 +1,7 @@
-//! Processes and strangers that mean no good: none of them is answered more than it should be, and an honest port beside them
-//! has its connection.
+//! Hostile processes and unknown machines: none gets more of an answer than it should, and an honest port still gets its
+//! connection.
 
-mod scene;
+mod test_network;
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -13,9 +13,9 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
 
-use scene::{Machine, PATIENCE, Scene, Toy, call, introduction, soon};
+use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually, introduction};
 
-/// What the service answers to a packet on a socket of its own, before it closes that.
+/// The answer of the service to a packet on a new socket, which it then closes.
 fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option<Notice> {
     let socket = call(&machine.runtime());
     let descriptors: Vec<_> = descriptors.iter().map(|file| file.as_fd()).collect();
@@ -27,10 +27,10 @@ fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option
     answer
 }
 
-/// What comes next, or the end.
+/// The next notice. `None`: the socket was closed.
 fn next(socket: &Socket) -> Option<Notice> {
     let mut found = None;
-    soon("an answer or an end", || {
+    eventually("an answer or an end", || {
         let mut packet = [0; PACKET_BYTES_MAX];
         match socket.receive(&mut packet) {
             Ok(Received::Packet(length, _)) => {
@@ -45,16 +45,16 @@ fn next(socket: &Socket) -> Option<Notice> {
     found
 }
 
-fn meet(asking: &mut Toy, asked: &mut Toy, connection: u32) {
+fn meet(asking: &mut FakePort, asked: &mut FakePort, connection: u32) {
     let [ours, theirs] = asking.meet(connection, "b", asked, connection);
     assert!(ours.secret == theirs.secret);
 }
 
 #[test]
 fn invalid_packets_and_descriptors_end_only_their_own_socket() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let udp = a.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
     let elsewhere = UdpSocket::bind_everywhere(0).expect("bound");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -73,8 +73,8 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
         .expect("it fits")
     };
     let refused = |reason| Some(Notice::Refused(reason));
-    // This process has the name, so whatever is refused is refused for something else.
-    let spare = Toy::unregistered(&a.runtime(), "spare", elsewhere);
+    // This process owns the name, so every refusal has another reason.
+    let spare = FakePort::unregistered(&a.runtime(), "spare", elsewhere);
     let good = claim("spare", 4000);
     assert_eq!(answer(a, b"?", &[]), refused(Unregistered::Malformed));
     assert_eq!(answer(a, &[0xff; PACKET_BYTES_MAX], &[]), refused(Unregistered::Malformed));
@@ -91,13 +91,13 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
     let early = to_bytes(&Request::Accept { offer: 1, introduction: introduction(1) }).expect("it fits");
     assert_eq!(answer(a, &early, &[]), refused(Unregistered::Malformed));
     meet(&mut asking, &mut asked, 1);
-    // A registered port that brings another descriptor, or becomes another port, ends.
-    let mut other = Toy::open(a, "other");
+    // A registered port that changes its name is ended.
+    let mut other = FakePort::open(a, "other");
     other.name = "another".to_owned();
     other.send(&other.registration(Vec::new()));
     assert_eq!(other.next(), Notice::Refused(Unregistered::Malformed));
-    assert_eq!(other.next_within(PATIENCE), None);
-    // Whoever says nothing is sent away.
+    assert_eq!(other.next_within(TIMEOUT), None);
+    // A caller that sends nothing is disconnected.
     let silent = call(&a.runtime());
     assert_eq!(next(&silent), None);
     meet(&mut asking, &mut asked, 2);
@@ -118,11 +118,11 @@ fn a_user_with_as_many_callers_as_it_may_have_is_told_so() {
 #[test]
 fn names_that_are_too_long_to_be_passed_on_are_refused() {
     use bywire_wire::service::{End, Kept, NotConnected};
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let [ours, _] = asking.meet(1, "b", &mut asked, 1);
-    // With what the service adds, these are longer than a packet.
+    // Together with the data that the service adds, these are longer than a packet.
     let longest = "x".repeat(PACKET_BYTES_MAX - 30);
     asking.connect(2, "b", &longest, 2);
     let reason = NotConnected::NoPort;
@@ -130,7 +130,7 @@ fn names_that_are_too_long_to_be_passed_on_are_refused() {
     let long = "x".repeat(PACKET_BYTES_MAX - 100);
     let said = |port: &str, user: &str| {
         let (peer_port, peer_user) = (port.to_owned(), user.to_owned());
-        vec![Kept { peer_port, peer_user, ..scene::kept(3, &ours) }]
+        vec![Kept { peer_port, peer_user, ..test_network::kept(3, &ours) }]
     };
     for kept in [said(&long, "u"), said("render", &long), said("render", "line\nbreak")] {
         asking.send(&asking.registration(kept));
@@ -143,19 +143,19 @@ fn names_that_are_too_long_to_be_passed_on_are_refused() {
 
 #[test]
 fn packets_from_unknown_nodes_get_no_answer_and_delay_nothing() {
-    let Some(scene) = Scene::up(3) else { return };
-    let [a, b, c] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let Some(network) = TestNetwork::up(3) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let stranger = c.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
     let target = b.address;
     let mut packet = [0; 1200];
     for round in 0..50_u32 {
         for _ in 0..200 {
             bywire_sys::process::random(&mut packet).expect("random numbers");
-            // Every other one begins as a hello, an answer, a cookie or data.
+            // Every other packet begins like a hello, an answer, a cookie or data.
             packet[0] = if packet[1].is_multiple_of(2) { 0xb1 + packet[0] % 4 } else { packet[0] };
             packet[2..4].copy_from_slice(&1200_u16.to_le_bytes());
-            // What finds no room is lost.
+            // A packet without room is lost.
             let _ = stranger.send(Some(target), &packet);
         }
         meet(&mut asking, &mut asked, round + 1);
@@ -167,21 +167,21 @@ fn packets_from_unknown_nodes_get_no_answer_and_delay_nothing() {
 #[test]
 fn a_service_of_root_vouches_for_each_user_by_name() {
     const USER: u32 = 3_999_999;
-    if let Some(told) = std::env::var_os("BYWIRE_TEST_TOY") {
+    if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
-        let mut toy = Toy::unregistered(std::path::Path::new(&told), "render", udp);
-        toy.register(Vec::new());
-        assert!(matches!(toy.next(), Notice::Registered { .. }));
-        toy.accept(1);
-        let _none = toy.next_within(std::time::Duration::from_secs(600));
+        let mut fake_port = FakePort::unregistered(std::path::Path::new(&told), "render", udp);
+        fake_port.register(Vec::new());
+        assert!(matches!(fake_port.next(), Notice::Registered { .. }));
+        fake_port.accept(1);
+        let _none = fake_port.next_within(std::time::Duration::from_secs(600));
         return;
     }
-    let Some(scene) = Scene::set(2) else { return };
+    let Some(network) = TestNetwork::without_services(2) else { return };
     if bywire_sys::process::user() != 0 {
         println!("not run: only root can be another user: run as root");
         return;
     }
-    let mut machines = scene.machines;
+    let mut machines = network.machines;
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
     };
@@ -189,14 +189,14 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     open(&machines[1].runtime(), 0o1777);
     machines.iter_mut().for_each(Machine::start);
     let [a, b] = &machines[..] else { unreachable!() };
-    // The test may stand where no other user can read it.
-    let program = b.directory.path().join("toy");
+    // Other users may not be able to read the file of this test.
+    let program = b.directory.path().join("program");
     std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
     let runtime = b.runtime();
     let start = || {
         std::process::Command::new(&program)
             .args(["--exact", "a_service_of_root_vouches_for_each_user_by_name", "--nocapture"])
-            .env("BYWIRE_TEST_TOY", &runtime)
+            .env("BYWIRE_TEST_PORT", &runtime)
             .current_dir("/")
             .stdout(std::process::Stdio::null())
             .uid(USER)
@@ -209,8 +209,8 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
             matches!(entry, service::status::Entry::Port(port) if port.name == "render" && port.user == user)
         })
     };
-    soon("the other user's port", || has_port(&USER.to_string()));
-    let mut asking = Toy::open(a, "asking");
+    eventually("the other user's port", || has_port(&USER.to_string()));
+    let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     let terms = asking.established();
     assert_eq!((terms.peer.port.as_str(), terms.peer.user), ("render", USER.to_string()));

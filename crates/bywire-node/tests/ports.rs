@@ -1,31 +1,31 @@
-//! Ports of two machines, over the services of both: everything that a program sees.
+//! Ports of two machines with their services, as programs use them.
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
-mod scene;
+mod test_network;
 
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage};
+use actor::{Actor, Context};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
 };
-use scene::{Machine, PATIENCE, Scene, ip, path};
+use test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("render", render)]);
+    actor::run_role(&[("render", render)]);
 }
 
-/// A port that sends everything back.
-fn render(stage: &mut Stage) {
+/// A port that returns every message.
+fn render(context: &mut Context) {
     let name = Some("render".parse().expect("a name"));
-    let options = PortOptions { name, reach: Reach::Fabric, ..stage.options() };
+    let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
     let mut port = Port::open(options).expect("open");
-    stage.tell("ready");
+    context.tell("ready");
     loop {
-        match port.wait(Some(PATIENCE)).expect("wait").expect("something happens") {
+        match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
             Event::Message(message) => {
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
             }
@@ -46,7 +46,7 @@ fn open(machine: &Machine, name: &str) -> Port {
 }
 
 fn next(port: &mut Port) -> Event {
-    port.wait(Some(PATIENCE)).expect("wait").expect("something happens")
+    port.wait(Some(TIMEOUT)).expect("wait").expect("something happens")
 }
 
 fn message(port: &mut Port) -> Vec<u8> {
@@ -60,13 +60,13 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + (index >> 8)) as u8).collect()
 }
 
-/// The other end of the contract's test, in a thread of its own.
+/// The other end of the test of all operations, in a thread of its own.
 fn serve(mut port: Port) {
     let Event::Connected(peer) = next(&mut port) else { panic!("nobody has come") };
     let info = port.peer_info(peer).expect("connected").clone();
     assert_eq!(info.address, "a/asking".parse::<Address>().expect("an address"));
     let user = bywire_sys::names::user_name(bywire_sys::process::user()).expect("a name");
-    assert_eq!(info.owner, Owner::Far { user });
+    assert_eq!(info.owner, Owner::Remote { user });
     let key = port.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
     port.send(peer, Priority::High, &key.0.to_le_bytes()).expect("room");
     port.post_receive(Priority::Low, vec![0; 4 << 20]).expect("token");
@@ -98,13 +98,13 @@ fn serve(mut port: Port) {
 
 fn connect(a: &mut Port, machine: &Machine) -> Peer {
     let address: Address = "b/render".parse().expect("an address");
-    machine.namespace.run(|| a.connect(&address, PATIENCE)).expect("inside").expect("connect")
+    machine.namespace.run(|| a.connect(&address, TIMEOUT)).expect("inside").expect("connect")
 }
 
 #[test]
 fn everything_crosses_between_two_machines() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut a, b) = (open(here, "asking"), open(there, "render"));
     assert_eq!(b.address().to_string(), "b/render");
     let serving = std::thread::spawn(move || serve(b));
@@ -152,9 +152,9 @@ fn everything_crosses_between_two_machines() {
 
 #[test]
 fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
-    // By a command, from this thread: an actor ends with the thread that has started it.
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    // From this thread, because an actor ends with the thread that has started it.
     let namespace = format!("--net={}", path(&there.namespace));
     let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
     render.expect("ready");
@@ -169,14 +169,14 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
         other => panic!("{other:?}"),
     }
     println!("it was told after {:?}", killed.elapsed());
-    // Silence would have taken longer than this to be noticed, if ever.
+    // Silence alone would take longer to be noticed.
     assert!(killed.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
 fn connections_follow_a_machine_that_changes_its_address() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (open(a, "asking"), open(b, "render"));
     let answering = std::thread::spawn(move || {
         loop {
@@ -190,7 +190,7 @@ fn connections_follow_a_machine_that_changes_its_address() {
         }
     });
     let address = "b/render".parse().expect("an address");
-    let peer = a.namespace.run(|| asking.connect(&address, PATIENCE)).expect("inside").expect("connected");
+    let peer = a.namespace.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected");
     let mut exchange = |text: &[u8]| {
         asking.send(peer, Priority::High, text).expect("room");
         assert_eq!(message(&mut asking), text);

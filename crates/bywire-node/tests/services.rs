@@ -1,6 +1,6 @@
-//! Services of two and three machines, in network namespaces on one bridge, between toy ports that speak the protocol.
+//! Services of two and three machines, in network namespaces on one bridge, with ports that speak only the protocol.
 
-mod scene;
+mod test_network;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use bywire_wire::keys::Side;
 use bywire_wire::service::status::{Entry, State};
 use bywire_wire::service::{Answers, End, NotConnected, Notice, Refusal, Request, VERSION};
 
-use scene::{PATIENCE, Scene, Toy, introduction, kept, soon};
+use test_network::{FakePort, TIMEOUT, TestNetwork, eventually, introduction, kept};
 
 #[test]
 fn both_ends_of_a_connection_get_mirrored_terms() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let began = Instant::now();
     let [ours, theirs] = asking.meet(7, "b", &mut asked, 9);
     println!("a first connection took {:?}", began.elapsed());
@@ -31,12 +31,12 @@ fn both_ends_of_a_connection_get_mirrored_terms() {
     assert_eq!((ours.peer.incarnation, theirs.peer.incarnation), (asked.incarnation, asking.incarnation));
     assert_eq!(ours.route_bytes, 1500 - 28);
     assert_eq!(ours.security, theirs.security);
-    // A packet crosses where the terms say.
+    // A packet reaches the address in the terms.
     assert_eq!(theirs.address.ip(), a.address.ip());
     asking.udp.send(Some(ours.address), b"over").expect("sent");
     let mut buffer = [0; 16];
     let mut from: Option<SocketAddr> = None;
-    soon("a packet", || {
+    eventually("a packet", || {
         from = asked.udp.receive_from(&mut buffer).expect("received").map(|(_, from)| from);
         from.is_some()
     });
@@ -60,10 +60,10 @@ fn both_ends_of_a_connection_get_mirrored_terms() {
 
 #[test]
 fn a_refused_connection_is_reported_with_its_reason() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (Toy::open(a, "asking"), Toy::open(b, "render"));
-    let refused = |asking: &mut Toy, node: &str, port: &str| {
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
+    let refused = |asking: &mut FakePort, node: &str, port: &str| {
         asking.connect(3, node, port, 3);
         match asking.next() {
             Notice::NotConnected { request: 3, reason } => reason,
@@ -79,18 +79,18 @@ fn a_refused_connection_is_reported_with_its_reason() {
     asked.send(&Request::Decline { offer, refusal: Refusal::NotAdmitted });
     let reason = NotConnected::Refused(Refusal::NotAdmitted);
     assert_eq!(asking.next(), Notice::NotConnected { request: 4, reason });
-    // A number that is taken is refused at once.
+    // A number that is in use is refused at once.
     let _terms = asking.meet(5, "b", &mut asked, 5);
     asking.connect(6, "b", "render", 5);
     assert_eq!(asking.next(), Notice::NotConnected { request: 6, reason: NotConnected::NoResources });
-    // Whoever asks and goes takes the offer with it.
+    // The end of the connecting port withdraws its offer.
     asking.connect(7, "b", "render", 7);
     let Notice::Offer { offer, .. } = asked.next() else { panic!("no offer") };
     drop(asking);
     let ended = Notice::Ended { connection: 5, reason: End::PeerEnded };
     let told = [asked.next(), asked.next()];
     assert!(told.contains(&Notice::Withdrawn { offer }) && told.contains(&ended), "{told:?}");
-    // An answer that comes too late is for nobody.
+    // A late answer has no effect.
     asked.send(&Request::Accept { offer, introduction: introduction(8) });
     asked.send(&Request::Inquire { connection: 8 });
     assert_eq!(asked.next_within(Duration::from_millis(100)), None);
@@ -98,59 +98,59 @@ fn a_refused_connection_is_reported_with_its_reason() {
 
 #[test]
 fn a_stopped_node_is_unreachable_and_is_found_after_its_restart() {
-    let Some(mut scene) = Scene::set(2) else { return };
-    scene.machines[0].start();
-    let mut asking = Toy::open(&scene.machines[0], "asking");
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    network.machines[0].start();
+    let mut asking = FakePort::open(&network.machines[0], "asking");
     asking.connect(1, "b", "render", 1);
     let reason = NotConnected::Unreachable;
     assert_eq!(asking.next(), Notice::NotConnected { request: 1, reason });
-    scene.machines[1].start();
-    let mut asked = Toy::open(&scene.machines[1], "render");
+    network.machines[1].start();
+    let mut asked = FakePort::open(&network.machines[1], "render");
     let _terms = asking.meet(2, "b", &mut asked, 2);
 }
 
 #[test]
 fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
-    let Some(mut scene) = Scene::set(3) else { return };
-    let all = scene.fabric();
-    // b has the key of c in the place of a's, and a has all right.
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let all = network.fabric();
+    // The file of b has the key of c for node a. The file of a is correct.
     let mut wrong = all.clone();
-    wrong.nodes[0].key = scene.machines[2].key;
+    wrong.nodes[0].key = network.machines[2].key;
     wrong.nodes.truncate(2);
-    scene.machines[1].write(&wrong);
-    scene.machines[..2].iter_mut().for_each(scene::Machine::start);
-    let [a, b, _] = &scene.machines[..] else { unreachable!() };
-    let mut asking = Toy::open(a, "asking");
+    network.machines[1].write(&wrong);
+    network.machines[..2].iter_mut().for_each(test_network::Machine::start);
+    let [a, b, _] = &network.machines[..] else { unreachable!() };
+    let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     assert!(matches!(asking.next(), Notice::NotConnected { reason: NotConnected::Unreachable, .. }));
     assert!(a.count_of("b", "hellos_sent") > 0 && a.count_of("b", "answers_received") == 0);
     assert!(b.strangers("unknown_keys") > 0);
-    assert_eq!(b.count_of("a", "answers_sent"), 0, "silence");
+    assert_eq!(b.count_of("a", "answers_sent"), 0, "no answer");
     let Some(Entry::Service(service)) = b.status().into_iter().next() else { panic!("it comes first") };
     assert_eq!(service.last_unknown, Some((a.key.0, a.address)));
 }
 
 #[test]
 fn peers_of_a_killed_process_are_told_at_once() {
-    if let Some(told) = std::env::var_os("BYWIRE_TEST_TOY") {
+    if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
         return as_another_process(std::path::Path::new(&told));
     }
-    let Some(scene) = Scene::up(2) else { return };
-    let [a, b] = &scene.machines[..] else { unreachable!() };
-    let mut asking = Toy::open(a, "asking");
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let mut asking = FakePort::open(a, "asking");
     let mut delays = Vec::new();
     for number in 1..=8 {
         let (own, runtime) = (std::env::current_exe().expect("this program"), b.runtime());
         let start = || {
             std::process::Command::new(&own)
                 .args(["--exact", "peers_of_a_killed_process_are_told_at_once", "--nocapture"])
-                .env("BYWIRE_TEST_TOY", &runtime)
+                .env("BYWIRE_TEST_PORT", &runtime)
                 .stdout(std::process::Stdio::null())
                 .spawn()
                 .expect("it starts")
         };
         let mut child = b.namespace.run(start).expect("inside");
-        soon("the child is registered", || {
+        eventually("the child is registered", || {
             b.status().iter().any(|entry| matches!(entry, Entry::Port(port) if port.name == "render"))
         });
         asking.connect(number, "b", "render", number);
@@ -163,37 +163,37 @@ fn peers_of_a_killed_process_are_told_at_once() {
     }
     delays.sort();
     println!("told after {delays:?}");
-    // Two busy cores can hold up any one of them.
+    // Two busy cores can delay single samples.
     assert!(delays[0] <= Duration::from_millis(10), "{delays:?}");
 }
 
-/// A port in a process of its own, which accepts whatever comes until it is killed.
+/// A port in a process of its own, which accepts one offer and lives until it is killed.
 fn as_another_process(runtime: &std::path::Path) {
     let udp = UdpSocket::bind_everywhere(0).expect("bound");
-    let mut toy = Toy::unregistered(runtime, "render", udp);
-    toy.register(Vec::new());
-    assert!(matches!(toy.next(), Notice::Registered { .. }));
-    toy.accept(1);
-    let _none = toy.next_within(Duration::from_secs(600));
+    let mut fake_port = FakePort::unregistered(runtime, "render", udp);
+    fake_port.register(Vec::new());
+    assert!(matches!(fake_port.next(), Notice::Registered { .. }));
+    fake_port.accept(1);
+    let _none = fake_port.next_within(Duration::from_secs(600));
 }
 
 #[test]
 fn connections_outlive_a_service_and_are_registered_with_the_next_one() {
-    let Some(mut scene) = Scene::up(2) else { return };
+    let Some(mut network) = TestNetwork::up(2) else { return };
     let (mut asking, mut asked) =
-        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+        (FakePort::open(&network.machines[0], "asking"), FakePort::open(&network.machines[1], "render"));
     let [one, _] = asking.meet(1, "b", &mut asked, 11);
     let [two, _] = asking.meet(2, "b", &mut asked, 12);
-    scene.machines[0].stop();
-    scene.machines[0].start();
-    // One that nobody has is told after the next service has looked around; one that both have stays.
+    network.machines[0].stop();
+    network.machines[0].start();
+    // A connection that the peer does not have ends once the services have compared their lists. One that both have stays.
     let mut unknown = kept(3, &one);
     unknown.peer_connection = 99;
-    asking.call_again(&scene.machines[0], vec![kept(1, &one), unknown]);
+    asking.call_again(&network.machines[0], vec![kept(1, &one), unknown]);
     assert_eq!(asking.next(), Notice::Ended { connection: 3, reason: End::PeerReleased });
     asking.send(&Request::Inquire { connection: 1 });
     assert_eq!(asking.next(), Notice::Alive { connection: 1 });
-    // What the port did not bring along is told to the other one: the port is registered, so it has forgotten.
+    // The peer is told of the end of a connection that the registered port did not list.
     asked.send(&Request::Inquire { connection: 12 });
     assert_eq!(asked.next(), Notice::Ended { connection: 12, reason: End::PeerReleased });
     assert_eq!(two.introduction.connection, 12);
@@ -203,41 +203,41 @@ fn connections_outlive_a_service_and_are_registered_with_the_next_one() {
 
 #[test]
 fn connections_that_ended_without_a_service_are_reported_after_its_restart() {
-    let Some(mut scene) = Scene::up(2) else { return };
+    let Some(mut network) = TestNetwork::up(2) else { return };
     let (mut asking, mut asked) =
-        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+        (FakePort::open(&network.machines[0], "asking"), FakePort::open(&network.machines[1], "render"));
     let [one, _] = asking.meet(1, "b", &mut asked, 11);
-    scene.machines[0].stop();
+    network.machines[0].stop();
     drop(asked);
-    soon("b knows of the end", || {
-        !scene.machines[1].status().iter().any(|entry| matches!(entry, Entry::Port(_)))
+    eventually("b knows of the end", || {
+        !network.machines[1].status().iter().any(|entry| matches!(entry, Entry::Port(_)))
     });
-    scene.machines[0].start();
-    asking.call_again(&scene.machines[0], vec![kept(1, &one)]);
+    network.machines[0].start();
+    asking.call_again(&network.machines[0], vec![kept(1, &one)]);
     assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::PeerReleased });
 }
 
 #[test]
 fn connections_to_a_restarted_machine_end() {
-    let Some(mut scene) = Scene::up(2) else { return };
+    let Some(mut network) = TestNetwork::up(2) else { return };
     let (mut asking, mut asked) =
-        (Toy::open(&scene.machines[0], "asking"), Toy::open(&scene.machines[1], "render"));
+        (FakePort::open(&network.machines[0], "asking"), FakePort::open(&network.machines[1], "render"));
     let _terms = asking.meet(1, "b", &mut asked, 11);
-    scene.machines[1].stop();
-    scene.machines[1].boot_id = [99; 16];
-    scene.machines[1].start();
+    network.machines[1].stop();
+    network.machines[1].boot_id = [99; 16];
+    network.machines[1].start();
     assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRestarted });
 }
 
 #[test]
 fn a_node_that_is_removed_from_the_file_loses_its_connections_within_a_second() {
-    let Some(scene) = Scene::up(3) else { return };
-    let [a, b, c] = &scene.machines[..] else { unreachable!() };
-    let mut asking = Toy::open(a, "asking");
-    let (mut on_b, mut on_c) = (Toy::open(b, "render"), Toy::open(c, "render"));
+    let Some(network) = TestNetwork::up(3) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let mut asking = FakePort::open(a, "asking");
+    let (mut on_b, mut on_c) = (FakePort::open(b, "render"), FakePort::open(c, "render"));
     let _terms = asking.meet(1, "b", &mut on_b, 11);
     let _terms = asking.meet(2, "c", &mut on_c, 11);
-    let mut less = scene.fabric();
+    let mut less = network.fabric();
     less.nodes.remove(1);
     less.serial = 2;
     a.write(&less);
@@ -249,29 +249,29 @@ fn a_node_that_is_removed_from_the_file_loses_its_connections_within_a_second() 
     assert_eq!(asking.next(), Notice::NotConnected { request: 3, reason: NotConnected::UnknownNode });
     asking.send(&Request::Inquire { connection: 2 });
     assert_eq!(asking.next(), Notice::Alive { connection: 2 }, "the other one stays");
-    // A file with a slip changes nothing, and is told.
+    // A file with an error changes nothing, and the error is reported.
     std::fs::write(a.configuration().join("fabric.toml"), "name = 7\n").expect("written");
     assert!(a.reload().contains("line 1"), "it says where");
     let Some(Entry::Service(service)) = a.status().into_iter().next() else { panic!("it comes first") };
     assert!(service.serial == 2 && service.complaint.is_some_and(|complaint| complaint.contains("line 1")));
-    // Back again, it is found again.
-    a.write(&scene.fabric());
+    // Once it is in the file again, it is found again.
+    a.write(&network.fabric());
     a.reload();
-    // By another port, as the first one may hear of its lost connection before or after.
-    let mut again = Toy::open(b, "again");
+    // With another port, because the first one may be told of its lost connection at any time.
+    let mut again = FakePort::open(b, "again");
     let _terms = asking.meet(4, "b", &mut again, 14);
 }
 
 #[test]
 fn a_fabric_is_unencrypted_only_if_both_nodes_agree() {
-    let Some(mut scene) = Scene::set(3) else { return };
-    let mut plain = scene.fabric();
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let mut plain = network.fabric();
     plain.is_encrypted = false;
-    scene.machines[..2].iter().for_each(|machine| machine.write(&plain));
-    scene.machines.iter_mut().for_each(scene::Machine::start);
-    let [a, b, c] = &scene.machines[..] else { unreachable!() };
-    let mut asking = Toy::open(a, "asking");
-    let (mut on_b, mut on_c) = (Toy::open(b, "render"), Toy::open(c, "render"));
+    network.machines[..2].iter().for_each(|machine| machine.write(&plain));
+    network.machines.iter_mut().for_each(test_network::Machine::start);
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let mut asking = FakePort::open(a, "asking");
+    let (mut on_b, mut on_c) = (FakePort::open(b, "render"), FakePort::open(c, "render"));
     let plain = bywire_wire::keys::Security::Plain;
     assert_eq!(asking.meet(1, "b", &mut on_b, 1).map(|terms| terms.security), [plain; 2]);
     let [ours, theirs] = asking.meet(2, "c", &mut on_c, 1).map(|terms| terms.security);
@@ -281,17 +281,17 @@ fn a_fabric_is_unencrypted_only_if_both_nodes_agree() {
 #[test]
 fn versions_other_than_ours_are_refused_by_name() {
     use bywire_wire::service::Unregistered;
-    let Some(scene) = Scene::up(1) else { return };
-    let machine = &scene.machines[0];
+    let Some(network) = TestNetwork::up(1) else { return };
+    let machine = &network.machines[0];
     let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
-    let mut toy = Toy::unregistered(&machine.runtime(), "asking", udp);
+    let mut fake_port = FakePort::unregistered(&machine.runtime(), "asking", udp);
     let Request::Register { port, incarnation, is_reachable, udp_port, kept, is_last, .. } =
-        toy.registration(Vec::new())
+        fake_port.registration(Vec::new())
     else {
         unreachable!()
     };
     let version = VERSION + 1;
-    toy.send(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last });
-    assert_eq!(toy.next(), Notice::Refused(Unregistered::Version));
-    assert_eq!(toy.next_within(PATIENCE), None, "the socket closes");
+    fake_port.send(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last });
+    assert_eq!(fake_port.next(), Notice::Refused(Unregistered::Version));
+    assert_eq!(fake_port.next_within(TIMEOUT), None, "the socket closes");
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use bywire_ring::stream::SEGMENT_BYTES;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::tcp::{self, Identity};
 use bywire_sys::{Errno, memory, wake};
@@ -31,8 +31,8 @@ pub enum CheckedPacket {
 impl CheckedPacket {
     /// Checks everything, and closes the files that are not kept. The calling thread must serve only the sender's
     /// user. `None`: the packet breaks a rule.
-    pub fn read(bytes: &[u8], descriptors: Vec<Foreign>, interrupter: &Interrupter) -> Option<Self> {
-        let mut files: Vec<OwnedFd> = descriptors.into_iter().map(Foreign::into_inner).collect();
+    pub fn read(bytes: &[u8], descriptors: Vec<ReceivedFd>, interrupter: &Interrupter) -> Option<Self> {
+        let mut files: Vec<OwnedFd> = descriptors.into_iter().map(ReceivedFd::into_inner).collect();
         let packet = Packet::decode(bytes).and_then(|packet| Self::check(packet, &mut files));
         // A socket that lingers breaks no rule, as its program may have closed its own copy meanwhile.
         interrupter.bound(|| drop(files));
@@ -42,9 +42,9 @@ impl CheckedPacket {
     /// Takes the valid files out of `files`.
     fn check(packet: Packet, files: &mut Vec<OwnedFd>) -> Option<Self> {
         match (packet.kind, files.as_slice()) {
-            (Kind::Hello, [bell, page]) => {
+            (Kind::Hello, [doorbell, page]) => {
                 let is_well = packet.first == VERSION
-                    && wake::is_eventfd(bell)
+                    && wake::is_eventfd(doorbell)
                     && memory::check(page, PAGE_BYTES).is_ok();
                 let pair = is_well.then(|| std::mem::take(files).try_into().ok()).flatten();
                 pair.map(Self::Hello)

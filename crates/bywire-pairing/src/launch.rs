@@ -59,7 +59,7 @@ pub enum LaunchError {
     Place(PathBuf),
     /// The named file is not the library.
     #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or name that", .0.display())]
-    Foreign(PathBuf),
+    OtherFile(PathBuf),
     /// The service could not be started, so everything would stay TCP.
     #[error("cannot start the pairing service: {0}")]
     Service(String),
@@ -200,13 +200,13 @@ impl Launch {
 /// Is the file at `path` the library? For any other file the loader would print an error in each program, and go on.
 ///
 /// # Errors
-/// [`LaunchError::Foreign`], or the error of reading it.
+/// [`LaunchError::OtherFile`], or the error of reading it.
 pub fn check_library(path: &Path) -> Result<(), LaunchError> {
     let bytes =
         fs::read(path).map_err(|cause| LaunchError::File { what: "read", path: path.to_owned(), cause })?;
     let mark = SERVICE_VARIABLE.as_bytes();
     let is_ours = bytes.starts_with(b"\x7fELF") && bytes.windows(mark.len()).any(|window| window == mark);
-    if is_ours { Ok(()) } else { Err(LaunchError::Foreign(path.to_owned())) }
+    if is_ours { Ok(()) } else { Err(LaunchError::OtherFile(path.to_owned())) }
 }
 
 /// Finds the library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.

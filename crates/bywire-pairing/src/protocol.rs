@@ -57,7 +57,7 @@ kinds! {
     /// An offer that `token` names, with the descriptors of the connection and of the program's segment.
     Offer = 4,
     /// The answer to an offer: `code` is a [`Verdict`], `number` the peer. If paired, it brings the peer's segment,
-    /// doorbell and page. With a peer of another user, the brought doorbell is one of [`Kind::Bell`], and `first`
+    /// doorbell and page. With a peer of another user, the brought doorbell is one of [`Kind::Doorbell`], and `first`
     /// names the one that this peer rings here; else `first` is 0.
     Answer = 5,
     /// The offer or its connection is over: `first` bytes were sent and `second` received in memory.
@@ -71,7 +71,7 @@ kinds! {
     /// After the last count.
     Done = 10,
     /// A doorbell that `token` names. Programs of one other user ring it, and no other program has it.
-    Bell = 11,
+    Doorbell = 11,
     /// The program ends in order, or executes another program. The carried connections of a program that ends without
     /// this packet are cut. `first` bytes were sent in memory over the connections that it had not ended. `second` of
     /// their ends have sent or received bytes.

@@ -46,7 +46,7 @@ pub struct Registry {
     /// Files of programs that are not needed any more, for [`change`] to close.
     left: Vec<Held>,
     /// Doorbells between users that are not needed any more, to be closed by a thread of these two users alone.
-    bells_left: Vec<CommonFile>,
+    doorbells_left: Vec<CommonFile>,
 }
 
 /// The thread that serves one user.
@@ -64,7 +64,7 @@ struct Program {
     socket: Arc<Socket>,
     user: u32,
     /// Its doorbell, and the page that says whether it sleeps.
-    bell: Option<[OwnedFd; 2]>,
+    doorbell: Option<[OwnedFd; 2]>,
     /// Its place, which it keeps until all its descriptors are closed.
     place: Ticket,
     /// Its doorbells for programs of other users.
@@ -97,10 +97,11 @@ pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
 pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T {
     let mut registry = lock(shared);
     let done = change(&mut registry);
-    let (left, bells) = (std::mem::take(&mut registry.left), std::mem::take(&mut registry.bells_left));
+    let left = std::mem::take(&mut registry.left);
+    let doorbells = std::mem::take(&mut registry.doorbells_left);
     drop(registry);
     drop(left);
-    bells.into_iter().for_each(|bell| deferred::close_common(bell.file, bell.users));
+    doorbells.into_iter().for_each(|doorbell| deferred::close_common(doorbell.file, doorbell.users));
     done
 }
 
@@ -130,7 +131,7 @@ impl Registry {
             waiting: Waiting::default(),
             kept_memory: KeptMemory::default(),
             left: Vec::new(),
-            bells_left: Vec::new(),
+            doorbells_left: Vec::new(),
         }
     }
 
@@ -182,7 +183,7 @@ impl Registry {
         let program = Program {
             socket: Arc::clone(socket),
             user,
-            bell: None,
+            doorbell: None,
             place,
             other_user_doorbells: OtherUserDoorbells::of(user),
             offers: HashMap::new(),
@@ -222,7 +223,7 @@ impl Registry {
             }
             Kind::Withdrawn => {
                 let program = self.programs.get_mut(&tag);
-                self.bells_left.extend(
+                self.doorbells_left.extend(
                     program.and_then(|program| program.other_user_doorbells.take_withdrawn(packet.token)),
                 );
                 true
@@ -242,11 +243,11 @@ impl Registry {
     }
 
     fn greet(&mut self, tag: u64, pair: [OwnedFd; 2]) -> bool {
-        let Some(program) = self.programs.get_mut(&tag).filter(|program| program.bell.is_none()) else {
+        let Some(program) = self.programs.get_mut(&tag).filter(|program| program.doorbell.is_none()) else {
             self.left.extend(pair.map(Held::from));
             return false;
         };
-        program.bell = Some(pair);
+        program.doorbell = Some(pair);
         self.users.greeted(program.user);
         true
     }
@@ -281,7 +282,7 @@ impl Registry {
         // The program has not executed another one after all.
         program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
-        if program.bell.is_none() || program.offers.contains_key(&token) {
+        if program.doorbell.is_none() || program.offers.contains_key(&token) {
             self.left.push(segment.into());
             return false;
         }
@@ -417,20 +418,21 @@ impl Registry {
         else {
             return false;
         };
-        let Some([bell, page]) = &peer.bell else { return false };
+        let Some([doorbell, page]) = &peer.doorbell else { return false };
         let other_user = (ours.user != theirs.user)
             .then(|| {
-                program.other_user_doorbells.name(theirs.user).zip(peer.other_user_doorbells.bell(ours.user))
+                let file = peer.other_user_doorbells.file(ours.user);
+                program.other_user_doorbells.name(theirs.user).zip(file)
             })
             .flatten();
-        let (first, bell) = other_user.unwrap_or((0, bell.as_fd()));
+        let (first, doorbell) = other_user.unwrap_or((0, doorbell.as_fd()));
         let answer = Packet {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
             first,
             ..Packet::new(Kind::Answer, ours.token)
         };
-        let descriptors = [theirs.segment.as_fd(), bell, page.as_fd()];
+        let descriptors = [theirs.segment.as_fd(), doorbell, page.as_fd()];
         program.socket.send(&answer.encode(), &descriptors).is_ok()
     }
 
@@ -446,13 +448,13 @@ impl Registry {
         if program.other_user_doorbells.is_full() || !deferred::may_have_common(users) {
             return false;
         }
-        let Some(place) = self.users.bells.take(program.user) else { return false };
+        let Some(place) = self.users.doorbells.take(program.user) else { return false };
         let Ok(file) = timer_doorbell::new() else { return false };
         let file = Held::new(file, Some(place));
         let name = self.next;
         self.next += 1;
-        if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[file.as_fd()]).is_err() {
-            self.bells_left.push(CommonFile { file, users });
+        if program.socket.send(&Packet::new(Kind::Doorbell, name).encode(), &[file.as_fd()]).is_err() {
+            self.doorbells_left.push(CommonFile { file, users });
             return false;
         }
         program.other_user_doorbells.add(user, name, file);
@@ -525,13 +527,13 @@ impl Registry {
             }
             None => self.users.cut(program.user, carried),
         }
-        if program.bell.is_some() {
+        if program.doorbell.is_some() {
             self.users.parted(program.user);
         }
         self.users.dismiss(program.user, program.offers.len());
         let place = Some(program.place);
-        self.left.extend(program.bell.into_iter().flatten().map(|file| Held::new(file, place.clone())));
-        self.bells_left.extend(program.other_user_doorbells.into_files());
+        self.left.extend(program.doorbell.into_iter().flatten().map(|file| Held::new(file, place.clone())));
+        self.doorbells_left.extend(program.other_user_doorbells.into_files());
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {

@@ -41,7 +41,7 @@ pub struct Limits {
     /// Offers that wait. Each holds a descriptor.
     pub waiting: Limit,
     /// Doorbells between users, by the user whose programs hear them.
-    pub bells: Limit,
+    pub doorbells: Limit,
     /// Users that are served at once. Each has a thread.
     pub threads: Limit,
     /// Offers of one program, paired or not.
@@ -70,7 +70,7 @@ impl Limits {
         Self {
             programs: limit(20_000, 24, of_each(4)),
             waiting: limit(100_000, 8, of_each(16)),
-            bells: limit(1 << 15, 16, 1),
+            doorbells: limit(1 << 15, 16, 1),
             threads: limit(4096, 64, 0),
             offers_of_program: 1 << 16,
             offers_of_user: 1 << 20,
@@ -160,8 +160,8 @@ pub struct Users {
     limits: Limits,
     programs: SharedPool,
     waiting: SharedPool,
-    /// See [`Limits::bells`].
-    pub bells: SharedPool,
+    /// See [`Limits::doorbells`].
+    pub doorbells: SharedPool,
     /// See [`Limits::threads`].
     pub threads: Pool,
     known: HashMap<u32, User>,
@@ -185,10 +185,10 @@ impl Users {
     /// No users yet. `own_user` is the user of the service.
     pub fn new(scope: Scope, own_user: u32, limits: Limits) -> Self {
         let pool = |limit| SharedPool::new(limit, own_user);
-        let [programs, waiting, bells] = [limits.programs, limits.waiting, limits.bells].map(pool);
+        let [programs, waiting, doorbells] = [limits.programs, limits.waiting, limits.doorbells].map(pool);
         let threads = Pool::new(limits.threads, own_user);
         let (known, total) = (HashMap::new(), User::default());
-        Self { scope, limits, programs, waiting, bells, threads, known, total }
+        Self { scope, limits, programs, waiting, doorbells, threads, known, total }
     }
 
     /// Admits a program. Its place is given back once its files are closed. `None`: its user may have no more
@@ -398,8 +398,10 @@ mod tests {
             let all = |limit: Limit| limit.others.common + users * limit.others.own + limit.root + limit.own;
             // For a program a socket, a doorbell and a page; for an offer or a doorbell between users one; for a
             // thread two.
-            let alive =
-                3 * all(limits.programs) + all(limits.waiting) + all(limits.bells) + 2 * all(limits.threads);
+            let alive = 3 * all(limits.programs)
+                + all(limits.waiting)
+                + all(limits.doorbells)
+                + 2 * all(limits.threads);
             // Twice the places of `bywire-sys` for descriptors and for sockets that wait to be closed.
             let waiting = 2 * 2 * (descriptors / 16).min(8192);
             assert!(alive + waiting + 64 < descriptors, "{alive} + {waiting} of {descriptors}");

@@ -16,7 +16,7 @@ use bywire_pairing::service::Service;
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 use rustix::event::epoll;
 use rustix::fs::inotify;
 use rustix::process::Uid;
@@ -132,12 +132,12 @@ fn a_packet_with_too_many_descriptors_delays_no_other_user() {
 #[test]
 fn lingering_descriptors_delay_no_other_user() {
     let Some(mut fixture) = Fixture::new() else { return };
-    let bell = Alarm::new().expect("a bell");
+    let doorbell = Eventfd::new().expect("a doorbell");
     let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
     let mut programs = Vec::new();
     for (kind, place, other) in [
         (Kind::Hello, 0, page.as_fd()),
-        (Kind::Hello, 1, bell.as_fd()),
+        (Kind::Hello, 1, doorbell.as_fd()),
         (Kind::Offer, 1, client.as_fd()),
         (Kind::Ask, 0, client.as_fd()),
         (Kind::End, 0, client.as_fd()),
@@ -160,25 +160,25 @@ fn lingering_descriptors_delay_no_other_user() {
 #[test]
 fn descriptors_of_a_wrong_kind_are_never_passed_on() {
     let Some(mut fixture) = Fixture::new() else { return };
-    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
+    let (doorbell, page) = (Eventfd::new().expect("a doorbell"), ProtocolClient::memory(PAGE_BYTES));
     let (segment, (client, _server)) = (fixture.hostile().segment, connection());
     let (unsealed, large) = (tempfile::tempfile().expect("a file"), ProtocolClient::memory(2 * PAGE_BYTES));
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
     fixture.serve();
-    let [bell, page, segment, client] = [bell.as_fd(), page.as_fd(), segment.as_fd(), client.as_fd()];
+    let [doorbell, page, segment, client] = [doorbell.as_fd(), page.as_fd(), segment.as_fd(), client.as_fd()];
     let hello = [
         [pipe.as_fd(), page],
         [watch.as_fd(), page],
         [set.as_fd(), page],
         [page, page],
-        [bell, unsealed.as_fd()],
-        [bell, large.as_fd()],
-        [bell, segment],
-        [bell, bell],
+        [doorbell, unsealed.as_fd()],
+        [doorbell, large.as_fd()],
+        [doorbell, segment],
+        [doorbell, doorbell],
     ];
-    let offers = [[client, unsealed.as_fd()], [client, page], [client, bell]];
+    let offers = [[client, unsealed.as_fd()], [client, page], [client, doorbell]];
     let is_dismissed = |fixture: &Fixture, kind: Kind, brought: &[BorrowedFd<'_>]| {
         let program = match kind {
             Kind::Hello => fixture.hostile(),
@@ -193,7 +193,7 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
     for (place, brought) in offers.iter().enumerate() {
         assert!(is_dismissed(&fixture, Kind::Offer, brought), "offer {place}");
     }
-    assert!(is_dismissed(&fixture, Kind::Hello, &[bell]), "one alone");
+    assert!(is_dismissed(&fixture, Kind::Hello, &[doorbell]), "one alone");
     assert!(is_dismissed(&fixture, Kind::Offer, &[client]), "one alone");
     assert!(is_dismissed(&fixture, Kind::Ask, &[client]), "one too many");
     fixture.is_undisturbed("the wrong kinds");

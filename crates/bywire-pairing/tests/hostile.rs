@@ -24,7 +24,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet as PortPacket;
 use bywire::{Address, Admit, Event, Peer, Port, PortOptions, Priority};
 use bywire_pairing::protocol::{Kind, PAGE_BYTES, Packet, VERSION, Verdict};
@@ -33,7 +33,7 @@ use bywire_pairing::user::Scope;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 use protocol_client::ProtocolClient;
 use rogue::Rogue;
 use rustix::process::Uid;
@@ -55,7 +55,7 @@ const BEHIND: &[&str] = &["chrt", "--idle", "0"];
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("target", target), ("honest", honest), ("hostile", hostile)]);
+    run_role(&[("target", target), ("honest", honest), ("hostile", hostile)]);
 }
 
 fn become_user(user: u32) {
@@ -65,13 +65,13 @@ fn become_user(user: u32) {
 
 /// A machine's service, and a port that admits everyone and answers. It counts the peers that the port
 /// has met, admitted or refused.
-fn target(stage: &mut Stage) {
-    let mut service = Service::start(&stage.directory.join("pairing"), Scope::Machine).expect("a service");
+fn target(context: &mut Context) {
+    let mut service = Service::start(&context.directory.join("pairing"), Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(3600)));
     let options = PortOptions {
         name: Some("victim".parse().expect("a name")),
         admit: Admit::Everyone,
-        runtime_directory: Some(stage.directory.clone()),
+        runtime_directory: Some(context.directory.clone()),
         spin: Duration::ZERO,
         ..PortOptions::default()
     };
@@ -94,23 +94,23 @@ fn target(stage: &mut Stage) {
             }
         }
     });
-    stage.tell("ready");
-    while stage.hear().is_some() {
+    context.tell("ready");
+    while context.hear().is_some() {
         say.send(()).expect("the port lives");
-        stage.tell(format!("met {}", counted.recv().expect("the port lives")));
+        context.tell(format!("met {}", counted.recv().expect("the port lives")));
     }
 }
 
 /// Attacks the place that it is told, in every way.
-fn hostile(stage: &mut Stage) {
+fn hostile(context: &mut Context) {
     become_user(HOSTILE);
     let (say, told) = channel();
-    let seed: usize = stage.argument(0);
-    let directory = stage.directory.clone();
-    stage.tell("ready");
+    let seed: usize = context.argument(0);
+    let directory = context.directory.clone();
+    context.tell("ready");
     std::thread::scope(|scope| {
         scope.spawn(move || harass(&directory, seed, &told));
-        while let Some(word) = stage.hear() {
+        while let Some(word) = context.hear() {
             say.send(STATES.iter().position(|state| *state == word).expect("a state")).expect("it listens");
         }
         std::process::exit(0);
@@ -146,8 +146,8 @@ fn harass(directory: &Path, seed: usize, told: &Receiver<usize>) {
 /// One attack: with too many descriptors, wrong ones, a connection that lingers, or endless questions.
 fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &OwnedFd) {
     let Ok(socket) = Socket::connect(service) else { return };
-    let (bell, (_, page)) =
-        (Alarm::new().expect("a bell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
+    let (doorbell, (_, page)) =
+        (Eventfd::new().expect("a doorbell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
     let encoded = |kind| Packet { first: VERSION, ..Packet::new(kind, 1) }.encode();
     // Perhaps no service listens: that is what the attack is about.
     let send = |packet: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
@@ -155,9 +155,9 @@ fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &Owne
     };
     match round / 6 % 5 {
         0 => send(&encoded(Kind::Ask), &vec![sender.as_fd(); linger::PACKET_DESCRIPTORS_MAX]),
-        1 => send(&encoded(Kind::Hello), &[bell.as_fd(), sender.as_fd()]),
+        1 => send(&encoded(Kind::Hello), &[doorbell.as_fd(), sender.as_fd()]),
         2 => {
-            send(&encoded(Kind::Hello), &[bell.as_fd(), page.as_fd()]);
+            send(&encoded(Kind::Hello), &[doorbell.as_fd(), page.as_fd()]);
             send(&encoded(Kind::Offer), &[sender.as_fd(), segment.as_fd()]);
         }
         3 => (0..50).for_each(|_| send(&encoded(Kind::Status), &[])),
@@ -200,12 +200,12 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
     let (server, _) = listener.accept().expect("accept");
     // Thousands of addresses in time-wait would slow every program down.
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a reset");
-    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
+    let (doorbell, page) = (Eventfd::new().expect("a doorbell"), ProtocolClient::memory(PAGE_BYTES));
     let began = Instant::now();
     let ends = segments.each_ref().map(|segment| {
         let socket = Socket::connect(service).expect("there is room for one more");
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
+        socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         ProtocolClient { socket, segment: segment.try_clone().expect("a copy") }
     });
     ends[0].offer(1, client.as_fd());
@@ -231,16 +231,16 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
 
 /// Pairs and asks for a while whenever it is told to. Reports the median and the longest time of both, in
 /// nanoseconds.
-fn honest(stage: &mut Stage) {
+fn honest(context: &mut Context) {
     become_user(HONEST);
-    let service = stage.directory.join("pairing");
+    let service = context.directory.join("pairing");
     let segments = [(); 2].map(|()| ProtocolClient::memory(bywire_ring::stream::SEGMENT_BYTES));
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..stage.options() }).expect("open");
+    let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..context.options() }).expect("open");
     let address = Address::local("victim".parse::<bywire::PortName>().expect("a name"));
     let peer = port.connect(&address, protocol_client::TIMEOUT).expect("admitted");
-    stage.tell("ready");
-    while stage.hear().is_some() {
+    context.tell("ready");
+    while context.hear().is_some() {
         let began = Instant::now();
         let mut times = [vec![], vec![]];
         // At least five samples, however slow it is.
@@ -256,7 +256,7 @@ fn honest(stage: &mut Stage) {
             times.sort_unstable();
             format!("{} {}", times[times.len() / 2].as_nanos(), times[times.len() - 1].as_nanos())
         });
-        stage.tell(format!("took {}", said.join(" ")));
+        context.tell(format!("took {}", said.join(" ")));
     }
 }
 

@@ -295,7 +295,7 @@ fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
 }
 
 #[test]
-fn a_program_meets_any_number_of_other_users_one_after_the_other() {
+fn a_program_connects_to_any_number_of_other_users_in_sequence() {
     let Some((_directory, path)) = machine() else { return };
     let server = of_user(&path, 54_400);
     // The server has a doorbell for each other user, at most `OTHER_USERS_MAX` of them.
@@ -339,7 +339,8 @@ const LIMITS: [u64; 9] =
 #[test]
 fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program() {
     let (_directory, path) = service();
-    let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), ProtocolClient::memory(4096));
+    let doorbell = bywire_sys::wake::Eventfd::new().expect("a doorbell");
+    let page = ProtocolClient::memory(4096);
     let (client, _server) = connection();
     let mut program = ProtocolClient::new(&path);
     for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
@@ -353,10 +354,10 @@ fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program(
                     program = ProtocolClient::silent(&path);
                 }
                 let segment = ProtocolClient::memory(bywire_ring::stream::SEGMENT_BYTES);
-                let [bell, page, client, segment] =
-                    [bell.as_fd(), page.as_fd(), client.as_fd(), segment.as_fd()];
+                let [doorbell, page, client, segment] =
+                    [doorbell.as_fd(), page.as_fd(), client.as_fd(), segment.as_fd()];
                 let brought: &[_] = match kind {
-                    1 => &[bell, page],
+                    1 => &[doorbell, page],
                     4 => &[client, segment],
                     _ => &[],
                 };
@@ -389,11 +390,11 @@ fn programs_that_stop_or_exit_at_any_step_delay_nobody_and_leave_nothing() {
     for step in 0..5 {
         // A stopped program receives nothing.
         let stopped = ProtocolClient::silent(&path);
-        let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+        let doorbell = bywire_sys::wake::Eventfd::new().expect("a doorbell");
         let ((client, server), page) = (connection(), ProtocolClient::memory(4096));
         if step > 0 {
             let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-            stopped.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("said");
+            stopped.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("said");
         }
         if step > 1 {
             stopped.say(&Packet::new(Kind::Ask, 1));

@@ -97,7 +97,7 @@ fn cells_without_a_netperf_form_are_refused() {
     assert!(text.contains("-1.00    -1.00    -1.000  -1.000"), "{text}");
 }
 
-/// A cell made up for this test; nothing in it was measured.
+/// A generated cell. Nothing in it was measured.
 fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
     let end = |share: f64| CpuEnd { machine_busy: Some(share), ..CpuEnd::default() };
     let details = [
@@ -137,7 +137,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
     }
 }
 
-/// A data row is all figures.
+/// A data row consists of numbers alone.
 fn is_data(line: &str) -> bool {
     !line.is_empty() && line.chars().all(|c| c.is_ascii_digit() || c == '.' || c == ' ')
 }

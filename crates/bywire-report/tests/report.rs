@@ -1,4 +1,4 @@
-//! The report of a session, and the session's way through the store.
+//! The report of a session, and how a session is stored and read.
 
 mod generated;
 
@@ -20,12 +20,12 @@ use sha2::{Digest, Sha256};
 #[test]
 fn the_page_is_complete_in_itself() {
     let page = report::render(&generated_session());
-    // Written where a person can open it.
+    // For a person to open.
     fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/report.html"), &page).unwrap();
     for outside in ["src=\"", "href=\"http", "@import", "url(", "<link", "<iframe"] {
-        // A pattern of the plot itself may fill a bar.
+        // A bar may refer to a pattern of its own plot.
         let markup = without_scripts(&page).replace("url(#hatch-", "");
-        assert!(!markup.contains(outside), "the page loads something: {outside}");
+        assert!(!markup.contains(outside), "the page loads a resource: {outside}");
     }
 }
 
@@ -49,14 +49,14 @@ fn each_preset_has_its_own_page_in_the_file() {
     let count = names.len();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), count, "a name stands twice");
+    assert_eq!(names.len(), count, "an id is used twice");
     assert!(page.len() < PAGE_BYTES_MAX);
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
 }
 
-/// The rows of a comparison in plain text: the way, how it waits, and its figures. A way that waits in several ways is
-/// named once.
-fn compared(text: &str, title: &str) -> Vec<Vec<String>> {
+/// The rows of a comparison in plain text: the way of sending, how it waits, and its figures. The text names a way once,
+/// above all its rows.
+fn comparison_rows(text: &str, title: &str) -> Vec<Vec<String>> {
     let lines = text.lines().skip_while(|line| !line.starts_with(title)).skip(1);
     let mut rows: Vec<Vec<String>> = Vec::new();
     for line in lines.take_while(|line| !line.is_empty()) {
@@ -71,14 +71,14 @@ fn compared(text: &str, title: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The row of a way that waits so, as one line.
+/// The row of a way with this kind of waiting, as one line.
 fn row(text: &str, title: &str, way: &str, waits: &str) -> String {
-    let rows = compared(text, title);
+    let rows = comparison_rows(text, title);
     let found = rows.iter().find(|row| row[0] == way && row[1] == waits);
     found.unwrap_or_else(|| panic!("no {way}, {waits}: {rows:#?}")).join("  ")
 }
 
-/// A session of one machine, whose half-RTTs take so many ns, as does the kernel's hand-off.
+/// A session of one machine with the given half-RTTs and time of the kernel's hand-off, in ns.
 fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns: f64) -> Session {
     let mut session = Session { preset: preset.into(), cells: Vec::new(), ..generated_session() };
     session.environment["boot"] = boot.into();
@@ -100,7 +100,7 @@ fn several_machines_are_never_merged() {
     let half_rtt = |way: &str| row(&text, "Half-RTT", way, "sleeping");
     assert!(
         half_rtt("unix · link · slow").contains("15.0 µs  4.00×"),
-        "against TCP of its own machine: {text}"
+        "compared with TCP of the same machine: {text}"
     );
     assert!(half_rtt("tcp · link · fast").contains("20.0 µs  1×"), "{text}");
     assert!(half_rtt("tcp · link · slow").contains("60.0 µs  1×"), "{text}");
@@ -114,7 +114,7 @@ fn several_machines_are_never_merged() {
             from.split("<div class=\"page\"").next().unwrap()
         })
         .into();
-    assert!(!parts[0].contains("× hand-off"), "whose would it be?");
+    assert!(!parts[0].contains("× hand-off"), "a hand-off of one machine is no base for several");
     assert!(parts[1].contains("333× hand-off") && parts[2].contains("50.0× hand-off"));
 
     let same = machine("one", "gm", &[("unix", 15_000.0)], 60.0);
@@ -147,12 +147,15 @@ fn gains_of_unmodified_programs_compare_the_same_test() {
     ];
     let session = Session { cells, ..generated_session() };
     let page = report::render(&session);
-    assert!(page.contains("What an unmodified program gains") && page.contains("9.00×"), "by spinning ends");
-    assert!(page.contains("1.50×") && page.contains("spinning forbidden"), "without");
-    assert!(!page.contains("7.00×"), "epoll is compared with epoll, which is not there");
+    assert!(
+        page.contains("What an unmodified program gains") && page.contains("9.00×"),
+        "for ends that spin"
+    );
+    assert!(page.contains("1.50×") && page.contains("spinning forbidden"), "for ends that do not");
+    assert!(!page.contains("7.00×"), "a cell with epoll has no rival with epoll");
 }
 
-/// What the file may come to with every cell of the longest preset many times over.
+/// The limit of the file's size, with every cell of the longest preset several times.
 const PAGE_BYTES_MAX: usize = 3_000_000;
 
 #[test]
@@ -232,7 +235,7 @@ fn hostile_text_in_a_cell_is_escaped() {
     assert_eq!(page.matches("<script").count(), 2);
     assert_eq!(page.matches("</script").count(), 2);
     assert!(!without_scripts(&page).contains("<img"));
-    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;"), "the words are shown");
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;"), "the text is shown");
 }
 
 #[test]
@@ -261,8 +264,8 @@ fn the_summary_comes_first_and_compares_equal_parameters() {
     assert!(page.contains(DISTURBED));
 }
 
-/// The comparisons of a session in which each level was measured in the ways of waiting that are given.
-fn compared_of(measured: &[(&'static str, &[&str])]) -> String {
+/// The comparisons of a session in which each level was measured with the given kinds of waiting.
+fn summary_of(measured: &[(&'static str, &[&str])]) -> String {
     let mut session = generated_session();
     session.cells.clear();
     for (level, waits) in measured {
@@ -281,7 +284,7 @@ fn compared_of(measured: &[(&'static str, &[&str])]) -> String {
     report::summary_text(&session)
 }
 
-/// What is compared, as the tables begin.
+/// The first words of the titles of all comparisons.
 const QUESTIONS: [&str; 5] =
     ["Half-RTT", "One-way rate", "Two-way rate", "Transactions per second", "CPU of a message"];
 
@@ -300,15 +303,15 @@ fn each_mpi_is_named_and_has_its_own_row() {
     let text = report::summary_text(&session);
     for (mpi, value) in [("open-mpi", "1.00 µs"), ("mpich", "3.00 µs")] {
         let row = row(&text, "Half-RTT", &format!("mpi · shm · {mpi}"), "polling");
-        assert!(row.contains(value) && row.contains("–"), "nobody else polls: {row}");
+        assert!(row.contains(value) && row.contains("–"), "no rival polls: {row}");
     }
     assert!(
         row(&text, "Half-RTT", "unix", "sleeping").contains("1×"),
-        "without TCP the next of the kernel's: {text}"
+        "without TCP, Unix sockets are the base: {text}"
     );
 }
 
-/// A rate grows with the size of a message: ways are compared at one length, and whoever has none there says so.
+/// A rate depends on the length of messages. So ways are compared at one length, and a row of another length says so.
 #[test]
 fn rates_are_compared_at_one_message_length() {
     let mut session = generated_session();
@@ -322,9 +325,9 @@ fn rates_are_compared_at_one_message_length() {
     session.cells.extend([1024, 65_507].into_iter().flat_map(|size| cells_at(formula("udp"), size)));
     session.cells.extend(cells_at(formula("mpi"), 4096));
     let text = report::summary_text(&session);
-    // One formula for all, so that at one size nobody wins.
+    // All have the same formula, so all are equal at one length.
     assert!(row(&text, "One-way rate, 64 KiB", "unix · link", "sleeping").contains("1.00×"), "{text}");
-    // The longest datagram stands for 64 KiB.
+    // The longest datagram is compared with 64 KiB.
     let udp = row(&text, "One-way rate, 64 KiB", "udp · link", "sleeping");
     assert!(udp.contains("at 65507 B  1.00×"), "{udp}");
     let mpi = row(&text, "One-way rate, 64 KiB", "mpi · link", "sleeping");
@@ -346,12 +349,12 @@ fn every_measured_level_is_in_the_summary_of_each_test() {
     ];
     for msg in WAITS {
         for others in WAITS.iter().filter(|waits| !waits.contains(&"adaptive")) {
-            let text = compared_of(&[("msg", msg), ("unix", others), ("tcp", &["sleeping"])]);
+            let text = summary_of(&[("msg", msg), ("unix", others), ("tcp", &["sleeping"])]);
             for question in QUESTIONS {
                 for (level, waits) in [("msg", msg), ("unix", *others), ("tcp", &["sleeping"][..])] {
                     for wait in waits {
                         let row = row(&text, question, &format!("{level} · link"), wait);
-                        // Polling has nothing to be compared with here, but for other polling.
+                        // A polling row has a base only if TCP polls as well, which it does not here.
                         assert_eq!(row.contains('×'), *wait != "polling", "{row}");
                     }
                 }
@@ -362,17 +365,21 @@ fn every_measured_level_is_in_the_summary_of_each_test() {
 
 #[test]
 fn the_message_layers_default_is_compared_with_the_default_of_sockets() {
-    let text = compared_of(&[("msg", &["adaptive"]), ("unix", &["sleeping"]), ("tcp", &["sleeping"])]);
+    let text = summary_of(&[("msg", &["adaptive"]), ("unix", &["sleeping"]), ("tcp", &["sleeping"])]);
     for question in QUESTIONS {
         let told = row(&text, question, "msg · link", "adaptive");
         assert!(told.contains("1.00×"), "{told}");
         let has_cpu = told.split("  ").count() == 5;
-        assert_eq!(has_cpu, question != "CPU of a message", "all but the one about CPU itself: {told}");
+        assert_eq!(
+            has_cpu,
+            question != "CPU of a message",
+            "only the comparison of CPU has no column of CPU: {told}"
+        );
     }
-    let both = compared_of(&[("msg", &["adaptive", "sleeping"]), ("tcp", &["sleeping"])]);
+    let both = summary_of(&[("msg", &["adaptive", "sleeping"]), ("tcp", &["sleeping"])]);
     assert!(row(&both, "Half-RTT", "msg · link", "sleeping").contains("1.00×"), "{both}");
-    let rows = compared(&both, "Half-RTT");
-    assert_eq!(rows[0][1], "adaptive", "the default stands first: {rows:?}");
+    let rows = comparison_rows(&both, "Half-RTT");
+    assert_eq!(rows[0][1], "adaptive", "the default comes first: {rows:?}");
 }
 
 #[test]
@@ -422,7 +429,7 @@ fn ethernet_is_in_the_tables_of_the_documents() {
         "{ours}"
     );
     assert!(ours.contains("125 %"), "{ours}");
-    // The kernel's own cable stands last and has nobody between.
+    // veth, the kernel's own, comes last and has no carrier.
     let veth = line("veth, the kernel's own");
     assert!(
         !veth.contains("125 %") && text.find("veth, the kernel's own") > text.find("Ethernet, two processes"),
@@ -430,11 +437,11 @@ fn ethernet_is_in_the_tables_of_the_documents() {
     );
     for link in ["eth · veth", "eth · one-process", "eth · two-processes"] {
         let row = row(&text, "One-way rate", link, "sleeping");
-        assert!(row.contains('×'), "beside the kernel's own cable: {row}");
+        assert!(row.contains('×'), "compared with veth: {row}");
     }
     let page = report::render(&session);
     assert!(page.contains("id=\"ethernet\"") && page.contains("µs/KB carriers"));
-    assert!(page.contains("carriers between them"), "the plot of CPU per KB shows them too");
+    assert!(page.contains("carriers between them"), "the plot of CPU per KB has the carriers");
 }
 
 #[test]
@@ -457,7 +464,7 @@ fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     let directory = tempfile::tempdir().unwrap();
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level != "msg") {
-        // An older version gave an interval to two pairs as well.
+        // An older version computed an interval from two pairs as well.
         cell.blocks.retain(|block| block.pair < 2);
     }
     let store = stored(&session, directory.path());
@@ -469,10 +476,10 @@ fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     assert!(told.contains("6.00 µs  too few pairs"), "{told}");
     assert!(!text.contains("sooner"), "{text}");
     let told = row(&text, "Transactions", "unix", "sleeping");
-    assert!(told.contains("1.33×"), "other questions have their answers: {told}");
+    assert!(told.contains("1.33×"), "other comparisons are not affected: {told}");
     assert!(report::render(&session).contains("<td class=\"figure\">too few pairs</td>"));
     let line = csv::from_cells(std::slice::from_ref(unix));
-    assert!(line.contains(",ns,,,"), "no interval in its fields: {line}");
+    assert!(line.contains(",ns,,,"), "the fields of the interval are empty: {line}");
 }
 
 #[test]
@@ -501,12 +508,12 @@ fn every_plotted_point_is_in_a_table() {
         assert!(section.contains(&format!("data-download=\"{id}\"")), "{id}");
         let (drawn, table) = section.split_once("<details>").unwrap();
         let wide = drawn.split("<svg ").find(|svg| svg.contains("class=\"wide usual\"")).unwrap();
-        // What a pointer is told of each: the series, where it is, and how much.
+        // The tooltip of each point: the series, the position, and the value.
         let told = wide.split("<title>").skip(1).filter_map(|title| title.split("</title>").next());
         let told: Vec<Vec<&str>> = told.map(|told| told.lines().collect()).collect();
         let points: Vec<&Vec<&str>> = told.iter().filter(|told| told.len() > 1).collect();
         let has_lines = wide.contains("stroke-dasharray");
-        assert!(!points.is_empty() || has_lines, "{id}: nothing is told");
+        assert!(!points.is_empty() || has_lines, "{id}: no tooltip");
         assert!(table.matches("<tr>").count() > points.len(), "the table of {id}");
         for point in points {
             let (place, value) = point[1].rsplit_once(": ").unwrap();
@@ -571,14 +578,14 @@ fn every_cell_is_listed_with_its_command() {
 #[test]
 fn absent_unstable_and_outlying_results_are_reported() {
     let mut session = generated_session();
-    let hole = session
+    let outlier = session
         .cells
         .iter_mut()
         .find(|cell| cell.level == "tcp" && cell.test == "stream" && cell.size_bytes == Some(4096));
-    hole.unwrap().value /= 10.0;
+    outlier.unwrap().value /= 10.0;
     session.complete = false;
     let page = report::render(&session);
-    assert!(page.contains("tcp · loopback at 4 KiB"), "the hole is flagged");
+    assert!(page.contains("tcp · loopback at 4 KiB"), "the outlier is listed");
     assert!(page.contains("no TUN device: load the tun module"));
     assert!(page.contains("interrupted"));
     assert!(!page.contains("changed by more than 5 %"));
@@ -592,7 +599,7 @@ fn historic_figures_are_shown_beside_measured_ones() {
     let then = page.split("Then and now").nth(1).unwrap();
     assert!(then.contains("GM performance measurements"));
     // GM 2.1's 5.05 µs against the generated 200 ns.
-    assert!(then.contains("5.05 µs") && then.contains("25.2×"), "the factor is worked out");
+    assert!(then.contains("5.05 µs") && then.contains("25.2×"), "the factor is shown");
 }
 
 #[test]
@@ -602,7 +609,7 @@ fn an_empty_session_makes_a_page() {
     assert_eq!(report::summary_text(&session), "\n");
 }
 
-/// Every block of such cells disturbed.
+/// Marks every block of the matching cells as disturbed.
 fn disturbed(session: &mut Session, is: impl Fn(&Cell) -> bool) {
     for cell in session.cells.iter_mut().filter(|cell| is(cell)) {
         cell.blocks.iter_mut().for_each(|block| block.disturbed = vec!["waited-for-core".into()]);
@@ -617,7 +624,7 @@ fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
     let page = report::render(&session);
     let (alarm, ladder) =
         (page.find("class=\"alarm\"").expect("an alarm"), page.find("id=\"ladder\"").unwrap());
-    assert!(alarm < ladder, "before anything else");
+    assert!(alarm < ladder, "it comes first");
     assert!(
         page.contains("100 % of all blocks were disturbed") && page.contains("This session cannot be used")
     );
@@ -627,7 +634,7 @@ fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
     assert_eq!(
         rows.matches("<tr class=\"unusable\">").count(),
         rows.matches("scope=\"row\"").count(),
-        "all grey"
+        "all rows are grey"
     );
     for claim in ["sooner", "faster than", "×<", "× <"] {
         assert!(!rows.contains(claim), "a gain is claimed: {claim}");
@@ -646,14 +653,14 @@ fn disturbed_cells_are_grey_and_not_compared() {
     disturbed(&mut session, |cell| cell.level == "unix" && is_short(cell));
     let page = report::render(&session);
     assert!(!page.contains("class=\"alarm\"") && page.contains("cells cannot be used and are grey"));
-    assert!(page.contains("disturbed: do not use"), "its points say so");
+    assert!(page.contains("disturbed: do not use"), "the tooltips of its points say so");
     let text = report::summary_text(&session);
     assert!(row(&text, "Half-RTT", "unix", "sleeping").contains("6.00 µs  disturbed"), "{text}");
     assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("2.00×"), "{text}");
     disturbed(&mut session, |cell| cell.level == "tcp" && is_short(cell));
     let text = report::summary_text(&session);
     assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("rival disturbed"), "{text}");
-    // Two of five pairs leave the median among those that were quiet.
+    // With two of five pairs disturbed, the median is a quiet pair.
     let mut session = generated_session();
     for block in session.cells.iter_mut().flat_map(|cell| &mut cell.blocks) {
         block.disturbed = if block.pair < 2 { vec!["steal".into()] } else { Vec::new() };
@@ -692,9 +699,9 @@ fn processes_of_a_test_that_share_cores_do_not_count_as_a_disturbance() {
 fn figures_that_were_not_measured_are_kept_apart_from_measurements() {
     let page = report::render(&generated_session());
     let (measured, historic) =
-        page.split_once("<details class=\"history\" id=\"historic\">").expect("folded");
+        page.split_once("<details class=\"history\" id=\"historic\">").expect("a folded section");
     for name in ["Myrinet", "GM 2", "Trapeze", "as a model", "Then and now", "then and now"] {
-        assert!(!measured.contains(name), "{name} stands among what was measured");
+        assert!(!measured.contains(name), "{name} is among the measured figures");
     }
     assert!(historic.contains("Then and now") && historic.contains("as a model"));
     assert!(historic.contains("id=\"then-half-rtt\"") && historic.contains("GM 2.1"));
@@ -706,7 +713,7 @@ fn a_plot_of_one_length_has_labelled_bars() {
     session.cells.retain(|cell| cell.size_bytes == Some(8) || cell.level == "memory");
     let files = report::drawings(&session);
     let (_, drawing) = files.iter().find(|(name, _)| name == "half-rtt.svg").expect("a plot");
-    // A bar is a closed path as high as bars are.
+    // Each bar is a closed path of the height of bars.
     assert!(drawing.matches("v18h-").count() >= 6, "{drawing}");
     for value in ["200 ns", "4.00 µs", "8.00 µs"] {
         assert!(drawing.contains(&format!(">{value}</text>")), "{value}");
@@ -726,7 +733,7 @@ fn short_bars_are_visible_beside_a_very_long_one() {
         drawing.split("v18h-").skip(1).map(|bar| bar.split('z').next().unwrap().parse::<f64>().unwrap());
     let widths: Vec<f64> = bars.collect();
     assert_eq!(widths.len(), 6, "{widths:?}");
-    assert!(widths.iter().all(|width| *width >= 10.0), "a bar cannot be seen: {widths:?}");
+    assert!(widths.iter().all(|width| *width >= 10.0), "a bar is invisible: {widths:?}");
     assert!(report::render(&session).contains("the table lists the parts of each bar"));
 }
 
@@ -748,7 +755,7 @@ fn a_long_legend_initially_shows_five_entries() {
     for level in ["msg · ", "unix · ", "tcp · ", "udp · "] {
         let shown =
             legend.split("<button").any(|button| button.contains("\"true\"") && button.contains(level));
-        assert!(shown, "{level} is not among the first: {legend}");
+        assert!(shown, "{level} is not shown at first: {legend}");
     }
     assert!(legend.contains("Show all"));
 }
@@ -765,7 +772,7 @@ fn a_failed_breakdown_is_reported_and_not_drawn() {
     }
     let page = report::render(&session);
     assert!(page.contains("the breakdown failed") && page.contains("Where a half-RTT goes, by differences"));
-    assert!(!page.contains("90000 %") && !page.contains("-180 µs"), "its parts are no figures");
+    assert!(!page.contains("90000 %") && !page.contains("-180 µs"), "its parts are not shown");
     assert!(!report::drawings(&session).iter().any(|(name, _)| name == "breakdown.svg"));
 }
 
@@ -817,7 +824,7 @@ fn a_truncated_last_line_loses_only_that_cell() {
     let path = store.directory().join("cells.jsonl");
     let whole = fs::read(&path).unwrap();
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-    // Torn off within the two bytes of a µ.
+    // Cut off within the two bytes of a µ.
     file.write_all(b"{\"schema\":\"bywire-cell/1\",\"level\":\"\xc2").unwrap();
     assert!(store::read(store.directory()).unwrap().cells == session.cells);
     fs::write(&path, [b"{\"torn\n".as_slice(), &whole].concat()).unwrap();
@@ -843,15 +850,15 @@ fn cells_of_a_running_session_are_read_once() {
     }
     store.keep_running(2, &Cell { value: f64::NAN, ..session.cells[0].clone() }).unwrap();
     assert!(read() == session.cells);
-    // So the machine may leave a file that it was to write when it stopped.
+    // A machine that stops while it writes may leave an empty file.
     let torn = store.directory().join("running/0003.json");
     std::fs::write(&torn, "").unwrap();
     assert!(read() == session.cells);
-    let said = store::cut_off(store.directory(), 2).unwrap().expect("something is torn");
+    let said = store::cut_off(store.directory(), 2).unwrap().expect("a file was cut off");
     assert!(said.ends_with("running/0003.json: cut off; 2 cells read"), "{said}");
     for cell in &session.cells {
         store.append(cell).unwrap();
-        assert!(read() == session.cells, "one of them stands in both places");
+        assert!(read() == session.cells, "a cell that is in both places is read once");
     }
     store.forget_running().unwrap();
     store.forget_running().unwrap();

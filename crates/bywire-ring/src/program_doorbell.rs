@@ -1,6 +1,6 @@
-//! Waking threads that sleep in the kernel on many descriptors at once, with one bell for a whole program.
+//! Waking threads that sleep in the kernel on many descriptors at once, with one doorbell for a whole program.
 //!
-//! The bell is a descriptor that every epoll set of the program watches edge-triggered. One ring wakes one sleeper of
+//! The doorbell is a descriptor that every epoll set of the program watches edge-triggered. One ring wakes one sleeper of
 //! each set. A word in a page of the program says whether any thread sleeps, and counts changes. A peer rings once
 //! for each value of the word, however much it publishes meanwhile.
 //!
@@ -43,7 +43,7 @@ pub(crate) fn announce_others<S: Segment>(page: &S, count: u32) {
     page.fence();
 }
 
-/// Counts out a sleeper that is awake. A thread that was woken by the bell has called [`take`] before.
+/// Counts out a sleeper that is awake. A thread that was woken by the doorbell has called [`take`] before.
 pub fn rise<S: Segment>(page: &S) {
     // Relaxed: a peer that still sees the sleeper rings once for nothing.
     page.add(WORD_OFFSET, 1u64.wrapping_neg(), Ordering::Relaxed);
@@ -66,7 +66,7 @@ pub fn take<S: Segment>(page: &S) {
     page.fence();
 }
 
-/// After a publication and a fence: does the bell have to be rung? `rung` is the value for which it was rung last.
+/// After a publication and a fence: does the doorbell have to be rung? `rung` is the value for which it was rung last.
 /// Returns the new value, which the caller keeps once it has rung.
 #[inline]
 pub fn must_ring<S: Segment>(page: &S, rung: u64) -> Option<u64> {

@@ -51,7 +51,7 @@ const PREPARED: u64 = 1 << 63;
 /// In [`ASLEEP`]: one more sleeper for bytes, and one more for room.
 const FOR_BYTES: u64 = 1;
 const FOR_ROOM: u64 = 1 << 16;
-/// In [`ASLEEP`]: room is wanted by a thread that does not sleep on the event word, but may sleep by the bell.
+/// In [`ASLEEP`]: room is wanted by a thread that does not sleep on the event word, but may sleep by the doorbell.
 const WANTS_ROOM: u64 = 1 << 32;
 /// In [`ASLEEP`]: counts every sleep that ever began, so that no thread is woken twice for one sleep.
 const ROUND: u64 = 1 << 33;
@@ -218,8 +218,8 @@ const ENDING: u64 = 4;
 pub struct Wake {
     /// Sleepers on the event word.
     pub futex: bool,
-    /// Sleepers on the bell of their process, if there are any: a page of the process says so.
-    pub bell: bool,
+    /// Sleepers on the doorbell of their process, if there are any: a page of the process says so.
+    pub doorbell: bool,
     /// The round to pass to the next wake once this one has been carried out.
     pub round: u32,
 }
@@ -596,7 +596,7 @@ impl Stream {
         own.fence();
         let asleep = remote.load(ASLEEP, Ordering::Relaxed);
         let round = (asleep / ROUND) as u32;
-        let (futex, bell) = match news {
+        let (futex, doorbell) = match news {
             News::Bytes => (asleep & (FOR_ROOM - 1) != 0, true),
             News::Room => (asleep & (WANTS_ROOM - 1) >= FOR_ROOM, asleep & WANTS_ROOM != 0),
             News::Route => (asleep & (WANTS_ROOM - 1) != 0, true),
@@ -605,10 +605,10 @@ impl Stream {
         if futex {
             own.add(EVENT, 1, Ordering::Release);
         }
-        Wake { futex, bell, round }
+        Wake { futex, doorbell, round }
     }
 
-    /// Asks for a ring of the bell when there is room, until [`Self::has_room`]. The caller looks for room once more.
+    /// Asks for a ring of the doorbell when there is room, until [`Self::has_room`]. The caller looks for room once more.
     pub fn want_room<S: Segment>(&self, own: &S) {
         if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM == 0 {
             // One thread at a time changes this bit, so it is added once.

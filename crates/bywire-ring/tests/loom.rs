@@ -145,17 +145,17 @@ fn no_wake_up_is_lost_between_a_record_and_credit() {
         let ours_credit = Modelled::new([64]);
         let page = Modelled::new([0]);
         // A lock, for the kernel's pipe: what was silenced before arming was rung before it.
-        let bell = loom::sync::Arc::new(loom::sync::Mutex::new(false));
+        let doorbell = loom::sync::Arc::new(loom::sync::Mutex::new(false));
         let mut producer = Producer::new(LAYOUT);
         producer.push_inline(&ours, &theirs, header(8), &[1]).expect("room");
         producer.push_inline(&ours, &theirs, header(8), &[2]).expect("room");
         let (peer_ours, peer_theirs, peer_page) = (ours.clone(), theirs.clone(), page.clone());
-        let (peer_credit, peer_bell) = (ours_credit.clone(), bell.clone());
+        let (peer_credit, peer_doorbell) = (ours_credit.clone(), doorbell.clone());
         let thread = loom::thread::spawn(move || {
             let mut ringer = Ringer::default();
             let ring = |is_due: bool| {
                 if is_due {
-                    *peer_bell.lock().expect("no panic") = true;
+                    *peer_doorbell.lock().expect("no panic") = true;
                 }
             };
             let mut consumer = Consumer::new(LAYOUT);
@@ -168,7 +168,7 @@ fn no_wake_up_is_lost_between_a_record_and_credit() {
         let (mut sleeper, mut has_room, mut has_record) = (Sleeper::default(), false, false);
         let sleeps = loop {
             // What rang before is silenced, then armed anew.
-            *bell.lock().expect("no panic") = false;
+            *doorbell.lock().expect("no panic") = false;
             sleeper.arm(&page, Wants { records: true, credit: true });
             let room = !has_room && producer.push_inline(&ours, &theirs, header(8), &[4]).is_ok();
             let record = !has_record && Consumer::new(LAYOUT).peek(&theirs).expect("no corruption").is_some();
@@ -182,7 +182,7 @@ fn no_wake_up_is_lost_between_a_record_and_credit() {
             sleeper.disarm(&page);
         };
         thread.join().expect("peer");
-        let is_rung = *bell.lock().expect("no panic");
+        let is_rung = *doorbell.lock().expect("no panic");
         assert!(
             !sleeps || is_rung,
             "asleep, with room {has_room} and a record {has_record}, and nobody rang"

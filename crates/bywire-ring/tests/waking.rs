@@ -26,7 +26,7 @@ struct Program {
 
 #[derive(Default)]
 struct Set {
-    /// The bell has rung since somebody last took it from the set.
+    /// The doorbell has rung since somebody last took it from the set.
     has_rung: bool,
     /// Threads that sleep in it, and how many of them are woken by now.
     asleep: u32,

@@ -229,7 +229,7 @@ impl End {
         self.consumed[lane as usize] += length as u64;
         self.connection.take(lane, length as u64);
         if random.random_bool(0.1) {
-            self.connection.urge_credit(lane);
+            self.connection.request_credit_report(lane);
         }
         Ok(())
     }

@@ -164,7 +164,7 @@ impl Simulation {
         self.bound_ns = self.now_ns + SEARCH_NS;
         // Programs consume everything. Then only acknowledgements are left, and finally nothing.
         for end in [0, 1] {
-            LANES.iter().for_each(|lane| self.ends[end].connection.urge_credit(*lane));
+            LANES.iter().for_each(|lane| self.ends[end].connection.request_credit_report(*lane));
             self.wake(end, self.now_ns);
         }
         self.until("nothing is to be done", |simulation| {

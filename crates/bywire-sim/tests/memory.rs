@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use bywire::harness::{CONNECTION_BYTES, End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
-use bywire_node::broker::{Broker, CONNECTIONS, Own, Port};
+use bywire_node::broker::{Broker, CONNECTIONS, Port, ThisNode};
 use bywire_node::fabric::NODES_MAX;
 use bywire_wire::batch::Batch;
 use bywire_wire::channel::{self, Channels, KEEP_ALIVE_NS};
@@ -110,10 +110,10 @@ fn exchange(nodes: &mut [Channels; 2]) {
     }
 }
 
-/// What the service of a machine holds.
+/// The memory of the service of a machine.
 fn service_rows() -> Vec<String> {
     let keys: Vec<_> = (0..MANY).map(|node| key(node).public()).collect();
-    let own = || Own { name: "own".to_owned(), key: PublicKey([9; 32]), security: Security::Aes256Gcm };
+    let own = || ThisNode { name: "own".to_owned(), key: PublicKey([9; 32]), security: Security::Aes256Gcm };
     let others: Vec<_> = keys.iter().enumerate().map(|(node, key)| (*key, format!("node{node}"))).collect();
     let mut broker = Broker::new(0, own());
     let mut one = channels(MANY);
@@ -169,7 +169,7 @@ fn service_rows() -> Vec<String> {
     ]
 }
 
-/// Two ends that know each other, and what they exchange.
+/// Two connected ends and their traffic.
 struct Pair {
     ends: [End; 2],
     now_ns: u64,
@@ -189,7 +189,7 @@ impl Pair {
         pair
     }
 
-    /// Each end sends what it has, and receives what the other one has sent. Programs drop what they get.
+    /// Each end sends its packets and receives those of the other one. Programs drop their messages.
     fn turn(&mut self) {
         for from in 0..2 {
             self.now_ns += 20_000;
@@ -217,7 +217,7 @@ impl Pair {
     }
 }
 
-/// What a port holds.
+/// The memory of a port.
 fn port_rows() -> Vec<String> {
     let mut connection = None;
     let fresh_bytes = held(|| {
@@ -290,7 +290,7 @@ fn work_rows() -> Vec<String> {
 }
 
 #[test]
-fn memory_and_work_are_what_the_page_says() {
+fn memory_and_work_match_the_page() {
     let seconds = KEEP_ALIVE_NS / 1_000_000_000;
     let limits = [
         format!("| nodes of a fabric file | {NODES_MAX} |"),

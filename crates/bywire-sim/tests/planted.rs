@@ -10,7 +10,7 @@ use bywire_wire::planted::{BUGS, Bug, TRANSFER_BUGS, plant};
 /// Seeds within which each is found.
 const SEEDS: u64 = 1000;
 
-/// The first seed that finds a fault, and what it says.
+/// The first seed that finds a fault, and its message.
 fn find(bug: Bug, run: impl Fn(u64) -> Option<String>) -> Option<(u64, String)> {
     plant(Some(bug));
     let found = (1..=SEEDS).find_map(|seed| {

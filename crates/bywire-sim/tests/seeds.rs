@@ -1,4 +1,4 @@
-//! Connections keep their promises in every world that a seed makes, and every fault and transition has happened.
+//! Connections keep their promises in the scenario of every seed, and every fault and transition has happened.
 
 mod seed_range;
 
@@ -10,7 +10,7 @@ use seed_range::{number, run_all};
 fn every_seed_keeps_what_connections_promise() {
     let (first, seeds) = (number("BYWIRE_SEED", 1), number("BYWIRE_SEEDS", 10_000));
     if seeds == 1 {
-        // One that somebody wants to look at.
+        // A single seed for inspection.
         let (history, end) = run_traced(first, 10_000);
         println!("{history}");
         assert!(end.is_ok(), "it stands above");

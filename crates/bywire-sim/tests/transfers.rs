@@ -1,4 +1,4 @@
-//! Peers over packets keep what ports promise, in every world that a seed makes; and everything that has a name has happened.
+//! Peers over packets keep what ports promise, in the scenario of every seed. Every named event has happened.
 
 mod seed_range;
 

@@ -23,7 +23,7 @@ const BATCH: u64 = 10;
 const REACHED_MIN: Reached = Reached { full: 40, owed: 15, edge: 60, exec: 20, spawn: 20 };
 
 #[test]
-fn carried_sockets_do_what_the_kernels_do() {
+fn carried_sockets_behave_like_kernel_sockets() {
     if let Ok(seeds) = std::env::var("BYWIRE_TEST_SEED") {
         let (first, end) = seeds.split_once(':').expect("a range");
         let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -55,7 +55,7 @@ fn carried_sockets_do_what_the_kernels_do() {
         }
         let end = if batch < first + count { first + count } else { first + 4 * count };
         let seeds = batch..(batch + BATCH).min(end);
-        let test = "carried_sockets_do_what_the_kernels_do";
+        let test = "carried_sockets_behave_like_kernel_sockets";
         let mut run = || {
             let plain = over_tcp.take_out_of(&pairing.transcript(test, seeds.clone(), None));
             let carried = pairing.transcript(test, seeds.clone(), Some(batch / BATCH % 7));

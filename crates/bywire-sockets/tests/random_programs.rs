@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use random::channel::Stage;
+use random::channel::Programs;
 use random::play::{Counts, Mismatch, Play};
 use random::step::{Draw, Kind, Step};
 use test_service::TestService;
@@ -39,8 +39,8 @@ const SHORTENING: Duration = Duration::from_secs(40);
 
 #[test]
 fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
-    let world = TestService::new();
-    let Some(program) = world.compiled("random/actor.c", "actor", &["-pthread"]) else { return };
+    let service = TestService::new();
+    let Some(program) = service.compiled("random/actor.c", "actor", &["-pthread"]) else { return };
     let number = |name: &str, otherwise| {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
     };
@@ -54,7 +54,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     // With it all seeds are run, and failing scripts are not shortened.
     let goes_on = std::env::var_os("BYWIRE_GOES_ON").is_some();
     let (shortage, is_over) = (Shortage(Mutex::new(None)), AtomicBool::new(false));
-    let trial = Trial { world: &world, program: &program, counts: &counts, shortage: &shortage };
+    let trial = Trial { service: &service, program: &program, counts: &counts, shortage: &shortage };
     std::thread::scope(|scope| {
         scope.spawn(|| shortage.watch(&is_over));
         let workers: Vec<_> = (0..WORKERS)
@@ -83,13 +83,13 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     assert!(count < 500 || missing.is_empty(), "nothing carried was there for {missing:?}");
 }
 
-fn stages(world: &TestService, program: &Path, seed: u64) -> [Stage; 2] {
-    [Stage::new(world, program, None), Stage::new(world, program, Some(seed / BATCH % 5))]
+fn programs(service: &TestService, program: &Path, seed: u64) -> [Programs; 2] {
+    [Programs::new(service, program, None), Programs::new(service, program, Some(seed / BATCH % 5))]
 }
 
 /// What every batch needs.
 struct Trial<'a> {
-    world: &'a TestService,
+    service: &'a TestService,
     program: &'a Path,
     counts: &'a Mutex<Counts>,
     shortage: &'a Shortage,
@@ -116,11 +116,11 @@ fn go_through(trial: &Trial, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<
 }
 
 fn batch(trial: &Trial, seeds: std::ops::Range<u64>, is_shortened: bool) -> Result<(), (u64, String)> {
-    let Trial { world, program, counts, .. } = *trial;
+    let Trial { service, program, counts, .. } = *trial;
     if seeds.is_empty() {
         return Ok(());
     }
-    let mut both = stages(world, program, seeds.start);
+    let mut both = programs(service, program, seeds.start);
     for seed in seeds {
         let started = Instant::now();
         let (outcome, steps, text, done) = generate(&mut both, seed);
@@ -131,10 +131,10 @@ fn batch(trial: &Trial, seeds: std::ops::Range<u64>, is_shortened: bool) -> Resu
         if let Err(Mismatch(reason)) = outcome {
             eprintln!("seed {seed}: {reason}\n{text}");
             let short =
-                if is_shortened { shorten(world, program, seed, steps, &reason) } else { String::new() };
+                if is_shortened { shorten(service, program, seed, steps, &reason) } else { String::new() };
             return Err((seed, format!("seed {seed}: {reason}\n{text}\n{short}")));
         }
-        if !both.iter_mut().all(Stage::clear) {
+        if !both.iter_mut().all(Programs::clear) {
             return Err((seed, format!("seed {seed}: a program cannot be ended\n{text}")));
         }
     }
@@ -185,7 +185,7 @@ impl Shortage {
 type Generated = (Result<(), Mismatch>, Vec<Step>, String, Counts);
 
 /// Draws a script and runs it.
-fn generate(both: &mut [Stage; 2], seed: u64) -> Generated {
+fn generate(both: &mut [Programs; 2], seed: u64) -> Generated {
     let (mut draw, mut steps) = (Draw::new(seed), Vec::new());
     let mut play = Play::new(both, None);
     let mut outcome = play.begin(&mut draw);
@@ -210,7 +210,7 @@ fn generate(both: &mut [Stage; 2], seed: u64) -> Generated {
 }
 
 /// The shortest script that still fails, found by leaving out steps.
-fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
+fn shorten(service: &TestService, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
     let (mut best, mut found) = (steps, None);
     let (mut tries, started) = (0, Instant::now());
     let mut size = best.len().div_ceil(2).max(1);
@@ -221,7 +221,7 @@ fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, rea
             let mut fewer = best.clone();
             fewer.drain(at..(at + size).min(best.len()));
             tries += 1;
-            match replay(world, program, seed, &fewer, reason) {
+            match replay(service, program, seed, &fewer, reason) {
                 Some(text) => (best, found, is_shorter) = (fewer, Some(text), true),
                 None => at += size,
             }
@@ -238,8 +238,8 @@ fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, rea
 }
 
 /// The difference, if there still is one.
-fn replay(world: &TestService, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
-    let mut both = stages(world, program, seed);
+fn replay(service: &TestService, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
+    let mut both = programs(service, program, seed);
     let mut play = Play::new(&mut both, Some(Duration::from_secs(2)));
     let mut outcome = play.begin(&mut Draw::new(seed));
     for step in steps {

@@ -264,7 +264,7 @@ fn kind_of(fd: &str) -> String {
 
 /// The doorbells in this program's sets in which `poll` sleeps: its own ones for other users, and the number of others
 /// that are no eventfd because they were closed.
-fn foreign_bells_in_sets() -> (Vec<String>, usize) {
+fn other_user_doorbells_in_sets() -> (Vec<String>, usize) {
     let (mut known, mut stale) = (Vec::new(), 0);
     for entry in std::fs::read_dir("/proc/self/fdinfo").expect("descriptors").filter_map(Result::ok) {
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
@@ -302,17 +302,17 @@ fn watch_a_bell() {
     let set = test_service::epoll();
     assert_eq!(test_service::control(set, libc::EPOLL_CTL_ADD, own.1, libc::EPOLLIN as u32), 0);
     assert!(!test_service::poll_for(own.1, 10), "nothing is sent");
-    let (bells, _) = foreign_bells_in_sets();
+    let (doorbells, _) = other_user_doorbells_in_sets();
     assert!(
-        bells.len() == 2 && bells[0] == bells[1],
-        "in the program's set, and where poll sleeps: {bells:?}"
+        doorbells.len() == 2 && doorbells[0] == doorbells[1],
+        "in the program's set, and where poll sleeps: {doorbells:?}"
     );
-    let has_bell = || kind_of(&bells[0]) == "anon_inode:[timerfd]";
+    let has_doorbell = || kind_of(&doorbells[0]) == "anon_inode:[timerfd]";
     let fd = peer.as_raw_fd();
     let is_there = test_service::in_child(|| {
         // The last connection to that user, for this child.
         test_service::close(fd);
-        !has_bell()
+        !has_doorbell()
     });
     test_service::say(if is_there == 0 { "a child has none" } else { "a child has one" });
     peer.write_all(b"!").expect("answered");
@@ -323,9 +323,9 @@ fn watch_a_bell() {
         let (client, server) = test_service::pair();
         test_service::carry((client, server));
         [client, server].into_iter().for_each(test_service::close);
-        (!has_bell()).then_some(())
+        (!has_doorbell()).then_some(())
     });
-    let found = foreign_bells_in_sets();
+    let found = other_user_doorbells_in_sets();
     test_service::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
 }
 
@@ -625,9 +625,10 @@ fn keep_lingering_page() {
     peer.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
     let mut client = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
-    let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+    let doorbell = bywire_sys::wake::Eventfd::new().expect("a doorbell");
     let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-    let said = client.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
+    let descriptors = [doorbell.as_fd(), sender.as_fd()];
+    let said = client.as_ref().map(|its| its.socket.send(&hello.encode(), &descriptors));
     assert_eq!(said, Some(Ok(())));
     // If the service is faster, this is the last close, and waits.
     std::thread::spawn(move || drop(sender));

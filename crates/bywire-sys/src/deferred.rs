@@ -26,7 +26,7 @@ pub use crate::close_account::{Held, Ticket};
 
 /// A descriptor of unknown kind that another process has sent. When it is dropped, another thread closes it.
 #[derive(Debug)]
-pub struct Foreign {
+pub struct ReceivedFd {
     file: ManuallyDrop<OwnedFd>,
     account: Account,
 }
@@ -59,7 +59,7 @@ pub fn may_have_common(users: [u32; 2]) -> bool {
     close_account::may_have_common(users)
 }
 
-impl Foreign {
+impl ReceivedFd {
     pub(crate) fn new(file: OwnedFd, account: &Account) -> Self {
         account.hold();
         Self { file: ManuallyDrop::new(file), account: account.clone() }
@@ -78,13 +78,13 @@ impl Foreign {
     }
 }
 
-impl AsFd for Foreign {
+impl AsFd for ReceivedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ReceivedFd {
     fn drop(&mut self) {
         // SAFETY: `drop` runs at most once. `into_inner`, which takes the file too, keeps `drop` from running.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };

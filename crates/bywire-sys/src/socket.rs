@@ -19,7 +19,7 @@ use rustix::net::{
 
 use crate::close_account::{Account, DESCRIPTORS_MAX};
 use crate::credentials::{self, Credentials};
-use crate::deferred::{self, Foreign, Held, Ticket};
+use crate::deferred::{self, Held, ReceivedFd, Ticket};
 use crate::directory;
 
 /// Kernel memory for packets that have not been read, where the queue is limited. The kernel doubles the number, and
@@ -46,7 +46,7 @@ pub struct Socket {
 #[derive(Debug)]
 pub enum Received {
     /// A packet of this many bytes, with the descriptors that came along.
-    Packet(usize, Vec<Foreign>),
+    Packet(usize, Vec<ReceivedFd>),
     /// There is nothing now.
     Nothing,
     /// The other end has gone.
@@ -321,7 +321,7 @@ impl Socket {
             Err(Errno::CONNRESET | Errno::PIPE) => return Ok((Received::Closed, true)),
             Err(error) => return Err(error),
         };
-        let descriptors = foreign(&mut control, self.account());
+        let descriptors = received_fds(&mut control, self.account());
         // Our packets are never empty, so an empty one is the end.
         if message.bytes == 0 {
             return Ok((Received::Closed, true));
@@ -350,12 +350,12 @@ impl Socket {
 }
 
 /// The descriptors of a packet, counted on their sender's account.
-fn foreign(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<Foreign> {
+fn received_fds(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<ReceivedFd> {
     let rights = control.drain().filter_map(|item| match item {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    rights.flatten().map(|file| Foreign::new(file, account)).collect()
+    rights.flatten().map(|file| ReceivedFd::new(file, account)).collect()
 }
 
 /// Receives the first bytes from a connected stream of an untrusted process. Descriptors that come with them are
@@ -374,7 +374,7 @@ pub fn receive_first(stream: &impl AsFd, buffer: &mut [u8]) -> Result<usize, Err
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
     let found = rustix::net::recvmsg(stream, &mut parts, &mut control, flags)?;
-    let _held = foreign(&mut control, &account);
+    let _held = received_fds(&mut control, &account);
     if found.flags.contains(ReturnFlags::CTRUNC) {
         return Err(Errno::MSGSIZE);
     }

@@ -1,8 +1,8 @@
-//! UDP sockets of links between machines: never waiting, in batches where the kernel can cut them (GSO), never cut on the
-//! way.
+//! Non-blocking UDP sockets of links between machines. Packets are sent in batches where the kernel supports that (GSO), and
+//! are never fragmented.
 //!
-//! Whoever sends to these sockets may be a stranger. Reports of the network (ICMP) can be forged by one, so
-//! [`ReceiveError::Reported`] and [`SendError::Unreachable`] are hints and prove nothing.
+//! Anyone may send to these sockets, and can forge error reports of the network (ICMP). So [`ReceiveError::Reported`] and
+//! [`SendError::Unreachable`] are hints and prove nothing.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,18 +14,18 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlag
 
 use crate::option;
 
-/// A buffer of this size has room for whatever one receive brings, joined packets included.
+/// A buffer of this size has room for every receive, also of coalesced packets.
 pub const RECEIVE_BYTES: usize = 1 << 16;
 /// The most packets in one batch: `UDP_MAX_SEGMENTS` of include/linux/udp.h before Linux 6.9.
 pub const BATCH_PACKETS_MAX: usize = 64;
 /// The most bytes in one batch, or in one packet: an IPv4 packet has at most 65,535, of which headers take 28.
 pub const BATCH_BYTES_MAX: usize = 65_507;
 
-/// Of include/uapi/linux/udp.h.
+/// From include/uapi/linux/udp.h.
 const UDP_SEGMENT: i32 = 103;
-/// Of include/uapi/linux/udp.h.
+/// From include/uapi/linux/udp.h.
 const UDP_GRO: i32 = 104;
-/// Of asm-generic/socket.h.
+/// From asm-generic/socket.h.
 const SO_MEMINFO: i32 = 55;
 /// Of asm-generic/socket.h.
 const SO_BINDTOIFINDEX: i32 = 62;
@@ -34,34 +34,34 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// The number of the loopback device in every network namespace: `LOOPBACK_IFINDEX` of include/net/flow.h.
 const LOOPBACK: i32 = 1;
 
-/// A non-blocking UDP socket that is bound to an address. It sends whole packets or none: what is too long for the path is
-/// an error ([`SendError::TooLong`]), even where the kernel has been told of a shorter path.
+/// A non-blocking UDP socket that is bound to an address. It never fragments: a packet that is longer than the MTU of the
+/// network device is an error ([`SendError::TooLong`]). A smaller path MTU that the network has reported changes nothing.
 #[derive(Debug)]
 pub struct UdpSocket {
     file: OwnedFd,
     is_v6: bool,
-    cuts: Cell<bool>,
+    is_gso: Cell<bool>,
 }
 
-/// Bytes that may wait in the kernel, by its own count, which includes its overhead.
+/// Sizes of a socket's buffers in the kernel. The kernel counts its overhead as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// What was asked for, in either direction.
+    /// The requested size, for both directions.
     pub wanted_bytes: usize,
-    /// Granted for what is to be sent. Less than wanted: `sysctl net.core.wmem_max` limits it.
+    /// The size of the send buffer. If it is less than wanted, `sysctl net.core.wmem_max` limits it.
     pub send_bytes: usize,
-    /// Granted for what has come. Less than wanted: `sysctl net.core.rmem_max` limits it.
+    /// The size of the receive buffer. If it is less than wanted, `sysctl net.core.rmem_max` limits it.
     pub receive_bytes: usize,
 }
 
-/// What waits to be received at a socket, and what was lost as too much did.
+/// Received packets that wait in a socket, and packets that were dropped because the buffer was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// Memory of packets that wait, as the kernel counts it.
+    /// Memory of waiting packets, as the kernel counts it.
     pub waiting_bytes: u32,
-    /// How much of it there may be.
+    /// The limit of that memory.
     pub limit_bytes: u32,
-    /// Packets dropped at this socket since it was made. The number wraps.
+    /// Packets dropped since the socket was created. The number wraps around.
     pub dropped: u32,
 }
 
@@ -70,27 +70,27 @@ pub struct Backlog {
 pub struct Route {
     /// Their source address.
     pub local: IpAddr,
-    /// The longest UDP payload that the kernel believes the path to carry.
+    /// The longest UDP payload for the path, as far as the kernel knows.
     pub payload_bytes: u16,
 }
 
 /// Why nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The socket's buffer is full. It will have room once the device has sent something.
+    /// The send buffer is full. It has room again once the device has sent some packets.
     #[error("the socket's send buffer is full")]
     Full,
-    /// The queue of the device is full, or memory is short. What was sent is lost, as on the way.
+    /// The queue of the device is full, or memory is short. The packets are lost, as they could be on the network.
     #[error("the queue of the network device is full")]
     Dropped,
-    /// A packet is longer than the first link of its path carries.
-    #[error("a packet is longer than the network device sends")]
+    /// A packet is longer than the MTU of the network device.
+    #[error("a packet is longer than the MTU of the network device")]
     TooLong,
     /// There is no route, or the network has reported that an earlier packet did not arrive. The report may be forged.
     #[error("the address cannot be reached: {0}")]
     Unreachable(Errno),
-    /// A packet filter of this machine.
-    #[error("a packet filter of this machine does not let it out")]
+    /// A packet filter of this machine blocks the packet.
+    #[error("a packet filter of this machine blocks the packet")]
     Denied,
     /// Anything else.
     #[error("cannot send: {0}")]
@@ -100,10 +100,10 @@ pub enum SendError {
 /// Why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
-    /// What came is longer than the buffer. Its first bytes are in there, and the rest is lost.
-    #[error("{length_bytes} bytes came at once, more than there is room for")]
+    /// The packet is longer than the buffer, which has its first bytes. The rest is lost.
+    #[error("a packet of {length_bytes} bytes is longer than the buffer")]
     Truncated {
-        /// How long it was.
+        /// The length of the packet.
         length_bytes: usize,
     },
     /// The network has reported that an earlier packet did not arrive. The report may be forged.
@@ -115,7 +115,7 @@ pub enum ReceiveError {
 }
 
 impl UdpSocket {
-    /// Binds to all addresses of this machine, of IPv6 and IPv4. `port` 0: a free one.
+    /// Binds to all IPv4 and IPv6 addresses of this machine. `port` 0 takes a free one.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::ADDRINUSE`] if another socket has the port.
@@ -129,7 +129,7 @@ impl UdpSocket {
         }
     }
 
-    /// Binds to one address. A socket that is bound to `[::]` has IPv4, too.
+    /// Binds to one address. A socket that is bound to `[::]` has IPv4 as well.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::ADDRINUSE`] if another socket has the address.
@@ -143,29 +143,30 @@ impl UdpSocket {
         let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let file = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
-        // Packets are not cut on the way, and reports of a shorter path, which may be forged, shorten none.
+        // Sets "do not fragment", and ignores reported path MTUs, which may be forged.
         sockopt::set_ip_mtu_discover(&file, Ipv4PathMtuDiscovery::PROBE)?;
         if is_v6 {
             sockopt::set_ipv6_v6only(&file, false)?;
             sockopt::set_ipv6_mtu_discover(&file, Ipv6PathMtuDiscovery::PROBE)?;
         }
-        Ok(Self { file, is_v6, cuts: Cell::new(true) })
+        Ok(Self { file, is_v6, is_gso: Cell::new(true) })
     }
 
-    /// Another socket with the same port, which sends to `peer`, and gets what `peer` sends: a quarter cheaper than one for
-    /// all. Packets of others may come before it is connected. Any process of this user can bind to the port from now on.
+    /// Another socket with the same port, which is connected to `peer`. Its calls cost a quarter less than those of a socket
+    /// for all peers. It may have received packets of others before it was connected. From now on any process of this user
+    /// can bind to the port.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route; [`Errno::XDEV`] if the calling thread is
-    /// in another network namespace by now, or the kernel cannot tell (before Linux 5.14).
+    /// now in another network namespace, or the kernel cannot tell (before Linux 5.14).
     pub fn connected_to(&self, peer: SocketAddr) -> Result<Self, Errno> {
         let socket = Self::unbound(self.is_v6)?;
-        // In another network namespace it would take nothing from the peer, and send from an address of somebody else.
+        // In another network namespace it would receive nothing from the peer, and send from the address of another machine.
         let namespace = |file| option::read::<u64>(file, libc::SOL_SOCKET, SO_NETNS_COOKIE);
         if !namespace(&self.file).is_ok_and(|here| namespace(&socket.file) == Ok(here)) {
             return Err(Errno::XDEV);
         }
-        // Only from here on: among sockets with this option, port 0 yields a port that another one may have.
+        // Not when the first socket is bound: with this option, port 0 could give the port of another such socket.
         sockopt::set_socket_reuseport(&self.file, true)?;
         sockopt::set_socket_reuseport(&socket.file, true)?;
         rustix::net::bind(&socket.file, &self.local_address_as_bound()?)?;
@@ -173,7 +174,7 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// From now on this socket sends to `peer`, and gets only what comes from there.
+    /// Connects the socket: from now on it sends to `peer`, and receives only from there.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route.
@@ -181,10 +182,10 @@ impl UdpSocket {
         rustix::net::connect(&self.file, &self.reachable(peer))
     }
 
-    /// From now on a socket of [`Self::connected_to`] gets nothing, before it is closed. Closing is not enough where a forked
-    /// child has a copy: packets of the peer would go there for ever.
+    /// Makes a socket of [`Self::connected_to`] receive nothing, before it is closed. The close alone is not enough if a forked
+    /// child has a copy: it would receive the peer's packets for ever.
     pub fn retire(&self, peer: SocketAddr) {
-        /// The discard service (RFC 863), from which nothing comes.
+        /// The discard service (RFC 863), which sends nothing.
         const DISCARD: u16 = 9;
         if self.connect(SocketAddr::new(peer.ip(), DISCARD)).is_err() {
             // There is no route to the peer. When there is one again, nothing arrives from it through the loopback device.
@@ -192,7 +193,7 @@ impl UdpSocket {
         }
     }
 
-    /// Its own address. Of one that is bound everywhere, the port alone means something.
+    /// Its own address. If it is bound to all addresses, only the port is meaningful.
     ///
     /// # Errors
     /// The error of `getsockname`.
@@ -204,8 +205,8 @@ impl UdpSocket {
         SocketAddr::try_from(rustix::net::getsockname(&self.file)?)
     }
 
-    /// Asks for buffers of so many bytes in either direction. A process that may administrate the network gets them, others
-    /// as far as the machine's settings allow.
+    /// Requests buffers of this size for both directions. A process with `CAP_NET_ADMIN` gets them. Others get as much as the
+    /// machine's settings allow.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -215,26 +216,26 @@ impl UdpSocket {
             .or_else(|_| sockopt::set_socket_send_buffer_size(file, wanted_bytes))?;
         sockopt::set_socket_recv_buffer_size_force(file, wanted_bytes)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(file, wanted_bytes))?;
-        // The kernel doubles what is asked for, and reports that.
+        // The kernel doubles the requested size, and reports the doubled one.
         let send_bytes = sockopt::socket_send_buffer_size(file)? / 2;
         let receive_bytes = sockopt::socket_recv_buffer_size(file)? / 2;
         Ok(Buffers { wanted_bytes, send_bytes, receive_bytes })
     }
 
-    /// Lets the kernel join packets of one source that came together (GRO). Each packet has to state its length itself.
-    /// `false`: this kernel does not join any.
-    pub fn join_received(&self) -> bool {
+    /// Lets the kernel coalesce packets of one source that arrive together (GRO). Each packet has to state its own length.
+    /// `false`: this kernel does not support it.
+    pub fn enable_gro(&self) -> bool {
         option::set(&self.file, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Does the kernel cut batches (GSO)? Not once a device of a path was unable to.
-    pub fn cuts_batches(&self) -> bool {
-        self.cuts.get()
+    /// Does the kernel segment batches (GSO)? Not after a device turned out to be unable to.
+    pub fn uses_gso(&self) -> bool {
+        self.is_gso.get()
     }
 
-    /// Sends a batch as one packet each from now on, or lets the kernel cut it again.
-    pub fn set_cuts_batches(&self, cuts: bool) {
-        self.cuts.set(cuts);
+    /// Turns GSO on, or has each packet of a batch sent by a call of its own.
+    pub fn set_gso(&self, is_on: bool) {
+        self.is_gso.set(is_on);
     }
 
     /// Sends one packet, to the connected peer (`None`) or to an address.
@@ -250,9 +251,9 @@ impl UdpSocket {
         sent.map(drop).map_err(SendError::of)
     }
 
-    /// Sends packets that stand behind one another, all of `packet_bytes` but the last one, which may be shorter. They are at
-    /// most [`BATCH_PACKETS_MAX`], of together [`BATCH_BYTES_MAX`]. Returns the bytes that were sent: where the kernel does
-    /// not cut batches, these may be the first packets only.
+    /// Sends contiguous packets of `packet_bytes` each. The last one may be shorter. A batch has at most [`BATCH_PACKETS_MAX`]
+    /// packets, and [`BATCH_BYTES_MAX`] bytes in all. Returns how many bytes were sent: without GSO these may be the first
+    /// packets only.
     ///
     /// # Errors
     /// [`SendError`]: not even the first packet was sent.
@@ -270,13 +271,13 @@ impl UdpSocket {
         if packets.len() > BATCH_BYTES_MAX || packets.len().div_ceil(packet_bytes) > BATCH_PACKETS_MAX {
             return Err(SendError::System(Errno::INVAL));
         }
-        if self.cuts.get() {
-            match despite_reports(|| self.send_cut(to, packets, segment)) {
+        if self.is_gso.get() {
+            match despite_reports(|| self.send_segmented(to, packets, segment)) {
                 Ok(()) => return Ok(packets.len()),
-                // The device does not compute checksums, so it cannot cut.
-                Err(Errno::IO) => self.cuts.set(false),
-                // Up to Linux 6.14 the kernel calls a packet that is longer than the device sends invalid in a batch. All
-                // that could be invalid besides was checked above.
+                // The device does not compute checksums, so it cannot segment.
+                Err(Errno::IO) => self.is_gso.set(false),
+                // Up to Linux 6.14 a batch with a packet that is longer than the MTU is reported as invalid. Every other
+                // invalid argument was refused above.
                 Err(Errno::INVAL) => return Err(SendError::TooLong),
                 Err(error) => return Err(SendError::of(error)),
             }
@@ -292,9 +293,9 @@ impl UdpSocket {
         Ok(sent)
     }
 
-    /// One call for a batch, which the kernel cuts.
-    fn send_cut(&self, to: Option<SocketAddr>, packets: &[u8], segment: u16) -> Result<(), Errno> {
-        /// As `CMSG_SPACE(2)` lays it out: the data follow the header, which is as long as its alignment demands.
+    /// Sends a batch by one call. The kernel segments it.
+    fn send_segmented(&self, to: Option<SocketAddr>, packets: &[u8], segment: u16) -> Result<(), Errno> {
+        /// The layout of `CMSG_SPACE(2)`: the data follow the header, whose length is a multiple of its alignment.
         #[repr(C)]
         struct Control {
             header: libc::cmsghdr,
@@ -323,19 +324,19 @@ impl UdpSocket {
         if sent < 0 { Err(option::last_error()) } else { Ok(()) }
     }
 
-    /// Receives what came next, one packet or several joined ones, as [`Self::join_received`] says. `None`: nothing is there.
+    /// Receives the next packet, or several coalesced ones ([`Self::enable_gro`]). `None`: none has arrived.
     ///
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
         let room = buffer.len();
-        // TRUNC: the kernel returns how long it was.
+        // TRUNC: the kernel returns the full length.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let received = rustix::io::retry_on_intr(|| rustix::net::recv(&self.file, &mut *buffer, flags));
         found(received.map(|(_, length)| (length, ())), room).map(|found| found.map(|(length, ())| length))
     }
 
-    /// The same, with the address where it came from.
+    /// The same, with the address of the sender.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -350,7 +351,7 @@ impl UdpSocket {
         found(received, room)
     }
 
-    /// The longest UDP payload that the kernel believes the path of this connected socket to carry.
+    /// The longest UDP payload for the path of this connected socket, as far as the kernel knows.
     ///
     /// # Errors
     /// [`Errno::NOTCONN`] if it is not connected.
@@ -361,7 +362,7 @@ impl UdpSocket {
         Ok(payload_bytes(mtu, is_v6))
     }
 
-    /// What waits here, and what was dropped.
+    /// Packets that wait in this socket, and packets that were dropped.
     ///
     /// # Errors
     /// The error of [`backlog`].
@@ -369,7 +370,7 @@ impl UdpSocket {
         backlog(self)
     }
 
-    /// The address as this socket's family writes it.
+    /// The address in the form of this socket's family.
     fn reachable(&self, address: SocketAddr) -> SocketAddr {
         match address {
             SocketAddr::V4(inner) if self.is_v6 => {
@@ -380,7 +381,7 @@ impl UdpSocket {
     }
 }
 
-/// What waits at a UDP socket of any process. The kernel answers at once, whatever that process does with the socket.
+/// Packets that wait in a UDP socket of any process. The kernel answers at once, whatever that process does with the socket.
 ///
 /// # Errors
 /// [`Errno::NOTSOCK`], or another error of the kernel.
@@ -391,10 +392,10 @@ pub fn backlog(file: &impl AsFd) -> Result<Backlog, Errno> {
     Ok(Backlog { waiting_bytes, limit_bytes, dropped })
 }
 
-/// Has this UDP socket of another process IPv6? The kernel answers at once, whatever that process does with it.
+/// Is this UDP socket of another process an IPv6 socket? The kernel answers at once, whatever that process does with it.
 ///
 /// # Errors
-/// [`Errno::PROTOTYPE`] if it is no UDP socket; [`Errno::NOTSOCK`].
+/// [`Errno::PROTOTYPE`] if it is not a UDP socket; [`Errno::NOTSOCK`].
 pub fn has_v6(file: &impl AsFd) -> Result<bool, Errno> {
     let family = sockopt::socket_domain(file)?;
     let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
@@ -412,15 +413,15 @@ pub fn route(peer: SocketAddr) -> Result<Route, Errno> {
     Ok(Route { local: socket.local_address()?.ip(), payload_bytes: socket.payload_bytes()? })
 }
 
-/// What headers leave of a packet.
+/// The longest UDP payload of a packet of this length.
 fn payload_bytes(mtu_bytes: u32, is_v6: bool) -> u16 {
     let headers = if is_v6 { 40 + 8 } else { 20 + 8 };
-    // Loopback has a longer one than a packet may be.
+    // The MTU of loopback is greater than the longest packet.
     let bytes = mtu_bytes.saturating_sub(headers).min(BATCH_BYTES_MAX as u32);
     u16::try_from(bytes).unwrap_or(u16::MAX)
 }
 
-/// IPv4 in IPv6 as IPv4.
+/// An IPv4-mapped address as IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
@@ -428,7 +429,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What a receive with so much room has come to.
+/// The result of a receive into a buffer of `room` bytes.
 fn found<From>(
     received: Result<(usize, From), Errno>,
     room: usize,
@@ -442,7 +443,7 @@ fn found<From>(
     }
 }
 
-/// Sends once more if that failed with what may have been a report about an earlier packet, which says nothing about this one.
+/// Sends again if the error may have been a report about an earlier packet, which says nothing about this one.
 fn despite_reports<T>(mut send: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     match rustix::io::retry_on_intr(&mut send) {
         Err(error) if is_report(error) => rustix::io::retry_on_intr(send),
@@ -450,7 +451,7 @@ fn despite_reports<T>(mut send: impl FnMut() -> Result<T, Errno>) -> Result<T, E
     }
 }
 
-/// Is this what a report of the network (ICMP) is turned into, or the lack of a route?
+/// Is this the error of a network report (ICMP), or of a missing route?
 fn is_report(error: Errno) -> bool {
     matches!(
         error,
@@ -472,7 +473,7 @@ impl SendError {
         match error {
             Errno::AGAIN => Self::Full,
             Errno::NOBUFS | Errno::NOMEM => Self::Dropped,
-            // Before reports in general, of which it is one.
+            // Before the reports, of which it is one.
             Errno::MSGSIZE => Self::TooLong,
             Errno::PERM | Errno::ACCESS => Self::Denied,
             error if is_report(error) => Self::Unreachable(error),
@@ -508,12 +509,14 @@ mod tests {
         [a, b]
     }
 
-    /// What a receive comes to once something is there.
-    fn soon<T>(mut receive: impl FnMut() -> Result<Option<T>, ReceiveError>) -> Result<T, ReceiveError> {
+    /// The result of a receive once a packet has arrived.
+    fn eventually<T>(
+        mut receive: impl FnMut() -> Result<Option<T>, ReceiveError>,
+    ) -> Result<T, ReceiveError> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             match receive() {
-                Ok(None) => assert!(Instant::now() < deadline, "nothing comes"),
+                Ok(None) => assert!(Instant::now() < deadline, "timed out"),
                 Ok(Some(found)) => return Ok(found),
                 Err(error) => return Err(error),
             }
@@ -530,17 +533,17 @@ mod tests {
             let [a, b] = pair(ip);
             assert_eq!(b.receive(&mut buffer), Ok(None));
             a.send(None, b"one").expect("sent");
-            assert_eq!((soon(|| b.receive(&mut buffer)), &buffer[..3]), (Ok(3), &b"one"[..]));
-            // An empty packet is one, too.
+            assert_eq!((eventually(|| b.receive(&mut buffer)), &buffer[..3]), (Ok(3), &b"one"[..]));
+            // An empty packet is a packet.
             b.send(None, b"").expect("sent");
-            assert_eq!(soon(|| a.receive(&mut buffer)), Ok(0));
-            // A socket for everybody knows who sent, and answers.
+            assert_eq!(eventually(|| a.receive(&mut buffer)), Ok(0));
+            // An unconnected socket knows the sender, and answers.
             let one = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("bound");
             one.send(Some(SocketAddr::new(ip, port)), b"two").expect("sent");
-            let (length, from) = soon(|| everywhere.receive_from(&mut buffer)).expect("it came");
+            let (length, from) = eventually(|| everywhere.receive_from(&mut buffer)).expect("it came");
             assert_eq!((length, from), (3, one.local_address().expect("its address")));
             everywhere.send(Some(from), b"three").expect("sent");
-            assert_eq!(soon(|| one.receive(&mut buffer)), Ok(5));
+            assert_eq!(eventually(|| one.receive(&mut buffer)), Ok(5));
         }
     }
 
@@ -556,19 +559,19 @@ mod tests {
     fn a_batch_arrives_as_packets_with_and_without_kernel_segmentation() {
         let batch: Vec<u8> = (0..10_u8).flat_map(|number| vec![number; 1000]).chain([10; 100]).collect();
         let mut buffer = vec![0; RECEIVE_BYTES];
-        for (ip, cuts) in LOOPBACKS.into_iter().flat_map(|ip| [(ip, true), (ip, false)]) {
+        for (ip, gso) in LOOPBACKS.into_iter().flat_map(|ip| [(ip, true), (ip, false)]) {
             let [a, b] = pair(ip);
-            a.set_cuts_batches(cuts);
+            a.set_gso(gso);
             for to in [None, Some(b.local_address().expect("its address"))] {
                 assert_eq!(a.send_batch(to, &batch, 1000), Ok(batch.len()));
                 for number in 0..=10 {
                     let expected = if number == 10 { 100 } else { 1000 };
-                    assert_eq!(soon(|| b.receive(&mut buffer)), Ok(expected));
+                    assert_eq!(eventually(|| b.receive(&mut buffer)), Ok(expected));
                     assert!(buffer[..expected].iter().all(|byte| *byte == number));
                 }
                 assert_eq!(b.receive(&mut buffer), Ok(None));
             }
-            assert_eq!(a.cuts_batches(), cuts, "loopback cuts");
+            assert_eq!(a.uses_gso(), gso, "loopback segments");
         }
     }
 
@@ -577,9 +580,9 @@ mod tests {
         let batch = vec![7; 12_000];
         for ip in LOOPBACKS {
             let [a, b] = pair(ip);
-            assert!(b.join_received());
+            assert!(b.enable_gro());
             assert_eq!(a.send_batch(None, &batch, 1200), Ok(batch.len()));
-            assert_eq!(soon(|| b.receive(&mut vec![0; RECEIVE_BYTES])), Ok(batch.len()));
+            assert_eq!(eventually(|| b.receive(&mut vec![0; RECEIVE_BYTES])), Ok(batch.len()));
         }
     }
 
@@ -592,7 +595,8 @@ mod tests {
         assert_eq!(a.send_batch(None, &[0; BATCH_BYTES_MAX + 1], 2000), invalid);
         let longest = BATCH_BYTES_MAX.div_ceil(BATCH_PACKETS_MAX);
         assert_eq!(a.send_batch(None, &[0; BATCH_BYTES_MAX], longest), Ok(BATCH_BYTES_MAX));
-        let received = (0..BATCH_PACKETS_MAX).map(|_| soon(|| b.receive(&mut [0; 2000])).expect("it came"));
+        let received =
+            (0..BATCH_PACKETS_MAX).map(|_| eventually(|| b.receive(&mut [0; 2000])).expect("it came"));
         assert_eq!(received.sum::<usize>(), BATCH_BYTES_MAX);
     }
 
@@ -603,11 +607,11 @@ mod tests {
             let from = a.local_address().expect("its address");
             let truncated = ReceiveError::Truncated { length_bytes: 300 };
             a.send(None, &[1; 300]).expect("sent");
-            assert_eq!(soon(|| b.receive(&mut [0; 299])), Err(truncated));
+            assert_eq!(eventually(|| b.receive(&mut [0; 299])), Err(truncated));
             a.send(None, &[1; 300]).expect("sent");
-            assert_eq!(soon(|| b.receive_from(&mut [0; 299])), Err(truncated));
+            assert_eq!(eventually(|| b.receive_from(&mut [0; 299])), Err(truncated));
             a.send(None, &[1; 300]).expect("sent");
-            assert_eq!(soon(|| b.receive_from(&mut [0; 300])), Ok((300, from)));
+            assert_eq!(eventually(|| b.receive_from(&mut [0; 300])), Ok((300, from)));
         }
     }
 
@@ -618,7 +622,7 @@ mod tests {
             let whole = vec![0; usize::from(a.payload_bytes().expect("it is connected"))];
             a.send(None, &whole).expect("it fits");
             assert_eq!(a.send(None, &vec![0; BATCH_BYTES_MAX + 30]), Err(SendError::TooLong));
-            // Loopback carries 64 KiB, so this shows of batches only that the longest packets go.
+            // The MTU of loopback is 64 KiB, so for batches this shows only that the longest packets are sent.
             let half = whole.len() / 2;
             assert_eq!(a.send_batch(None, &whole[..2 * half], half), Ok(2 * half));
         }
@@ -652,9 +656,9 @@ mod tests {
             drop(b);
             a.send(None, b"lost").expect("sent");
             let refused = Err(ReceiveError::Reported(Errno::CONNREFUSED));
-            assert_eq!(soon(|| a.receive(&mut [0; 8])), refused);
+            assert_eq!(eventually(|| a.receive(&mut [0; 8])), refused);
             assert_eq!(a.receive(&mut [0; 8]), Ok(None));
-            // The report about one packet is there when the next one is sent.
+            // The report about one packet has arrived when the next one is sent.
             for _ in 0..8 {
                 assert_eq!(a.send(None, b"lost"), Ok(()));
             }
@@ -664,7 +668,7 @@ mod tests {
     #[test]
     fn an_address_without_a_route_is_an_error_of_its_own() {
         let socket = UdpSocket::bind(SocketAddr::new(LOOPBACKS[0], 0)).expect("bound");
-        // From a loopback address nothing leaves the machine.
+        // A packet from a loopback address cannot leave the machine.
         let outside = SocketAddr::from(([192, 0, 2, 1], 9));
         let error = socket.send(Some(outside), b"?").expect_err("no route");
         assert!(matches!(error, SendError::Unreachable(_) | SendError::System(Errno::INVAL)), "{error:?}");
@@ -681,12 +685,12 @@ mod tests {
             for sender in [&peer, &other] {
                 sender.send(Some(SocketAddr::new(ip, port)), b"!").expect("sent");
             }
-            assert_eq!(soon(|| own.receive(&mut [0; 8])), Ok(1));
+            assert_eq!(eventually(|| own.receive(&mut [0; 8])), Ok(1));
             assert_eq!(own.receive(&mut [0; 8]), Ok(None));
-            let from = soon(|| common.receive_from(&mut [0; 8])).map(|(_, from)| from);
+            let from = eventually(|| common.receive_from(&mut [0; 8])).map(|(_, from)| from);
             assert_eq!(from, Ok(other.local_address().expect("its address")));
             own.send(None, b"!").expect("sent");
-            let from = soon(|| peer.receive_from(&mut [0; 8])).map(|(_, from)| from);
+            let from = eventually(|| peer.receive_from(&mut [0; 8])).map(|(_, from)| from);
             assert_eq!(from, Ok(SocketAddr::new(ip, port)));
         }
     }

@@ -1,6 +1,6 @@
-//! A doorbell that many processes may ring and only its owner may drain.
+//! A doorbell that many processes may ring and only its owner may drain, and descriptors that wake this process alone.
 //!
-//! It is a pipe, not an eventfd: a holder of the writing end of a pipe cannot drain it, unless it runs as the same
+//! The doorbell is a pipe, not an eventfd: a holder of the writing end of a pipe cannot drain it, unless it runs as the same
 //! user and reopens it through `/proc`.
 
 use std::io::IoSlice;
@@ -13,11 +13,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::deferred::Foreign;
+use crate::deferred::ReceivedFd;
 
 /// The owner's end.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Doorbell {
     reader: OwnedFd,
     writer: OwnedFd,
 }
@@ -28,7 +28,7 @@ pub struct Ringer {
     writer: OwnedFd,
 }
 
-impl Bell {
+impl Doorbell {
     /// # Errors
     /// The error of `pipe2` (out of descriptors).
     pub fn new() -> Result<Self, Errno> {
@@ -40,7 +40,7 @@ impl Bell {
     /// filled it? Requires Linux 6.18; the kernel is asked once per process.
     pub fn is_safe() -> bool {
         static SAFE: OnceLock<bool> = OnceLock::new();
-        *SAFE.get_or_init(|| Self::new().is_ok_and(|bell| ring(&bell.writer).is_ok()))
+        *SAFE.get_or_init(|| Self::new().is_ok_and(|doorbell| ring(&doorbell.writer).is_ok()))
     }
 
     /// The end to hand to the ringers.
@@ -48,15 +48,15 @@ impl Bell {
         self.writer.as_fd()
     }
 
-    /// Drains the rings so far.
-    pub fn silence(&self) {
+    /// Takes the rings so far.
+    pub fn drain(&self) {
         let mut rung = [0u8; 4096];
         // After a full buffer there may be more, and level-triggered polling comes back for it.
         let _ = rustix::io::read(&self.reader, &mut rung);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
@@ -67,7 +67,7 @@ impl Ringer {
     ///
     /// # Errors
     /// [`Errno::INVAL`] if it is not the end of a pipe.
-    pub fn accept(writer: Foreign) -> Result<Self, Errno> {
+    pub fn accept(writer: ReceivedFd) -> Result<Self, Errno> {
         // No file system of the peer can delay fcntl. The close of a pipe does not wait.
         match rustix::pipe::fcntl_getpipe_size(&writer) {
             Ok(_) => Ok(Self { writer: writer.into_inner() }),
@@ -75,7 +75,7 @@ impl Ringer {
         }
     }
 
-    /// Rings once, if [`Bell::is_safe`]. A full pipe has been rung already; a closed one has no listener.
+    /// Rings once, if [`Doorbell::is_safe`]. A full pipe has been rung already; a closed one has no listener.
     pub fn ring(&self) {
         let _ = ring(&self.writer);
     }
@@ -90,13 +90,13 @@ pub fn is_eventfd(file: &impl AsFd) -> bool {
     name.is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
-/// A wake-up for this process's own threads, never handed to another process.
+/// An eventfd that wakes threads of this process. It is never handed to another process.
 #[derive(Debug)]
-pub struct Alarm {
+pub struct Eventfd {
     file: OwnedFd,
 }
 
-impl Alarm {
+impl Eventfd {
     /// # Errors
     /// The error of `eventfd` (out of descriptors).
     pub fn new() -> Result<Self, Errno> {
@@ -104,19 +104,19 @@ impl Alarm {
         Ok(Self { file })
     }
 
-    /// Wakes the threads that wait for it.
-    pub fn raise(&self) {
-        // A full counter has been raised already.
+    /// Makes it readable, which wakes the threads that wait for it.
+    pub fn signal(&self) {
+        // A full counter is readable already.
         let _ = rustix::io::write(&self.file, &1u64.to_ne_bytes());
     }
 
-    /// Resets it.
-    pub fn silence(&self) {
+    /// Makes it unreadable again.
+    pub fn drain(&self) {
         let _ = rustix::io::read(&self.file, &mut [0; 8]);
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for Eventfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -149,7 +149,7 @@ impl Timer {
     }
 
     /// Makes it unreadable again.
-    pub fn silence(&self) {
+    pub fn drain(&self) {
         let _ = rustix::io::read(&self.file, &mut [0; 8]);
     }
 }
@@ -174,26 +174,26 @@ fn ring(writer: &OwnedFd) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn sent(file: OwnedFd) -> Foreign {
-        Foreign::new(file, &crate::close_account::Account::of(0))
+    fn sent(file: OwnedFd) -> ReceivedFd {
+        ReceivedFd::new(file, &crate::close_account::Account::of(0))
     }
 
     #[test]
     fn a_doorbell_ring_is_heard_and_a_full_doorbell_does_not_block() {
-        if !Bell::is_safe() {
+        if !Doorbell::is_safe() {
             eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18)");
             return;
         }
-        let bell = Bell::new().expect("pipe");
-        let ringer = Ringer::accept(sent(bell.ringing_end().try_clone_to_owned().expect("dup")));
+        let doorbell = Doorbell::new().expect("pipe");
+        let ringer = Ringer::accept(sent(doorbell.ringing_end().try_clone_to_owned().expect("dup")));
         let ringer = ringer.expect("pipe end");
         // The owner turns blocking on, as a hostile owner would.
-        rustix::fs::fcntl_setfl(bell.ringing_end(), rustix::fs::OFlags::empty()).expect("fcntl");
+        rustix::fs::fcntl_setfl(doorbell.ringing_end(), rustix::fs::OFlags::empty()).expect("fcntl");
         for _ in 0..200_000 {
             ringer.ring();
         }
         let mut poller = crate::poller::Poller::new().expect("epoll");
-        poller.add(&bell, 7).expect("add");
+        poller.add(&doorbell, 7).expect("add");
         assert_eq!(poller.wait(None).expect("wait"), [7]);
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn only_eventfds_are_accepted_as_eventfds() {
         use rustix::event::epoll;
         use rustix::fs::inotify;
-        assert!(is_eventfd(&Alarm::new().expect("eventfd")));
+        assert!(is_eventfd(&Eventfd::new().expect("eventfd")));
         let others = [
             inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify"),
             epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll"),

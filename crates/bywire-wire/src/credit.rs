@@ -1,4 +1,4 @@
-//! Flow control: what the sender of a lane may send, and when it has to be told.
+//! Flow control: the credit of the sender of a lane, and when it is announced.
 
 use crate::planted::{self, Bug};
 
@@ -9,9 +9,9 @@ pub struct Credit {
     taken: u64,
     /// The number of bytes that may wait beyond those.
     window: u64,
-    /// The highest limit ever told. The sender may have used all of it.
+    /// The highest limit that was ever announced. The sender may have used all of it.
     limit: u64,
-    /// The limit told last.
+    /// The consumed bytes at the last announcement.
     told_taken: u64,
     /// The sender waits for a report of consumed bytes.
     is_urgent: bool,
@@ -40,7 +40,7 @@ impl Credit {
         self.window
     }
 
-    /// Changes the window. Credit that was told remains valid, so a smaller window takes effect as the program
+    /// Changes the window. Announced credit remains valid, so a smaller window takes effect as the program
     /// consumes.
     pub fn set_window(&mut self, window: u64) {
         self.window = window;
@@ -53,11 +53,11 @@ impl Credit {
 
     /// Notes that the sender waits for a report of consumed bytes. It is told at once, now and after the next consumed
     /// bytes.
-    pub fn urge(&mut self) {
+    pub fn request_report(&mut self) {
         self.is_urgent = true;
     }
 
-    /// Does the sender have to be told? It does once a quarter of the window is free again.
+    /// Is an announcement due? It is once a quarter of the window is free again.
     pub fn is_due(&self) -> bool {
         let gain = self.taken.saturating_add(self.window).saturating_sub(self.limit);
         self.is_lost || gain > 0 && gain >= self.window / 4 || self.is_urgent && self.taken > self.told_taken

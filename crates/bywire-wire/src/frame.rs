@@ -36,7 +36,7 @@ pub const LANES: [Lane; 3] = [Lane::Reply, Lane::High, Lane::Low];
 
 /// The error for bytes that are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a packet holds what is no frame")]
+#[error("a packet contains bytes that are not a frame")]
 pub struct Malformed;
 
 /// One frame, borrowed from the bytes of its packet.

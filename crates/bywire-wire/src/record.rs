@@ -23,7 +23,7 @@ const GOT: u8 = 5;
 
 /// The error for bytes that are not a valid head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a lane holds what is no record")]
+#[error("a lane contains bytes that are not a record")]
 pub struct Malformed;
 
 /// The head of a record, before its payload.

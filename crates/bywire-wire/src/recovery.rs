@@ -58,7 +58,7 @@ pub struct Outcome<T> {
     pub arrived: Vec<Sent<T>>,
     /// Packets that are lost.
     pub lost: Vec<Sent<T>>,
-    /// So much was lost for so long that the path may have changed.
+    /// Packets were lost for so long that the path may have changed.
     pub is_persistent: bool,
 }
 

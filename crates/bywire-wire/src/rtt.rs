@@ -69,7 +69,7 @@ impl Rtt {
         (self.smoothed_ns + variation_ns + ACK_DELAY_MAX_NS).min(PROBE_TIMEOUT_MAX_NS)
     }
 
-    /// The same after so many probes in vain: doubled for each of them.
+    /// The same after this many unanswered probes: doubled for each of them.
     pub fn probe_interval_ns(&self, probes: u32) -> u64 {
         let timeout_ns = self.probe_timeout_ns();
         (timeout_ns << probes.min(10)).min(PROBE_INTERVAL_MAX_NS).max(timeout_ns)

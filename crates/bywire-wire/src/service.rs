@@ -36,7 +36,7 @@ pub const SOCKET_NAME: &str = "node";
 pub const VERSION: u16 = 1;
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 4096;
-/// Bytes of a list in one packet. What is longer goes into several ones: see [`parts`].
+/// The most bytes of a list in one packet. A longer list takes several packets: see [`parts`].
 pub const LIST_BYTES_MAX: usize = 3500;
 /// The most bytes of the names of a user's groups. With all else that a notice has beside them, they fit into a packet.
 pub const GROUPS_BYTES_MAX: usize = 1536;
@@ -102,7 +102,7 @@ pub enum Request {
     Status {
         /// [`VERSION`].
         version: u16,
-        /// What comes first.
+        /// The first entry of the part.
         from: Position,
     },
 }
@@ -156,7 +156,7 @@ pub enum Notice {
     Status {
         /// Entries in the order of display.
         entries: Vec<Entry>,
-        /// The first one that has not been told. `None`: these are the last ones.
+        /// The first entry of the next part. `None`: this is the last part.
         next: Option<Position>,
     },
     /// The other machine has another address now. Packets of the connection go there, to the same UDP port.

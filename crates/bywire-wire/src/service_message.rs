@@ -23,7 +23,7 @@ use crate::handshake::{PublicKey, macs};
 use crate::keys::{SECRET_BYTES, Security};
 use crate::service::{Introduction, NotConnected};
 
-/// Groups of a user that are told. Their names fit as long as they have 64 bytes or fewer on average.
+/// The most groups of a user in a message. Their names fit if they have 64 bytes or fewer on average.
 pub const GROUPS_MAX: usize = 32;
 
 /// A message from one service to another.
@@ -48,7 +48,7 @@ pub enum ServiceMessage {
         request: u32,
         /// The end of the port that asked.
         asking: EndName,
-        /// Who the port is.
+        /// The identity of the accepting port.
         by: PortIdentity,
         /// The protection of packets. It is plain only if both nodes want that.
         security: Security,
@@ -97,8 +97,8 @@ pub struct EndName {
     pub connection: u32,
 }
 
-/// A connection by both its ends. A service acts on it only if it knows the two together, so nobody can end or keep a
-/// connection by naming one end of it.
+/// A connection, named by both its ends. A service acts only if both belong to one connection. So nobody can end or keep a
+/// connection by naming one end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ConnectionName {
     /// The end of the message's receiver.
@@ -107,7 +107,7 @@ pub struct ConnectionName {
     pub sender: EndName,
 }
 
-/// Who a port is, as its own service says.
+/// The identity of a port, as its own service states it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortIdentity {
     /// Its name.

@@ -165,7 +165,7 @@ mod tests {
         let mut size = PacketSize::new(1452);
         size.probe_sent(1452);
         size.probe_arrived(1452);
-        // The path carries 1,400 bytes now. What was lost leaves again in packets that pass.
+        // The path carries 1,400 bytes now. Lost bytes are sent again in shorter packets.
         let is_found = (0..BLACK_HOLE_LOSSES).map(|_| {
             let is_found = size.lost(1443);
             size.arrived(1281);

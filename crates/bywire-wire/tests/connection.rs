@@ -1,4 +1,4 @@
-//! Two connections without a network between them, and a peer that holds the keys and breaks the rules.
+//! Two connections without a network between them, and a peer that has the keys and breaks the rules.
 
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options, Receipt, State, Violation};
@@ -34,7 +34,7 @@ fn packets(connection: &mut Connection<Vec<u8>>, now_ns: u64) -> Vec<Vec<u8>> {
     batch.packets().map(<[u8]>::to_vec).collect()
 }
 
-/// Passes everything to and fro until both are silent.
+/// Passes packets between both ends until both are silent.
 fn exchange(ends: &mut [Connection<Vec<u8>>; 2], now_ns: &mut u64) {
     for _ in 0..1000 {
         let mut moved = 0;
@@ -53,7 +53,7 @@ fn exchange(ends: &mut [Connection<Vec<u8>>; 2], now_ns: &mut u64) {
     panic!("two ends never fell silent");
 }
 
-/// A peer that seals what it likes.
+/// A peer that seals any bytes.
 struct Rogue {
     sealer: Sealer,
     number: u64,
@@ -93,11 +93,11 @@ fn bytes_cross_all_lanes_and_both_ends_become_silent() {
         assert_eq!(ends[1].peek(lane).0, piece);
         assert_eq!((ends[0].acknowledged(lane), ends[0].taken(lane)), (WINDOW, 0));
         assert_eq!(ends[0].take_back(lane), Some(piece));
-        // Full: nothing more crosses until the program has consumed.
+        // The lane is full: nothing more crosses until the program has consumed bytes.
         ends[0].send(lane, vec![9; 10]).expect("room for more");
         exchange(&mut ends, &mut now_ns);
         assert_eq!(ends[0].acknowledged(lane), WINDOW);
-        ends[1].urge_credit(lane);
+        ends[1].request_credit_report(lane);
         ends[1].take(lane, WINDOW);
         exchange(&mut ends, &mut now_ns);
         assert_eq!((ends[0].acknowledged(lane), ends[0].taken(lane)), (WINDOW + 10, WINDOW));
@@ -164,7 +164,7 @@ fn every_broken_rule_ends_the_connection_and_the_peer_is_told() {
         assert_eq!(end.state(), State::Broken(violation));
         assert_eq!(packets(&mut end, 0).len(), 1, "the close");
         assert!(packets(&mut end, 5 * MS).is_empty(), "it is repeated later");
-        // Whoever goes on is told again, less and less often.
+        // A peer that keeps sending gets the close again, less and less often.
         let answers = (0..100).filter(|_| {
             assert_eq!(end.receive(0, &mut rogue.packet(&[1])), Receipt::Closed);
             !packets(&mut end, 0).is_empty()
@@ -188,7 +188,7 @@ fn a_peer_that_leaves_gaps_forever_uses_bounded_memory() {
         }
     }
     assert_eq!(refused, WINDOW / 2 - 1024);
-    // What was refused was not acknowledged, and may come again.
+    // A refused packet was not acknowledged, so it is sent again.
     let frame = Frame::Lane { lane: Lane::Low, offset: 0, bytes: &[1] };
     assert_eq!(options_end.receive(0, &mut rogue.frame(&frame)), Receipt::Taken);
     assert_eq!(options_end.peek(Lane::Low).0.len(), 2);
@@ -205,13 +205,13 @@ fn incomplete_datagrams_are_bounded() {
     (0..1000).for_each(|id| piece(&mut end, id, 0, u16::MAX, &[1]));
     assert!(end.pop_datagram().is_none());
     assert!(end.datagram_bytes() < 16 * 100, "{} bytes for 16 that have come", end.datagram_bytes());
-    // In any order, and none twice.
+    // Fragments may come in any order. Each datagram is delivered once.
     [4, 0, 2].into_iter().for_each(|at| piece(&mut end, 1500, at, 6, &[at as u8, at as u8 + 1]));
     assert_eq!(end.pop_datagram().map(|datagram| datagram.bytes), Some(vec![0, 1, 2, 3, 4, 5]));
     [0, 1].into_iter().for_each(|at| piece(&mut end, 1501, at, 4, &[1, 1]));
     piece(&mut end, 1501, 3, 4, &[1]);
     assert!(end.pop_datagram().is_none());
-    // The newest are kept, and one whose length changes is dropped.
+    // The newest datagrams are kept. One whose length changes is dropped.
     piece(&mut end, 2000, 0, 2, &[1]);
     piece(&mut end, 2001, 0, 2, &[1]);
     piece(&mut end, 2001, 1, 3, &[1]);
@@ -230,11 +230,11 @@ fn a_silent_peer_is_probed_forever_and_answered_at_once_on_return() {
     exchange(&mut ends, &mut now_ns);
     ends[0].send(Lane::High, b"is anybody there?".to_vec()).expect("room");
     let mut asked = 0;
-    // For an hour, twice a second.
+    // For an hour, with two probes a second.
     let until_ns = now_ns + 3_600_000 * MS;
     while now_ns < until_ns {
         asked += packets(&mut ends[0], now_ns).len();
-        now_ns = ends[0].next_timeout_ns().expect("it is never given up").max(now_ns + 1);
+        now_ns = ends[0].next_timeout_ns().expect("it always probes again").max(now_ns + 1);
     }
     assert!((7_200..2 * 7_300).contains(&asked), "{asked}");
     assert_eq!(ends[0].state(), State::Open);
@@ -265,7 +265,7 @@ fn acknowledgements_are_sent_before_a_sleep_and_after_a_millisecond() {
     }
 }
 
-/// Passes everything from one end to the other: how many packets.
+/// Passes all packets from one end to the other. Returns their number.
 fn pass(ends: &mut [Connection<Vec<u8>>; 2], from: usize, now_ns: u64) -> usize {
     let packets = packets(&mut ends[from], now_ns);
     packets.iter().for_each(|packet| {
@@ -289,7 +289,7 @@ fn a_lane_full_of_gaps_accepts_bytes_that_close_one() {
     odd.for_each(|offset| assert_eq!(piece(&mut end, offset), Receipt::Taken));
     let beyond = 2 * WAITING_RANGES_MAX as u64 + 5;
     assert_eq!(piece(&mut end, beyond), Receipt::NoRoom, "one more gap");
-    // What lies between two others, from the far end on, so that none of them is the first missing byte.
+    // Bytes between two received ranges, beginning at the far end, so that none is the first missing byte.
     for offset in (0..WAITING_RANGES_MAX as u64).rev() {
         assert_eq!(piece(&mut end, 2 * offset), Receipt::Taken, "{offset}");
     }
@@ -327,7 +327,7 @@ fn lost_opening_packets_are_not_a_sign_of_congestion() {
     let mut unheard = 0;
     while ends[0].counts().probes < 3 {
         unheard += packets(&mut ends[0], now_ns).len();
-        now_ns = ends[0].next_timeout_ns().expect("it asks again").max(now_ns);
+        now_ns = ends[0].next_timeout_ns().expect("it probes again").max(now_ns);
     }
     exchange(&mut ends, &mut now_ns);
     assert!(ends[0].is_drained() && unheard >= 4);
@@ -340,8 +340,8 @@ fn lost_opening_packets_are_not_a_sign_of_congestion() {
 fn unacknowledged_bytes_are_resent_once_the_peer_is_heard() {
     let mut ends = pair();
     ends[0].send(Lane::High, b"hello".to_vec()).expect("room");
-    assert!(packets(&mut ends[0], 0).len() == 1, "it meets no socket");
-    // The other end is there two milliseconds later, long before anybody would ask again.
+    assert!(packets(&mut ends[0], 0).len() == 1, "the peer has no socket yet");
+    // The other end exists two milliseconds later, long before a probe would be sent.
     let mut now_ns = 2 * MS;
     assert_eq!(pass(&mut ends, 1, now_ns), 1);
     assert_eq!((pass(&mut ends, 0, now_ns), ends[1].peek(Lane::High).0), (1, &b"hello"[..]));
@@ -370,7 +370,7 @@ fn a_smaller_path_mtu_is_detected_by_the_first_answered_short_probe() {
     }
     let counts = *ends[0].counts();
     assert!(ends[0].is_drained() && counts.black_holes == 1, "{counts:?}");
-    // Two probes, of which the second one is short; what follows is lost once, while long packets are tried again.
+    // Two probes are sent, of which the second one is short. The next packet is lost once, while long packets are tried again.
     assert!((1284..=1300).contains(&ends[0].packet_bytes()), "{}", ends[0].packet_bytes());
     let probes = counts.probes - before.probes - (counts.size_probes_lost - before.size_probes_lost);
     assert!(probes <= 3, "{probes} probes");
@@ -433,7 +433,7 @@ fn fragments_of_an_incomplete_datagram_are_freed() {
     let mut now_ns = 0;
     while now_ns < 5_000 * MS {
         packets(&mut end, now_ns);
-        // Its own packet is never acknowledged: probes keep it awake.
+        // Its own packet is never acknowledged, so it sends probes.
         now_ns = end.next_timeout_ns().unwrap_or(5_000 * MS).max(now_ns + MS);
     }
     piece(&mut end, now_ns, 1);
@@ -455,7 +455,7 @@ fn acknowledgements_that_the_peer_knows_are_not_repeated() {
         pass(&mut ends, 1, now_ns);
         now_ns += MS;
     }
-    // Both ends send, and both acknowledge.
+    // Both ends send and acknowledge.
     for _ in 0..10 {
         ends.iter_mut().for_each(|end| assert!(end.send_datagram(Lane::High, &[1; 10])));
         exchange(&mut ends, &mut now_ns);
@@ -464,7 +464,7 @@ fn acknowledgements_that_the_peer_knows_are_not_repeated() {
     pass(&mut ends, 0, now_ns);
     ends[1].before_sleep();
     let acknowledgement = packets(&mut ends[1], now_ns);
-    // Header, tag, and an acknowledgement of one range.
+    // A header, a tag, and an acknowledgement of one range.
     assert_eq!(acknowledgement.iter().map(Vec::len).collect::<Vec<_>>(), [16 + 16 + 18]);
 }
 
@@ -499,7 +499,7 @@ fn a_close_is_repeated_until_the_peer_answers_and_a_bounded_number_of_times() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The peer holds the keys and sends any frames.
+    /// The peer has the keys and sends any frames.
     #[test]
     fn any_frames_are_accepted_or_end_the_connection(
         payloads in vec(vec(prop_oneof![4 => 0..0x40u8, 1 => any::<u8>()], 0..60), 1..40),

@@ -1,4 +1,4 @@
-//! Every format against its own writer, against bytes of strangers, and against a model.
+//! Every format: what is written is read back, any bytes are accepted or refused, and models agree.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -63,7 +63,7 @@ fn ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {
     })
 }
 
-/// A frame with bytes of its own.
+/// A frame that owns its bytes.
 #[derive(Clone, Debug)]
 enum Written {
     Plain(Frame<'static>),
@@ -107,7 +107,7 @@ fn push(payload: &mut Payload, frame: &Written) -> bool {
     }
 }
 
-/// Is that what was written?
+/// Is the frame that was read the one that was written?
 fn is_same(read: &Frame, frame: &Written) -> bool {
     match (read, frame) {
         (read, Written::Plain(frame)) => read == frame,
@@ -185,7 +185,7 @@ proptest! {
             }
             read.push(frame);
         }
-        // Whatever could be read is written again as it stood.
+        // Every frame that can be read is written again as the same bytes.
         let mut again = Vec::new();
         let mut payload = Payload::new(&mut again, bytes.len());
         prop_assert!(read.iter().all(|frame| payload.push(frame)));
@@ -246,7 +246,7 @@ proptest! {
     }
 }
 
-/// A run of more packets than a word of the format can say is cut, and an old range beyond one is left out.
+/// A range with more packets than the format can express is shortened, and an older range beyond that limit is left out.
 #[test]
 fn an_acknowledgement_of_a_very_large_range_is_valid() {
     let mut bytes = Vec::new();

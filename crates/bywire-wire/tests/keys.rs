@@ -1,4 +1,4 @@
-//! What seals packets: only the right key opens the right packet, and keys follow each other under reordering.
+//! Sealed packets: only the right key opens a packet, and key updates work when packets are reordered.
 
 use bywire_wire::keys::{KEY_LIFE_NS, Opener, Sealer, Secret, Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
@@ -74,16 +74,16 @@ fn after_a_key_update_the_old_key_opens_for_three_timeouts() {
         sealer.set_packets_per_key(2);
         let old: Vec<_> = (0..4).map(|number| seal(&mut sealer, security, 0, number, b"old")).collect();
         assert!(open(&mut opener, 0, &old[0]).is_some());
-        assert!(!sealer.update(TIMEOUT_NS * 100, TIMEOUT_NS), "the peer is not known to have this key");
+        assert!(!sealer.update(TIMEOUT_NS * 100, TIMEOUT_NS), "the peer may not have this key yet");
         sealer.acknowledged(0, 0);
-        assert!(!sealer.update(TIMEOUT_NS, TIMEOUT_NS), "the peer may keep the one before");
+        assert!(!sealer.update(TIMEOUT_NS, TIMEOUT_NS), "the peer may still have the previous key");
         assert!(sealer.update(4 * TIMEOUT_NS, TIMEOUT_NS));
         let new: Vec<_> = (4..7).map(|number| seal(&mut sealer, security, 0, number, b"new")).collect();
         assert_eq!(open(&mut opener, 10, &new[1]), Some(b"new".to_vec()));
-        assert_eq!(open(&mut opener, 10, &old[1]), Some(b"old".to_vec()), "it was overtaken");
+        assert_eq!(open(&mut opener, 10, &old[1]), Some(b"old".to_vec()), "a delayed packet still opens");
         assert_eq!(open(&mut opener, 10, &new[0]), Some(b"new".to_vec()));
         assert_eq!(open(&mut opener, 10 + 3 * TIMEOUT_NS, &old[2]), None, "the old key is gone");
-        assert!(!sealer.update(u64::MAX, TIMEOUT_NS), "not before the new one is known to be there");
+        assert!(!sealer.update(u64::MAX, TIMEOUT_NS), "not before the peer is known to have the new key");
         assert_eq!(open(&mut opener, 10 + 3 * TIMEOUT_NS, &new[2]), Some(b"new".to_vec()));
     }
 }
@@ -126,7 +126,7 @@ fn a_secret_is_not_printed_and_its_source_is_erased() {
     let secret = Secret::take(&mut bytes);
     assert_eq!((bytes, format!("{secret:?}").as_str()), ([0; 32], "Secret(..)"));
     let packet = seal(&mut Sealer::new(ALL[0], &secret, Side::Initiator), ALL[0], 0, 0, b"frames");
-    assert!(open(&mut pair(ALL[0]).1, 0, &packet).is_some(), "it is the same secret");
+    assert!(open(&mut pair(ALL[0]).1, 0, &packet).is_some(), "a copy has the same secret");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The two ends of a lane and sets of ranges, each against a model that keeps every byte by itself.
+//! The two ends of a lane, and sets of ranges, each compared with a model that tracks every byte.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -134,7 +134,7 @@ proptest! {
             prop_assert_eq!((lane.acknowledged(), lane.taken(), lane.limit()), (floor, taken, limit));
             prop_assert_eq!((lane.outstanding(), lane.has_lost()), (next - floor, !lost.is_empty()));
             while let Some(piece) = lane.take_back() {
-                // Empty pieces are free at once, before those that wait.
+                // Empty pieces are released at once, before waiting ones.
                 if piece.is_empty() {
                     continue;
                 }
@@ -142,7 +142,7 @@ proptest! {
                     back += 1;
                 }
                 prop_assert_eq!(&piece, &pieces[back].1);
-                prop_assert!(pieces[back].0 <= floor, "memory came back before its bytes had arrived");
+                prop_assert!(pieces[back].0 <= floor, "memory was released before its bytes had arrived");
                 back += 1;
             }
         }
@@ -164,7 +164,7 @@ proptest! {
                 prop_assert_eq!(result, Ok(()));
                 arrived.extend(range);
             }
-            let end = (taken..).find(|offset| !arrived.contains(offset)).expect("numbers go on");
+            let end = (taken..).find(|offset| !arrived.contains(offset)).expect("there is always another number");
             prop_assert_eq!(lane.arrived(), end);
             let (first, second) = lane.peek();
             prop_assert_eq!([first, second].concat(), bytes(taken..end));
@@ -206,7 +206,7 @@ proptest! {
 #[test]
 fn a_waiting_sender_is_told_of_the_first_freed_byte() {
     let mut credit = Credit::new(1000);
-    credit.urge();
+    credit.request_report();
     assert!(!credit.is_due(), "nothing was taken");
     credit.take(1);
     assert!(credit.is_due());
@@ -225,7 +225,7 @@ fn a_smaller_window_never_revokes_announced_credit() {
     assert_eq!(credit.tell(), (995, 1005));
 }
 
-/// A peer that sends every other byte is asked to send again what does not fit, and costs no more than a bound.
+/// A peer that sends every other byte has to send bytes without room again. The memory for it is bounded.
 #[test]
 fn waiting_ranges_are_bounded() {
     let mut lane = Receiving::new(1 << 20);
@@ -237,7 +237,10 @@ fn waiting_ranges_are_bounded() {
     }
     assert_eq!(offset, 1 + 2 * WAITING_RANGES_MAX as u64);
     let touching = [0..1, 2..3, 1..2, 0..9, offset - 1..offset + 5];
-    assert!(touching.iter().all(|range| !lane.is_apart(range)), "these are always taken");
+    assert!(
+        touching.iter().all(|range| !lane.is_apart(range)),
+        "ranges that touch another one are always accepted"
+    );
     assert!(lane.is_apart(&(offset..offset + 1)) && !lane.is_apart(&(offset..offset)));
     lane.receive(0, &bytes(0..offset)).expect("within the credit");
     assert_eq!(lane.arrived(), offset);

@@ -1,4 +1,4 @@
-//! What has to do with time: acknowledgements, loss, congestion, pacing, the search for the length of packets.
+//! Acknowledgements, loss, congestion control, pacing and path MTU discovery.
 
 use std::ops::RangeInclusive;
 
@@ -28,20 +28,20 @@ fn acknowledgements_of_one_packet_are_delayed_and_of_a_batch_or_gap_are_not() {
     ack.told();
     assert!(ack.insert(400, 2, true) && ack.is_due(400), "a gap was filled");
     ack.told();
-    assert!(!ack.insert(500, 2, true) && !ack.is_waiting(), "known");
-    assert!(ack.insert(600, 9, false) && !ack.is_waiting(), "it asks for nothing");
+    assert!(!ack.insert(500, 2, true) && !ack.is_waiting(), "a known packet");
+    assert!(ack.insert(600, 9, false) && !ack.is_waiting(), "a packet that needs no acknowledgement");
     assert_eq!(ack.ranges().collect::<Vec<_>>(), [9..=9, 0..=3]);
     assert_eq!(ack.delay_us(600 + 5_000), 5);
 }
 
-/// Packets of 100 bytes, one each millisecond, whose content is their number.
+/// Packets of 100 bytes, one each millisecond. Each contains its number.
 fn sent(number: u64) -> Recovery<u64> {
     let mut recovery = Recovery::default();
     (0..number).for_each(|number| recovery.sent(number * MS, 100, Some(number)));
     recovery
 }
 
-/// What arrived and what is lost.
+/// Acknowledges packets. Returns those that arrived and those that are lost.
 fn acknowledge(
     recovery: &mut Recovery<u64>,
     now_ns: u64,
@@ -61,16 +61,16 @@ fn acknowledge(
 fn a_packet_is_lost_after_three_later_acknowledgements_or_a_timeout() {
     let mut recovery = sent(6);
     let now_ns = 36 * MS;
-    // The round trip is 32 ms by the newest.
+    // The newest packet gives a round trip of 32 ms.
     assert_eq!(acknowledge(&mut recovery, now_ns, &[4..=4]), (vec![4], vec![0, 1]));
     assert_eq!(recovery.in_flight(), 300);
-    let at_ns = recovery.timeout_ns().expect("2 and 3 were overtaken");
+    let at_ns = recovery.timeout_ns().expect("later packets than 2 and 3 have arrived");
     assert_eq!(at_ns, 2 * MS + 32 * MS * 9 / 8);
     let mut outcome = Outcome::default();
     assert_eq!(recovery.on_timeout(at_ns - 1, &mut outcome), Timeout::Early);
     assert_eq!(recovery.on_timeout(at_ns, &mut outcome), Timeout::Loss);
     assert_eq!(outcome.lost.iter().map(|sent| sent.number).collect::<Vec<_>>(), [2]);
-    // What was lost may still come: nobody is told twice.
+    // A lost packet may still arrive. It is reported once.
     assert_eq!(acknowledge(&mut recovery, at_ns, &[2..=5]), (vec![3, 5], vec![]));
     assert_eq!((recovery.in_flight(), recovery.outstanding(), recovery.timeout_ns()), (0, 0, None));
 }
@@ -79,7 +79,7 @@ fn a_packet_is_lost_after_three_later_acknowledgements_or_a_timeout() {
 fn probes_continue_forever_at_least_twice_a_second() {
     let mut recovery = Recovery::default();
     let mut outcome = Outcome::default();
-    // A round trip of 100 ms, as is assumed at first.
+    // The first estimate of the round trip is 100 ms.
     recovery.sent(0, 100, Some(0));
     recovery.acknowledge(100 * MS, [0..=0].into_iter(), 0, &mut outcome).expect("it was sent");
     outcome.clear();
@@ -87,7 +87,7 @@ fn probes_continue_forever_at_least_twice_a_second() {
     recovery.sent(last_ns, 100, Some(1));
     let mut gaps = Vec::new();
     for _ in 0..40 {
-        let at_ns = recovery.timeout_ns().expect("it is never given up");
+        let at_ns = recovery.timeout_ns().expect("it always probes again");
         assert_eq!(recovery.on_timeout(at_ns - 1, &mut outcome), Timeout::Early);
         assert_eq!(recovery.on_timeout(at_ns, &mut outcome), Timeout::Probe);
         recovery.sent(at_ns, 50, Some(9));
@@ -99,12 +99,12 @@ fn probes_continue_forever_at_least_twice_a_second() {
     assert!(doubling.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(PROBE_INTERVAL_MAX_NS)), "{gaps:?}");
     assert_eq!(gaps.last(), Some(&PROBE_INTERVAL_MAX_NS));
     assert!(outcome.lost.is_empty() && recovery.oldest().is_some_and(|sent| sent.number == 1));
-    // The long silence ends: all but the last is lost, and the path is another one.
+    // The silence ends: all packets but the last are lost, and the path has changed.
     recovery.acknowledge(last_ns + MS, [41..=41].into_iter(), 0, &mut outcome).expect("it was sent");
     assert!(outcome.is_persistent && outcome.lost.len() == 40 && recovery.probes() == 0);
 }
 
-/// RFC 9002, section 7.6: nobody knows whether the path was ever there.
+/// RFC 9002, section 7.6: there is no sample of the path yet.
 #[test]
 fn losses_before_the_first_round_trip_are_not_persistent() {
     for is_known in [false, true] {
@@ -130,7 +130,7 @@ fn a_round_trip_is_measured_even_if_the_newest_packet_is_an_acknowledgement() {
     recovery.sent(3 * MS, 50, None);
     recovery.acknowledge(5 * MS, [0..=1].into_iter(), 0, &mut outcome).expect("they were sent");
     assert_eq!(recovery.rtt().min_ns(), Some(2 * MS), "from when the newest of them left");
-    // One that asks for nothing says nothing by itself: its acknowledgement may have waited for long.
+    // A packet that needs no acknowledgement gives no sample alone, as its acknowledgement may have been delayed.
     recovery.sent(6 * MS, 100, Some(2));
     recovery.sent(6 * MS, 50, None);
     recovery.acknowledge(7 * MS, [3..=3].into_iter(), 0, &mut outcome).expect("it was sent");
@@ -151,7 +151,7 @@ fn acknowledgements_of_unsent_packets_are_errors_without_effect() {
     assert_eq!(acknowledge(&mut recovery, 6 * MS, &[4..=4, 0..=2]), (vec![0, 1, 2, 4], vec![]));
 }
 
-/// The peer remembers so many numbers, and so does the sender.
+/// Both the peer and the sender remember a bounded number of packets.
 #[test]
 fn memory_of_packets_is_bounded_by_the_window_of_numbers() {
     let mut recovery = Recovery::default();
@@ -178,15 +178,15 @@ fn the_round_trip_is_smoothed_without_the_peers_delay() {
     }
     assert_eq!(rtt.smoothed_ns(), 100_000);
     assert_eq!(rtt.probe_timeout_ns(), 100_000 + 200_000 + MS);
-    // No delay makes it shorter than it ever was, and a clock that jumps breaks nothing.
+    // A claimed delay makes no sample shorter than the minimum. A clock that jumps does no harm.
     rtt.sample(100_000, u64::MAX);
     rtt.sample(u64::MAX, 0);
     assert_eq!((rtt.min_ns(), rtt.probe_timeout_ns()), (Some(100_000), PROBE_TIMEOUT_MAX_NS));
-    // A round trip that is longer than the interval is awaited all the same.
+    // A round trip that is longer than the interval is waited for as well.
     assert_eq!(rtt.probe_interval_ns(3), PROBE_TIMEOUT_MAX_NS);
 }
 
-/// Sends a full window each round trip; what came back of it.
+/// Sends a full window in a round trip, and acknowledges it.
 fn round(cubic: &mut Cubic, now_ns: &mut u64, number: &mut u64, rtt_ns: u64, is_used: bool) {
     let sent_at_ns = *now_ns;
     *now_ns += rtt_ns;
@@ -222,9 +222,9 @@ fn a_window_doubles_falls_to_seven_tenths_and_recovers_by_the_cubic_curve() {
     cubic.on_loss(now_ns, now_ns - 1, false);
     assert_eq!(cubic.window(), before * 7 / 10);
     cubic.on_loss(now_ns + 1, now_ns - 1, false);
-    assert_eq!(cubic.window(), before * 7 / 10, "once for what left before");
+    assert_eq!(cubic.window(), before * 7 / 10, "one reduction for all packets of that window");
     assert!(!cubic.is_slow_start());
-    // Up to where it was it takes K = cbrt(packets · 0.3 / 0.4) seconds at most; Reno is faster over short paths.
+    // It takes at most K = cbrt(packets · 0.3 / 0.4) seconds to its former size. Over short paths Reno is faster.
     let began_ns = now_ns;
     while cubic.window() < before {
         round(&mut cubic, &mut now_ns, &mut number, 20 * MS, true);
@@ -243,7 +243,7 @@ fn reno_is_estimated_up_to_the_window_before_the_last_loss() {
     while cubic.window() < 300_000 {
         round(&mut cubic, &mut now_ns, &mut number, MS, true);
     }
-    // Twice at once: by fast convergence the curve aims below the window before the second one.
+    // Two losses in a row: by fast convergence the curve aims below the window before the second one.
     cubic.on_loss(now_ns, now_ns, false);
     let prior = cubic.window();
     cubic.on_loss(now_ns + 1, now_ns + 1, false);
@@ -260,7 +260,7 @@ fn reno_is_estimated_up_to_the_window_before_the_last_loss() {
         }
         (cubic.window() - first.expect("it passed there")) as f64 / (rounds - 1) as f64 / 1000.0
     };
-    // Rounds of a millisecond: the curve is slower by far.
+    // With round trips of a millisecond the curve is much slower.
     let below = gain_between(&mut cubic, aim + 2000, prior - 2000);
     let above = gain_between(&mut cubic, prior + 2000, prior + 30_000);
     assert!(
@@ -294,7 +294,7 @@ fn a_changed_path_starts_with_two_packets() {
     let mut cubic = Cubic::new(1000);
     cubic.on_loss(SECOND, SECOND, true);
     assert_eq!(cubic.window(), MINIMUM_PACKETS * 1000);
-    assert!(cubic.is_slow_start(), "up to where the loss was it grows fast");
+    assert!(cubic.is_slow_start(), "slow start up to the window of the loss");
     cubic.set_packet_bytes(9000);
     assert_eq!(cubic.window(), MINIMUM_PACKETS * 9000);
 }
@@ -333,7 +333,7 @@ fn a_token_bucket_allows_a_batch_and_then_the_rate() {
     }
     // 5/4 of the window in a round trip: 12.5 MB/s.
     assert!((12_400_000..12_600_000).contains(&left), "{left} bytes in a second");
-    // Looked at all the time it is no slower.
+    // Frequent calls do not slow it down.
     let slow = Rate { window: 2400, smoothed_ns: SECOND, is_slow_start: false };
     let mut pacer = Pacer::new(1200);
     pacer.room(0, slow);
@@ -342,14 +342,14 @@ fn a_token_bucket_allows_a_batch_and_then_the_rate() {
     assert!((390 * MS..=410 * MS).contains(&full_ns), "{full_ns}");
 }
 
-/// Searches over a path that carries `path` bytes.
+/// Searches over a path with an MTU of `path` bytes.
 fn search(size: &mut PacketSize, path: u16) -> u32 {
     let mut probes = 0;
     while let Some(bytes) = size.wanted(0) {
         probes += 1;
         assert!(probes < 100 && bytes > size.bytes());
         size.probe_sent(bytes);
-        assert_eq!(size.wanted(0), None, "one at a time");
+        assert_eq!(size.wanted(0), None, "one probe at a time");
         if bytes <= path {
             assert!(size.probe_arrived(bytes));
         } else {
@@ -373,7 +373,7 @@ fn black_holes_are_detected_and_single_losses_are_ignored() {
         assert!(!size.lost(8952) && !size.lost(8000));
         size.arrived(8952);
     }
-    assert!(!size.lost(1000), "short ones prove nothing");
+    assert!(!size.lost(1000), "lost short packets prove nothing");
     size.arrived(1000);
     assert!(!size.lost(8952) && !size.lost(8952) && size.lost(8952));
     assert_eq!(size.bytes(), BASE_BYTES);

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet;
 use bywire::{
     Address, Admit, ConnectError, DisconnectReason, Event, OpenError, Peer, Port, PortName, PortOptions,
@@ -46,7 +46,7 @@ const HONEST: u32 = 54_372;
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("caller", caller), ("listener", listener), ("exhausted", exhausted)]);
+    run_role(&[("caller", caller), ("listener", listener), ("exhausted", exhausted)]);
 }
 
 /// A port and its honest peer.
@@ -393,17 +393,17 @@ fn credit_and_doorbells_at_their_limits_harm_nobody_else() {
 }
 
 /// Takes the given number of steps towards a port, and no more.
-fn caller(stage: &mut Stage) {
-    let step: String = stage.argument(0);
-    let mut rogue = Rogue::new(&stage.directory, "caller");
+fn caller(context: &mut Context) {
+    let step: String = context.argument(0);
+    let mut rogue = Rogue::new(&context.directory, "caller");
     let socket = rogue.connect("victim");
     if step != "connected" {
         let hello = Packet::Hello(rogue.introduction()).to_bytes();
         socket.send(&hello, &rogue.offer()).expect("sent");
     }
     if step == "connected" || step == "introduced" {
-        stage.tell("ready");
-        stage.hear();
+        context.tell("ready");
+        context.hear();
         return;
     }
     let mut inside = rogue.inside(socket).expect("let in");
@@ -419,8 +419,8 @@ fn caller(stage: &mut Stage) {
         "good-bye" => inside.socket.send(&Packet::Goodbye.to_bytes(), &[]).expect("room"),
         other => panic!("no step `{other}`"),
     }
-    stage.tell("ready");
-    stage.hear();
+    context.tell("ready");
+    context.hear();
 }
 
 #[test]
@@ -459,12 +459,12 @@ fn clients_stopped_or_killed_at_any_step_delay_nobody_and_leave_nothing() {
 }
 
 /// Opens a name, and answers up to the given step.
-fn listener(stage: &mut Stage) {
-    let step: String = stage.argument(0);
-    let rogue = Rogue::new(&stage.directory, "listener");
+fn listener(context: &mut Context) {
+    let step: String = context.argument(0);
+    let rogue = Rogue::new(&context.directory, "listener");
     let mut accepted = None;
     if step == "deaf" {
-        stage.tell("ready");
+        context.tell("ready");
     }
     while step != "deaf" && accepted.is_none() {
         if step == "accepting" || step == "welcoming" {
@@ -478,9 +478,9 @@ fn listener(stage: &mut Stage) {
         socket.send(&Packet::Welcome(rogue.introduction()).to_bytes(), &rogue.offer()).expect("sent");
     }
     if step != "deaf" {
-        stage.tell("ready");
+        context.tell("ready");
     }
-    stage.hear();
+    context.hear();
 }
 
 #[test]
@@ -660,7 +660,7 @@ fn an_entry_planted_by_another_user_is_refused() {
             let opened = Port::open(PortOptions { name: Some(name("victim")), ..place.options() });
             let is_refused = matches!(
                 opened,
-                Err(OpenError::Foreign(..) | OpenError::InUse(_) | OpenError::RuntimeDirectory { .. })
+                Err(OpenError::OtherUser(..) | OpenError::InUse(_) | OpenError::RuntimeDirectory { .. })
             );
             assert!(is_refused, "{what}: {opened:?}");
             // A port without a name opens. Behind the planted entry no port is found.
@@ -736,9 +736,9 @@ fn a_name_that_is_a_symbolic_link_is_refused() {
 }
 
 /// Uses up every descriptor, even those that its port gets back, and waits for a peer that cannot be let in.
-fn exhausted(stage: &mut Stage) {
+fn exhausted(context: &mut Context) {
     let mut port =
-        Port::open(PortOptions { name: Some(name("exhausted")), ..stage.options() }).expect("open");
+        Port::open(PortOptions { name: Some(name("exhausted")), ..context.options() }).expect("open");
     let limit = Some(std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64 + 16);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower");
     let mut filler = Vec::new();
@@ -746,8 +746,8 @@ fn exhausted(stage: &mut Stage) {
         filler.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()));
     };
     fill(&mut filler);
-    stage.tell("ready");
-    stage.hear();
+    context.tell("ready");
+    context.hear();
     // Takes every descriptor that comes back, even the reserve.
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
@@ -760,12 +760,12 @@ fn exhausted(stage: &mut Stage) {
     };
     let before = busy();
     drop(port.wait(Some(Duration::from_secs(2))).expect("wait"));
-    stage.tell(format!("used {}", (busy() - before).as_millis()));
+    context.tell(format!("used {}", (busy() - before).as_millis()));
     filler.clear();
     // Waiting peers are let in as soon as there is room.
     loop {
         if let Some(Event::Connected(_)) = port.wait(None).expect("wait") {
-            stage.tell("met");
+            context.tell("met");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::{
     Address, Confirm, ConnectError, DisconnectReason, Errno, Event, LendError, OpenError, Port, PortName,
     PortOptions, Priority, Refusal, Rights, SendError, TransferError,
@@ -25,7 +25,7 @@ static SPAWNING: Mutex<()> = Mutex::new(());
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("starved", starved), ("scarce", scarce)]);
+    run_role(&[("starved", starved), ("scarce", scarce)]);
 }
 
 /// A put under way is known in two places. Only one of them may complete it.
@@ -362,17 +362,17 @@ fn ports_open_while_others_remove_too_much() {
 }
 
 /// Answers everything. On demand it runs out of descriptors or of address space.
-fn starved(stage: &mut Stage) {
+fn starved(context: &mut Context) {
     let mut port =
-        Port::open(PortOptions { name: Some("starved".parse().expect("a name")), ..stage.options() })
+        Port::open(PortOptions { name: Some("starved".parse().expect("a name")), ..context.options() })
             .expect("open");
     let peer =
         port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE).expect("connect");
-    stage.tell("ready");
+    context.tell("ready");
     let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
     let status = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages: u64 = status.split(' ').next().expect("a number").parse().expect("a number");
-    let what: String = stage.argument(0);
+    let what: String = context.argument(0);
     let (resource, limit) = match what.as_str() {
         "descriptors" => (Resource::Nofile, used),
         "memory" => (Resource::As, pages * 4096 + (1 << 20)),
@@ -390,12 +390,12 @@ fn starved(stage: &mut Stage) {
     let opened = Port::open(PortOptions {
         name: Some("more".parse().expect("a name")),
         geometry: large(),
-        ..stage.options()
+        ..context.options()
     });
-    stage.tell(format!("{:?}", opened.err()));
+    context.tell(format!("{:?}", opened.err()));
     let connected = port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE);
-    stage.tell(format!("{:?}", connected.err()));
-    stage.tell(format!("{:?}", port.heap(peer, 1 << 20, 512).err()));
+    context.tell(format!("{:?}", connected.err()));
+    context.tell(format!("{:?}", port.heap(peer, 1 << 20, 512).err()));
     loop {
         match port.wait(None).expect("wait") {
             Some(Event::Message(message)) => port.send(peer, Priority::Low, &message.payload).expect("room"),
@@ -406,15 +406,15 @@ fn starved(stage: &mut Stage) {
 }
 
 /// Opens a port with no descriptor left, with one, with two, and so on until it succeeds. Reports each outcome.
-fn scarce(stage: &mut Stage) {
+fn scarce(context: &mut Context) {
     let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
     let limit = Some(used + 32);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower");
     let mut filler: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     loop {
-        match Port::open(PortOptions { name: Some("scarce".parse().expect("a name")), ..stage.options() }) {
-            Ok(_) => return stage.tell(format!("{} left", filler.len())),
-            Err(error) => stage.tell(error),
+        match Port::open(PortOptions { name: Some("scarce".parse().expect("a name")), ..context.options() }) {
+            Ok(_) => return context.tell(format!("{} left", filler.len())),
+            Err(error) => context.tell(error),
         }
         if filler.pop().is_none() {
             return;

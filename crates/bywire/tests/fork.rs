@@ -5,7 +5,7 @@ mod ports;
 
 use std::time::Duration;
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::{
     Address, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName, PortOptions,
     Priority, SendError, WaitError,
@@ -18,7 +18,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("parent", parent)]);
+    run_role(&[("parent", parent)]);
 }
 
 fn named(name: &str) -> Option<PortName> {
@@ -30,8 +30,8 @@ fn target() -> Address {
 }
 
 /// Opens a port, forks, and follows its orders. The child proves what it can and cannot do.
-fn parent(stage: &mut Stage) {
-    let mut port = Port::open(PortOptions { name: named("parent"), ..stage.options() }).expect("open");
+fn parent(context: &mut Context) {
+    let mut port = Port::open(PortOptions { name: named("parent"), ..context.options() }).expect("open");
     let peer = port.connect(&target(), MINUTE).expect("connect");
     let heap = port.heap(peer, 4096, 4).expect("heap");
     let lent = loop {
@@ -47,30 +47,30 @@ fn parent(stage: &mut Stage) {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                child(stage, port, peer, heap, lent)
+                child(context, port, peer, heap, lent)
             }));
             // SAFETY: ends the child without the parent's clean-up, as a forked child should.
             unsafe { libc::_exit(i32::from(done.is_err())) };
         }
-        child => stage.tell(format!("forked {child}")),
+        child => context.tell(format!("forked {child}")),
     }
     loop {
-        match stage.hear().as_deref() {
+        match context.hear().as_deref() {
             Some("speak") => port.send(peer, Priority::Low, b"from the parent").expect("room"),
             Some("close") => break,
             Some("gone") => match port.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Disconnected { reason, .. }) => stage.tell(format!("{reason:?}")),
+                Some(Event::Disconnected { reason, .. }) => context.tell(format!("{reason:?}")),
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
         }
     }
     drop(port);
-    stage.tell("closed");
-    stage.hear();
+    context.tell("closed");
+    context.hear();
 }
 
-fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent: bywire::Lent) {
+fn child(context: &mut Context, mut port: Port, peer: Peer, heap: bywire::Heap, lent: bywire::Lent) {
     assert!(port.poll().is_none());
     assert!(matches!(port.wait(None), Err(WaitError::Forked)));
     assert_eq!(port.send(peer, Priority::Low, b"x"), Err(SendError::Forked));
@@ -88,10 +88,10 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
         assert!(block.is_empty());
         assert!(block.first_mut().is_none());
     }
-    let taken = Port::open(PortOptions { name: named("parent"), ..stage.options() });
+    let taken = Port::open(PortOptions { name: named("parent"), ..context.options() });
     assert!(matches!(taken, Err(OpenError::InUse(_))), "the parent has it");
     // The child's own port. Its memory may lie where the parent's did.
-    let mut own = Port::open(PortOptions { name: named("child"), ..stage.options() }).expect("open");
+    let mut own = Port::open(PortOptions { name: named("child"), ..context.options() }).expect("open");
     let to_target = own.connect(&target(), MINUTE).expect("connect");
     let own_heap = own.heap(to_target, 4096, 4).expect("heap");
     drop((port, heap, lent));

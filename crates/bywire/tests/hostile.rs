@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet;
 use bywire::{
     Address, Confirm, ConnectError, DisconnectReason, Event, Key, Peer, Port, PortName, PortOptions,
@@ -29,30 +29,30 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
+    run_role(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
 }
 
 /// Opens a port and does nothing.
-fn holder(stage: &mut Stage) {
-    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..stage.options() });
-    stage.tell("ready");
-    stage.hear();
+fn holder(context: &mut Context) {
+    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..context.options() });
+    context.tell("ready");
+    context.hear();
 }
 
 /// Sends more wake-ups than the peer reads at one look, moves its bulk area, and leaves a message there.
-fn mover(stage: &mut Stage) {
-    let mut rogue = Rogue::new(&stage.directory, "mover");
+fn mover(context: &mut Context) {
+    let mut rogue = Rogue::new(&context.directory, "mover");
     let mut inside = rogue.enter("victim").expect("let in");
-    stage.tell("inside");
-    stage.hear();
+    context.tell("inside");
+    context.hear();
     for _ in 0..120 {
         inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
     }
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
     rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
-    stage.tell("ready");
-    stage.hear();
+    context.tell("ready");
+    context.hear();
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
     let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
     let null = std::fs::File::open("/dev/null").expect("open");
     let directory = std::fs::File::open("/").expect("open");
-    let [good, page, bell] = rogue.offer();
+    let [good, page, doorbell] = rogue.offer();
     let mut other_version = hello.clone();
     other_version[4] ^= 0x55;
     let mut claims = rogue.introduction();
@@ -310,9 +310,9 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
         sealed(length, false, ALL_SEALS),
     ];
     let mut cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>, Refusal)> = vec![
-        ("another version", other_version, vec![good, page, bell], Refusal::Version),
+        ("another version", other_version, vec![good, page, doorbell], Refusal::Version),
         ("nonsense", b"GET / HTTP/1.1".to_vec(), vec![], Refusal::BadOffer),
-        ("half a packet", hello[..20].to_vec(), vec![good, page, bell], Refusal::BadOffer),
+        ("half a packet", hello[..20].to_vec(), vec![good, page, doorbell], Refusal::BadOffer),
         ("good-bye first", Packet::Goodbye.to_bytes(), vec![], Refusal::BadOffer),
         (
             "a heap first",
@@ -323,19 +323,19 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
         ("no memory", hello.clone(), vec![], Refusal::BadOffer),
         ("too little memory", hello.clone(), vec![good, page], Refusal::BadOffer),
         ("no pipe", hello.clone(), vec![good, page, null.as_fd()], Refusal::BadOffer),
-        ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), bell], Refusal::BadOffer),
-        ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, bell], Refusal::BadOffer),
-        ("the page as the segment", hello.clone(), vec![page, page, bell], Refusal::BadOffer),
-        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, bell], Refusal::Unverified),
+        ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), doorbell], Refusal::BadOffer),
+        ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, doorbell], Refusal::BadOffer),
+        ("the page as the segment", hello.clone(), vec![page, page, doorbell], Refusal::BadOffer),
+        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, doorbell], Refusal::Unverified),
         (
             "a name that nobody has",
             Packet::Hello(nobody).to_bytes(),
-            vec![good, page, bell],
+            vec![good, page, doorbell],
             Refusal::Unverified,
         ),
     ];
     for file in &files {
-        cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, bell], Refusal::BadOffer));
+        cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, doorbell], Refusal::BadOffer));
     }
     for (name, packet, descriptors, refusal) in cases {
         let socket = rogue.connect("victim");
@@ -536,8 +536,8 @@ fn a_blocked_doorbell_does_not_delay_the_return_of_a_block() {
         victim.poll();
     }
     // Now the port counts as asleep, and its doorbell is full and would block.
-    while rustix::io::write(&inside.victim_bell, &[0; 4096]).is_ok() {}
-    rustix::fs::fcntl_setfl(&inside.victim_bell, rustix::fs::OFlags::empty()).expect("fcntl");
+    while rustix::io::write(&inside.victim_doorbell, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&inside.victim_doorbell, rustix::fs::OFlags::empty()).expect("fcntl");
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(lent);
@@ -634,10 +634,10 @@ impl Random {
 }
 
 /// Writes random data, some of it well-formed, into all of its memory, until told to stop.
-fn scribbler(stage: &mut Stage) {
-    let seed: u64 = stage.argument(0);
-    let key: u64 = stage.argument(1);
-    let directory = stage.directory.clone();
+fn scribbler(context: &mut Context) {
+    let seed: u64 = context.argument(0);
+    let key: u64 = context.argument(1);
+    let directory = context.directory.clone();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
@@ -665,11 +665,11 @@ fn scribbler(stage: &mut Stage) {
             }
             (entered, records)
         });
-        stage.tell("ready");
-        stage.hear();
+        context.tell("ready");
+        context.hear();
         is_over.store(true, Ordering::Relaxed);
         let (entered, records) = worker.join().expect("the worker");
-        stage.tell(format!("done {entered} {records}"));
+        context.tell(format!("done {entered} {records}"));
     });
 }
 
@@ -696,7 +696,7 @@ fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key
             // Reaches every byte of every segment sooner or later, in runs, so that whole records become invalid.
             0 if wild > 0 => scribble(rogue, random),
             1 => {
-                let _ = rustix::io::write(&inside.victim_bell, b"!");
+                let _ = rustix::io::write(&inside.victim_doorbell, b"!");
             }
             2 if random.draw(50) == 0 => heap(rogue, inside, random),
             2 if random.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
@@ -773,7 +773,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
         _ => push(MESSAGE, &[1, 2, 3], &[]),
     };
     take_some(rogue, inside, random);
-    let _ = rustix::io::write(&inside.victim_bell, b"!");
+    let _ = rustix::io::write(&inside.victim_doorbell, b"!");
     done
 }
 
@@ -796,16 +796,16 @@ fn heap(_: &Rogue, inside: &Inside, random: &mut Random) {
 }
 
 /// Asks and checks the answers, until told to stop.
-fn honest(stage: &mut Stage) {
-    let mut port = Port::open(stage.options()).expect("open");
+fn honest(context: &mut Context) {
+    let mut port = Port::open(context.options()).expect("open");
     let address = Address::local("victim".parse::<PortName>().expect("a name"));
     let peer = port.connect(&address, MINUTE).expect("connect");
-    stage.tell("ready");
+    context.tell("ready");
     let is_over = AtomicBool::new(false);
     let mut rounds = 0u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            stage.hear();
+            context.hear();
             is_over.store(true, Ordering::Relaxed);
         });
         while !is_over.load(Ordering::Relaxed) {
@@ -820,7 +820,7 @@ fn honest(stage: &mut Stage) {
             rounds += 1;
         }
     });
-    stage.tell(format!("done {rounds}"));
+    context.tell(format!("done {rounds}"));
 }
 
 /// Rogues scribble over all their memory for some seconds (a minute with BYWIRE_SOAK=1), while the port has transfers

@@ -7,7 +7,7 @@ mod step;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::{
     Address, Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions,
     Priority, Rights, SendError, TransferError,
@@ -21,7 +21,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)]);
+    run_role(&[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)]);
 }
 
 /// Small enough to compare after every instruction.
@@ -52,13 +52,13 @@ fn expected(script: &str) -> Vec<Vec<u8>> {
     }
 }
 
-fn scripted(stage: &mut Stage) {
-    let script: String = stage.argument(0);
-    let key = Key(stage.argument(1));
+fn scripted(context: &mut Context) {
+    let script: String = context.argument(0);
+    let key = Key(context.argument(1));
     let mut port = Port::open(PortOptions {
         name: Some("sender".parse().expect("a name")),
         geometry: SMALL,
-        ..stage.options()
+        ..context.options()
     })
     .expect("open: what the last one left is replaced");
     let peer = port
@@ -70,8 +70,8 @@ fn scripted(stage: &mut Stage) {
     for _ in 0..if script == "busy" { WARM } else { 0 } {
         while !port.send_datagram(peer, Priority::Low, &pattern(512, 10)).expect("connected") {}
     }
-    stage.tell(format!("ready {}", step::own_thread()));
-    stage.hear();
+    context.tell(format!("ready {}", step::own_thread()));
+    context.hear();
     let (messages, data) = (expected(&script), pattern(1200, 8));
     step::mark_begin();
     match script.as_str() {
@@ -96,7 +96,7 @@ fn scripted(stage: &mut Stage) {
         port.poll();
     }
     step::mark_end();
-    stage.hear();
+    context.hear();
 }
 
 const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -236,11 +236,11 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
 }
 
 /// Sends numbered messages for ever, and records in a file which of them were delivered.
-fn streaming(stage: &mut Stage) {
-    let notes: String = stage.argument(0);
+fn streaming(context: &mut Context) {
+    let notes: String = context.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
     // So small that it soon moves to a large area.
-    let mut port = Port::open(PortOptions { geometry: SMALL, ..stage.options() }).expect("open");
+    let mut port = Port::open(PortOptions { geometry: SMALL, ..context.options() }).expect("open");
     let peer = port
         .connect(&Address::local("victim".parse::<bywire::PortName>().expect("a name")), MINUTE)
         .expect("connect");
@@ -289,11 +289,11 @@ fn number_of(bytes: &[u8]) -> u64 {
 }
 
 /// Takes messages for ever, and records their number in a file.
-fn receiving(stage: &mut Stage) {
-    let notes: String = stage.argument(0);
+fn receiving(context: &mut Context) {
+    let notes: String = context.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
-    let mut port = Port::open(stage.options()).expect("open");
-    stage.tell(format!("ready {}", port.name()));
+    let mut port = Port::open(context.options()).expect("open");
+    context.tell(format!("ready {}", port.name()));
     let mut received = 0u64;
     loop {
         match port.wait(None).expect("wait") {

@@ -7,7 +7,7 @@ mod ports;
 use std::process::Command;
 use std::time::Duration;
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::{Address, DisconnectReason, Event, Port, PortName, PortOptions, Priority};
 use ports::{PortDirectory, until};
 use rustix::process::Signal;
@@ -20,18 +20,18 @@ const CONTAINER: [&str; 9] =
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("echo", echo)]);
+    run_role(&[("echo", echo)]);
 }
 
 /// Sends everything back until the other end has gone.
-fn echo(stage: &mut Stage) {
-    let mut port = Port::open(PortOptions { name: Some("echo".parse().expect("a name")), ..stage.options() })
-        .expect("open");
-    stage.tell("ready");
+fn echo(context: &mut Context) {
+    let name = Some("echo".parse().expect("a name"));
+    let mut port = Port::open(PortOptions { name, ..context.options() }).expect("open");
+    context.tell("ready");
     loop {
         match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
             Event::Message(message) => {
-                stage.tell(format!(
+                context.tell(format!(
                     "pid {}",
                     port.peer_info(message.peer).expect("connected").pid().unwrap_or(0)
                 ));

@@ -5,7 +5,7 @@ mod ports;
 
 use std::time::Duration;
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::{Address, Confirm, Event, Peer, Port, PortName, PortOptions, Priority};
 use ports::PortDirectory;
 use rustix::process::{Resource, Rlimit, Signal};
@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("hub", hub), ("crowd", crowd), ("talker", talker)]);
+    run_role(&[("hub", hub), ("crowd", crowd), ("talker", talker)]);
 }
 
 fn address(name: &str) -> Address {
@@ -30,15 +30,16 @@ fn descriptors() -> usize {
 const SOFT_LIMIT: u64 = 256;
 
 /// The port with a thousand peers: it answers all of them, and counts its descriptors.
-fn hub(stage: &mut Stage) {
-    let count: usize = stage.argument(0);
+fn hub(context: &mut Context) {
+    let count: usize = context.argument(0);
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit = Rlimit { current: Some(SOFT_LIMIT), ..limit };
     rustix::process::setrlimit(Resource::Nofile, limit).expect("lower the soft limit");
-    let mut port = Port::open(PortOptions { name: Some("hub".parse().expect("a name")), ..stage.options() })
-        .expect("open");
+    let mut port =
+        Port::open(PortOptions { name: Some("hub".parse().expect("a name")), ..context.options() })
+            .expect("open");
     let before = descriptors();
-    stage.tell("ready");
+    context.tell("ready");
     let (mut connected, mut answered, mut left) = (0, 0, 0);
     while left < count {
         match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
@@ -48,7 +49,7 @@ fn hub(stage: &mut Stage) {
                 answered += 1;
                 if answered == count {
                     assert!(rustix::process::getrlimit(Resource::Nofile).current > Some(SOFT_LIMIT));
-                    stage.tell(format!("full {}", descriptors()));
+                    context.tell(format!("full {}", descriptors()));
                 }
             }
             Event::Disconnected { .. } => left += 1,
@@ -58,17 +59,17 @@ fn hub(stage: &mut Stage) {
     assert_eq!((connected, answered), (count, count));
     assert_eq!(descriptors(), before, "what a peer costs comes back when it leaves");
     // The crowd has left nothing that would hinder the next one.
-    stage.tell("empty");
-    stage.hear();
+    context.tell("empty");
+    context.hear();
 }
 
 /// Many ports that connect, ask once, and leave when told.
-fn crowd(stage: &mut Stage) {
-    let count: u32 = stage.argument(0);
+fn crowd(context: &mut Context) {
+    let count: u32 = context.argument(0);
     let hub = address("hub");
     let mut ports: Vec<(Port, Peer)> = (0..count)
         .map(|_| {
-            let mut port = Port::open(stage.options()).expect("open");
+            let mut port = Port::open(context.options()).expect("open");
             let peer = port.connect(&hub, MINUTE).expect("connect");
             (port, peer)
         })
@@ -82,8 +83,8 @@ fn crowd(stage: &mut Stage) {
             other => panic!("{other:?} instead of an answer"),
         }
     }
-    stage.tell("answered");
-    stage.hear();
+    context.tell("answered");
+    context.hear();
 }
 
 #[test]
@@ -114,10 +115,10 @@ fn a_thousand_peers_connect_exchange_messages_and_leave_nothing() {
 }
 
 /// Sends numbered messages of all kinds, and takes as many.
-fn talker(stage: &mut Stage) {
-    let mut port = Port::open(stage.options()).expect("open");
+fn talker(context: &mut Context) {
+    let mut port = Port::open(context.options()).expect("open");
     let peer = port.connect(&address("victim"), MINUTE).expect("connect");
-    stage.tell("ready");
+    context.tell("ready");
     let (mut sent, mut received) = (0u32, 0u32);
     loop {
         let bytes = vec![sent as u8; if sent.is_multiple_of(5) { 20_000 } else { 30 }];

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use actor::{Actor, Stage, play};
+use actor::{Actor, Context, run_role};
 use bywire::handshake::Packet;
 use bywire::{
     Address, Admit, Confirm, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority, Refusal,
@@ -29,7 +29,7 @@ const GROUP: u32 = 54_400;
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("user", user)]);
+    run_role(&[("user", user)]);
 }
 
 fn is_root() -> bool {
@@ -49,11 +49,11 @@ fn shared() -> PortDirectory {
 }
 
 /// Becomes another user, then follows its orders: `open RULE`, `connect NAME`, `reach PID`.
-fn user(stage: &mut Stage) {
-    become_user(stage.argument(0), stage.argument(1));
-    stage.tell("ready");
+fn user(context: &mut Context) {
+    become_user(context.argument(0), context.argument(1));
+    context.tell("ready");
     let mut port = None;
-    while let Some(line) = stage.hear() {
+    while let Some(line) = context.hear() {
         let (command, argument) = line.split_once(' ').expect("two words");
         match command {
             "open" => {
@@ -63,15 +63,15 @@ fn user(stage: &mut Stage) {
                     _ => Admit::SameUser,
                 };
                 let name = Some(PortName::Name("theirs".to_owned()));
-                let opened = Port::open(PortOptions { name, admit, ..stage.options() });
-                stage.tell(format!("{:?}", opened.as_ref().err()));
+                let opened = Port::open(PortOptions { name, admit, ..context.options() });
+                context.tell(format!("{:?}", opened.as_ref().err()));
                 port = opened.ok();
                 serve(port.as_mut());
             }
-            "connect" => stage.tell(attempt(stage, argument)),
-            "hoard" => hoard(stage, argument),
-            "keep" => keep(stage, argument),
-            "reach" => stage.tell(reach(argument)),
+            "connect" => context.tell(attempt(context, argument)),
+            "hoard" => hoard(context, argument),
+            "keep" => keep(context, argument),
+            "reach" => context.tell(reach(argument)),
             "listen" => serve(port.as_mut()),
             other => panic!("{other}"),
         }
@@ -106,8 +106,8 @@ fn serve(port: Option<&mut Port>) {
 }
 
 /// Connects and asks the other end for this end's identity. Returns the answer, or the error.
-fn attempt(stage: &Stage, name: &str) -> String {
-    let mut port = match Port::open(stage.options()) {
+fn attempt(context: &Context, name: &str) -> String {
+    let mut port = match Port::open(context.options()) {
         Ok(port) => port,
         Err(error) => return format!("{error:?}"),
     };
@@ -128,18 +128,18 @@ fn attempt(stage: &Stage, name: &str) -> String {
 }
 
 /// Several ports begin long messages to one port, and stop in the middle until told to go on.
-fn hoard(stage: &mut Stage, name: &str) {
+fn hoard(context: &mut Context, name: &str) {
     let address = Address::local(name.parse::<PortName>().expect("a name"));
     let mut ports: Vec<Port> = (0..3)
         .map(|_| {
-            let mut port = Port::open(stage.options()).expect("open");
+            let mut port = Port::open(context.options()).expect("open");
             let peer = port.connect(&address, MINUTE).expect("connect");
             port.send_buffer(peer, Priority::Low, vec![7; 1 << 20], Confirm::Copied).expect("token");
             port
         })
         .collect();
-    stage.tell("begun");
-    stage.hear();
+    context.tell("begun");
+    context.hear();
     let mut sent = 0;
     while sent < ports.len() {
         for port in &mut ports {
@@ -149,16 +149,16 @@ fn hoard(stage: &mut Stage, name: &str) {
             }
         }
     }
-    stage.tell("sent");
-    stage.hear();
+    context.tell("sent");
+    context.hear();
 }
 
 /// Connects and leaves repeatedly, but keeps the memory that it was given, until it is turned away, or 200 times.
 /// Then it lets go of the memory, and is let in.
-fn keep(stage: &mut Stage, argument: &str) {
+fn keep(context: &mut Context, argument: &str) {
     let (name, how) = argument.split_once(' ').expect("two words");
     let rogue =
-        rogue::Rogue::new(&stage.directory, &format!("keeper-{}", rustix::process::geteuid().as_raw()));
+        rogue::Rogue::new(&context.directory, &format!("keeper-{}", rustix::process::geteuid().as_raw()));
     let enter = || {
         let socket = rogue.connect(name);
         socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
@@ -187,10 +187,10 @@ fn keep(stage: &mut Stage, argument: &str) {
             }
         });
     };
-    stage.tell(format!("{bytes} {refusal}"));
-    stage.hear();
+    context.tell(format!("{bytes} {refusal}"));
+    context.hear();
     drop(kept);
-    stage.tell(if enter().is_ok() { "let in" } else { "turned away" });
+    context.tell(if enter().is_ok() { "let in" } else { "turned away" });
 }
 
 /// Tries to open all our memory that a process has, for writing. Returns how many pieces it saw and opened.
@@ -271,9 +271,9 @@ fn ports_admit_the_users_that_their_owner_names() {
         alice.kill();
         let taken = ask(&mut bob, "open own");
         let name = PortName::Name("theirs".to_owned());
-        let foreign = OpenError::Foreign(name.clone(), place.path().join("theirs.port"));
+        let expected = OpenError::OtherUser(name.clone(), place.path().join("theirs.port"));
         assert!(
-            [format!("Some({foreign:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
+            [format!("Some({expected:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
             "{taken}"
         );
     }
@@ -411,8 +411,8 @@ fn a_port_rings_after_its_process_changes_its_user() {
     if !is_root() {
         return;
     }
-    if !bywire_sys::wake::Bell::is_safe() {
-        eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no bell is rung");
+    if !bywire_sys::wake::Doorbell::is_safe() {
+        eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no doorbell is rung");
         return;
     }
     let place = shared();
@@ -442,6 +442,6 @@ fn a_port_rings_after_its_process_changes_its_user() {
         sent.expect("room");
         let woken = inside.socket.receive(&mut bytes).expect("receive");
         assert!(matches!(woken, bywire_sys::socket::Received::Nothing), "woken by the socket");
-        assert_eq!(rustix::io::read(&rogue.bell, &mut bytes), Ok(1), "the bell is rung once");
+        assert_eq!(rustix::io::read(&rogue.doorbell, &mut bytes), Ok(1), "the doorbell is rung once");
     }
 }

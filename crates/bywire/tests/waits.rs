@@ -275,7 +275,7 @@ fn a_program_that_watches_the_descriptor_misses_no_message_and_does_not_spin() {
 }
 
 #[test]
-fn a_program_that_watches_the_descriptor_hears_of_new_and_ended_peers() {
+fn a_program_that_watches_the_descriptor_is_told_of_new_and_ended_peers() {
     let place = PortDirectory::new();
     let name: bywire::PortName = "sleeper".parse().expect("a name");
     let mut sleeper = place.open(PortOptions { name: Some(name.clone()), ..sleepy(&place) });

@@ -2,19 +2,19 @@
 //! over an encrypted and over a plain fabric.
 
 mod running;
-#[path = "../../../crates/bywire-node/tests/scene/mod.rs"]
-mod scene;
+#[path = "../../../crates/bywire-node/tests/test_network/mod.rs"]
+mod test_network;
 
 use std::process::Command;
 
 use running::Running;
-use scene::{Machine, Scene};
+use test_network::{Machine, TestNetwork};
 
 /// Runs a test between two machines, encrypted and plain.
-fn between(test: impl Fn(&Scene)) {
+fn between(test: impl Fn(&TestNetwork)) {
     for is_encrypted in [true, false] {
-        let Some(scene) = Scene::up_with(2, is_encrypted) else { return };
-        test(&scene);
+        let Some(network) = TestNetwork::up_with(2, is_encrypted) else { return };
+        test(&network);
     }
 }
 
@@ -25,27 +25,27 @@ fn start(machine: &Machine, program: &str, arguments: &[&str]) -> Running {
 }
 
 /// Starts an example on the second machine if it is to serve, and else on the first one.
-fn starter(program: &'static str, scene: &Scene) -> impl Fn(&[&str]) -> Running {
+fn starter(program: &'static str, network: &TestNetwork) -> impl Fn(&[&str]) -> Running {
     move |arguments| match arguments {
-        [] => start(&scene.machines[1], program, &["--fabric"]),
-        asking => start(&scene.machines[0], program, asking),
+        [] => start(&network.machines[1], program, &["--fabric"]),
+        asking => start(&network.machines[0], program, asking),
     }
 }
 
 #[test]
 fn ping_pong_measures_and_its_other_end_leaves_with_it() {
-    between(|scene| running::check_ping_pong(starter(env!("CARGO_BIN_EXE_ping-pong"), scene)));
+    between(|network| running::check_ping_pong(starter(env!("CARGO_BIN_EXE_ping-pong"), network)));
 }
 
 #[test]
 fn requests_of_many_clients_are_answered_each_in_order() {
-    between(|scene| running::check_requests(starter(env!("CARGO_BIN_EXE_requests"), scene)));
+    between(|network| running::check_requests(starter(env!("CARGO_BIN_EXE_requests"), network)));
 }
 
 #[test]
 fn an_echo_server_outlives_its_clients() {
-    between(|scene| {
-        let [here, there] = &scene.machines[..] else { unreachable!() };
+    between(|network| {
+        let [here, there] = &network.machines[..] else { unreachable!() };
         let mut server = start(there, env!("CARGO_BIN_EXE_echo"), &["--fabric"]);
         assert_eq!(server.line(), "serving b/echo");
         for _ in 0..2 {

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 }
 
 fn install(arguments: Arguments) -> Result<()> {
-    let prefix = std::path::absolute(&arguments.prefix).context("the prefix is no path")?;
+    let prefix = std::path::absolute(&arguments.prefix).context("the prefix is not a path")?;
     let root = match &arguments.destination {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),

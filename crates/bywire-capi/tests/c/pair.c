@@ -59,8 +59,8 @@ static int ask(const char *address) {
         CHECK(event.data == memory && event.length_bytes == sizeof sent && memcmp(memory, sent, sizeof sent) == 0);
     }
     CHECK_CODE(bw_send(port, peer, BW_PRIORITY_LOW, "die", 3), BW_OK);
-    CHECK_CODE(next(port, BW_EVENT_DISCONNECTED).status, BW_ERROR_GONE_DIED);
-    CHECK_CODE(bw_send(port, peer, BW_PRIORITY_LOW, "x", 1), BW_ERROR_GONE_DIED);
+    CHECK_CODE(next(port, BW_EVENT_DISCONNECTED).status, BW_ERROR_DISCONNECTED_DIED);
+    CHECK_CODE(bw_send(port, peer, BW_PRIORITY_LOW, "x", 1), BW_ERROR_DISCONNECTED_DIED);
     CHECK_CODE(bw_port_close(port), BW_OK);
     puts("answered");
     return 0;

@@ -348,11 +348,11 @@ static void parting(void) {
     bw_peer_info_t info;
     CHECK_CODE(bw_disconnect(a, to_b), BW_OK);
     bw_event_t event = expect(a, BW_EVENT_DISCONNECTED, NULL);
-    CHECK(event.peer == to_b && event.status == BW_ERROR_GONE_HERE);
+    CHECK(event.peer == to_b && event.status == BW_ERROR_DISCONNECTED_HERE);
     event = expect(b, BW_EVENT_DISCONNECTED, NULL);
-    CHECK(event.peer == to_a && event.status == BW_ERROR_GONE_CLOSED);
+    CHECK(event.peer == to_a && event.status == BW_ERROR_DISCONNECTED_CLOSED);
     CHECK_CODE(bw_peer_info(b, to_a, &info, sizeof info), BW_ERROR_NO_PEER);
-    CHECK_CODE(bw_send(b, to_a, BW_PRIORITY_LOW, "x", 1), BW_ERROR_GONE_CLOSED);
+    CHECK_CODE(bw_send(b, to_a, BW_PRIORITY_LOW, "x", 1), BW_ERROR_DISCONNECTED_CLOSED);
     CHECK(bw_peers(b, NULL, 0) == 0);
     /* Closing gives posted memory back. */
     CHECK_CODE(bw_post_receive(b, BW_PRIORITY_HIGH, posted, sizeof posted), BW_OK);

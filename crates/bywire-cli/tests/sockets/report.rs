@@ -86,7 +86,7 @@ fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_
 }
 
 #[test]
-fn an_end_that_saw_a_reset_is_reported_too() {
+fn an_end_that_saw_a_reset_is_reported() {
     if !have(&[("python3", "python3")]) {
         return;
     }

@@ -39,7 +39,7 @@ impl Choice {
     /// An implementation, a link or a test that does not exist, or an option that does not apply here.
     pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
         if request.level != Level::Mpi.name() {
-            request.refuse_what_means_nothing()?;
+            request.refuse_inapplicable()?;
             return Ok(None);
         }
         let implementation: Implementation =
@@ -51,7 +51,7 @@ impl Choice {
             request.between.as_deref().is_none_or(|asked| asked == between),
             Misuse(format!("--link {link} joins {between}: leave out --between"))
         );
-        request.refuse_what_means_nothing()?;
+        request.refuse_inapplicable()?;
         Ok(Some(Self { implementation, link }))
     }
 
@@ -78,10 +78,10 @@ mod tests {
             (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
             (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth"),
             (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
-            (refusal(|r| r.spin = Some(false)), "--no-spin means nothing"),
-            (refusal(|r| r.untouched = true), "--untouched means nothing"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
-            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi means nothing"),
+            (refusal(|r| r.spin = Some(false)), "--no-spin does not apply"),
+            (refusal(|r| r.untouched = true), "--untouched does not apply"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu does not apply"),
+            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi does not apply"),
         ];
         for (refusal, part) in refusals {
             assert!(refusal.contains(part), "{refusal}");

@@ -162,7 +162,7 @@ static inline int take(const unsigned char *message, size_t length, MPI_Status *
     memcpy(&word, message + place, length - place);
     sink = sum + word;
     if (message[0] != DATA && message[0] != END)
-        fail("payload corrupted: a message begins with a byte that is no mark");
+        fail("payload corrupted: a message begins with a byte that is not a mark");
     return message[0];
 }
 

@@ -44,7 +44,7 @@ const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 /// the other rank.
 pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let number = RANK_VARIABLES.iter().find_map(|name| env::var(name).ok());
-    let number = number.context("this is no rank of an MPI job: it is started by `bywire measure mpi`")?;
+    let number = number.context("this is not a rank of an MPI job: it is started by `bywire measure mpi`")?;
     let mut parent = UnixStream::connect(socket).context("the measurement is gone")?;
     writeln!(parent, "{number}")?;
     let mut line = String::new();

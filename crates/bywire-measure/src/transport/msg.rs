@@ -44,7 +44,7 @@ pub struct MsgEnd {
     spin: bool,
 }
 
-/// What is sent next on a lane.
+/// The next message of a lane.
 struct Outbox {
     priority: Priority,
     writer: Writer,
@@ -55,7 +55,7 @@ struct Outbox {
 
 enum Next {
     Short(Vec<u8>),
-    /// Of long messages every one has its own memory; absent while all of it is under way.
+    /// A long message has memory of its own. `None` while all memory is under way.
     Long(Option<Vec<u8>>),
     Lent(Option<LendBuffer>),
 }
@@ -64,14 +64,14 @@ struct State {
     port: Port,
     peer: Peer,
     readers: [Reader; 2],
-    /// What has arrived and been read, by lane.
+    /// Messages that have arrived and been read, by lane.
     inbox: [VecDeque<Received>; 2],
     /// Memory of long messages that is free again.
     free: Vec<Vec<u8>>,
     heap: Option<Heap>,
     /// The port has said that there is room, by lane.
     room: [bool; 2],
-    /// Peers that only sit there.
+    /// Idle peers.
     _idle: Vec<Port>,
 }
 
@@ -227,7 +227,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
 }
 
 impl State {
-    /// Reads a short message for `lane` where it is: to move what has just been stored costs more than to read it.
+    /// Reads a short message for `lane` in place, because moving it costs more than reading it.
     #[inline(always)]
     fn glance(&mut self, event: &Option<Event>, lane: usize) -> Result<Option<Received>> {
         match event {
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// Takes in one event; what it brought for `lane` is returned, where nothing of that lane came before.
+    /// Handles an event. Returns the oldest unread message of `lane`.
     #[inline(always)]
     fn take(&mut self, event: Event, lane: usize) -> Result<Option<Received>> {
         let Event::Message(message) = &event else { return self.take_other(event, lane) };
@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    /// Keeps what came for when it is asked for.
+    /// Keeps a message until it is asked for.
     fn keep(&mut self, event: Event, lane: usize) -> Result<()> {
         if let Some(received) = self.take(event, lane)? {
             self.inbox[lane].push_front(received);
@@ -276,7 +276,7 @@ impl State {
         Ok(())
     }
 
-    /// Polls for what comes for `lane`, about [`NAP`] long.
+    /// Polls for a message for `lane`, for about [`NAP`].
     #[inline(always)]
     fn poll_for(&mut self, lane: usize) -> Result<Option<Received>> {
         let mut started = None;
@@ -354,7 +354,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Is another try worth while? What the port has said is not said again.
+    /// Is another try worthwhile? The port reports room only once.
     fn has_room(&self, state: &mut State) -> bool {
         let told = std::mem::take(&mut state.room[self.priority as usize]);
         match &self.next {
@@ -407,7 +407,7 @@ impl Endpoint for MsgEnd {
             outbox.is_filled = false;
             return Ok(true);
         }
-        // What is under way moves on by polling.
+        // Polling advances transfers.
         if let Some(event) = state.port.poll() {
             state.keep(event, outbox.priority as usize)?;
         }

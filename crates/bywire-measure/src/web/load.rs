@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permanent_stall_is_charged_too() {
+    fn a_permanent_stall_is_charged() {
         let plan = plan();
         let address = server(&plan, 3, Duration::from_secs(4));
         let mut load = Load::connect(&plan, &address).unwrap();

@@ -89,7 +89,7 @@ impl Plan {
     /// One line that says what is invalid.
     pub fn of(request: &Request) -> Result<Self> {
         let test: Test = request.test.parse()?;
-        request.refuse_what_means_nothing()?;
+        request.refuse_inapplicable()?;
         let server: Server = request.server.as_deref().map_or(Ok(Server::Nginx), str::parse)?;
         let link: Link = request.link.as_deref().map_or(Ok(Link::Tcp), str::parse)?;
         ensure!(
@@ -173,18 +173,18 @@ mod tests {
                 refusal(|r| (r.link, r.server) = (Some("unix".into()), Some("apache".into()))),
                 "Apache listens on no Unix-domain socket",
             ),
-            (refusal(|r| r.alpha = Some(1.0)), "--alpha means nothing for web web-file"),
+            (refusal(|r| r.alpha = Some(1.0)), "--alpha does not apply to web web-file"),
             (refusal(|r| r.connections = Some(0)), "give 1 to 256"),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
-            (refusal(|r| r.segmentation = Some(false)), "--segmentation means nothing"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu does not apply"),
+            (refusal(|r| r.segmentation = Some(false)), "--segmentation does not apply"),
             (
                 refusal(|r| (r.link, r.segmentation) = (Some("unix".into()), Some(true))),
-                "--segmentation means nothing",
+                "--segmentation does not apply",
             ),
-            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi means nothing for web web-file"),
-            (refusal(|r| r.untouched = true), "--untouched means nothing for web web-file"),
+            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi does not apply to web web-file"),
+            (refusal(|r| r.untouched = true), "--untouched does not apply to web web-file"),
         ];
         for (refusal, part) in refusals {
             assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");

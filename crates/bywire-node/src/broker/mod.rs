@@ -60,7 +60,7 @@ pub enum Action {
 
 /// This node.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct ThisNode {
     /// Its name.
     pub name: String,
     /// Its public key.
@@ -94,7 +94,7 @@ pub struct Port {
 #[derive(Debug)]
 struct Registered {
     port: Port,
-    /// Its numbers of its connections, and of what is under way with a number.
+    /// The port's numbers of its connections, and of its requests and offers under way.
     numbers: BTreeSet<u32>,
     /// What it has asked for.
     requests: usize,
@@ -118,7 +118,7 @@ impl Registered {
 
 /// Another node of the fabric.
 #[derive(Debug)]
-struct Far {
+struct OtherNode {
     name: String,
     /// The address of its service, while a channel is up.
     address: Option<SocketAddr>,
@@ -182,11 +182,11 @@ struct Offer {
 /// The whole of it.
 #[derive(Debug)]
 pub struct Broker {
-    own: Own,
+    own: ThisNode,
     grace_until_ns: u64,
     ports: HashMap<PortId, Registered>,
     names: BTreeMap<String, PortId>,
-    nodes: HashMap<PublicKey, Far>,
+    nodes: HashMap<PublicKey, OtherNode>,
     node_names: HashMap<String, PublicKey>,
     /// By the end here.
     connections: HashMap<EndName, Connection>,
@@ -210,7 +210,7 @@ pub struct Broker {
 
 impl Broker {
     /// The state of a service that starts now.
-    pub fn new(now_ns: u64, own: Own) -> Self {
+    pub fn new(now_ns: u64, own: ThisNode) -> Self {
         Self {
             own,
             grace_until_ns: now_ns.saturating_add(GRACE_NS),
@@ -238,9 +238,9 @@ impl Broker {
         while self.actions.is_empty()
             && let Some(node) = self.idle.pop()
         {
-            let far = self.nodes.get_mut(&node).filter(|far| far.needs == 0 && far.is_wanted);
-            if let Some(far) = far {
-                far.is_wanted = false;
+            let other = self.nodes.get_mut(&node).filter(|other| other.needs == 0 && other.is_wanted);
+            if let Some(other) = other {
+                other.is_wanted = false;
                 self.actions.push_back(Action::Release(node));
             }
         }
@@ -272,7 +272,7 @@ impl Broker {
 
     /// The name of a node.
     pub fn node_name(&self, node: &PublicKey) -> Option<&str> {
-        self.nodes.get(node).map(|far| far.name.as_str())
+        self.nodes.get(node).map(|other| other.name.as_str())
     }
 
     /// When [`Self::tick`] has work to do.
@@ -317,18 +317,18 @@ impl Broker {
 
     /// Notes that one more thing needs the channel to a node.
     fn need(&mut self, node: PublicKey) {
-        let Some(far) = self.nodes.get_mut(&node) else { return };
-        far.needs += 1;
-        if !std::mem::replace(&mut far.is_wanted, true) {
+        let Some(other) = self.nodes.get_mut(&node) else { return };
+        other.needs += 1;
+        if !std::mem::replace(&mut other.is_wanted, true) {
             self.actions.push_back(Action::Want(node));
         }
     }
 
     /// Notes that one thing less needs the channel to a node.
     fn need_less(&mut self, node: PublicKey) {
-        let Some(far) = self.nodes.get_mut(&node) else { return };
-        far.needs -= 1;
-        if far.needs == 0 {
+        let Some(other) = self.nodes.get_mut(&node) else { return };
+        other.needs -= 1;
+        if other.needs == 0 {
             // Not at once, because an offer that becomes a connection needs it throughout.
             self.idle.push(node);
         }

@@ -12,14 +12,14 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, Far, Offer, Outgoing, PortId, REQUEST_TIMEOUT_NS, is_port,
+    ASKED_MAX, Action, Broker, Connection, Offer, OtherNode, Outgoing, PortId, REQUEST_TIMEOUT_NS, is_port,
     is_sound, numbers,
 };
 
 impl Broker {
     /// Applies a new version of this node's name and security and of the other nodes. Nodes that are missing or have
     /// another key are removed, with their connections.
-    pub fn follow(&mut self, own: super::Own, others: &[(PublicKey, String)]) {
+    pub fn follow(&mut self, own: super::ThisNode, others: &[(PublicKey, String)]) {
         self.own = own;
         let kept: HashSet<&PublicKey> = others.iter().map(|(key, _)| key).collect();
         let gone: Vec<PublicKey> = self.nodes.keys().filter(|key| !kept.contains(key)).copied().collect();
@@ -28,7 +28,7 @@ impl Broker {
         }
         self.node_names = others.iter().map(|(key, name)| (name.clone(), *key)).collect();
         for (key, name) in others {
-            let far = self.nodes.entry(*key).or_insert_with(|| Far {
+            let other = self.nodes.entry(*key).or_insert_with(|| OtherNode {
                 name: name.clone(),
                 address: None,
                 boot_id: None,
@@ -36,14 +36,14 @@ impl Broker {
                 needs: 0,
                 is_wanted: false,
             });
-            far.name.clone_from(name);
+            other.name.clone_from(name);
         }
         if self.own.security != Security::Plain {
             self.end_plain();
         }
     }
 
-    /// Ends what was agreed on while the fabric was plain.
+    /// Ends connections and requests from the time when the fabric was plain.
     fn end_plain(&mut self) {
         let known = self.connections.iter().filter(|(_, known)| known.security == Security::Plain);
         for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {
@@ -72,9 +72,9 @@ impl Broker {
 
     /// A channel to a node has come up.
     pub fn up(&mut self, node: PublicKey, boot_id: [u8; 16], address: SocketAddr, route_bytes: u16) {
-        let Some(far) = self.nodes.get_mut(&node) else { return };
-        (far.address, far.route_bytes) = (Some(address), route_bytes);
-        if far.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
+        let Some(other) = self.nodes.get_mut(&node) else { return };
+        (other.address, other.route_bytes) = (Some(address), route_bytes);
+        if other.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
             self.end_all(node, End::NodeRestarted);
         }
         self.follow_addresses(node);
@@ -90,15 +90,15 @@ impl Broker {
 
     /// The node's packets come from a new address.
     pub fn moved(&mut self, node: PublicKey, address: SocketAddr, route_bytes: u16) {
-        if let Some(far) = self.nodes.get_mut(&node).filter(|far| far.address.is_some()) {
-            (far.address, far.route_bytes) = (Some(address), route_bytes);
+        if let Some(other) = self.nodes.get_mut(&node).filter(|other| other.address.is_some()) {
+            (other.address, other.route_bytes) = (Some(address), route_bytes);
         }
         self.follow_addresses(node);
     }
 
     /// Tells the port of a connection where its peer's machine is now.
     pub(super) fn follow_address(&mut self, node: PublicKey, own: EndName) {
-        let ip = self.nodes.get(&node).and_then(|far| far.address).map(|address| address.ip());
+        let ip = self.nodes.get(&node).and_then(|other| other.address).map(|address| address.ip());
         let Some(known) = self.connections.get_mut(&own) else { return };
         let has_v6 = self.ports.get(&known.port).is_some_and(|registered| registered.port.has_v6);
         if let Some(ip) = ip.filter(|ip| *ip != known.ip && (has_v6 || ip.is_ipv4())) {
@@ -119,8 +119,8 @@ impl Broker {
     /// Notes that the channel to a node is down. Connections remain. Requests under way are repeated over the next
     /// channel.
     pub fn down(&mut self, node: PublicKey) {
-        let Some(far) = self.nodes.get_mut(&node) else { return };
-        far.address = None;
+        let Some(other) = self.nodes.get_mut(&node) else { return };
+        other.address = None;
         self.actions.retain(|action| !matches!(action, Action::Send(to, _) if *to == node));
         self.withdraw_all(node);
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && outgoing.is_sent) {
@@ -226,7 +226,7 @@ impl Broker {
 
     /// Does the port's UDP socket have the family of the node's address?
     fn can_reach(&self, id: PortId, node: PublicKey) -> bool {
-        let address = self.nodes.get(&node).and_then(|far| far.address);
+        let address = self.nodes.get(&node).and_then(|other| other.address);
         let has_v6 = self.ports.get(&id).is_some_and(|registered| registered.port.has_v6);
         address.is_some_and(|address| has_v6 || address.is_ipv4())
     }
@@ -336,9 +336,9 @@ impl Broker {
         peer: Identity,
         half: &Half,
     ) -> Option<Notice> {
-        let far = self.nodes.get(&node)?;
-        let address = SocketAddr::new(far.address?.ip(), half.udp_port);
-        let route_bytes = half.route_bytes.min(far.route_bytes);
+        let other = self.nodes.get(&node)?;
+        let address = SocketAddr::new(other.address?.ip(), half.udp_port);
+        let route_bytes = half.route_bytes.min(other.route_bytes);
         let introduction = half.introduction;
         let terms = Terms { answers, side, security, secret, address, peer, introduction, route_bytes };
         Some(Notice::Established(Box::new(terms)))
@@ -441,10 +441,10 @@ impl Broker {
 
     /// The identity of a port elsewhere. Its node is the one of the channel. `None`: the identity is not valid.
     fn identity(&self, node: PublicKey, said: &PortIdentity) -> Option<Identity> {
-        let far = self.nodes.get(&node)?;
+        let other = self.nodes.get(&node)?;
         let is_sound = is_sound(&said.port, &said.user, &said.groups);
         is_sound.then(|| Identity {
-            node: far.name.clone(),
+            node: other.name.clone(),
             key: node,
             port: said.port.clone(),
             user: said.user.clone(),

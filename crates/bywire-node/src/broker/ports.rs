@@ -131,15 +131,16 @@ impl Broker {
     pub(super) fn ask(&mut self, number: u32) {
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
         let Some(registered) = self.ports.get(&outgoing.port) else { return };
-        let far = self.nodes.get(&outgoing.node).filter(|far| far.address.is_some() && !outgoing.is_sent);
-        let Some(far) = far else { return };
+        let other =
+            self.nodes.get(&outgoing.node).filter(|other| other.address.is_some() && !outgoing.is_sent);
+        let Some(other) = other else { return };
         outgoing.is_sent = true;
-        let route_bytes = far.route_bytes;
+        let route_bytes = other.route_bytes;
         let half = half(&registered.port, outgoing.introduction, outgoing.random, route_bytes);
         let message = ServiceMessage::Connect {
             request: number,
             port: outgoing.target.clone(),
-            from: vouched(&registered.port),
+            from: identity_of(&registered.port),
             security: self.own.security,
             half,
         };
@@ -154,9 +155,9 @@ impl Broker {
         }
         let Some(offer) = self.take_offer(number) else { return };
         let Some(registered) = self.ports.get(&id) else { return };
-        let route_bytes = self.nodes.get(&offer.node).map_or(u16::MAX, |far| far.route_bytes);
+        let route_bytes = self.nodes.get(&offer.node).map_or(u16::MAX, |other| other.route_bytes);
         let own_half = half(&registered.port, introduction, random, route_bytes);
-        let by = vouched(&registered.port);
+        let by = identity_of(&registered.port);
         let security = super::nodes::agreed(offer.security, self.own.security);
         let made = self.establish_accepted(id, number, &offer, &own_half, security);
         match made {
@@ -314,16 +315,16 @@ impl Broker {
         }
     }
 
-    /// Sends to a node if a channel is up. What is lost is made up for when one comes up.
+    /// Sends to a node if a channel is up. A message that is lost is made up for when one comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
-        if self.nodes.get(&node).is_some_and(|far| far.address.is_some()) {
+        if self.nodes.get(&node).is_some_and(|other| other.address.is_some()) {
             self.actions.push_back(Action::Send(node, message));
         }
     }
 }
 
 /// The identity of a port, for which this service vouches.
-fn vouched(port: &Port) -> PortIdentity {
+fn identity_of(port: &Port) -> PortIdentity {
     PortIdentity {
         port: port.name.clone(),
         user: port.user.clone(),

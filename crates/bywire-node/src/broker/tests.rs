@@ -5,7 +5,7 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use super::{Action, Broker, GRACE_NS, Own, Port, PortId, REQUEST_TIMEOUT_NS, UNDER_WAY_MAX};
+use super::{Action, Broker, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode, UNDER_WAY_MAX};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -14,7 +14,7 @@ const B: usize = 1;
 /// Every side has one port, with this registration.
 const PORT: PortId = 16;
 
-struct World {
+struct Fixture {
     now_ns: u64,
     brokers: [Broker; 2],
     is_up: bool,
@@ -25,8 +25,8 @@ struct World {
     is_wanted: [bool; 2],
 }
 
-fn own(side: usize) -> Own {
-    Own { name: NAMES[side].to_owned(), key: KEYS[side], security: Security::Aes256Gcm }
+fn own(side: usize) -> ThisNode {
+    ThisNode { name: NAMES[side].to_owned(), key: KEYS[side], security: Security::Aes256Gcm }
 }
 
 fn port(name: &str, incarnation: u64) -> Port {
@@ -64,17 +64,17 @@ fn end(port: &str, incarnation: u64, connection: u32) -> EndName {
     EndName { port: port.to_owned(), incarnation, connection }
 }
 
-impl World {
+impl Fixture {
     /// Two services after their grace, with port `asking` on a and port `render` on b.
     fn new() -> Self {
-        let mut world = Self::young();
-        world.now_ns = 2 * GRACE_NS;
-        world.tick();
-        world
+        let mut fixture = Self::just_started();
+        fixture.now_ns = 2 * GRACE_NS;
+        fixture.tick();
+        fixture
     }
 
-    /// The same, just started.
-    fn young() -> Self {
+    /// The same services, just started.
+    fn just_started() -> Self {
         let broker = |side: usize| {
             let mut broker = Broker::new(0, own(side));
             broker.follow(own(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
@@ -172,7 +172,7 @@ impl World {
     fn is_empty(&self) -> bool {
         let is_empty = |broker: &Broker| {
             let tables = broker.connections.len() + broker.outgoing.len() + broker.offers.len();
-            let needs: usize = broker.nodes.values().map(|far| far.needs).sum();
+            let needs: usize = broker.nodes.values().map(|other| other.needs).sum();
             let ports: usize = broker
                 .ports
                 .values()
@@ -186,52 +186,52 @@ impl World {
 
 #[test]
 fn a_request_waits_for_a_channel_for_a_bounded_time() {
-    let mut world = World::new();
-    world.connect(1);
-    assert!(world.is_wanted[A] && world.take().is_empty());
-    assert_eq!(world.brokers[A].next_timeout_ns(), Some(world.now_ns + REQUEST_TIMEOUT_NS));
-    world.now_ns += REQUEST_TIMEOUT_NS;
-    world.tick();
+    let mut fixture = Fixture::new();
+    fixture.connect(1);
+    assert!(fixture.is_wanted[A] && fixture.take().is_empty());
+    assert_eq!(fixture.brokers[A].next_timeout_ns(), Some(fixture.now_ns + REQUEST_TIMEOUT_NS));
+    fixture.now_ns += REQUEST_TIMEOUT_NS;
+    fixture.tick();
     let reason = NotConnected::Unreachable;
-    assert_eq!(world.take(), [(A, Notice::NotConnected { request: 1, reason })]);
-    assert!(world.is_empty() && world.brokers[A].next_timeout_ns().is_none());
-    world.connect(2);
-    world.up();
-    let offer = world.offer();
+    assert_eq!(fixture.take(), [(A, Notice::NotConnected { request: 1, reason })]);
+    assert!(fixture.is_empty() && fixture.brokers[A].next_timeout_ns().is_none());
+    fixture.connect(2);
+    fixture.up();
+    let offer = fixture.offer();
     // An offer that is not answered ends, too, at both ends.
-    world.now_ns += REQUEST_TIMEOUT_NS;
-    world.tick();
-    let told = world.take();
+    fixture.now_ns += REQUEST_TIMEOUT_NS;
+    fixture.tick();
+    let told = fixture.take();
     assert!(told.contains(&(B, Notice::Withdrawn { offer })), "{told:?}");
     assert!(told.contains(&(A, Notice::NotConnected { request: 2, reason })) && told.len() == 2);
-    assert!(world.is_empty());
+    assert!(fixture.is_empty());
     // The late answer is for nobody.
-    world.accept(offer, 9);
-    assert!(world.take().is_empty() && world.is_empty());
+    fixture.accept(offer, 9);
+    assert!(fixture.take().is_empty() && fixture.is_empty());
 }
 
 #[test]
 fn requests_of_a_lost_channel_are_repeated_over_the_next_one() {
-    let mut world = World::new();
-    world.up();
-    world.connect(1);
-    let offer = world.offer();
-    world.down();
-    assert_eq!(world.take(), [(B, Notice::Withdrawn { offer })]);
-    world.up();
-    let again = world.offer();
-    world.accept(offer, 3);
-    assert!(world.take().is_empty(), "the old offer is over");
-    world.accept(again, 4);
-    assert_eq!(world.take().len(), 2);
+    let mut fixture = Fixture::new();
+    fixture.up();
+    fixture.connect(1);
+    let offer = fixture.offer();
+    fixture.down();
+    assert_eq!(fixture.take(), [(B, Notice::Withdrawn { offer })]);
+    fixture.up();
+    let again = fixture.offer();
+    fixture.accept(offer, 3);
+    assert!(fixture.take().is_empty(), "the old offer is over");
+    fixture.accept(again, 4);
+    assert_eq!(fixture.take().len(), 2);
     // The answer is lost with the channel. The port that accepted hears of it when both services compare their lists.
-    world.connect(2);
-    let offer = world.offer();
-    world.brokers[B].accept(PORT, offer, introduction(5), [8; 32]);
-    world.down();
-    assert!(matches!(world.take()[..], [(B, Notice::Established(_))]));
-    world.up();
-    let told = world.take();
+    fixture.connect(2);
+    let offer = fixture.offer();
+    fixture.brokers[B].accept(PORT, offer, introduction(5), [8; 32]);
+    fixture.down();
+    assert!(matches!(fixture.take()[..], [(B, Notice::Established(_))]));
+    fixture.up();
+    let told = fixture.take();
     let ended = (B, Notice::Ended { connection: 5, reason: End::PeerReleased });
     assert!(told.contains(&ended) && told.len() == 2, "{told:?}");
     let [(_, Notice::Offer { offer, .. })] =
@@ -239,77 +239,77 @@ fn requests_of_a_lost_channel_are_repeated_over_the_next_one() {
     else {
         panic!("{told:?}")
     };
-    world.accept(*offer, 6);
-    world.take();
+    fixture.accept(*offer, 6);
+    fixture.take();
     for side in [A, B] {
-        world.brokers[side].port_ended(world.now_ns, PORT);
-        world.settle();
+        fixture.brokers[side].port_ended(fixture.now_ns, PORT);
+        fixture.settle();
     }
-    assert!(world.is_empty());
+    assert!(fixture.is_empty());
 }
 
 #[test]
 fn the_end_of_a_connection_is_reported_once_to_each_side() {
-    let mut world = World::new();
-    world.up();
-    let [ours, theirs] = world.meet(1, 11);
+    let mut fixture = Fixture::new();
+    fixture.up();
+    let [ours, theirs] = fixture.meet(1, 11);
     assert!(ours.secret == theirs.secret && ours.peer.user == "alice" && ours.peer.groups == ["staff"]);
     assert_eq!((ours.address, theirs.address), (([10, 0, 0, 2], 4000).into(), ([10, 0, 0, 1], 4000).into()));
-    world.brokers[A].release(PORT, 1);
-    world.settle();
-    assert_eq!(world.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
-    world.brokers[B].release(PORT, 11);
-    world.settle();
-    assert!(world.take().is_empty() && world.is_empty());
-    world.meet(2, 12);
-    world.brokers[B].port_ended(world.now_ns, PORT);
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Ended { connection: 2, reason: End::PeerEnded })]);
-    assert!(world.is_empty());
-    world.connect(3);
-    assert_eq!(world.take(), [(A, Notice::NotConnected { request: 3, reason: NotConnected::NoPort })]);
-    assert!(world.is_empty());
+    fixture.brokers[A].release(PORT, 1);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
+    fixture.brokers[B].release(PORT, 11);
+    fixture.settle();
+    assert!(fixture.take().is_empty() && fixture.is_empty());
+    fixture.meet(2, 12);
+    fixture.brokers[B].port_ended(fixture.now_ns, PORT);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 2, reason: End::PeerEnded })]);
+    assert!(fixture.is_empty());
+    fixture.connect(3);
+    assert_eq!(fixture.take(), [(A, Notice::NotConnected { request: 3, reason: NotConnected::NoPort })]);
+    assert!(fixture.is_empty());
 }
 
 #[test]
 fn a_service_that_just_started_waits_for_its_ports_before_it_denies_a_connection() {
-    let mut world = World::young();
-    world.brokers[B].port_ended(0, PORT);
+    let mut fixture = Fixture::just_started();
+    fixture.brokers[B].port_ended(0, PORT);
     // One of a port that has ended since, one of a port that comes back, and one of a port that never does.
-    world.brokers[A].keep(PORT, vec![kept(B, 1, 200), kept(B, 2, 300), kept(B, 3, 400)], true);
-    world.up();
+    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200), kept(B, 2, 300), kept(B, 3, 400)], true);
+    fixture.up();
     let over = |connection| (A, Notice::Ended { connection, reason: End::PeerReleased });
-    assert_eq!(world.take(), [over(1)]);
-    world.brokers[B].register(PORT, port("render", 300)).expect("free");
-    world.brokers[B].keep(PORT, vec![kept(A, 2, 100)], true);
-    world.brokers[A].inquire(world.now_ns, PORT, 2);
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Alive { connection: 2 })]);
-    world.now_ns = GRACE_NS;
-    world.tick();
-    assert_eq!(world.take(), [over(3)]);
+    assert_eq!(fixture.take(), [over(1)]);
+    fixture.brokers[B].register(PORT, port("render", 300)).expect("free");
+    fixture.brokers[B].keep(PORT, vec![kept(A, 2, 100)], true);
+    fixture.brokers[A].inquire(fixture.now_ns, PORT, 2);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Alive { connection: 2 })]);
+    fixture.now_ns = GRACE_NS;
+    fixture.tick();
+    assert_eq!(fixture.take(), [over(3)]);
 }
 
 #[test]
 fn pending_requests_of_a_port_and_its_user_are_bounded() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     for request in 0..=UNDER_WAY_MAX as u32 {
-        world.connect(request);
+        fixture.connect(request);
     }
     let reason = NotConnected::NoResources;
     let request = UNDER_WAY_MAX as u32;
-    assert_eq!(world.take(), [(A, Notice::NotConnected { request, reason })]);
+    assert_eq!(fixture.take(), [(A, Notice::NotConnected { request, reason })]);
     // As many offers are open at the other end, and one more is declined there.
-    world.up();
-    assert_eq!(world.take().len(), UNDER_WAY_MAX);
+    fixture.up();
+    assert_eq!(fixture.take().len(), UNDER_WAY_MAX);
     let mut stranger = port("more", 101);
     stranger.uid = 1001;
-    world.brokers[A].register(PORT + 2, stranger).expect("free");
+    fixture.brokers[A].register(PORT + 2, stranger).expect("free");
     let target = ("b", "render".to_owned());
-    world.brokers[A].connect(world.now_ns, PORT + 2, 1, target, introduction(1), [7; 32]);
-    let Some(Action::Send(_, message)) = world.brokers[A].next_action() else { panic!("it asks") };
-    world.brokers[B].hear(world.now_ns, KEYS[A], message);
-    let declined = world.brokers[B].next_action();
+    fixture.brokers[A].connect(fixture.now_ns, PORT + 2, 1, target, introduction(1), [7; 32]);
+    let Some(Action::Send(_, message)) = fixture.brokers[A].next_action() else { panic!("it asks") };
+    fixture.brokers[B].hear(fixture.now_ns, KEYS[A], message);
+    let declined = fixture.brokers[B].next_action();
     assert!(
         matches!(
             declined,
@@ -317,11 +317,11 @@ fn pending_requests_of_a_port_and_its_user_are_bounded() {
         ),
         "{declined:?}"
     );
-    assert_eq!(world.brokers[A].register(PORT + 4, port("more", 102)), Err(Unregistered::Unverified));
+    assert_eq!(fixture.brokers[A].register(PORT + 4, port("more", 102)), Err(Unregistered::Unverified));
     // The port there can ask nevertheless.
     let target = ("a", "asking".to_owned());
-    world.brokers[B].connect(world.now_ns, PORT, 900, target, introduction(900), [7; 32]);
-    let asks = world.brokers[B].next_action();
+    fixture.brokers[B].connect(fixture.now_ns, PORT, 900, target, introduction(900), [7; 32]);
+    let asks = fixture.brokers[B].next_action();
     assert!(matches!(asks, Some(Action::Send(_, ServiceMessage::Connect { .. }))), "{asks:?}");
 }
 
@@ -369,9 +369,9 @@ fn a_user_of_another_machine_leaves_offers_of_a_port_to_others() {
 
 #[test]
 fn a_lying_service_harms_only_its_own_connections() {
-    let mut world = World::new();
-    world.up();
-    world.meet(1, 11);
+    let mut fixture = Fixture::new();
+    fixture.up();
+    fixture.meet(1, 11);
     let identity = |port: &str| PortIdentity {
         port: port.to_owned(),
         user: "bob".to_owned(),
@@ -392,36 +392,36 @@ fn a_lying_service_harms_only_its_own_connections() {
         accept(0, "render", Security::Aes256Gcm, &Half { udp_port: 0, ..half.clone() }),
     ];
     for message in wrong {
-        world.connect(2);
-        world.take();
-        let request = *world.brokers[A].outgoing.keys().next().expect("under way");
+        fixture.connect(2);
+        fixture.take();
+        let request = *fixture.brokers[A].outgoing.keys().next().expect("under way");
         let ServiceMessage::Accept { asking, by, security, half, .. } = message else { unreachable!() };
         let message = ServiceMessage::Accept { request, asking, by, security, half };
-        world.brokers[A].hear(world.now_ns, KEYS[B], message);
-        let told = world.brokers[A].actions.iter().any(|action| {
+        fixture.brokers[A].hear(fixture.now_ns, KEYS[B], message);
+        let told = fixture.brokers[A].actions.iter().any(|action| {
             matches!(
                 action,
                 Action::Tell(PORT, Notice::NotConnected { reason: NotConnected::Unreachable, .. })
             )
         });
-        assert!(told, "{:?}", world.brokers[A].actions);
-        world.brokers[A].actions.clear();
-        let open: Vec<u32> = world.brokers[B].offers.keys().copied().collect();
-        open.into_iter().for_each(|offer| world.brokers[B].decline(PORT, offer, Refusal::NoResources));
-        world.settle();
-        world.take();
+        assert!(told, "{:?}", fixture.brokers[A].actions);
+        fixture.brokers[A].actions.clear();
+        let open: Vec<u32> = fixture.brokers[B].offers.keys().copied().collect();
+        open.into_iter().for_each(|offer| fixture.brokers[B].decline(PORT, offer, Refusal::NoResources));
+        fixture.settle();
+        fixture.take();
     }
     // A third node, which the connection is none of.
     let third = PublicKey([3; 32]);
     let mut others = vec![(KEYS[B], "b".to_owned()), (third, "c".to_owned())];
-    world.brokers[A].follow(own(A), &others);
-    world.brokers[A].up(third, [3; 16], ([10, 0, 0, 3], 7248).into(), 1472);
+    fixture.brokers[A].follow(own(A), &others);
+    fixture.brokers[A].up(third, [3; 16], ([10, 0, 0, 3], 7248).into(), 1472);
     let connections =
         vec![ConnectionName { receiver: end("asking", 100, 1), sender: end("render", 200, 11) }];
     let ended = ServiceMessage::Ended { connections: connections.clone(), reason: PortEnd::Ended };
-    world.brokers[A].hear(world.now_ns, third, ended);
-    world.brokers[A].hear(world.now_ns, third, ServiceMessage::Alive { connections });
-    assert!(world.brokers[A].actions.is_empty() && world.brokers[A].connections.len() == 1);
+    fixture.brokers[A].hear(fixture.now_ns, third, ended);
+    fixture.brokers[A].hear(fixture.now_ns, third, ServiceMessage::Alive { connections });
+    assert!(fixture.brokers[A].actions.is_empty() && fixture.brokers[A].connections.len() == 1);
     let connect = |from| ServiceMessage::Connect {
         request: 1,
         port: "asking".to_owned(),
@@ -433,161 +433,161 @@ fn a_lying_service_harms_only_its_own_connections() {
     // What fits into a message between services need not fit into a notice.
     let long = PortIdentity { groups: vec!["g".repeat(240); 16], ..identity("x") };
     for from in [bad, long] {
-        world.brokers[A].hear(world.now_ns, third, connect(from));
-        let answer = world.brokers[A].actions.pop_front();
+        fixture.brokers[A].hear(fixture.now_ns, third, connect(from));
+        let answer = fixture.brokers[A].actions.pop_front();
         assert!(matches!(answer, Some(Action::Send(_, ServiceMessage::Decline { .. }))), "{answer:?}");
     }
     // Whoever is removed goes with all that is its own.
     others.remove(0);
-    world.brokers[A].follow(own(A), &others);
+    fixture.brokers[A].follow(own(A), &others);
     let ended = Notice::Ended { connection: 1, reason: End::NodeRemoved };
-    let told = world.brokers[A].actions.pop_front();
+    let told = fixture.brokers[A].actions.pop_front();
     assert!(matches!(told, Some(Action::Tell(PORT, notice)) if notice == ended));
-    assert!(world.brokers[A].connections.is_empty());
+    assert!(fixture.brokers[A].connections.is_empty());
 }
 
 #[test]
 fn only_a_message_that_names_both_ends_ends_a_connection() {
-    let mut world = World::new();
-    world.up();
-    world.meet(1, 11);
+    let mut fixture = Fixture::new();
+    fixture.up();
+    fixture.meet(1, 11);
     // Another user's port on a claims to have kept a connection with the end on b, and releases it. So does one with the
     // incarnation of the true port, which alone is nobody's.
     for (name, incarnation) in [("stranger", 666), ("twin", 100)] {
         let mut stranger = port(name, incarnation);
         stranger.uid = 1001;
-        world.brokers[A].register(PORT + 2, stranger).expect("free");
+        fixture.brokers[A].register(PORT + 2, stranger).expect("free");
         let claimed = Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) };
-        world.brokers[A].keep(PORT + 2, vec![claimed], true);
-        world.brokers[A].release(PORT + 2, 1);
-        world.brokers[A].port_ended(world.now_ns, PORT + 2);
+        fixture.brokers[A].keep(PORT + 2, vec![claimed], true);
+        fixture.brokers[A].release(PORT + 2, 1);
+        fixture.brokers[A].port_ended(fixture.now_ns, PORT + 2);
     }
     let mut told = Vec::new();
     for _ in 0..100 {
         let Some((side, order)) =
-            [A, B].into_iter().find_map(|side| Some((side, world.brokers[side].next_action()?)))
+            [A, B].into_iter().find_map(|side| Some((side, fixture.brokers[side].next_action()?)))
         else {
             break;
         };
         match order {
             Action::Send(_, message) => {
-                world.brokers[1 - side].hear(world.now_ns, KEYS[side], message);
+                fixture.brokers[1 - side].hear(fixture.now_ns, KEYS[side], message);
             }
             Action::Tell(PORT, notice) => told.push((side, notice)),
             _ => {}
         }
     }
     assert_eq!(told, []);
-    assert!(world.brokers.iter().all(|broker| broker.connections.len() == 1));
+    assert!(fixture.brokers.iter().all(|broker| broker.connections.len() == 1));
     // Who takes the place of a port that has not come back is not taken for it by the other service.
-    world.brokers[A].release(PORT, 1);
-    world.settle();
-    assert_eq!(world.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
+    fixture.brokers[A].release(PORT, 1);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
 }
 
 #[test]
 fn a_pending_inquiry_is_not_repeated_and_one_in_the_grace_period_is_answered_later() {
-    let mut world = World::young();
-    world.up();
-    world.meet(1, 11);
-    world.said.clear();
-    world.is_up = false;
+    let mut fixture = Fixture::just_started();
+    fixture.up();
+    fixture.meet(1, 11);
+    fixture.said.clear();
+    fixture.is_up = false;
     for _ in 0..1000 {
-        world.brokers[A].inquire(world.now_ns, PORT, 1);
+        fixture.brokers[A].inquire(fixture.now_ns, PORT, 1);
     }
-    assert_eq!(std::iter::from_fn(|| world.brokers[A].next_action()).count(), 1);
-    world.now_ns += super::INQUIRY_NS;
-    world.brokers[A].inquire(world.now_ns, PORT, 1);
-    world.is_up = true;
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Alive { connection: 1 })]);
+    assert_eq!(std::iter::from_fn(|| fixture.brokers[A].next_action()).count(), 1);
+    fixture.now_ns += super::INQUIRY_NS;
+    fixture.brokers[A].inquire(fixture.now_ns, PORT, 1);
+    fixture.is_up = true;
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Alive { connection: 1 })]);
     // The service of b begins anew. It hears the question before its port has come back.
-    world.brokers[B] = Broker::new(world.now_ns, own(B));
-    world.brokers[B].follow(own(B), &[(KEYS[A], NAMES[A].to_owned())]);
-    world.up();
-    world.brokers[A].inquire(world.now_ns, PORT, 1);
-    world.settle();
-    assert_eq!(world.take(), []);
-    world.brokers[B].register(PORT, port("render", 200)).expect("free");
+    fixture.brokers[B] = Broker::new(fixture.now_ns, own(B));
+    fixture.brokers[B].follow(own(B), &[(KEYS[A], NAMES[A].to_owned())]);
+    fixture.up();
+    fixture.brokers[A].inquire(fixture.now_ns, PORT, 1);
+    fixture.settle();
+    assert_eq!(fixture.take(), []);
+    fixture.brokers[B].register(PORT, port("render", 200)).expect("free");
     // It comes back with a part of what it has, and nothing that it may still bring along is denied.
-    world.brokers[B].keep(PORT, Vec::new(), false);
-    world.now_ns += super::INQUIRY_NS;
-    world.brokers[A].inquire(world.now_ns, PORT, 1);
-    world.settle();
-    assert_eq!(world.take(), []);
-    world.brokers[B].keep(PORT, vec![Kept { connection: 11, peer_connection: 1, ..kept(A, 1, 100) }], true);
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Alive { connection: 1 })]);
+    fixture.brokers[B].keep(PORT, Vec::new(), false);
+    fixture.now_ns += super::INQUIRY_NS;
+    fixture.brokers[A].inquire(fixture.now_ns, PORT, 1);
+    fixture.settle();
+    assert_eq!(fixture.take(), []);
+    fixture.brokers[B].keep(PORT, vec![Kept { connection: 11, peer_connection: 1, ..kept(A, 1, 100) }], true);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Alive { connection: 1 })]);
 }
 
 #[test]
 fn plain_connections_end_when_the_fabric_becomes_encrypted() {
-    let mut world = World::new();
-    let plain = |side| Own { security: Security::Plain, ..own(side) };
+    let mut fixture = Fixture::new();
+    let plain = |side| ThisNode { security: Security::Plain, ..own(side) };
     for side in [A, B] {
-        world.brokers[side].follow(plain(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
+        fixture.brokers[side].follow(plain(side), &[(KEYS[1 - side], NAMES[1 - side].to_owned())]);
     }
-    world.up();
-    world.meet(1, 11);
+    fixture.up();
+    fixture.meet(1, 11);
     let before = kept(B, 2, 200);
-    world.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before.clone() }], true);
-    world.brokers[A].release(PORT, 2);
-    world.settle();
-    assert_eq!(world.take(), [], "nothing is wrong with a plain one now");
-    world.brokers[A].follow(own(A), &[(KEYS[B], NAMES[B].to_owned())]);
-    world.settle();
+    fixture.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before.clone() }], true);
+    fixture.brokers[A].release(PORT, 2);
+    fixture.settle();
+    assert_eq!(fixture.take(), [], "nothing is wrong with a plain one now");
+    fixture.brokers[A].follow(own(A), &[(KEYS[B], NAMES[B].to_owned())]);
+    fixture.settle();
     let reason = End::SecurityChanged;
     let over = (B, Notice::Ended { connection: 11, reason: End::PeerReleased });
-    assert_eq!(world.take(), [(A, Notice::Ended { connection: 1, reason }), over]);
-    world.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before }], true);
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Ended { connection: 2, reason })]);
-    assert!(world.is_empty());
+    assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 1, reason }), over]);
+    fixture.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before }], true);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 2, reason })]);
+    assert!(fixture.is_empty());
 }
 
 #[test]
 fn a_kept_connection_follows_the_key_of_its_node() {
-    let mut world = World::new();
-    world.up();
+    let mut fixture = Fixture::new();
+    fixture.up();
     // The name b has gone to another machine.
     let others = [(PublicKey([3; 32]), "b".to_owned())];
-    world.brokers[A].follow(own(A), &others);
-    world.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
-    world.settle();
-    assert_eq!(world.take(), [(A, Notice::Ended { connection: 1, reason: End::NodeRemoved })]);
+    fixture.brokers[A].follow(own(A), &others);
+    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 1, reason: End::NodeRemoved })]);
 }
 
 #[test]
 fn connections_follow_a_machine_to_its_new_address() {
-    let mut world = World::new();
-    world.up();
-    world.meet(1, 11);
-    world.take();
-    let expect = |world: &mut World, address: [u8; 4], told: &[u32]| {
+    let mut fixture = Fixture::new();
+    fixture.up();
+    fixture.meet(1, 11);
+    fixture.take();
+    let expect = |fixture: &mut Fixture, address: [u8; 4], told: &[u32]| {
         let told: Vec<_> = told
             .iter()
             .map(|connection| (A, Notice::Moved { connection: *connection, ip: address.into() }))
             .collect();
-        world.settle();
-        assert_eq!(world.take(), told);
+        fixture.settle();
+        assert_eq!(fixture.take(), told);
     };
     let moved = [10, 9, 9, 9];
-    world.brokers[A].moved(KEYS[B], (moved, 7248).into(), 1472);
-    expect(&mut world, moved, &[1]);
-    world.brokers[A].moved(KEYS[B], (moved, 7249).into(), 1472);
-    expect(&mut world, moved, &[]);
+    fixture.brokers[A].moved(KEYS[B], (moved, 7248).into(), 1472);
+    expect(&mut fixture, moved, &[1]);
+    fixture.brokers[A].moved(KEYS[B], (moved, 7249).into(), 1472);
+    expect(&mut fixture, moved, &[]);
     // The socket of the port has no IPv6.
-    world.brokers[A].moved(KEYS[B], ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 7248).into(), 1472);
-    expect(&mut world, moved, &[]);
+    fixture.brokers[A].moved(KEYS[B], ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 7248).into(), 1472);
+    expect(&mut fixture, moved, &[]);
     // It may also move while there is no channel, or while the service here is away.
     let again = [10, 9, 9, 10];
-    world.brokers[A].down(KEYS[B]);
-    world.brokers[A].up(KEYS[B], [1; 16], (again, 7248).into(), 1472);
-    expect(&mut world, again, &[1]);
-    let mut world = World::young();
-    world.brokers[A].up(KEYS[B], [1; 16], (moved, 7248).into(), 1472);
-    world.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
-    let notice = std::iter::from_fn(|| world.brokers[A].next_action()).find_map(|action| match action {
+    fixture.brokers[A].down(KEYS[B]);
+    fixture.brokers[A].up(KEYS[B], [1; 16], (again, 7248).into(), 1472);
+    expect(&mut fixture, again, &[1]);
+    let mut fixture = Fixture::just_started();
+    fixture.brokers[A].up(KEYS[B], [1; 16], (moved, 7248).into(), 1472);
+    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    let notice = std::iter::from_fn(|| fixture.brokers[A].next_action()).find_map(|action| match action {
         Action::Tell(_, notice) => Some(notice),
         _ => None,
     });
@@ -595,16 +595,16 @@ fn connections_follow_a_machine_to_its_new_address() {
 }
 
 #[test]
-fn questions_about_what_no_port_can_be_called_are_not_remembered() {
-    let mut world = World::young();
-    world.up();
+fn inquiries_with_invalid_port_names_are_not_remembered() {
+    let mut fixture = Fixture::just_started();
+    fixture.up();
     let long = "x".repeat(3000);
     for connection in 0..100 {
         for (ours, theirs) in [(long.as_str(), "asking"), ("render", long.as_str())] {
             let (receiver, sender) = (end(ours, 7, connection), end(theirs, 8, connection));
             let connections = vec![ConnectionName { receiver, sender }];
-            world.brokers[B].hear(world.now_ns, KEYS[A], ServiceMessage::Check { connections });
+            fixture.brokers[B].hear(fixture.now_ns, KEYS[A], ServiceMessage::Check { connections });
         }
     }
-    assert!(world.brokers[B].asked.is_empty());
+    assert!(fixture.brokers[B].asked.is_empty());
 }

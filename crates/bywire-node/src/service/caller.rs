@@ -10,12 +10,12 @@ use bywire_wire::service::Kept;
 
 use crate::broker::Port;
 
-/// Bytes that wait for a port to read, each packet with what the service keeps of it. Behind that its registration ends: what
-/// it was not told cannot be made up for.
+/// Bytes that wait for a port to read them, with the memory of each packet. Beyond this limit its registration ends, because
+/// a lost notice cannot be repeated.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
-/// What a packet that waits takes beside its bytes.
+/// The memory of a waiting packet besides its bytes.
 const PACKET_BYTES: usize = 64;
-/// While so much waits, nothing more is read from the caller.
+/// While this many bytes wait, nothing more is read from the caller.
 const BEHIND_BYTES: usize = 16 << 10;
 
 /// A process of this machine.

@@ -2,7 +2,7 @@
 //! hostile, and descriptors are checked first.
 
 use bywire::PortName;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{process, tcp, udp};
 use bywire_wire::service::{self, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
@@ -170,7 +170,7 @@ impl Service<'_> {
     }
 
     /// Does what a packet asks for.
-    fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<Foreign>) {
+    fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<ReceivedFd>) {
         let Ok(request) = service::from_bytes::<Request>(packet) else {
             return self.refuse(id, Unregistered::Malformed);
         };
@@ -248,14 +248,14 @@ impl Service<'_> {
         id: PortId,
         mut port: Port,
         kept: (Vec<Kept>, bool),
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ReceivedFd>,
     ) -> Result<(), Unregistered> {
         let Some(caller) = self.callers.get(&id) else { return Ok(()) };
         let user = caller.user;
         let is_admitted = process::user() == 0 || process::user() == user.uid;
         let name = port.name.parse::<PortName>().ok().filter(|name| name.to_string() == port.name);
         let name = name.filter(|_| is_admitted && port.udp_port != 0).ok_or(Unregistered::Malformed)?;
-        let [udp] = <[Foreign; 1]>::try_from(descriptors).map_err(|_| Unregistered::OtherNetwork)?;
+        let [udp] = <[ReceivedFd; 1]>::try_from(descriptors).map_err(|_| Unregistered::OtherNetwork)?;
         // Both are found without the socket's lock, which its owner could hold.
         port.has_v6 = udp::has_v6(&udp).map_err(|_| Unregistered::OtherNetwork)?;
         if tcp::namespace(&udp) != Ok(self.namespace) {

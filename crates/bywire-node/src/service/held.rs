@@ -29,7 +29,7 @@ impl Held {
         (!self.lines.is_empty()).then_some(self.next_ns)
     }
 
-    /// Takes all lines if it is time. What is not worked on is put again.
+    /// Takes all lines if it is time. The caller puts back those that it does not process.
     pub(super) fn take_due(&mut self, now_ns: u64) -> HashMap<u32, VecDeque<PortId>> {
         if self.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
             return HashMap::new();

@@ -25,7 +25,7 @@ use bywire_wire::handshake::{Identity, PrivateKey};
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Notice, Unregistered};
 
-use crate::broker::{Action, Broker, Own, PortId};
+use crate::broker::{Action, Broker, PortId, ThisNode};
 use crate::fabric::{self, Fabric, FabricError};
 use crate::key::{self, KeyError};
 use crate::link::{self, Link};
@@ -81,23 +81,23 @@ pub enum ServiceError {
     #[error(transparent)]
     Runtime(OpenError),
     /// Another service is running.
-    #[error("a service runs already and serves {}: end it first, or name another runtime directory by BYWIRE_RUNTIME_DIR", .0.display())]
+    #[error("a service runs already and serves {}: stop it first, or set BYWIRE_RUNTIME_DIR to another directory", .0.display())]
     Running(PathBuf),
     /// Something else has the place of the socket.
     #[error(
-        "{} is in the place of the service's socket and is none: remove it, as root if another user has made it", .0.display()
+        "{} is not a socket and has the name of the service's socket: remove it, as root if it belongs to another user", .0.display()
     )]
     Obstructed(PathBuf),
     /// Another program has the UDP port.
     #[error(
-        "another program has UDP port {0}: end it, or choose another port by --port, and in the addresses of this node"
+        "another program has UDP port {0}: stop it, or choose another port by --port and in this node's addresses in fabric.toml"
     )]
     PortTaken(u16),
     /// The UDP socket.
     #[error("cannot use UDP port {0}: {1}")]
     Udp(u16, Errno),
     /// The kernel refused a resource that the service itself needs.
-    #[error("cannot go on: {0}")]
+    #[error("the service cannot continue: {0}")]
     System(#[from] std::io::Error),
 }
 
@@ -137,7 +137,7 @@ pub struct Service<'a> {
     accept_again_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
-    /// What is wrong with the fabric file as it was read last.
+    /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
 }
@@ -256,12 +256,12 @@ impl<'a> Service<'a> {
         // Connections continue without a service, and ports register with the next one.
         self.claim.release();
         self.callers.clear();
-        self.take_leave()?;
+        self.announce_end()?;
         outcome
     }
 
     /// Tells the other services that this one ends, until they have answered, for at most a second.
-    fn take_leave(&mut self) -> Result<(), ServiceError> {
+    fn announce_end(&mut self) -> Result<(), ServiceError> {
         let mut poller = Poller::new()?;
         poller.add(&self.link, NETWORK)?;
         let until_ns = clock::nanoseconds().saturating_add(LEAVE_NS);
@@ -332,7 +332,7 @@ impl<'a> Service<'a> {
         self.flush_callers(now_ns);
     }
 
-    /// Does what the broker wants. What is sent to other nodes is on the account of `user`, whose request has caused it.
+    /// Carries out the actions of the broker. Messages to other nodes are on the account of `user`, whose request caused them.
     fn carry_out(&mut self, now_ns: u64, user: Option<u32>) {
         while let Some(order) = self.broker.next_action() {
             match order {
@@ -363,14 +363,14 @@ impl<'a> Service<'a> {
 }
 
 /// The properties of this node in a fabric that it belongs to.
-fn own(fabric: &Fabric, key: &PrivateKey) -> Own {
+fn own(fabric: &Fabric, key: &PrivateKey) -> ThisNode {
     let security = match (fabric.is_encrypted, link::has_aes()) {
         (false, _) => Security::Plain,
         (true, true) => Security::Aes256Gcm,
         (true, false) => Security::ChaCha20Poly1305,
     };
     let name = fabric.named(&key.public()).map(|node| node.name.clone()).unwrap_or_default();
-    Own { name, key: key.public(), security }
+    ThisNode { name, key: key.public(), security }
 }
 
 const _: () = assert!(FIRST_CALLER.is_multiple_of(2), "a caller's socket has an even tag");

@@ -25,7 +25,9 @@ impl Service<'_> {
                 (self.say)(&format!("fabric {name}, serial {serial}: {} nodes", nodes.len()));
             }
             Err(error) => {
-                (self.say)(&format!("the fabric file was read again and not taken: {error}"));
+                (self.say)(&format!(
+                    "the new fabric file was rejected, and the previous one is in use: {error}"
+                ));
                 self.complaint = Some(error.to_string());
             }
         }
@@ -113,7 +115,9 @@ impl Service<'_> {
                 Ok(message) => self.broker.hear(now_ns, node, message),
                 // The sender has the key and speaks this version, so its program is faulty. Only this message is
                 // affected.
-                Err(error) => (self.say)(&format!("from node {}: {error}", self.name_of(&node))),
+                Err(error) => {
+                    (self.say)(&format!("a message of node {} was ignored: {error}", self.name_of(&node)))
+                }
             },
             Event::Down { node, .. } => {
                 self.link.forget(&node);

@@ -25,7 +25,7 @@ impl Outages {
         self.0.entry(node).or_insert(Outage { next_ns, pause_ns: PAUSE_NS });
     }
 
-    /// A node answers, or nobody asks it any more.
+    /// A node answers, or no request waits for it any more.
     pub(super) fn end(&mut self, node: &PublicKey) {
         self.0.remove(node);
     }

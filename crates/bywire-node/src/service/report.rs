@@ -156,14 +156,14 @@ fn complaint(counts: &NodeCounts) -> &'static str {
     } else if answers_refused > 0 {
         "it answers with another key: compare its `key` in the fabric files of both machines"
     } else if hellos_sent == 0 {
-        "nothing has been sent: none of its addresses is known; check `addresses` in the fabric file"
+        "no packet was sent, as no address of it is known: check `addresses` in the fabric file, and the name server"
     } else if answers_received == 0 && counts.hellos_received > 0 {
-        "its packets come, but it does not answer ours: check that its fabric file has this machine's key"
+        "its packets arrive, but it does not answer ours: check that its fabric file has this machine's key"
     } else if answers_received == 0 {
         "no answer: check that `bywire up` runs there, that its fabric file has this machine's key and this one its own, \
          and that firewalls let UDP through"
     } else {
-        "it has answered before, and does not now"
+        "it answered before, and does not answer now: check that it is up, and the network between"
     }
 }
 

@@ -1,4 +1,4 @@
-//! A cable that is taken out under a transfer, and put back.
+//! A link that goes down during a transfer, and comes up again.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use bywire_sys::udp::UdpSocket;
 
 use crate::ends::{connect, expect_silence, next, next_within, open, options, pattern};
 use crate::is_long;
-use crate::scene::{Machine, PATIENCE, Scene};
+use crate::test_network::{Machine, TIMEOUT, TestNetwork};
 
 const MESSAGE_BYTES: usize = 256 << 10;
-/// Messages that are under way at any moment.
+/// Messages in flight at any moment.
 const DEPTH: usize = 4;
 
-/// Takes messages, checks every byte, and returns how many came and why the peer has gone.
-fn take(mut port: Port, patience: Duration) -> (u64, DisconnectReason) {
+/// Receives messages and checks every byte. Returns their number and the reason of the disconnection.
+fn take(mut port: Port, timeout: Duration) -> (u64, DisconnectReason) {
     for _ in 0..DEPTH {
         port.post_receive(Priority::Low, vec![0; MESSAGE_BYTES]).expect("token");
     }
     let mut count = 0;
     loop {
-        match next_within(&mut port, patience).expect("something happens") {
+        match next_within(&mut port, timeout).expect("something happens") {
             Event::Message(message) => {
                 assert!(message.payload[..] == pattern(MESSAGE_BYTES, count), "message {count}");
                 count += 1;
@@ -45,11 +45,11 @@ pub struct Stream {
 
 impl Stream {
     pub fn start(here: &Machine, there: &Machine, number: u32, [ours, theirs]: [Duration; 2]) -> Self {
-        let patience = PATIENCE + Duration::from_secs(60);
+        let timeout = TIMEOUT + Duration::from_secs(60);
         let name = format!("taking{number}");
         let taking = PortOptions { unreachable_after: theirs, ..options(&there.runtime(), &name) };
         let taking = open(there, taking);
-        let taker = std::thread::spawn(move || take(taking, patience));
+        let taker = std::thread::spawn(move || take(taking, timeout));
         let name = format!("sending{number}");
         let options = PortOptions { unreachable_after: ours, ..options(&here.runtime(), &name) };
         let mut port = open(here, options);
@@ -65,14 +65,14 @@ impl Stream {
         self.sent += 1;
     }
 
-    /// Messages that were delivered.
+    /// The number of delivered messages.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// Goes on for a while. Returns the time of the first message that is delivered meanwhile.
-    pub fn go_on(&mut self, for_so_long: Duration) -> Option<Instant> {
-        let until = Instant::now() + for_so_long;
+    /// Continues for a while. Returns the time of the first delivery during it.
+    pub fn go_on(&mut self, duration: Duration) -> Option<Instant> {
+        let until = Instant::now() + duration;
         let mut first = None;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             match next_within(&mut self.port, left) {
@@ -88,7 +88,7 @@ impl Stream {
         first
     }
 
-    /// Sends no more, and returns how many messages arrived, and why its end had gone for the other one.
+    /// Sends no more. Returns the number of messages that arrived, and the reason that the other end got.
     pub fn finish(mut self) -> (u64, DisconnectReason) {
         while self.done < self.sent {
             match next(&mut self.port) {
@@ -98,25 +98,25 @@ impl Stream {
         }
         self.port.disconnect(self.peer);
         assert!(matches!(next(&mut self.port), Event::Disconnected { reason: DisconnectReason::Here, .. }));
-        let (count, reason) = self.taker.join().expect("every message was right");
+        let (count, reason) = self.taker.join().expect("every message is correct");
         assert_eq!(count, self.sent);
         (count, reason)
     }
 }
 
-/// The cable of the second machine is out for so long under a stream. Returns how soon that goes on when it is back.
+/// Takes the link of the second machine down during a stream. Returns the time until the stream continues after the outage.
 fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
-    let scene = Scene::up(2)?;
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let network = TestNetwork::up(2)?;
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(here, there, 1, [unreachable_after; 2]);
-    stream.go_on(Duration::from_millis(300)).expect("it flows");
-    scene.set_cable(1, false);
-    // What was on its way may still be acknowledged in the first moment.
+    stream.go_on(Duration::from_millis(300)).expect("the stream runs");
+    network.set_cable(1, false);
+    // Packets in flight may still be acknowledged in the first moment.
     stream.go_on(Duration::from_millis(100));
     assert_eq!(stream.go_on(outage - Duration::from_millis(100)), None, "nothing passes");
-    scene.set_cable(1, true);
+    network.set_cable(1, true);
     let back = Instant::now();
-    let first = stream.go_on(Duration::from_secs(3)).expect("it goes on");
+    let first = stream.go_on(Duration::from_secs(3)).expect("the stream continues");
     let (count, reason) = stream.finish();
     assert_eq!(reason, DisconnectReason::Closed);
     let pause = first - back;
@@ -126,8 +126,8 @@ fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
     Some(pause)
 }
 
-/// Probes of the silence come every 500 ms at last, so it takes at most 0.5 s on a quiet machine. The rest of this is time for the
-/// machine that runs the test.
+/// In a long silence probes are sent every 500 ms, so on a quiet machine it takes at most 0.5 s. The rest is tolerance for a busy
+/// machine.
 const GOES_ON_WITHIN: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -147,12 +147,12 @@ fn without_a_limit_a_transfer_outlives_any_outage() {
 #[test]
 fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
     let limit = Duration::from_secs(if is_long() { 30 } else { 2 });
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
-    // The other end gives nobody up, even if the news of a buffer that it has posted is under way.
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    // The other end never gives up, even while it has an unacknowledged report of a posted buffer.
     let mut stream = Stream::start(here, there, 1, [limit, Duration::ZERO]);
-    stream.go_on(Duration::from_millis(300)).expect("it flows");
-    scene.set_cable(1, false);
+    stream.go_on(Duration::from_millis(300)).expect("the stream runs");
+    network.set_cable(1, false);
     let out = Instant::now();
     stream.go_on(limit / 4);
     let (mut failed, told) = (
@@ -177,19 +177,19 @@ fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
     assert_eq!(failed, 0, "each transfer has ended");
     assert!(told >= limit && told < limit + limit / 2 + Duration::from_secs(2), "{told:?}");
     expect_silence(&mut stream.port, Duration::from_millis(200));
-    // The other end waits, and is told once the machines speak again.
+    // The other end waits. It is told once the link is up again.
     assert!(!stream.taker.is_finished());
     if is_long() {
         expect_silence(&mut stream.port, Duration::from_secs(40).saturating_sub(out.elapsed()));
     }
-    scene.set_cable(1, true);
+    network.set_cable(1, true);
     let back = Instant::now();
-    let (_, reason) = stream.taker.join().expect("every message was right");
+    let (_, reason) = stream.taker.join().expect("every message is correct");
     assert_eq!(reason, DisconnectReason::Closed);
     let heard = back.elapsed();
-    // And the port is as good as new.
+    // The port works with a new connection.
     let taking = open(there, options(&there.runtime(), "taking2"));
-    let taker = std::thread::spawn(move || take(taking, PATIENCE));
+    let taker = std::thread::spawn(move || take(taking, TIMEOUT));
     stream.peer = connect(&mut stream.port, here, "b/taking2");
     (stream.sent, stream.done, stream.taker) = (0, 0, taker);
     (0..DEPTH).for_each(|_| stream.send());
@@ -199,8 +199,8 @@ fn a_peer_behind_a_dead_link_is_given_up_with_one_error() {
 
 #[test]
 fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut holding = open(there, options(&there.runtime(), "holding"));
     // It posts no buffer.
     let holding = std::thread::spawn(move || {
@@ -216,9 +216,9 @@ fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     let peer = connect(&mut port, here, "b/holding");
     let bytes = pattern(MESSAGE_BYTES, 0);
     port.send_buffer(peer, Priority::Low, bytes, Confirm::Delivered).expect("token");
-    // It is held back for longer than that, and stays connected.
+    // The message waits for longer than the limit, and the peer stays connected.
     expect_silence(&mut port, limit + limit / 2);
-    scene.set_cable(1, false);
+    network.set_cable(1, false);
     let out = Instant::now();
     match next(&mut port) {
         Event::Sent { result, .. } => {
@@ -230,11 +230,11 @@ fn a_peer_that_waits_for_a_buffer_is_given_up_behind_a_dead_link() {
     assert!(matches!(next(&mut port), Event::Disconnected { reason: DisconnectReason::Unreachable, .. }));
     assert!(told < 3 * limit, "{told:?}");
     println!("a peer that held a message back was given up after {told:?}");
-    scene.set_cable(1, true);
-    holding.join().expect("it is told");
+    network.set_cable(1, true);
+    holding.join().expect("no panic");
 }
 
-/// Does a datagram of this length cross from one machine to the other one?
+/// Does a UDP datagram of this length arrive at the other machine?
 fn crosses(here: &Machine, there: &Machine, length: usize) -> bool {
     let [from, to] = [here, there].map(|machine| {
         machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound")
@@ -247,12 +247,12 @@ fn crosses(here: &Machine, there: &Machine, length: usize) -> bool {
 
 #[test]
 fn a_transfer_continues_when_the_link_silently_drops_longer_packets() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(30); 2]);
-    stream.go_on(Duration::from_millis(300)).expect("it flows");
+    stream.go_on(Duration::from_millis(300)).expect("the stream runs");
     assert!(crosses(here, there, 1400));
-    scene.shorten_packets(1, 1300);
+    network.shorten_packets(1, 1300);
     assert!(crosses(here, there, 1200) && !crosses(here, there, 1400) && !crosses(there, here, 1400));
     let (began, before) = (Instant::now(), stream.done());
     let (mut last, mut pause) = (began, Duration::ZERO);
@@ -270,6 +270,6 @@ fn a_transfer_continues_when_the_link_silently_drops_longer_packets() {
          then {reason:?}"
     );
     assert!(pause < Duration::from_secs(2) && done > 20, "{pause:?}, {done}");
-    // A connection that begins there finds its length too.
+    // A new connection finds the packet length as well.
     Stream::start(here, there, 2, [Duration::from_secs(30); 2]).finish();
 }

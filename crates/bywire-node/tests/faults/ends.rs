@@ -1,4 +1,4 @@
-//! What programs of these tests do at either end.
+//! Ports and processes on the machines of these tests.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use bywire::{Address, ConnectError, Event, Peer, Port, PortOptions, Reach};
 use rustix::process::{Pid, Signal};
 
 use crate::actor::Actor;
-use crate::scene::{Machine, PATIENCE, path, soon};
+use crate::test_network::{Machine, TIMEOUT, eventually, path};
 
-/// The options of a port that other machines reach.
+/// The options of a port that other machines can reach.
 pub fn options(runtime: &Path, name: &str) -> PortOptions {
     PortOptions {
         name: Some(name.parse().expect("a name")),
@@ -20,7 +20,7 @@ pub fn options(runtime: &Path, name: &str) -> PortOptions {
     }
 }
 
-/// A port of this process inside a machine.
+/// A port of this process, opened inside a machine.
 pub fn open(machine: &Machine, options: PortOptions) -> Port {
     machine.namespace.run(|| Port::open(options)).expect("inside").expect("open")
 }
@@ -38,27 +38,27 @@ pub fn connect(port: &mut Port, machine: &Machine, address: &str) -> Peer {
 
 pub fn try_connect(port: &mut Port, machine: &Machine, address: &str) -> Result<Peer, ConnectError> {
     let address: Address = address.parse().expect("an address");
-    machine.namespace.run(|| port.connect(&address, PATIENCE)).expect("inside")
+    machine.namespace.run(|| port.connect(&address, TIMEOUT)).expect("inside")
 }
 
 pub fn next(port: &mut Port) -> Event {
-    next_within(port, PATIENCE).expect("something happens")
+    next_within(port, TIMEOUT).expect("something happens")
 }
 
 /// The next event, if one comes in time.
-pub fn next_within(port: &mut Port, patience: Duration) -> Option<Event> {
-    port.wait(Some(patience)).expect("wait")
+pub fn next_within(port: &mut Port, timeout: Duration) -> Option<Event> {
+    port.wait(Some(timeout)).expect("wait")
 }
 
-/// Calls the library for a while, and expects that nothing happens.
-pub fn expect_silence(port: &mut Port, patience: Duration) {
-    let until = Instant::now() + patience;
+/// Waits on the port for a while, and expects no event.
+pub fn expect_silence(port: &mut Port, timeout: Duration) {
+    let until = Instant::now() + timeout;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         assert!(next_within(port, left).is_none(), "nothing more happens");
     }
 }
 
-/// Has a process been stopped by now? The kernel does not do so at once.
+/// Is a process stopped? The kernel stops it a moment after the signal.
 pub fn is_stopped(process: Pid) -> bool {
     let text =
         std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).expect("it is there");
@@ -68,10 +68,10 @@ pub fn is_stopped(process: Pid) -> bool {
 /// Stops a process.
 pub fn stop(actor: &Actor) {
     actor.signal(Signal::STOP);
-    soon("it is stopped", || is_stopped(actor.pid()));
+    eventually("it is stopped", || is_stopped(actor.pid()));
 }
 
-/// Bytes of which each tells its place and its seed.
+/// Bytes that depend on their position and the seed.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let word = |index: usize| (index as u64 ^ seed).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
     let mut bytes: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Forged packets of a stranger at a port's UDP socket and at a service, while a transfer goes on.
+//! Forged packets of an unknown machine to a port's UDP socket and to a service, during a transfer.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -11,16 +11,16 @@ use bywire_wire::service::status::Entry;
 use crate::cable::Stream;
 use crate::mangler::Random;
 use crate::node::start_node;
-use crate::scene::usage::usage;
-use crate::scene::{Machine, Scene};
+use crate::test_network::usage::usage;
+use crate::test_network::{Machine, TestNetwork};
 
-/// Forged packets are as long as this, and come in calls of so many.
+/// The length of forged packets, and the number that one call sends.
 const FORGED_BYTES: usize = 1200;
 const FORGED_AT_ONCE: usize = 32;
-/// How many come in a second.
+/// Forged packets in a second.
 const FORGED_RATE: usize = 30_000;
 
-/// Sends forged packets from a machine until it is told to end. Returns how many left.
+/// Sends forged packets from a machine until the sender of `kept` is dropped. Returns their number.
 fn forge(from: &Machine, to: SocketAddr, kind: PacketKind, kept: &mpsc::Receiver<()>) -> u64 {
     let udp = from.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
     let mut random = Random(7);
@@ -28,7 +28,7 @@ fn forge(from: &Machine, to: SocketAddr, kind: PacketKind, kept: &mpsc::Receiver
     while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
         let mut batch = Vec::new();
         for _ in 0..FORGED_AT_ONCE {
-            // Numbers of connections are small at first: some of these are in use.
+            // Numbers of connections are small at first, so some of these are in use.
             let (connection, number) = (random.next() as u32 % 16, random.next() % 100_000);
             let length = FORGED_BYTES as u16;
             batch.extend(Header { kind, key_phase: false, length, connection, number }.to_bytes());
@@ -51,17 +51,17 @@ fn udp_port_of(machine: &Machine, name: &str) -> u16 {
 
 #[test]
 fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
-    let Some(scene) = Scene::set(3) else { return };
-    let mut fabric = scene.fabric();
+    let Some(network) = TestNetwork::without_services(3) else { return };
+    let mut fabric = network.fabric();
     let _stranger = fabric.nodes.pop();
-    scene.machines.iter().for_each(|machine| machine.write(&fabric));
-    let [here, there, stranger] = &scene.machines[..] else { unreachable!() };
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    let [here, there, stranger] = &network.machines[..] else { unreachable!() };
     let (_ours, theirs) = (start_node(here), start_node(there));
     let default = Duration::from_secs(30);
     let mut stream = Stream::start(here, there, 1, [default; 2]);
     stream.go_on(Duration::from_millis(500)).expect("it flows");
 
-    let for_so_long = Duration::from_secs(2);
+    let duration = Duration::from_secs(2);
     let mut phase = |name: &str, flood: Option<(u16, PacketKind)>| {
         let (memory, ticks) = usage(theirs.pid().as_raw_pid());
         let before = stream.done();
@@ -72,9 +72,9 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
                 let to = SocketAddr::new(there.address.ip(), port);
                 scope.spawn(move || forge(stranger, to, kind, &kept))
             });
-            assert!(stream.go_on(for_so_long).is_some(), "it goes on: {name}");
+            assert!(stream.go_on(duration).is_some(), "the stream continues: {name}");
             drop(keep);
-            flooding.map_or(0, |flooding| flooding.join().expect("it forged"))
+            flooding.map_or(0, |flooding| flooding.join().expect("no panic"))
         });
         let rate = (stream.done() - before) as f64 * 0.25 / began.elapsed().as_secs_f64();
         let (memory_after, ticks_after) = usage(theirs.pid().as_raw_pid());
@@ -83,7 +83,7 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
             "{name}: {rate:.0} MiB/s; {forged} forged packets; the service: {} ticks, {memory_after} KiB, {grown} KiB more",
             ticks_after - ticks
         );
-        assert!(flood.is_none() || forged > 1000, "it was a flood: {forged}");
+        assert!(flood.is_none() || forged > 1000, "too few packets: {forged}");
         assert!(grown < 4096, "the service grew by {grown} KiB");
     };
     let taking = udp_port_of(there, "taking1");
@@ -95,6 +95,6 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
     phase("no flood again", None);
     let (count, reason) = stream.finish();
     println!("{count} messages, each right; then {reason:?}");
-    // A connection comes about as ever.
+    // New connections work.
     Stream::start(here, there, 2, [default; 2]).finish();
 }

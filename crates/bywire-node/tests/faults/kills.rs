@@ -9,21 +9,21 @@ use bywire::{DisconnectReason, Event, Key, Port, Priority, Rights, TransferError
 use bywire_sys::poller::Poller;
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{connect, expect_silence, is_stopped, next, open, options, pattern, start};
 use crate::is_long;
-use crate::scene::{Machine, Scene, soon};
+use crate::test_network::{Machine, TestNetwork, eventually};
 
 /// Bytes on either side of the range that is put.
 const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0x5a;
 
-/// A process with a region. As told, it stops itself as soon as a quarter of a put has arrived, or fills the region first.
-pub fn target(stage: &mut Stage) {
-    let length: usize = stage.argument(0);
-    let manner = stage.argument::<String>(1);
+/// A process with a region. By its argument it stops itself once a quarter of a put has arrived, or fills the region first.
+pub fn target(context: &mut Context) {
+    let length: usize = context.argument(0);
+    let manner = context.argument::<String>(1);
     let stops = manner == "stops";
-    let mut port = Port::open(options(&stage.directory, "target")).expect("open");
+    let mut port = Port::open(options(&context.directory, "target")).expect("open");
     let mut memory = vec![0_u8; GUARD + length + GUARD];
     memory[..GUARD].fill(GUARD_BYTE);
     memory[GUARD + length..].fill(GUARD_BYTE);
@@ -32,7 +32,7 @@ pub fn target(stage: &mut Stage) {
     }
     let base = memory.as_ptr().addr();
     let key = port.register(memory, Rights { read: true, write: true }).expect("a region");
-    stage.tell(format!("ready {} {base}", key.0));
+    context.tell(format!("ready {} {base}", key.0));
     loop {
         match port.poll() {
             Some(Event::Notified { peer, note }) => port.send(peer, Priority::Low, &note).expect("room"),
@@ -40,13 +40,13 @@ pub fn target(stage: &mut Stage) {
             _ => {}
         }
         if stops && port.region(key).expect("ours")[GUARD + length / 4] != 0 {
-            stage.tell("stopped");
+            context.tell("stopped");
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
         }
     }
 }
 
-/// What a target says when it begins: its key, and where its region is in its memory.
+/// The first line of a target: its key, and the address of its region.
 fn beginning(target: &mut Actor) -> (Key, u64) {
     let line = target.expect("ready");
     let (key, base) = line.split_once(' ').expect("two numbers");
@@ -56,8 +56,8 @@ fn beginning(target: &mut Actor) -> (Key, u64) {
 #[test]
 fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached() {
     let length = if is_long() { 1 << 30 } else { 64 << 20 };
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let size = length.to_string();
     let mut target = start(there, "target", &[&size, "stops"]);
     let (key, base) = beginning(&mut target);
@@ -71,11 +71,11 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     let process = target.pid();
     let began = Instant::now();
     while !is_stopped(process) {
-        assert!(began.elapsed() < Duration::from_secs(120), "a quarter does not arrive");
+        assert!(began.elapsed() < Duration::from_secs(120), "a quarter has not arrived");
         assert!(port.poll().is_none(), "nothing ends before that");
     }
 
-    // The process is stopped in the middle, and its memory shows it.
+    // The process is stopped in the middle of the put, and its memory shows that.
     let memory = File::open(format!("/proc/{}/mem", process.as_raw_nonzero())).expect("it is ours");
     let mut found = vec![0; GUARD + length + GUARD];
     memory.read_exact_at(&mut found, base).expect("its region");
@@ -104,7 +104,7 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
             other => panic!("{other:?}"),
         }
     }
-    // One outcome each, with the very memory that was given, and nothing afterwards.
+    // Each put has one outcome, with the memory that was passed in, and no event follows.
     expect_silence(&mut port, Duration::from_millis(200));
     assert_eq!(puts.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id, short]);
     let (_, buffer) = puts.swap_remove(0);
@@ -131,7 +131,7 @@ fn a_process_killed_during_a_put_causes_one_error_and_its_successor_is_reached()
     let mut found = vec![0; length];
     memory.read_exact_at(&mut found, base + GUARD as u64).expect("its region");
     assert!(found == pattern(length, 1), "every byte arrived");
-    soon("the service lists the next process alone", || there.status().len() >= 2);
+    eventually("the service lists the next process alone", || there.status().len() >= 2);
     println!(
         "{arrived} of {length} bytes had arrived; the kernel took {ended:?} to end the process, and the end was told \
          after {:?}; the next process was reached after {connected:?}, and took everything after {:?}",
@@ -170,18 +170,18 @@ fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
     [telling.1.recv().expect("it ended") - killed, told]
 }
 
-/// The kernel tells of an end, by closing sockets or otherwise, only when it has freed the memory of the process.
+/// The kernel closes a process's sockets and reports its end only after it has freed the memory.
 #[test]
 fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     for length in [0, 64 << 20, if is_long() { 1 << 30 } else { 256 << 20 }] {
         let times: Vec<_> = (0..6).map(|_| kill_one(here, there, length)).collect();
         let mut later: Vec<_> = times.iter().map(|[ended, told]| told.saturating_sub(*ended)).collect();
         later.sort();
         let ended: Vec<_> = times.iter().map(|[ended, _]| *ended).collect();
         println!("{} MiB: the kernel took {ended:?}; the end was told {later:?} later", length >> 20);
-        // Other tests on the same cores can hold up any one of them.
+        // Other tests on the same cores can delay single samples.
         assert!(later[0] <= Duration::from_millis(10), "{later:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Nothing of these tests' machines is left, however a test ends.
+//! The machines of these tests leave nothing behind, even after a panic.
 
 use bywire_sys::namespace::Namespace;
 
-use crate::scene::{Scene, ip, path, soon};
+use crate::test_network::{TestNetwork, eventually, ip, path};
 
 /// The interfaces of a namespace.
 fn interfaces(namespace: &Namespace) -> String {
@@ -15,9 +15,9 @@ fn simulated_machines_are_removed_after_a_panic() {
     for count in [2, 3, 5] {
         let panicked: Result<(), _> = std::thread::scope(|scope| {
             let failing = || {
-                let scene = Scene::up(count).expect("as above");
+                let network = TestNetwork::up(count).expect("as above");
                 // An interface whose other end is in a namespace goes with that namespace.
-                for (number, machine) in scene.machines.iter().enumerate() {
+                for (number, machine) in network.machines.iter().enumerate() {
                     let name = format!("seen{number}");
                     ip(
                         &machine.namespace,
@@ -25,9 +25,9 @@ fn simulated_machines_are_removed_after_a_panic() {
                     );
                     assert!(interfaces(&watch).contains(&name));
                 }
-                let paths: Vec<_> = scene.machines.iter().map(|machine| machine.runtime()).collect();
+                let paths: Vec<_> = network.machines.iter().map(|machine| machine.runtime()).collect();
                 assert!(paths.iter().all(|path| path.join("node").exists()));
-                // Not by `panic!`, which would print a trace of what is wanted.
+                // Not by `panic!`, which would print a backtrace of an expected panic.
                 std::panic::resume_unwind(Box::new(paths));
             };
             scope.spawn(failing).join()
@@ -35,7 +35,7 @@ fn simulated_machines_are_removed_after_a_panic() {
         let paths = panicked.expect_err("it panics");
         let paths = paths.downcast::<Vec<std::path::PathBuf>>().expect("its directories");
         assert!(paths.iter().all(|path| !path.exists()));
-        soon("every namespace is gone", || !interfaces(&watch).contains("seen"));
+        eventually("every namespace is gone", || !interfaces(&watch).contains("seen"));
         println!("{count} machines left nothing");
     }
 }

@@ -1,37 +1,37 @@
-//! Faults between two machines, with real processes and the kernel's own network: processes that are killed, stopped or
-//! compute, cables that are out or mangle, services that are away, and floods. `BYWIRE_SOAK=1` makes them longer.
+//! Faults between machines, with real processes and the kernel's network stack: killed, stopped and computing processes, links
+//! that are down or corrupt packets, stopped services, and floods. `BYWIRE_SOAK=1` makes the tests longer.
 
 #[path = "../../../bywire/tests/actor/mod.rs"]
 mod actor;
-mod away;
 mod cable;
 mod ends;
-mod five;
+mod five_machines;
 mod floods;
-mod idlers;
+mod idle_programs;
 mod kills;
 mod leftovers;
 mod mangled;
 mod mangler;
 mod node;
-#[path = "../scene/mod.rs"]
-mod scene;
+mod stopped_services;
 mod strangers;
+#[path = "../test_network/mod.rs"]
+mod test_network;
 mod upgrade;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[
+    actor::run_role(&[
         ("target", kills::target),
         ("node", node::serve),
-        ("idle", idlers::idle),
-        ("member", five::member),
+        ("idle", idle_programs::idle),
+        ("member", five_machines::member),
         ("other version", upgrade::refuse),
     ]);
 }
 
-/// The long form of a test is asked for by this variable.
+/// True if the long form of the tests is requested.
 fn is_long() -> bool {
     std::env::var_os("BYWIRE_SOAK").is_some()
 }

@@ -1,4 +1,4 @@
-//! Everything that two programs say to each other over a cable that mangles.
+//! All operations of two programs over a link that corrupts, drops and reorders packets.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use bywire::{Confirm, DisconnectReason, Event, Key, Peer, Port, Priority, Rights
 
 use crate::ends::{connect, next, open, options, pattern};
 use crate::mangler::{Mangler, Random};
-use crate::scene::{Machine, Scene};
+use crate::test_network::{Machine, TestNetwork};
 
 const LANES: [Priority; 2] = [Priority::Low, Priority::High];
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 200_000;
 /// Buffers that are posted for each lane.
 const BUFFERS: usize = 4;
-/// Operations of one end that are under way.
+/// Operations of one end that are in progress at once.
 const DEPTH: usize = 12;
 /// Each put has a range of its own.
 const PUT_BYTES: usize = 40_000;
 
-/// How much each end does.
+/// The amount of work of each end.
 #[derive(Clone, Copy)]
 struct Amount {
     /// In each lane.
@@ -29,7 +29,7 @@ struct Amount {
     datagrams: u64,
 }
 
-/// What is sent in a lane, by its number: both ends know it.
+/// The message with a number in a lane. Both ends can compute it.
 fn message(seed: u64, lane: usize, number: u64) -> Vec<u8> {
     let seed = seed ^ (lane as u64) << 60 ^ number << 8;
     let length = match number % 5 {
@@ -52,14 +52,14 @@ fn datagram(seed: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// One of two ends, which do the same.
+/// One of the two ends. Both do the same.
 struct End {
     port: Port,
     peer: Peer,
     amount: Amount,
     /// The seed of what this end sends, and of what it receives.
     seeds: [u64; 2],
-    /// Into which the peer puts, and from which it gets.
+    /// The peer puts into this region, and gets from it.
     region: Key,
     peer_region: Key,
     sent: [u64; 2],
@@ -73,7 +73,7 @@ struct End {
     is_peer_done: bool,
 }
 
-/// Where gets read: behind all the ranges of puts.
+/// The offset of the bytes for gets: behind the ranges of all puts.
 fn readable(amount: Amount) -> usize {
     amount.puts * PUT_BYTES
 }
@@ -85,7 +85,7 @@ fn readable_bytes(seed: u64) -> Vec<u8> {
 }
 
 impl End {
-    /// Tells the peer of this end's region and learns of its.
+    /// Exchanges the keys of the regions with the peer.
     fn meet(mut port: Port, peer: Peer, amount: Amount, seeds: [u64; 2]) -> Self {
         for lane in LANES {
             for _ in 0..BUFFERS {
@@ -96,7 +96,7 @@ impl End {
         memory.extend(readable_bytes(seeds[0]));
         let region = port.register(memory, Rights { read: true, write: true }).expect("a region");
         port.send(peer, Priority::Low, &region.0.to_le_bytes()).expect("room");
-        // What comes in the other lane, and datagrams, may overtake the key.
+        // Messages of the other lane and datagrams may overtake the key.
         let mut early = Vec::new();
         let first = loop {
             match next(&mut port) {
@@ -142,7 +142,7 @@ impl End {
             && self.notes.iter().all(|is_there| *is_there)
     }
 
-    /// Begins one operation of any kind that is left.
+    /// Begins one operation of a random kind, if any of that kind is left.
     fn begin(&mut self, random: &mut Random) {
         let Amount { messages, puts, gets, datagrams } = self.amount;
         let kind = random.below(5);
@@ -228,7 +228,7 @@ impl End {
         }
     }
 
-    /// All of a put is there, and nothing behind it.
+    /// Checks that all of a put is in the region, and nothing beyond it.
     fn check_put(&self, number: usize) {
         let expected = put_bytes(self.seeds[1], number);
         let range = &self.port.region(self.region).expect("ours")[number * PUT_BYTES..][..PUT_BYTES];
@@ -236,7 +236,7 @@ impl End {
         assert!(range[expected.len()..].iter().all(|byte| *byte == 0), "behind put {number}");
     }
 
-    /// Does everything. Returns the datagrams that arrived.
+    /// Does all the work. Returns the number of datagrams that arrived.
     fn work(&mut self) -> usize {
         let mut random = Random(self.seeds[0]);
         while !self.is_done() {
@@ -255,7 +255,7 @@ impl End {
     }
 }
 
-/// The end that is called: several short connections, then the one that counts.
+/// The accepting end: several short connections, and then the main one.
 fn answer(mut port: Port, amount: Amount, seeds: [u64; 2]) -> usize {
     loop {
         let Event::Connected(peer) = next(&mut port) else { continue };
@@ -277,7 +277,7 @@ fn answer(mut port: Port, amount: Amount, seeds: [u64; 2]) -> usize {
     }
 }
 
-/// What comes before the end are late datagrams only.
+/// Waits for the disconnection. Only late datagrams may come before it.
 fn wait_for_end(port: &mut Port, expected: DisconnectReason) {
     loop {
         match next(port) {
@@ -288,7 +288,7 @@ fn wait_for_end(port: &mut Port, expected: DisconnectReason) {
     }
 }
 
-/// Short connections. Returns the longest time that one took from the call to the echo.
+/// Makes short connections. Returns the longest time from a connect to the echo.
 fn meet_often(port: &mut Port, here: &Machine) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..8 {
@@ -307,13 +307,13 @@ fn meet_often(port: &mut Port, here: &Machine) -> Duration {
 }
 
 fn mangle(seed: u64, is_encrypted: bool) {
-    let Some(mut scene) = Scene::set(2) else { return };
-    let mut fabric = scene.fabric();
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = network.fabric();
     fabric.is_encrypted = is_encrypted;
-    scene.machines.iter().for_each(|machine| machine.write(&fabric));
-    let mangler = Mangler::join(&scene, seed);
-    scene.machines.iter_mut().for_each(Machine::start);
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    let mangler = Mangler::join(&network, seed);
+    network.machines.iter_mut().for_each(Machine::start);
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let amount = Amount { messages: 150, puts: 60, gets: 60, datagrams: 200 };
     let seeds = [seed ^ 1 << 40, seed ^ 2 << 40];
     let answering = open(there, options(&there.runtime(), "answering"));
@@ -332,14 +332,14 @@ fn mangle(seed: u64, is_encrypted: bool) {
     let took = began.elapsed();
     end.port.disconnect(peer);
     wait_for_end(&mut end.port, DisconnectReason::Here);
-    let there_arrived = answering.join().expect("everything was right");
+    let there_arrived = answering.join().expect("everything is correct");
     println!(
         "seed {seed}, encrypted: {is_encrypted}: all within {took:?}; the longest short connection {longest:?}; \
          {here_arrived} and {there_arrived} of {} datagrams",
         amount.datagrams
     );
     let counts = mangler.take_out();
-    assert!(counts.frames > 10_000, "it was much: {}", counts.frames);
+    assert!(counts.frames > 10_000, "too few frames: {}", counts.frames);
 }
 
 fn seeds() -> std::ops::Range<u64> {

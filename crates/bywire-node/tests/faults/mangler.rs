@@ -1,4 +1,4 @@
-//! A cable between two machines that drops, repeats, reorders, damages, replays and delays packets, by a seed.
+//! A link between two machines that drops, duplicates, reorders, damages, replays and delays packets, by a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use bywire_sys::poller::Poller;
 use bywire_sys::tap::{HEADER_BYTES, Offloads, Queue, Tap};
 
-use crate::scene::Scene;
+use crate::test_network::TestNetwork;
 
 /// The longest frame, with its header.
 const FRAME_BYTES_MAX: usize = HEADER_BYTES + 14 + 1500;
-/// Where a UDP payload begins in a frame with its header, if its IP header has no options.
+/// The offset of the UDP payload in a frame with its header, if the IP header has no options.
 const PAYLOAD: usize = HEADER_BYTES + 14 + 20 + 8;
-/// The UDP checksum, which is zero where there is none.
+/// The UDP checksum. Zero means that there is none.
 const CHECKSUM: std::ops::Range<usize> = PAYLOAD - 2..PAYLOAD;
 /// Old frames that may be replayed, in each direction.
 const KEPT_MAX: usize = 512;
@@ -31,14 +31,14 @@ pub struct Counts {
     pub faults: [u64; FAULTS.len()],
 }
 
-/// The cable. It works until it is taken out.
+/// The link. It exists until it is dropped.
 pub struct Mangler {
-    /// It ends with this.
+    /// Its thread ends when this is dropped.
     keep: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Counts>>,
 }
 
-/// Numbers by a seed.
+/// Random numbers from a seed.
 pub struct Random(pub u64);
 
 impl Random {
@@ -55,10 +55,10 @@ impl Random {
 }
 
 impl Mangler {
-    /// Joins the two machines of a scene, whose services have not begun.
-    pub fn join(scene: &Scene, seed: u64) -> Self {
+    /// Connects the two machines of a network whose services have not started.
+    pub fn join(network: &TestNetwork, seed: u64) -> Self {
         let ends = [0, 1].map(|number| {
-            let machine = &scene.machines[number];
+            let machine = &network.machines[number];
             machine.take_out_cable();
             let tap = machine.namespace.run(|| Tap::create("eth0", 1, Offloads::default()));
             let mut tap = tap.expect("inside").expect("a device: this needs /dev/net/tun");
@@ -70,7 +70,7 @@ impl Mangler {
         Self { keep: Some(keep), thread: Some(thread) }
     }
 
-    /// Takes it out. Each fault must have happened.
+    /// Removes the link. Checks that each fault has happened.
     pub fn take_out(mut self) -> Counts {
         let counts = self.end().expect("it runs").expect("it mangled");
         println!("{} frames: {}", counts.frames, counts.text());
@@ -97,7 +97,7 @@ impl Counts {
     }
 }
 
-/// When a frame is let out, in which order, and towards which end.
+/// When a frame is sent, in which order, and to which end.
 type Later = (Instant, u64, usize, Vec<u8>);
 
 /// Both directions.
@@ -105,12 +105,12 @@ struct Wires {
     ends: [Queue; 2],
     random: Random,
     counts: Counts,
-    /// Frames that are let out later.
+    /// Delayed frames.
     later: BinaryHeap<Reverse<Later>>,
     sequence: u64,
     /// Old frames towards each end.
     kept: [Vec<Vec<u8>>; 2],
-    /// Until when everything towards an end stands.
+    /// The time until which all frames to an end wait.
     stands: [Instant; 2],
 }
 
@@ -127,7 +127,7 @@ impl Wires {
         while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
             let mut buffer = [0; FRAME_BYTES_MAX];
             for from in 0..2 {
-                // Not for ever, as frames of the other end wait.
+                // At most this many, because frames of the other end wait.
                 for _ in 0..64 {
                     let Ok(length) = self.ends[from].read(&mut buffer) else { break };
                     self.take(1 - from, &mut buffer[..length]);
@@ -147,7 +147,7 @@ impl Wires {
         self.counts
     }
 
-    /// What the kernel does not take is lost, as on any cable.
+    /// A frame that the kernel does not take is lost, as on any link.
     fn write(&self, to: usize, frame: &[u8]) {
         let _lost = self.ends[to].write(frame);
     }
@@ -189,7 +189,7 @@ impl Wires {
         self.let_out(to, at, frame);
     }
 
-    /// The number of the fault that this frame suffers.
+    /// Draws the fault of a frame.
     fn fault(&mut self) -> Option<usize> {
         let mut drawn = self.random.next() % 1000;
         for (number, (_, share)) in FAULTS.iter().enumerate() {
@@ -202,7 +202,7 @@ impl Wires {
         None
     }
 
-    /// Keeps the first frames, which open channels and connections, and every later one for a while.
+    /// Keeps frames for replays: the first ones, which open channels and connections, and each later one for a while.
     fn keep(&mut self, to: usize, frame: &[u8]) {
         if self.kept[to].len() < KEPT_MAX {
             self.kept[to].push(frame.to_vec());
@@ -212,7 +212,7 @@ impl Wires {
         }
     }
 
-    /// Flips up to three bits of the payload. The kernel must not be the one that notices.
+    /// Flips up to three bits of the payload, and removes the checksum, so that the kernel does not drop the packet.
     fn damage(&mut self, frame: &mut [u8]) {
         frame[CHECKSUM].fill(0);
         for _ in 0..=self.random.below(3) {

@@ -4,25 +4,25 @@ use std::os::unix::net::UnixStream;
 
 use bywire_node::service::{Options, Service};
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::start;
-use crate::scene::Machine;
+use crate::test_network::Machine;
 
 /// The role: it serves until it hears a line.
-pub fn serve(stage: &mut Stage) {
+pub fn serve(context: &mut Context) {
     let options = Options {
-        configuration: stage.argument::<String>(0).into(),
-        runtime_directory: Some(stage.directory.clone()),
-        udp_port: stage.argument(1),
-        boot_id: [stage.argument(2); 16],
+        configuration: context.argument::<String>(0).into(),
+        runtime_directory: Some(context.directory.clone()),
+        udp_port: context.argument(1),
+        boot_id: [context.argument(2); 16],
     };
     let (stop, stopped) = UnixStream::pair().expect("a pair");
     let (_reload, reloaded) = UnixStream::pair().expect("a pair");
     let service = Service::start(&options, &|_| {}).expect("it begins");
-    stage.tell("serves");
+    context.tell("serves");
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let _line = stage.hear();
+            let _line = context.hear();
             drop(stop);
         });
         service.run(&stopped, &reloaded).expect("it ends well");

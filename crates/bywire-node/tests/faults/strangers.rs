@@ -1,4 +1,4 @@
-//! A stranger between two machines: a machine that has the name and the address of another one, and another key.
+//! A machine with the name and the address of another one, and with another key.
 
 use std::time::{Duration, Instant};
 
@@ -6,55 +6,55 @@ use bywire::{Admit, ConnectError, Port, PortOptions};
 use bywire_node::key;
 use bywire_wire::service::status::Entry;
 
-use crate::away::{Visited, Visits, meanwhile};
 use crate::cable::Stream;
 use crate::ends::{open, options};
-use crate::scene::{Machine, Scene, ip};
+use crate::stopped_services::{Acceptor, Connector, meanwhile};
+use crate::test_network::{Machine, TestNetwork, ip};
 
-/// A port of the stranger that admits everyone.
-fn lure(machine: &Machine) -> Port {
-    open(machine, PortOptions { admit: Admit::Everyone, ..options(&machine.runtime(), "visited") })
+/// A port of that machine that admits everyone.
+fn open_decoy(machine: &Machine) -> Port {
+    open(machine, PortOptions { admit: Admit::Everyone, ..options(&machine.runtime(), "open") })
 }
 
-/// Nobody has come to a port.
+/// Checks that no peer has connected to a port.
 fn expect_nobody(port: &mut Port) {
     let event = port.poll();
     assert!(event.is_none() && port.peers().count() == 0, "{event:?} at the stranger's port");
 }
 
-/// A connect fails because no service answers there.
-fn expect_unreachable(visits: &mut Visits) {
-    assert_eq!(visits.once(), Err(ConnectError::Unreachable));
+/// Checks that a connect fails because no service answers.
+fn expect_unreachable(connector: &mut Connector) {
+    assert_eq!(connector.once(), Err(ConnectError::Unreachable));
 }
 
 #[test]
-fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
-    let Some(mut scene) = Scene::set(3) else { return };
-    // All know a node `b`. The machine of that name and address has another key, and knows all the others.
-    let strangers = scene.fabric();
+fn a_machine_with_a_wrong_key_connects_to_no_node_and_disturbs_none() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    // The fabric files have a node `b`. The machine with that name and address has another key, and knows all other nodes.
+    let strangers = network.fabric();
     let mut fabric = strangers.clone();
     let elsewhere = tempfile::tempdir().expect("a directory");
     fabric.nodes[1].key = key::make(&elsewhere.path().join(key::FILE_NAME)).expect("a key").public();
-    [0, 2].iter().for_each(|friend: &usize| scene.machines[*friend].write(&fabric));
-    scene.machines[1].write(&strangers);
-    scene.machines.iter_mut().for_each(Machine::start);
-    let [one, stranger, other] = &scene.machines[..] else { unreachable!() };
+    [0, 2].iter().for_each(|friend: &usize| network.machines[*friend].write(&fabric));
+    network.machines[1].write(&strangers);
+    network.machines.iter_mut().for_each(Machine::start);
+    let [one, stranger, other] = &network.machines[..] else { unreachable!() };
     let mut stream = Stream::start(one, other, 1, [Duration::from_secs(30); 2]);
-    let visited = [one, other].map(Visited::open);
-    let mut lured = lure(stranger);
+    let acceptors = [one, other].map(Acceptor::open);
+    let mut decoy = open_decoy(stranger);
 
-    // The stranger asks for both, and both ask for the node that the stranger claims to be.
+    // The stranger connects to both, and both connect to the node that the stranger claims to be.
     meanwhile(&mut stream, || {
         std::thread::scope(|scope| {
             for (here, address) in
-                [(stranger, "a/visited"), (stranger, "c/visited"), (one, "b/visited"), (other, "b/visited")]
+                [(stranger, "a/open"), (stranger, "c/open"), (one, "b/open"), (other, "b/open")]
             {
-                let mut visits = Visits::of(here, address);
-                scope.spawn(move || expect_unreachable(&mut visits));
+                let mut connector = Connector::of(here, address);
+                scope.spawn(move || expect_unreachable(&mut connector));
             }
         });
     });
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
     for friend in [one, other] {
         let Some(Entry::Service(service)) = friend.status().into_iter().next() else {
             panic!("it comes first")
@@ -64,7 +64,7 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
         assert_eq!(
             (friend.count_of("b", "answers_sent"), friend.count_of("b", "channels")),
             (0, 0),
-            "silence"
+            "no answer"
         );
     }
     for friend in ["a", "c"] {
@@ -72,30 +72,30 @@ fn a_machine_with_a_wrong_key_connects_to_nobody_and_disturbs_nobody() {
         assert_eq!(stranger.count_of(friend, "answers_received"), 0);
     }
 
-    // The stranger takes the address of the other machine, which is off the network meanwhile.
-    scene.set_cable(2, false);
+    // The stranger takes the address of the other machine, whose link is down meanwhile.
+    network.set_cable(2, false);
     ip(&stranger.namespace, &format!("address add {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
     stream.go_on(Duration::from_millis(100));
     std::thread::scope(|scope| {
-        let asking = scope.spawn(|| expect_unreachable(&mut Visits::of(one, "c/visited")));
+        let asking = scope.spawn(|| expect_unreachable(&mut Connector::of(one, "c/open")));
         while !asking.is_finished() {
             assert_eq!(stream.go_on(Duration::from_millis(500)), None, "nothing passes");
         }
     });
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
     ip(&stranger.namespace, &format!("address delete {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
-    scene.set_cable(2, true);
+    network.set_cable(2, true);
     let back = Instant::now();
     let again = stream.go_on(Duration::from_secs(5)).expect("it goes on") - back;
-    let after = meanwhile(&mut stream, || Visits::of(one, "c/visited").until_it_succeeds());
+    let after = meanwhile(&mut stream, || Connector::of(one, "c/open").until_it_succeeds());
     let (count, reason) = stream.finish();
-    let came = visited.map(Visited::close);
-    assert_eq!(came[0], 0, "only the stranger has asked for it");
+    let came = acceptors.map(Acceptor::close);
+    assert_eq!(came[0], 0, "only the stranger tried to connect to it");
     println!(
         "the transfer went on {again:?} after the stranger had left its address, and connects succeeded {after:?} later; \
          {count} messages, each right; then {reason:?}"
     );
-    expect_nobody(&mut lured);
+    expect_nobody(&mut decoy);
 }

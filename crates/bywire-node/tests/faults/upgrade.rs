@@ -1,4 +1,4 @@
-//! Services that are upgraded under a transfer: each is ended and the next one begun, also by one of another version.
+//! Services that are replaced during a transfer, also by a service of another version.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use bywire_sys::listener::Listener;
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::service::{self, Notice, Unregistered};
 
-use crate::actor::{Actor, Stage};
-use crate::away::{Visited, Visits, meanwhile};
+use crate::actor::{Actor, Context};
 use crate::cable::Stream;
 use crate::ends::start;
 use crate::node::start_node;
-use crate::scene::{Machine, Scene};
+use crate::stopped_services::{Acceptor, Connector, meanwhile};
+use crate::test_network::{Machine, TestNetwork};
 
-/// A service of a version whose protocol no port here speaks: it refuses all of them, by that reason.
-pub fn refuse(stage: &mut Stage) {
-    let listener = Listener::bind(&stage.directory.join(service::SOCKET_NAME)).expect("bound");
-    stage.tell("serves");
+/// A service of another version, which refuses all ports for that reason.
+pub fn refuse(context: &mut Context) {
+    let listener = Listener::bind(&context.directory.join(service::SOCKET_NAME)).expect("bound");
+    context.tell("serves");
     let refusal = service::to_bytes(&Notice::Refused(Unregistered::Version)).expect("short");
     let (mut callers, mut packet) = (Vec::new(), [0; service::PACKET_BYTES_MAX]);
     loop {
         callers.extend(listener.accept().ok().flatten());
-        // Each is refused once it has asked, and one that has gone needs no answer.
+        // Each caller is refused after its first packet. One that has gone needs no answer.
         callers.retain(|caller: &Socket| match caller.receive(&mut packet) {
             Ok(Received::Packet(..)) => caller.send(&refusal, &[]).is_err(),
             Ok(Received::Nothing) => true,
@@ -32,46 +32,46 @@ pub fn refuse(stage: &mut Stage) {
     }
 }
 
-/// Ends a service and begins the next one, as an upgrade does. Returns after what time connects succeed.
-fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, visits: &mut Visits) -> Duration {
+/// Ends a service and starts the next one, as an upgrade does. Returns the time until connects succeed.
+fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, connector: &mut Connector) -> Duration {
     node.tell("end");
     meanwhile(stream, || while node.hear().is_some() {});
-    // By this thread: a process ends with the thread that has started it.
+    // From this thread, because a process ends with the thread that has started it.
     *node = start_node(machine);
-    meanwhile(stream, || visits.until_it_succeeds())
+    meanwhile(stream, || connector.until_it_succeeds())
 }
 
 #[test]
 fn a_transfer_is_unaffected_by_upgraded_services() {
-    let Some(scene) = Scene::set(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let visited = Visited::open(there);
-    let mut visits = Visits::of(here, "b/visited");
-    meanwhile(&mut stream, || visits.once()).expect("both serve");
+    let acceptor = Acceptor::open(there);
+    let mut connector = Connector::of(here, "b/open");
+    meanwhile(&mut stream, || connector.once()).expect("both serve");
 
-    // One machine after the other, three times, as with a rolling upgrade.
+    // One machine after the other, three times, as in a rolling upgrade.
     for _ in 0..3 {
-        let after = replace(&mut theirs, there, &mut stream, &mut visits);
+        let after = replace(&mut theirs, there, &mut stream, &mut connector);
         println!("the other service was replaced: connects succeed {after:?} after the next one began");
-        let after = replace(&mut ours, here, &mut stream, &mut visits);
+        let after = replace(&mut ours, here, &mut stream, &mut connector);
         println!("this service was replaced: connects succeed {after:?} after the next one began");
     }
 
-    // Programs that have not been upgraded do not speak the protocol of the next one.
+    // Programs that were not upgraded do not speak the protocol of the next service.
     ours.tell("end");
     ours.finish();
     let mut other = start(here, "other version", &[]);
     other.expect("serves");
-    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is refused");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("it is refused");
     assert_eq!(error, ConnectError::NoFabric(NoFabric::Version));
     meanwhile(&mut stream, || std::thread::sleep(Duration::from_secs(3)));
     other.kill();
     let _ours = start_node(here);
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("a service of another version: `{error}`; {after:?} after the next one began, connects succeed");
     let (count, reason) = stream.finish();
     println!("{count} messages, each right; then {reason:?}");
-    visited.close();
+    acceptor.close();
 }

@@ -6,42 +6,42 @@ use std::time::Duration;
 use bywire_wire::service::{Notice, Request};
 
 use crate::actor::Actor;
+use crate::attack_test::{AttackTest, ROGUE};
 use crate::ends::start;
 use crate::rogue::{MANNERS, digits};
-use crate::scene::{Machine, Toy, introduction};
-use crate::siege::{ROGUE, Siege};
+use crate::test_network::{FakePort, Machine, introduction};
 
-/// Rogues that attack at the same time: as many as fill a machine of two cores.
+/// The number of rogues that attack at the same time, enough for a machine with two cores.
 const ROGUES: usize = 2;
-/// How long each attack goes on.
+/// The measured time of each attack.
 const ATTACK: Duration = Duration::from_secs(2);
-/// The most of a core that the service uses. It is a debug build.
+/// The greatest share of a core that the service may use. It is a debug build.
 const SHARE_MAX: f64 = 1.1;
 
 /// A port of the other machine that accepts every offer until `kept` ends.
 fn accept_all(machine: &Machine, kept: &mpsc::Receiver<()>) {
-    let mut toy = Toy::open(machine, "accomplice");
+    let mut port = FakePort::open(machine, "accomplice");
     let mut connection = 0;
     while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
-        if let Some(Notice::Offer { offer, .. }) = toy.next_within(Duration::from_millis(50)) {
+        if let Some(Notice::Offer { offer, .. }) = port.next_within(Duration::from_millis(50)) {
             connection += 1;
-            toy.send(&Request::Accept { offer, introduction: introduction(connection) });
+            port.send(&Request::Accept { offer, introduction: introduction(connection) });
         }
     }
 }
 
 #[test]
-fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
-    let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.scene.machines);
+fn another_user_neither_ends_nor_delays_connections_of_others() {
+    let Some(mut test) = AttackTest::begin() else { return };
+    let machines = std::mem::take(&mut test.network.machines);
     let [here, there, _] = &machines[..] else { unreachable!() };
     let key = digits(&there.key);
-    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
     std::thread::scope(|scope| {
         let (keep, kept) = mpsc::channel();
         scope.spawn(move || accept_all(there, &kept));
         for (place, (name, ..)) in MANNERS.iter().enumerate() {
-            // Longer than the honest program is measured. Another user each time, who owes the service nothing yet.
+            // Longer than the measurement. Each attack has another user, who has used nothing of the service yet.
             let milliseconds = (2 * ATTACK).as_millis().to_string();
             let (user, place) = ((ROGUE + place as u32).to_string(), place.to_string());
             let begin = || {
@@ -59,13 +59,13 @@ fn another_user_of_the_machine_neither_ends_nor_holds_up_what_is_not_its_own() {
             let end = |mut rogues: Vec<Actor>| {
                 let told = rogues.iter_mut().map(|rogue| rogue.expect("").parse::<u64>().expect("a count"));
                 let count: u64 = told.sum();
-                assert!(count > 1000, "it was an attack: {count}");
+                assert!(count > 1000, "too few attacks: {count}");
                 count
             };
-            siege.measure(name, (ATTACK, SHARE_MAX), begin, end);
+            test.measure(name, (ATTACK, SHARE_MAX), begin, end);
         }
         drop(keep);
     });
-    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
-    siege.end();
+    test.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.end();
 }

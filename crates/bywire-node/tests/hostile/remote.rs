@@ -1,5 +1,4 @@
-//! Strangers in the network attack a service: with noise, with hellos that they have seen, and with hellos that bear a valid
-//! cookie.
+//! Unknown machines attack a service: with random packets, with replayed hellos, and with hellos that have a valid cookie.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -11,23 +10,23 @@ use bywire_sys::udp::UdpSocket;
 use bywire_wire::channel::{Channels, Options};
 use bywire_wire::handshake::{HELLO_BYTES, Identity, PrivateKey};
 
-use crate::scene::{Machine, PATIENCE};
-use crate::siege::Siege;
+use crate::attack_test::AttackTest;
+use crate::test_network::{Machine, TIMEOUT};
 
-/// How long each attack goes on.
+/// The measured time of each attack.
 const ATTACK: Duration = Duration::from_secs(2);
-/// Packets that leave in one call.
+/// Packets that one call sends.
 const AT_ONCE: usize = 32;
-/// Services of the other machine that have been there before, of which strangers have seen hellos.
+/// The number of earlier services of the other machine whose hellos are replayed.
 const SEEN: u64 = 40;
-/// The most of a core that the service uses: a flood of packets fills a core of this machine with receiving alone.
+/// The greatest share of a core that the service may use. To receive a flood alone takes a core.
 const SHARE_MAX: f64 = 1.1;
 
 fn random(bytes: &mut [u8]) {
     process::random(bytes).expect("random numbers");
 }
 
-/// Hellos of a node to a machine, each of another service of that node. They have cookies that `answer` gets for them.
+/// Hellos of a node to a machine, each of another incarnation of its service, with the cookies that `answer` returns for them.
 fn hellos(
     key: &PrivateKey,
     target: &Machine,
@@ -51,7 +50,7 @@ fn hellos(
     (1..=count).map(of).collect()
 }
 
-/// Sends packets to a service, one batch after the other, until `kept` ends. Returns how many left.
+/// Sends packets to a service, one batch after the other, until the sender of `kept` is dropped. Returns their number.
 fn flood(from: &Machine, to: SocketAddr, batches: &[Vec<u8>], kept: &mpsc::Receiver<()>) -> u64 {
     let udp = bind(from);
     let mut count = 0;
@@ -59,7 +58,7 @@ fn flood(from: &Machine, to: SocketAddr, batches: &[Vec<u8>], kept: &mpsc::Recei
         if kept.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
             break;
         }
-        // What finds no room is lost.
+        // Packets without room are lost.
         count += udp.send_batch(Some(to), batch, HELLO_BYTES).map_or(0, |sent| sent / HELLO_BYTES) as u64;
         std::thread::sleep(Duration::from_micros(50));
     }
@@ -75,9 +74,9 @@ fn batches(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
-    let Some(mut siege) = Siege::begin() else { return };
-    let machines = std::mem::take(&mut siege.scene.machines);
+fn packets_of_unknown_machines_end_and_delay_nothing() {
+    let Some(mut test) = AttackTest::begin() else { return };
+    let machines = std::mem::take(&mut test.network.machines);
     let [here, there, stranger] = &machines[..] else { unreachable!() };
     let udp = bind(stranger);
     let seen = key::read(&there.configuration().join(key::FILE_NAME)).expect("its key");
@@ -89,7 +88,7 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
         .map(|number| {
             let mut packet = vec![0; HELLO_BYTES];
             random(&mut packet);
-            // Of every kind; and of channels with small numbers.
+            // Packets of every kind, and of channels with small numbers.
             packet[0] = 0xb1 + number as u8 % 4;
             packet[1] = 0;
             packet[2..4].copy_from_slice(&(HELLO_BYTES as u16).to_le_bytes());
@@ -101,11 +100,11 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
     let none = |_: &[u8]| None;
     let replayed = hellos(&seen, here, SEEN, &none);
     let strange = hellos(&unknown, here, SEEN, &none);
-    siege.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
     let ask = |hello: &[u8]| {
-        // Under load there is a cookie in the answer. The numbers in both headers are the same.
+        // Under load the answer is a cookie. Its header has the number of the hello.
         let number = |packet: &[u8]| packet[4..8].to_vec();
-        let deadline = Instant::now() + PATIENCE / 6;
+        let deadline = Instant::now() + TIMEOUT / 6;
         while Instant::now() < deadline {
             let batch = strange.concat();
             let _ = udp.send_batch(Some(here.address), &batch, HELLO_BYTES);
@@ -143,12 +142,12 @@ fn strangers_in_the_network_neither_end_nor_hold_up_anything() {
                 std::thread::sleep(ATTACK / 8);
                 (keep, flooding)
             };
-            siege.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
+            test.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
                 drop(keep);
-                flooding.join().expect("it flooded")
+                flooding.join().expect("no panic")
             });
         });
     }
-    siege.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
-    siege.end();
+    test.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.end();
 }

@@ -1,4 +1,4 @@
-//! A program of another user that attacks the service of its machine, in one manner.
+//! A program of another user that attacks the service of its machine in one way.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -13,9 +13,9 @@ use bywire_wire::keys::Security;
 use bywire_wire::service::status::Position;
 use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
 
-use crate::actor::Stage;
+use crate::actor::Context;
 use crate::honest::become_user;
-use crate::scene::{PATIENCE, Toy, introduction};
+use crate::test_network::{FakePort, TIMEOUT, introduction};
 
 /// Sockets of a rogue that attacks over many at once.
 const SOCKETS: usize = 64;
@@ -48,7 +48,7 @@ pub struct Rogue {
     number: usize,
     /// The key of the other node.
     node: PublicKey,
-    ports: Vec<Toy>,
+    ports: Vec<FakePort>,
     sockets: Vec<Socket>,
     next: u32,
 }
@@ -56,35 +56,35 @@ pub struct Rogue {
 /// The role: its user, its number, the key of the other node in hexadecimal digits, the place of its manner, and for how many
 /// milliseconds it attacks. It says when it is ready, begins when it is told to, and says how often it has attacked. All rogues
 /// begin together, because they are one user. A rogue that attacks uses up the places of that user, and the others get none.
-pub fn attack(stage: &mut Stage) {
-    become_user(stage.argument(0));
+pub fn attack(context: &mut Context) {
+    become_user(context.argument(0));
     let _ = limits::raise_descriptor_limit(8192);
-    let key: String = stage.argument(2);
+    let key: String = context.argument(2);
     let byte = |at: usize| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).expect("a digit");
     let node = PublicKey(std::array::from_fn(byte));
     let mut rogue = Rogue {
-        runtime: stage.directory.clone(),
-        number: stage.argument(1),
+        runtime: context.directory.clone(),
+        number: context.argument(1),
         node,
         ports: Vec::new(),
         sockets: Vec::new(),
         next: 0,
     };
-    let (_, ports, manner) = MANNERS[stage.argument::<usize>(3)];
+    let (_, ports, manner) = MANNERS[context.argument::<usize>(3)];
     rogue.open_ports(ports);
-    stage.tell("ready");
-    let _go = stage.hear();
-    let until = Instant::now() + Duration::from_millis(stage.argument(4));
-    stage.tell(manner(&mut rogue, until));
+    context.tell("ready");
+    let _go = context.hear();
+    let until = Instant::now() + Duration::from_millis(context.argument(4));
+    context.tell(manner(&mut rogue, until));
     // What it has opened stays until it is killed.
-    let _none = stage.hear();
+    let _none = context.hear();
 }
 
 impl Rogue {
     fn call(&self) -> Option<Socket> {
         let socket = Socket::connect_entry(&self.runtime.join("node"));
         if socket.is_err() {
-            // The service's queue is full, or this process has no descriptors left.
+            // The queue of the service is full, or this process has run out of descriptors.
             std::thread::sleep(Duration::from_micros(100));
         }
         socket.ok()
@@ -97,22 +97,22 @@ impl Rogue {
     fn open_ports(&mut self, count: usize) {
         for number in 0..count {
             let name = format!("rogue{}.{number}", self.number);
-            let mut toy = Toy::unregistered(&self.runtime, &name, self.udp());
-            toy.register(Vec::new());
-            let told = toy.next_within(PATIENCE);
+            let mut port = FakePort::unregistered(&self.runtime, &name, self.udp());
+            port.register(Vec::new());
+            let told = port.next_within(TIMEOUT);
             assert!(matches!(told, Some(Notice::Registered { .. })), "{told:?} instead of a registration");
-            self.ports.push(toy);
+            self.ports.push(port);
         }
     }
 
-    /// Has each port send requests, as many as its socket takes. Returns how many left.
+    /// Each port sends as many requests as its socket takes. Returns their number.
     fn ask(&mut self, request: impl Fn(u32, usize) -> Request) -> u64 {
         let mut count = 0;
-        for toy in &self.ports {
+        for port in &self.ports {
             for at in 0..AT_ONCE {
                 self.next = self.next.wrapping_add(1);
                 let packet = to_bytes(&request(self.next, at)).expect("it fits");
-                if toy.socket.send(&packet, &[]).is_err() {
+                if port.socket.send(&packet, &[]).is_err() {
                     break;
                 }
                 count += 1;
@@ -147,7 +147,7 @@ fn idlers(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Whole packets, halves of valid ones, and noise, each on a connection of its own.
+/// Complete packets, truncated ones, and random bytes, each on its own connection.
 fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
     let valid = to_bytes(&Request::Register {
         version: VERSION,
@@ -172,15 +172,15 @@ fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Registrations of the same few ports, again and again, each on a connection of its own.
+/// Repeated registrations of a few ports, each on its own connection.
 fn registrations(rogue: &mut Rogue, until: Instant) -> u64 {
     let udp = rogue.udp();
     let mut count = 0;
     while Instant::now() < until {
         let Some(socket) = rogue.call() else { continue };
-        let toy = &rogue.ports[count as usize % rogue.ports.len()];
+        let port = &rogue.ports[count as usize % rogue.ports.len()];
         let kept = (0..20).map(|number| kept(rogue, number)).collect();
-        let packet = to_bytes(&toy.registration(kept)).expect("it fits");
+        let packet = to_bytes(&port.registration(kept)).expect("it fits");
         count += u64::from(socket.send(&packet, &[udp.as_fd()]).is_ok());
         // The first registration of a port ends, so that another one can take its place.
         if count % 4 == 0 {
@@ -214,8 +214,8 @@ fn questions(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// What ports ask for: connections to a port that accepts, to nobody, to a node that is not up and to one that does not
-/// exist; ends of connections; questions about connections.
+/// Requests of ports: connects to a port that accepts, to a missing port, to a node that is down and to one that does not exist;
+/// ends of connections; inquiries about connections.
 fn request(number: u32, at: usize) -> Request {
     let connect = |node: &str, port: &str| Request::Connect {
         request: number,
@@ -228,7 +228,7 @@ fn request(number: u32, at: usize) -> Request {
         2 => connect("b", "nobody"),
         3 => connect("c", "nobody"),
         4 => connect("nowhere", "nobody"),
-        // Some of the last ones.
+        // Some of the latest connections.
         5 => Request::Release { connection: number.wrapping_sub(256) },
         _ => Request::Inquire { connection: number.wrapping_sub(16 + number % 64) },
     }
@@ -238,8 +238,8 @@ fn requests(rogue: &mut Rogue, until: Instant) -> u64 {
     let mut count = 0;
     while Instant::now() < until {
         count += rogue.ask(request);
-        for toy in &mut rogue.ports {
-            while toy.next_within(Duration::ZERO).is_some() {}
+        for port in &mut rogue.ports {
+            while port.next_within(Duration::ZERO).is_some() {}
         }
     }
     count
@@ -253,9 +253,9 @@ fn unread(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// Ends of connections and offers that are another's, by every number, and connections of others that were kept.
+/// Ends of other ports' connections and offers, by every number, and claims to connections of others.
 fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
-    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|toy| toy.name.clone()).collect());
+    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|port| port.name.clone()).collect());
     let mut count = 0;
     while Instant::now() < until {
         count += rogue.ask(|number, at| match at % 5 {
@@ -275,14 +275,14 @@ fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
             let sent = rogue.ports[place].socket.send(&to_bytes(&request).expect("it fits"), &[]);
             count += u64::from(sent.is_ok());
         }
-        for toy in &mut rogue.ports {
-            while toy.next_within(Duration::ZERO).is_some() {}
+        for port in &mut rogue.ports {
+            while port.next_within(Duration::ZERO).is_some() {}
         }
     }
     count
 }
 
-/// Descriptors of several kinds with packets of every kind, on connections that are kept and never read.
+/// Descriptors of several kinds with packets of every kind, on connections that stay open and are never read.
 fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let tcp = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -319,7 +319,7 @@ fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
     count
 }
 
-/// A connection that somebody may have with the port `echo`.
+/// A connection that another port may have with the port `echo`.
 fn kept(rogue: &Rogue, number: u32) -> Kept {
     Kept {
         connection: number,

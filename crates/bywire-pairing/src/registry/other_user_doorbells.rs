@@ -17,7 +17,7 @@ pub const OTHER_USERS_MAX: usize = 16;
 pub struct OtherUserDoorbells {
     /// The program's user.
     owner: u32,
-    pub(super) bells: HashMap<u32, OtherUserDoorbell>,
+    pub(super) doorbells: HashMap<u32, OtherUserDoorbell>,
     /// Withdrawn doorbells by name. The service keeps its copy until the program has closed its own, so that the
     /// program's close is not the last one.
     pub(super) withdrawn: HashMap<u64, CommonFile>,
@@ -44,54 +44,54 @@ pub struct CommonFile {
 impl OtherUserDoorbells {
     /// No doorbells yet, of a program of this user.
     pub fn of(owner: u32) -> Self {
-        Self { owner, bells: HashMap::new(), withdrawn: HashMap::new() }
+        Self { owner, doorbells: HashMap::new(), withdrawn: HashMap::new() }
     }
 
     /// Has the program as many as it may have, withdrawn ones included?
     pub fn is_full(&self) -> bool {
-        self.bells.len() + self.withdrawn.len() >= OTHER_USERS_MAX
+        self.doorbells.len() + self.withdrawn.len() >= OTHER_USERS_MAX
     }
 
     /// The name of the doorbell for a user.
     pub fn name(&self, user: u32) -> Option<u64> {
-        self.bells.get(&user).map(|bell| bell.name)
+        self.doorbells.get(&user).map(|doorbell| doorbell.name)
     }
 
     /// The doorbell that programs of a user ring.
-    pub fn bell(&self, user: u32) -> Option<BorrowedFd<'_>> {
-        self.bells.get(&user).map(|bell| bell.file.as_fd())
+    pub fn file(&self, user: u32) -> Option<BorrowedFd<'_>> {
+        self.doorbells.get(&user).map(|doorbell| doorbell.file.as_fd())
     }
 
     /// Counts one more connection with programs of a user. `false`: there is no doorbell for them yet.
     pub fn use_again(&mut self, user: u32) -> bool {
-        let bell = self.bells.get_mut(&user);
-        bell.map(|bell| bell.uses += 1).is_some()
+        let doorbell = self.doorbells.get_mut(&user);
+        doorbell.map(|doorbell| doorbell.uses += 1).is_some()
     }
 
     /// Adds the doorbell for a first connection with programs of a user.
     pub fn add(&mut self, user: u32, name: u64, file: Held) {
-        self.bells.insert(user, OtherUserDoorbell { name, file, uses: 1 });
+        self.doorbells.insert(user, OtherUserDoorbell { name, file, uses: 1 });
     }
 
     /// Counts one connection less.
     pub fn release(&mut self, user: u32) {
-        if let Some(bell) = self.bells.get_mut(&user) {
-            bell.uses = bell.uses.saturating_sub(1);
+        if let Some(doorbell) = self.doorbells.get_mut(&user) {
+            doorbell.uses = doorbell.uses.saturating_sub(1);
         }
     }
 
     /// Withdraws the doorbells that no connection needs any more. If the program, at the other end of `socket`, has no
     /// room for the packet, the doorbell is kept until it has.
     pub fn withdraw_unused(&mut self, socket: &Socket) {
-        let is_unused = |_: &u32, bell: &mut OtherUserDoorbell| bell.uses == 0;
-        let unused: Vec<(u32, OtherUserDoorbell)> = self.bells.extract_if(is_unused).collect();
-        for (user, bell) in unused {
-            let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
+        let is_unused = |_: &u32, doorbell: &mut OtherUserDoorbell| doorbell.uses == 0;
+        let unused: Vec<(u32, OtherUserDoorbell)> = self.doorbells.extract_if(is_unused).collect();
+        for (user, doorbell) in unused {
+            let is_told = socket.send(&Packet::new(Kind::Withdraw, doorbell.name).encode(), &[]).is_ok();
             if is_told {
-                let file = CommonFile { file: bell.file, users: [self.owner, user] };
-                self.withdrawn.insert(bell.name, file);
+                let file = CommonFile { file: doorbell.file, users: [self.owner, user] };
+                self.withdrawn.insert(doorbell.name, file);
             } else {
-                self.bells.insert(user, bell);
+                self.doorbells.insert(user, doorbell);
             }
         }
     }
@@ -104,8 +104,9 @@ impl OtherUserDoorbells {
     /// All of them, withdrawn ones included.
     pub fn into_files(self) -> impl Iterator<Item = CommonFile> {
         let owner = self.owner;
-        let bells = self.bells.into_iter();
-        let bells = bells.map(move |(user, bell)| CommonFile { file: bell.file, users: [owner, user] });
-        bells.chain(self.withdrawn.into_values())
+        let files = self.doorbells.into_iter();
+        let files =
+            files.map(move |(user, doorbell)| CommonFile { file: doorbell.file, users: [owner, user] });
+        files.chain(self.withdrawn.into_values())
     }
 }

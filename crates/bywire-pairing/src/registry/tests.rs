@@ -15,8 +15,8 @@ fn is_closed(reader: &OwnedFd) -> bool {
 /// Pipes in place of the files that a program sends, and their other ends.
 fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
     let pipes = [(); 2].map(|()| rustix::pipe::pipe().expect("pipe"));
-    let [(first, bell), (second, page)] = pipes;
-    ([bell, page], [first, second])
+    let [(first, doorbell), (second, page)] = pipes;
+    ([doorbell, page], [first, second])
 }
 
 #[test]
@@ -58,8 +58,9 @@ fn a_programs_files_keep_their_slots_until_they_are_closed() {
         let programs: Vec<_> =
             std::iter::repeat_with(|| registry.admit(USER)).map_while(|place| place).collect();
         programs.iter().for_each(|_| registry.turn_back(USER));
-        let bells = std::iter::repeat_with(|| registry.users.bells.take(USER)).map_while(|place| place);
-        (programs.len(), bells.collect::<Vec<_>>().len())
+        let doorbells =
+            std::iter::repeat_with(|| registry.users.doorbells.take(USER)).map_while(|place| place);
+        (programs.len(), doorbells.collect::<Vec<_>>().len())
     };
     let all = free(&mut registry);
     assert!(registry.attend(USER, Poller::new().expect("epoll")));
@@ -73,7 +74,7 @@ fn a_programs_files_keep_their_slots_until_they_are_closed() {
     registry.dismiss(tag);
     assert_eq!(free(&mut registry), others, "nothing of it has been closed");
     registry.left.clear();
-    registry.bells_left.clear();
+    registry.doorbells_left.clear();
     assert_eq!(free(&mut registry), all);
 }
 
@@ -189,11 +190,11 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
         assert!(registry.found_bell(tag, user));
         let [sender, receiver] = lingering();
         ends.push(receiver);
-        let bell = registry
+        let doorbell = registry
             .programs
             .get_mut(&tag)
-            .and_then(|program| program.other_user_doorbells.bells.get_mut(&user));
-        bell.expect("it was found").file = sender.into();
+            .and_then(|program| program.other_user_doorbells.doorbells.get_mut(&user));
+        doorbell.expect("it was found").file = sender.into();
     }
     let shared = Mutex::new(registry);
     let began = Instant::now();
@@ -203,7 +204,7 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
         registry.mute_bell(one, 8);
         registry.mute_bell(one, 9);
         let withdrawn = &registry.programs[&one].other_user_doorbells.withdrawn;
-        *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
+        *withdrawn.iter().find(|(_, doorbell)| doorbell.users == [7, 8]).expect("it is kept").0
     });
     assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
     assert_eq!(
@@ -213,5 +214,5 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     );
     change(&shared, |registry| [one, other].map(|tag| registry.dismiss(tag)));
     assert!(began.elapsed() < Duration::from_secs(30), "a user's thread is held up");
-    assert!(lock(&shared).bells_left.is_empty());
+    assert!(lock(&shared).doorbells_left.is_empty());
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_ring::stream::SEGMENT_BYTES;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::Mapping;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::wake::Alarm;
+use bywire_sys::wake::Eventfd;
 
 /// Enough on a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(40);
@@ -35,9 +35,9 @@ impl ProtocolClient {
     /// Connects to the service at `path` and says hello.
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
-        let (bell, page) = (Alarm::new().expect("a bell"), Self::memory(PAGE_BYTES));
+        let (doorbell, page) = (Eventfd::new().expect("a doorbell"), Self::memory(PAGE_BYTES));
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        stranger.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
+        stranger.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         stranger
     }
 
@@ -72,7 +72,7 @@ impl ProtocolClient {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer).expect("a packet") {
             Received::Packet(length, descriptors) => {
-                let descriptors = descriptors.into_iter().map(Foreign::into_inner).collect();
+                let descriptors = descriptors.into_iter().map(ReceivedFd::into_inner).collect();
                 Ok(Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors)))
             }
             Received::Nothing => Ok(None),
@@ -105,7 +105,7 @@ impl ProtocolClient {
         loop {
             let received = self.hear()?;
             match received.0.kind {
-                Kind::Bell => {}
+                Kind::Doorbell => {}
                 Kind::Withdraw => self.say(&Packet::new(Kind::Withdrawn, received.0.token)),
                 _ => return Some(received),
             }

@@ -1,4 +1,4 @@
-//! A browser of our own without a window, driven by the DevTools protocol over two named pipes.
+//! A headless browser, driven by the DevTools protocol over two named pipes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// A browser that starts on a busy machine takes its time.
+/// Enough time for a browser to start on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const LEAVING: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ pub struct Browser {
     process: Child,
     commands: File,
     messages: Receiver<Value>,
-    /// What came unasked, in order.
+    /// Events that have arrived, in order.
     pub events: Vec<Value>,
     session: Option<String>,
     asked: u64,
@@ -28,7 +28,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens an empty page; nothing where there is no browser.
+    /// Opens an empty page. `None` where no browser is installed.
     pub fn open() -> Option<Self> {
         let there = |name: &&&str| {
             let mut looked = Command::new(name);
@@ -49,7 +49,7 @@ impl Browser {
         shell.env("TO", pipe("to")).env("FROM", pipe("from"));
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = shell.spawn().unwrap();
-        // Each open waits for the shell's, in its order.
+        // Each open waits until the shell opens the other end, so the order is the same.
         let commands = OpenOptions::new().write(true).open(pipe("to")).unwrap();
         let messages = listen(&pipe("from"));
         let mut browser = Self {
@@ -111,7 +111,7 @@ impl Browser {
         }
     }
 
-    /// What an expression comes to in the page.
+    /// The value of an expression in the page.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.ask("Runtime.evaluate", asked);
@@ -139,7 +139,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends its own helpers, unless it is too late for that.
+        // It ends its own child processes if it is still running.
         let _closed = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         let started = Instant::now();
         while started.elapsed() < LEAVING && matches!(self.process.try_wait(), Ok(None)) {

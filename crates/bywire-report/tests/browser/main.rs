@@ -1,4 +1,4 @@
-//! The report in a browser: at two widths, light and dark, without an error, every plot drawn, all of it by keyboard.
+//! The report in a browser, at two widths, light and dark: no errors, every plot drawn, and usable by keyboard.
 
 mod devtools;
 #[path = "../generated/mod.rs"]
@@ -11,22 +11,22 @@ use bywire_report as report;
 use devtools::Browser;
 use serde_json::Value;
 
-/// What is drawn at all is drawn by then.
+/// Everything is drawn within this time.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const TAB: (&str, u32) = ("Tab", 9);
 const ENTER: (&str, u32) = ("Enter", 13);
 
-/// All that Tab should reach, in the order of the page; each has a name that can be compared.
+/// Everything that Tab should reach, in the order of the page. Each has a unique name.
 const REACHABLE: &str = "(() => { const seen = [...document.querySelectorAll('a[href], button, summary, [tabindex=\"0\"]')] \
      .filter(node => node.checkVisibility()); seen.forEach((node, index) => node.dataset.place = index); return seen.length; })()";
 
-/// Whether what has the focus shows it, and which of them it is.
+/// The element with the focus, and whether the focus is visible.
 const FOCUS: &str = "(() => { const node = document.activeElement, style = getComputedStyle(node); \
      return [Number(node.dataset.place ?? -1), node.matches(':focus-visible'), parseFloat(style.outlineWidth), \
      node.tagName + ' ' + (node.textContent || '').slice(0, 40)]; })()";
 
-/// Plots without a mark that is neither a line of the grid nor a label, and how many there are.
+/// Plots that have only grid lines and labels, and the number of all plots.
 const UNDRAWN: &str = "(() => { const boxes = [...document.querySelectorAll('[data-plot]')]; \
      const empty = boxes.filter(box => { const seen = [...box.querySelectorAll('svg')].filter(svg => svg.checkVisibility()); \
      if (seen.length !== 1) return true; const svg = seen[0]; \
@@ -60,7 +60,7 @@ fn the_page_works_at_every_width_in_light_and_dark() {
     }
 }
 
-/// Pairs of labels of one plot that lie on each other.
+/// Pairs of overlapping labels of one plot.
 const OVERLAPS: &str = "(() => [...document.querySelectorAll('[data-plot]')].flatMap(box => { \
      const labels = [...box.querySelectorAll('svg text')].map(node => [node.textContent, node.getBoundingClientRect()]) \
      .filter(label => label[0].trim() && label[1].width); \
@@ -121,7 +121,7 @@ fn everything_is_reachable_by_keyboard_in_order_with_visible_focus() {
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
 
-/// Tables that go on beyond the page and do not say so, and how many do.
+/// Tables that are wider than the page and do not say so, and the number of those that do.
 const CUT: &str = "(() => { const cut = [...document.querySelectorAll('.scroll')].filter(table => table.checkVisibility() && \
      table.scrollWidth > table.clientWidth + 1); return [cut.length, \
      cut.filter(table => !table.nextElementSibling.checkVisibility()).length]; })()";
@@ -164,7 +164,7 @@ fn the_picture_is_saved_as_png_and_hidden_series_are_shown_on_demand() {
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
 
-/// How many plots can be seen and have something in them.
+/// The number of visible plots that are not empty.
 const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
      .filter(box => box.checkVisibility() && box.querySelector('svg [data-series] path')).length";
 
@@ -200,7 +200,7 @@ fn page() -> (PathBuf, usize) {
 }
 
 fn written(name: &str, text: &str) -> PathBuf {
-    // Each test its own: they run at the same time.
+    // Each test has its own file, because tests run at the same time.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
     let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}-{number}.html"));
@@ -209,11 +209,11 @@ fn written(name: &str, text: &str) -> PathBuf {
 }
 
 fn drawn(browser: &mut Browser, count: usize, what: &str) {
-    // What is folded is drawn too.
+    // Folded sections are drawn as well.
     browser.evaluate("document.querySelectorAll('details.history').forEach(part => part.open = true)");
     // Two frames later everything that was put in place has been drawn.
     browser.evaluate("new Promise(done => setTimeout(() => done(1), 300))");
-    // On a busy machine frames take their time.
+    // On a busy machine frames may be slow.
     let undrawn = awaited(browser, UNDRAWN, |undrawn| {
         undrawn[0] == count && undrawn[1].as_array().is_some_and(Vec::is_empty)
     });
@@ -221,7 +221,7 @@ fn drawn(browser: &mut Browser, count: usize, what: &str) {
     assert_eq!(undrawn[1], Value::Array(Vec::new()), "{what}: not drawn");
 }
 
-/// What an expression comes to, once that is what was to come, or after a while.
+/// The value of an expression, as soon as it is the expected one or after a timeout.
 fn awaited(browser: &mut Browser, expression: &str, is_due: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
@@ -233,7 +233,7 @@ fn awaited(browser: &mut Browser, expression: &str, is_due: impl Fn(&Value) -> b
     }
 }
 
-/// What the page complained of, and whatever it asked the network for.
+/// Errors of the page, and its requests to the network.
 fn complaints(events: &[Value]) -> Vec<String> {
     let complaint = |event: &Value| {
         let said = event["params"].to_string();

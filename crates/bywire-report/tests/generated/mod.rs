@@ -1,4 +1,4 @@
-//! A session of generated cells: a formula's figures in the shape of a result. None was measured.
+//! A session of generated cells. Their figures come from formulas, and none was measured.
 
 use bywire_results::breakdown::{self, Account, CoreAccount, REST, Share};
 use bywire_results::cell::{
@@ -6,7 +6,7 @@ use bywire_results::cell::{
 };
 use bywire_results::details::Details;
 
-/// A session of formulas: half-RTT is a start-up time plus length over a rate.
+/// A session of formulas: a half-RTT is a start-up time plus the length divided by a rate.
 pub fn generated_session() -> Session {
     let ways = [
         ("msg", "shm", Some(true), 200.0, 9.5),
@@ -146,7 +146,7 @@ pub fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit:
     }
 }
 
-/// A breakdown with a part below nought, and more parts than there are colours.
+/// A breakdown with a negative part, and with more parts than there are colours.
 fn broken_down(way: Formula) -> Cell {
     let half_rtt_ns = way.3;
     let share = |name: &str, of_whole: f64| Share {

@@ -113,11 +113,11 @@ fn the_cut_over_waits_for_the_reader_and_for_two_sleepers() {
 fn sleepers_are_distinguished_by_what_they_wait_for() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
-    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, bell: true, round: 0 });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, doorbell: true, round: 0 });
     assert_eq!(SMALL.event(&writer), 0);
     assert_eq!(SMALL.arm(&reader, &writer, Sleep::Bytes), 0);
-    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: false, round: 1 });
-    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, bell: true, round: 1 });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, doorbell: false, round: 1 });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, doorbell: true, round: 1 });
     // A sleeper that was woken in this round is not woken again.
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 1).futex);
     SMALL.disarm(&reader, Sleep::Bytes);
@@ -129,7 +129,7 @@ fn sleepers_are_distinguished_by_what_they_wait_for() {
     );
     SMALL.disarm(&reader, Sleep::Room);
     (0..2).for_each(|_| SMALL.want_room(&reader));
-    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: true, round: 2 });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, doorbell: true, round: 2 });
     (0..2).for_each(|_| SMALL.has_room(&reader));
     assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed) % ROUND), (3, 0));
 }

@@ -177,7 +177,7 @@ impl Simulation {
         } else {
             self.is_leaving = true;
             self.counts.add("connections ended by a leave", 1);
-            self.programs[0].end.take_leave();
+            self.programs[0].end.begin_close();
             self.wake(0, self.now_ns);
         }
     }
@@ -250,7 +250,7 @@ impl Simulation {
             let peer = self.programs[1 - end].keys;
             let (random, counts) = (&mut self.random, &mut self.counts);
             self.programs[end].begin(&mut self.directions[end], peer, random, counts)?;
-            if self.programs[end].end.must_leave() {
+            if self.programs[end].end.must_transmit() {
                 self.send(end);
             }
         }
@@ -282,7 +282,7 @@ impl Simulation {
         if end == 0 && self.ending == Ending::Done && is_idle && !self.is_leaving {
             self.is_leaving = true;
             self.counts.add("connections ended when all was done", 1);
-            self.programs[0].end.take_leave();
+            self.programs[0].end.begin_close();
         }
         if end == 0 && self.is_leaving && self.programs[0].end.is_drained() {
             self.programs[0].end.end(DisconnectReason::Here);

@@ -1,10 +1,10 @@
 //! Rows of docs/scale.md.
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scale.md");
-/// A row of the page may be off by so much: a change of the code shows, rounding does not.
+/// The tolerance of a row of the page: rounding passes, and a change of the code does not.
 const TOLERANCE: f64 = 0.2;
 
-/// Fails unless the page has these rows, as nearly as anybody would notice.
+/// Fails unless the page has these rows, within the tolerance.
 pub fn assert_has(rows: &[String]) {
     let page = std::fs::read_to_string(PAGE).expect("docs/scale.md is there");
     let missing: Vec<_> = rows.iter().filter(|row| !is_in(&page, row)).collect();

@@ -8,7 +8,7 @@ pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs `seeds` seeds from `first` on, and adds up what they have counted. The first failure is told, and ends the test.
+/// Runs `seeds` seeds from `first` on, and adds up their counts. The first failure is printed, and ends the test.
 pub fn run_all<Counts: Default + Send, Failure: Display>(
     first: u64,
     seeds: u64,

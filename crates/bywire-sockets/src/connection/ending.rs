@@ -23,7 +23,7 @@ impl Connection {
     }
 
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
-    pub fn take_leave(&self) {
+    pub fn prepare_end(&self) {
         self.serve();
         self.pay_at_the_end();
         self.end_before_the_kernels(true);

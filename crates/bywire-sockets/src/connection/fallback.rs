@@ -120,7 +120,7 @@ impl Connection {
             // The next holder may end the connection in any way.
             self.with_sending(|| self.unguard());
         } else {
-            self.break_off();
+            self.reset();
         }
     }
 

@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// The peer broke the rules: resets the connection, with no other effect.
-    pub fn break_off(&self) {
+    pub fn reset(&self) {
         self.shared.broken.store(1, Ordering::Relaxed);
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };

@@ -18,7 +18,7 @@ impl Connection {
             self.shared.woken.store(wake.round, Ordering::Relaxed);
             wake_futex(self.own.event_address());
         }
-        if wake.bell {
+        if wake.doorbell {
             // Acquire: pairs with the release store in `offer::answered`. The peer's page is mapped before.
             doorbell::ring(self.local.peer.load(Ordering::Acquire));
         }

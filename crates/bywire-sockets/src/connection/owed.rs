@@ -105,7 +105,7 @@ impl Connection {
     /// Ends this side's ring where the reader says that it has stopped, and gives the rest to the kernel.
     fn send_back(&self) {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
-            Err(Corrupt) => self.break_off(),
+            Err(Corrupt) => self.reset(),
             // The kernel accepts no bytes behind the end that it was told. They stay in the ring.
             Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
@@ -129,7 +129,7 @@ impl Connection {
         STREAM.begin_end(&self.own);
         match self.untaken() {
             Ok(position) => self.owe(position.unwrap_or(tail)),
-            Err(Corrupt) => self.break_off(),
+            Err(Corrupt) => self.reset(),
         }
     }
 
@@ -186,7 +186,7 @@ impl Connection {
         // Release: pairs with the load in `owes`, although nothing comes before it.
         self.shared.owed.store(0, Ordering::Release);
         self.shared.shuts.store(0, Ordering::Relaxed);
-        self.break_off();
+        self.reset();
     }
 
     /// Gives the kernel as much of what is owed as it takes now. The caller holds the sending lock.

@@ -71,7 +71,7 @@ take_over! {
         // SAFETY: the program's own address, which can be read at least as far as its family.
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
         if parts && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) {
-            errno::keep(|| connection.break_off());
+            errno::keep(|| connection.reset());
         }
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::connect(fd, address, length) }

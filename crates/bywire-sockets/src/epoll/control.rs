@@ -253,11 +253,11 @@ impl OpenSet {
     }
 
     fn add_bell(&self) -> bool {
-        if self.set.belled.load(Ordering::Relaxed) == 0 && doorbell::add_to(self.set_fd) {
-            self.set.belled.store(1, Ordering::Relaxed);
+        if self.set.has_doorbell.load(Ordering::Relaxed) == 0 && doorbell::add_to(self.set_fd) {
+            self.set.has_doorbell.store(1, Ordering::Relaxed);
         }
         // Timers differ between the processes that have the set.
-        self.set.belled.load(Ordering::Relaxed) != 0 && doorbell::add_timers_to(self.set_fd)
+        self.set.has_doorbell.load(Ordering::Relaxed) != 0 && doorbell::add_timers_to(self.set_fd)
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {

@@ -149,7 +149,7 @@ pub fn leave_shared() {
         {
             let _held = set.lock.hold();
             // For connections of other family members only, the doorbell is still heard.
-            if set.carried.load(Ordering::Relaxed) == 0 && set.belled.swap(0, Ordering::Relaxed) != 0 {
+            if set.carried.load(Ordering::Relaxed) == 0 && set.has_doorbell.swap(0, Ordering::Relaxed) != 0 {
                 doorbell::remove_from(fd);
             }
         }
@@ -160,7 +160,7 @@ pub fn leave_shared() {
 pub fn silence(set_fd: i32) {
     let Some((_, set)) = descriptors::set(set_fd) else { return };
     // Others of the family may sleep in it. Then it stays as it is.
-    if set.processes.load(Ordering::Relaxed) == 1 && set.belled.swap(0, Ordering::Relaxed) != 0 {
+    if set.processes.load(Ordering::Relaxed) == 1 && set.has_doorbell.swap(0, Ordering::Relaxed) != 0 {
         doorbell::remove_from(set_fd);
     }
 }

@@ -50,7 +50,7 @@ fn begin_set(index: u32, set: &EpollSet) -> u32 {
     let generation = (set.generation.load(Ordering::Relaxed) + 1) % GENERATIONS;
     set.generation.store(generation, Ordering::Relaxed);
     for field in [
-        &set.belled,
+        &set.has_doorbell,
         &set.nested,
         &set.outer,
         &set.holds_sets,

@@ -14,7 +14,7 @@ use crate::wakeup::doorbell;
 pub struct Sleeping {
     _counted: Noted,
     /// It is announced to peers; `None`: there is no page.
-    bell: Option<doorbell::Asleep>,
+    doorbell: Option<doorbell::Asleep>,
 }
 
 /// The bit positions of the fields in a sleeper's number: the set's name in the lowest bits, then the place of its
@@ -39,12 +39,12 @@ impl Sleeping {
         let argument = (noted as usize) << PLACE | name as usize;
         let counted = jumps::note(place, GiveBack { ends: wake, left: wake, argument });
         signal_deferral::admit();
-        Some(Self { _counted: counted, bell: doorbell::asleep(place) })
+        Some(Self { _counted: counted, doorbell: doorbell::asleep(place) })
     }
 
     /// Whether a peer would ring for it.
     pub fn is_announced(&self) -> bool {
-        self.bell.is_some()
+        self.doorbell.is_some()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::epoll::{nested, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
-use crate::wakeup::doorbell::{self, BELL_DATA};
+use crate::wakeup::doorbell::{self, DOORBELL_DATA};
 use crate::wakeup::spin;
 
 /// While rings always have something to report, the kernel is asked at every look of this many.
@@ -188,7 +188,7 @@ impl View {
             // SAFETY: the kernel has written `count` events there.
             let mut event = unsafe { events.add(index).read_unaligned() };
             let data = { event.u64 };
-            if data == BELL_DATA {
+            if data == DOORBELL_DATA {
                 was_bell = true;
                 continue;
             }

@@ -228,7 +228,7 @@ pub struct EpollSet {
     /// this one.
     pub generation: AtomicU32,
     /// The process's doorbell is in the kernel's epoll set.
-    pub belled: AtomicU32,
+    pub has_doorbell: AtomicU32,
     /// The first registration of a carried socket.
     pub carried: AtomicU32,
     /// Another set or `poll` watches it.
@@ -355,7 +355,7 @@ pub struct Peer {
     /// Connections to it.
     pub references: AtomicU32,
     /// The doorbell that wakes it.
-    pub bell: AtomicI32,
+    pub doorbell: AtomicI32,
     /// It belongs to another user, so its doorbell is a timer.
     pub is_other_user: AtomicU32,
     /// Its page, which says whether it sleeps.

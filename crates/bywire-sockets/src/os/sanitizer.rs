@@ -8,25 +8,25 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// A function of a runtime; 0: this program has none.
-struct Told(AtomicUsize);
+struct RuntimeFunction(AtomicUsize);
 
 /// Returns the first byte of a range that the program does not own; null: it owns all.
-static FIRST_FOREIGN: Told = Told::nobody();
+static FIRST_UNOWNED: RuntimeFunction = RuntimeFunction::absent();
 /// Reports that a byte that the program does not own is read, and ends the program as the user has configured.
-static ADDRESS_READ: Told = Told::nobody();
+static ADDRESS_READ: RuntimeFunction = RuntimeFunction::absent();
 /// The same for a byte that is written.
-static ADDRESS_WRITTEN: Told = Told::nobody();
-static THREAD_READ: Told = Told::nobody();
-static THREAD_WRITTEN: Told = Told::nobody();
+static ADDRESS_WRITTEN: RuntimeFunction = RuntimeFunction::absent();
+static THREAD_READ: RuntimeFunction = RuntimeFunction::absent();
+static THREAD_WRITTEN: RuntimeFunction = RuntimeFunction::absent();
 /// Everything that this thread has done happens before what follows [`THREAD_ACQUIRES`] of the same address elsewhere.
-static THREAD_RELEASES: Told = Told::nobody();
-static THREAD_ACQUIRES: Told = Told::nobody();
+static THREAD_RELEASES: RuntimeFunction = RuntimeFunction::absent();
+static THREAD_ACQUIRES: RuntimeFunction = RuntimeFunction::absent();
 
 /// Stands for every connection, as the runtime uses one word for all sockets.
 static ORDER: AtomicUsize = AtomicUsize::new(0);
 
-impl Told {
-    const fn nobody() -> Self {
+impl RuntimeFunction {
+    const fn absent() -> Self {
         Self(AtomicUsize::new(0))
     }
 
@@ -37,17 +37,17 @@ impl Told {
     }
 
     #[inline(always)]
-    fn tell(&self, base: *const u8, length: usize) {
+    fn call(&self, base: *const u8, length: usize) {
         // Relaxed, here and below: it is set before the program has a second thread.
         let address = self.0.load(Ordering::Relaxed);
         if address != 0 {
-            let _nothing = tell(address, base, length);
+            let _nothing = call(address, base, length);
         }
     }
 }
 
 #[cold]
-fn tell(address: usize, base: *const u8, length: usize) -> *const u8 {
+fn call(address: usize, base: *const u8, length: usize) -> *const u8 {
     // SAFETY: the runtimes' functions of these names take an address and a length, or an address alone, and follow
     // neither. The result is ignored where C returns nothing.
     unsafe {
@@ -58,12 +58,12 @@ fn tell(address: usize, base: *const u8, length: usize) -> *const u8 {
 
 /// Reports the first byte that is wrong, so the runtime's report names it.
 #[inline(always)]
-fn check(base: *const u8, length: usize, report: &Told) {
-    let address = FIRST_FOREIGN.0.load(Ordering::Relaxed);
+fn check(base: *const u8, length: usize, report: &RuntimeFunction) {
+    let address = FIRST_UNOWNED.0.load(Ordering::Relaxed);
     if address != 0 {
-        let foreign = tell(address, base, length);
-        if !foreign.is_null() {
-            report.tell(foreign, 1);
+        let unowned = call(address, base, length);
+        if !unowned.is_null() {
+            report.call(unowned, 1);
         }
     }
 }
@@ -71,7 +71,7 @@ fn check(base: *const u8, length: usize, report: &Told) {
 /// Looks the functions up when the library is loaded.
 pub fn find_all() {
     for (told, name) in [
-        (&FIRST_FOREIGN, c"__asan_region_is_poisoned"),
+        (&FIRST_UNOWNED, c"__asan_region_is_poisoned"),
         (&ADDRESS_READ, c"__asan_loadN"),
         (&ADDRESS_WRITTEN, c"__asan_storeN"),
         (&THREAD_READ, c"__tsan_read_range"),
@@ -87,24 +87,24 @@ pub fn find_all() {
 #[inline(always)]
 pub fn reads(base: *const u8, length: usize) {
     check(base, length, &ADDRESS_READ);
-    THREAD_READ.tell(base, length);
+    THREAD_READ.call(base, length);
 }
 
 /// The program is about to receive into these bytes.
 #[inline(always)]
 pub fn writes(base: *const u8, length: usize) {
     check(base, length, &ADDRESS_WRITTEN);
-    THREAD_WRITTEN.tell(base, length);
+    THREAD_WRITTEN.call(base, length);
 }
 
 /// Bytes are about to be sent, in memory or by a call that no runtime sees.
 #[inline(always)]
 pub fn sends() {
-    THREAD_RELEASES.tell((&raw const ORDER).cast(), 0);
+    THREAD_RELEASES.call((&raw const ORDER).cast(), 0);
 }
 
 /// Bytes have been received, from memory or from the kernel.
 #[inline(always)]
 pub fn has_received() {
-    THREAD_ACQUIRES.tell((&raw const ORDER).cast(), 0);
+    THREAD_ACQUIRES.call((&raw const ORDER).cast(), 0);
 }

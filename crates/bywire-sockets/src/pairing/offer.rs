@@ -248,7 +248,7 @@ fn connect() -> bool {
     if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) {
         return false;
     }
-    let Some((bell, page)) = doorbell::own() else { return false };
+    let Some((doorbell, page)) = doorbell::own() else { return false };
     let (address, length) = address();
     // SAFETY: a valid address; every result is checked.
     let fd = unsafe {
@@ -268,7 +268,7 @@ fn connect() -> bool {
     SERVICE.store(doorbell::hide_high(fd), Ordering::Relaxed);
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
-    say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
+    say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[doorbell, page])
 }
 
 /// Whether the service at the other end belongs to this user, or to root. The program's own threads use and close what
@@ -396,10 +396,10 @@ fn hear() -> Option<Packet> {
             let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
             answered(&packet, descriptors);
         }
-        Some(packet) if packet.kind == Kind::Bell => {
-            let [bell, others @ ..] = descriptors;
+        Some(packet) if packet.kind == Kind::Doorbell => {
+            let [doorbell, others @ ..] = descriptors;
             others.iter().for_each(|fd| close(*fd));
-            doorbell::add_timer(packet.token, bell);
+            doorbell::add_timer(packet.token, doorbell);
         }
         Some(packet) if packet.kind == Kind::Withdraw => {
             descriptors.iter().for_each(|fd| close(*fd));
@@ -432,7 +432,7 @@ fn close(fd: i32) {
 
 /// Handles the answer to an offer.
 fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
-    let [segment, bell, page] = descriptors;
+    let [segment, doorbell, page] = descriptors;
     let socket = sockets::by_index(-1, packet.token as u32);
     let socket = socket.filter(|socket| {
         token(socket) == packet.token
@@ -450,7 +450,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         Some(Verdict::Paired) => {
             let is_other_user = packet.first != 0;
             if is_other_user && !doorbell::has_timer(packet.first) {
-                [segment, bell, page].iter().for_each(|fd| close(*fd));
+                [segment, doorbell, page].iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::Foreign);
                 // Release: pairs with the acquire loads of the stage. The answer was handled before.
                 socket.shared.stage.store(stage::PLAIN, Ordering::Release);
@@ -458,7 +458,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             }
             let remote = doorbell::accept(segment, SEGMENT_BYTES);
             close(segment);
-            let peer = doorbell::add_peer(packet.number, is_other_user, bell, page);
+            let peer = doorbell::add_peer(packet.number, is_other_user, doorbell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });

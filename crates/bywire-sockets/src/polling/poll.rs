@@ -234,9 +234,9 @@ fn turn(
         // call.
         return Some(count_of_ready(files));
     }
-    let bell = watch.as_ref().map_or(-1, |watch| watch.fd);
+    let doorbell = watch.as_ref().map_or(-1, |watch| watch.fd);
     if let Some(last) = asked.last_mut() {
-        *last = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+        *last = pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 };
     }
     let timeout = match (is_ready, &asleep) {
         (true, _) => Some(0),

@@ -22,7 +22,7 @@ pub fn end() {
         let is_last = sockets::is_last_holder(socket.shared);
         if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
             match is_last {
-                true => connection.take_leave(),
+                true => connection.prepare_end(),
                 // The counted holders may be gone: a child that has executed another program counts for as long as that
                 // runs.
                 false => connection.leave_to_others(true),

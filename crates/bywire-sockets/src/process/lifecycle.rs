@@ -96,7 +96,7 @@ pub fn before_close(fd: i32) -> Option<Leaving> {
         && let Some(Ok(connection)) = sockets::by_index(fd, leaving.index).map(Socket::mapped)
     {
         if leaving.is_last {
-            connection.take_leave();
+            connection.prepare_end();
         // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
         } else if leaving.local.descriptors.load(Ordering::SeqCst) == 0 {
             connection.leave_to_others(false);

@@ -179,7 +179,7 @@ fn receive_carried(
         let step = match look(connection, parts, done, flags) {
             Ok(step) => step,
             Err(Corrupt) => {
-                connection.break_off();
+                connection.reset();
                 Step::Failed(libc::ECONNRESET)
             }
         };
@@ -633,7 +633,7 @@ fn end_or_nothing(connection: &Connection) -> Step {
         return Step::Again;
     }
     if found > 0 {
-        connection.break_off();
+        connection.reset();
     }
     if matches!(step, Step::End) {
         connection.ask_kernel();

@@ -386,7 +386,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     let left = parts.total().saturating_sub(done);
     let Ok(room) = connection.room(left) else {
         drop(held);
-        connection.break_off();
+        connection.reset();
         return Step::Sent(0);
     };
     let length = room.min(left);

@@ -27,11 +27,11 @@ use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{own_call, pid, real, signal_deferral};
 
 /// What the kernel reports for the doorbell in a set.
-pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
+pub const DOORBELL_DATA: u64 = 0xB7E1_0000_0000_0000;
 /// Sets that are kept ready for sleepers in `poll` or `select`.
 const POOL: usize = 64;
 
-static BELL: AtomicI32 = AtomicI32::new(-1);
+static DOORBELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The mark of a doorbell's open file, visible through every descriptor of it: the signal that `O_ASYNC` would send,
@@ -69,31 +69,31 @@ static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 pub fn own() -> Option<(i32, i32)> {
     // Acquire, both: pair with the release stores of the same words below. Both descriptors are marked and hidden
     // before.
-    let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
-    if bell >= 0 && page >= 0 {
-        return is_bell(bell).then_some((bell, page));
+    let (doorbell, page) = (DOORBELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
+    if doorbell >= 0 && page >= 0 {
+        return is_doorbell(doorbell).then_some((doorbell, page));
     }
     let _held = ADOPTING.hold();
     // Another thread may have made both meanwhile. Relaxed: ordered by the lock.
-    let (bell, page) = (BELL.load(Ordering::Relaxed), PAGE_FILE.load(Ordering::Relaxed));
-    if bell >= 0 && page >= 0 {
-        return Some((bell, page));
+    let (doorbell, page) = (DOORBELL.load(Ordering::Relaxed), PAGE_FILE.load(Ordering::Relaxed));
+    if doorbell >= 0 && page >= 0 {
+        return Some((doorbell, page));
     }
     // SAFETY: plain system calls; the results are checked.
-    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if bell < 0 {
+    let doorbell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if doorbell < 0 {
         return None;
     }
     // SAFETY: no pointers.
-    let is_marked = unsafe { real::fcntl(bell, SET_MARK, MARK as usize) } == 0;
-    let Some((inode, device)) = inode(bell).filter(|_| is_marked) else {
+    let is_marked = unsafe { real::fcntl(doorbell, SET_MARK, MARK as usize) } == 0;
+    let Some((inode, device)) = inode(doorbell).filter(|_| is_marked) else {
         // SAFETY: made above.
-        unsafe { real::close(bell) };
+        unsafe { real::close(doorbell) };
         return None;
     };
     INODE.store(inode, Ordering::Relaxed);
     DEVICE.store(device, Ordering::Relaxed);
-    let bell = hide_high(bell);
+    let doorbell = hide_high(doorbell);
     let (file, address) = sealed(PAGE_BYTES)?;
     let file = hide_high(file);
     // Release: pairs with the acquire load in `page`. The page is mapped before.
@@ -101,8 +101,8 @@ pub fn own() -> Option<(i32, i32)> {
     // Release, both: pair with the acquire loads above, and in `ring_own`. The descriptors are registered as hidden
     // before.
     PAGE_FILE.store(file, Ordering::Release);
-    BELL.store(bell, Ordering::Release);
-    Some((bell, file))
+    DOORBELL.store(doorbell, Ordering::Release);
+    Some((doorbell, file))
 }
 
 /// Programs rarely use descriptors from this number on.
@@ -323,11 +323,11 @@ pub fn ring(index: u32) {
     let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
     // Relaxed, as below: a reader of an older value rings once more without need.
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
-    let bell = peer.bell.load(Ordering::Relaxed);
+    let doorbell = peer.doorbell.load(Ordering::Relaxed);
     if peer.is_other_user.load(Ordering::Relaxed) == 0 {
-        ring_eventfd(bell);
+        ring_eventfd(doorbell);
     } else {
-        set_timer(bell, 1);
+        set_timer(doorbell, 1);
     }
     peer.rung.store(rung, Ordering::Relaxed);
 }
@@ -335,24 +335,24 @@ pub fn ring(index: u32) {
 /// Wakes every sleeper of this family, for sets that others watch.
 pub fn ring_own() {
     // Acquire: pairs with the release store in `own`. The doorbell is marked before.
-    ring_eventfd(BELL.load(Ordering::Acquire));
+    ring_eventfd(DOORBELL.load(Ordering::Acquire));
 }
 
-fn ring_eventfd(bell: i32) {
+fn ring_eventfd(doorbell: i32) {
     let Some(_own) = own_call::begin() else { return };
-    if is_bell(bell) {
+    if is_doorbell(doorbell) {
         let one = 1u64;
         // SAFETY: eight live bytes.
-        crate::os::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
+        crate::os::errno::keep(|| unsafe { real::write(doorbell, (&raw const one).cast(), 8) });
     }
 }
 
 /// Rings a timer. Returns the error number, 0 for none.
-fn set_timer(bell: i32, count: u64) -> i32 {
+fn set_timer(doorbell: i32, count: u64) -> i32 {
     let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
         // SAFETY: eight live bytes that are read. Other kinds of files do not have this operation.
-        let status = unsafe { real::ioctl(bell, SET_COUNT, (&raw const count).cast_mut().cast()) };
+        let status = unsafe { real::ioctl(doorbell, SET_COUNT, (&raw const count).cast_mut().cast()) };
         if status == 0 { 0 } else { crate::os::errno::last() }
     })
 }
@@ -386,9 +386,9 @@ pub fn add_timer(name: u64, fd: i32) {
 /// The service withdraws a doorbell: no connection needs it, so nobody has a reason to ring it.
 pub fn remove_timer(name: u64) {
     // Relaxed: changed only under the lock of the service's connection.
-    let mut bells = TIMERS.iter().zip(&TIMER_NAMES).take(TIMERS_COUNT.load(Ordering::Relaxed));
-    let found = bells
-        .find(|(bell, known)| bell.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
+    let mut timers = TIMERS.iter().zip(&TIMER_NAMES).take(TIMERS_COUNT.load(Ordering::Relaxed));
+    let found = timers
+        .find(|(timer, known)| timer.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
     if let Some((place, _)) = found {
         withdraw(place, |_| true);
     }
@@ -399,8 +399,8 @@ pub fn remove_timer(name: u64) {
 /// once. Nothing is removed from those sets: a set in which a thread of a parent sleeps is the same set in its child.
 fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
     let held = HEARING.hold();
-    let bell = place.swap(-1, Ordering::Relaxed);
-    if !is_timer(bell) {
+    let doorbell = place.swap(-1, Ordering::Relaxed);
+    if !is_timer(doorbell) {
         return;
     }
     descriptors::each_between(0, u32::MAX, |set, kind| {
@@ -411,14 +411,14 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
         if is_meant {
             // SAFETY: no pointers. The doorbell may not be in this set, or this may be no set, or may be closed.
             crate::os::errno::keep(|| unsafe {
-                real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell, ptr::null_mut())
+                real::epoll_ctl(set, libc::EPOLL_CTL_DEL, doorbell, ptr::null_mut())
             });
         }
     });
     drop(held);
     renew_sets();
-    if descriptors::kind(bell) == descriptors::DescriptorKind::Hidden {
-        discard(bell);
+    if descriptors::kind(doorbell) == descriptors::DescriptorKind::Hidden {
+        discard(doorbell);
     }
 }
 
@@ -458,8 +458,8 @@ pub fn has_timer(name: u64) -> bool {
     // Acquire: pairs with the release store in `add_timer`. The doorbells up to the count are stored before.
     let count = TIMERS_COUNT.load(Ordering::Acquire);
     // Acquire: pairs with the release store in `add_timer`, before which the doorbell got its name.
-    let is_it = |(bell, known): (&AtomicI32, &AtomicU64)| {
-        bell.load(Ordering::Acquire) >= 0 && known.load(Ordering::Relaxed) == name
+    let is_it = |(doorbell, known): (&AtomicI32, &AtomicU64)| {
+        doorbell.load(Ordering::Acquire) >= 0 && known.load(Ordering::Relaxed) == name
     };
     TIMERS.iter().zip(&TIMER_NAMES).take(count).any(is_it)
 }
@@ -474,13 +474,13 @@ pub fn add_timers_to(set: i32) -> bool {
     let _held = HEARING.hold();
     TIMERS.iter().take(count).all(|place| {
         // Acquire: pairs with the release store in `add_timer`. Nobody withdraws it meanwhile.
-        let bell = place.load(Ordering::Acquire);
-        bell < 0 || is_timer(bell) && crate::os::errno::keep(|| add(set, bell))
+        let doorbell = place.load(Ordering::Acquire);
+        doorbell < 0 || is_timer(doorbell) && crate::os::errno::keep(|| add(set, doorbell))
     })
 }
 
 /// Whether this number still means a doorbell.
-fn is_bell(fd: i32) -> bool {
+fn is_doorbell(fd: i32) -> bool {
     // SAFETY: no pointers.
     fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
 }
@@ -503,14 +503,14 @@ fn inode(fd: i32) -> Option<(u64, u64)> {
 
 /// Adds the doorbell to an epoll set of the program.
 pub fn add_to(set: i32) -> bool {
-    own().is_some_and(|(bell, _)| add(set, bell))
+    own().is_some_and(|(doorbell, _)| add(set, doorbell))
 }
 
-fn add(set: i32, bell: i32) -> bool {
+fn add(set: i32, doorbell: i32) -> bool {
     let Some(_own) = own_call::begin() else { return false };
-    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: DOORBELL_DATA };
     // SAFETY: a live event.
-    let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
+    let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, doorbell, &raw mut event) };
     status == 0 || crate::os::errno::last() == libc::EEXIST
 }
 
@@ -518,10 +518,10 @@ fn add(set: i32, bell: i32) -> bool {
 pub fn remove_from(set: i32) {
     // Acquire: pairs with the release store in `add_timer`. The doorbells are stored before.
     let timers = TIMERS.iter().take(TIMERS_COUNT.load(Ordering::Acquire));
-    for bell in core::iter::once(&BELL).chain(timers) {
+    for doorbell in core::iter::once(&DOORBELL).chain(timers) {
         // SAFETY: no pointers.
         unsafe {
-            real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell.load(Ordering::Relaxed), ptr::null_mut());
+            real::epoll_ctl(set, libc::EPOLL_CTL_DEL, doorbell.load(Ordering::Relaxed), ptr::null_mut());
         }
     }
 }
@@ -609,12 +609,12 @@ pub fn discard(fd: i32) {
 
 /// Closes everything that this process has. From here on only the kernel wakes its threads.
 pub fn close_all() {
-    let [bell, page] = [&BELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
-    if is_bell(bell) {
-        discard(bell);
+    let [doorbell, page] = [&DOORBELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
+    if is_doorbell(doorbell) {
+        discard(doorbell);
     }
     let timers = TIMERS.iter().take(TIMERS_COUNT.swap(0, Ordering::Relaxed));
-    let timers = timers.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_timer(*bell));
+    let timers = timers.map(|timer| timer.swap(-1, Ordering::Relaxed)).filter(|timer| is_timer(*timer));
     renew_sets();
     for fd in timers.chain([page]) {
         if descriptors::kind(fd) == descriptors::DescriptorKind::Hidden {
@@ -641,7 +641,7 @@ pub fn after_fork_in_child() {
 
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
-    for place in [&BELL, &PAGE_FILE].into_iter().chain(&TIMERS) {
+    for place in [&DOORBELL, &PAGE_FILE].into_iter().chain(&TIMERS) {
         let _ = place.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
     }
     for place in &SETS {
@@ -654,7 +654,7 @@ pub fn renumber(old: i32, new: i32) {
     }
     if let Some(own) = arena::private() {
         for peer in &own.peers {
-            let _ = peer.bell.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = peer.doorbell.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -667,7 +667,7 @@ fn peer(index: u32) -> Option<&'static Peer> {
 }
 
 /// Starts to use a program at the other end, and takes ownership of its doorbell and page.
-pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Option<u32> {
+pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
     let peers = &arena::private()?.peers;
     let known = |peer: &Peer| {
@@ -675,37 +675,38 @@ pub fn add_peer(number: u32, is_other_user: bool, bell: i32, page: i32) -> Optio
     };
     let index = peers.iter().skip(1).position(known);
     if let Some(index) = index {
-        close_both(bell, page);
+        close_both(doorbell, page);
         peers.get(index + 1)?.references.fetch_add(1, Ordering::Relaxed);
         return Some(index as u32 + 1);
     }
     let free = peers.iter().skip(1).position(|peer| peer.references.load(Ordering::Relaxed) == 0);
     let index = free.map_or(PEERS, |index| index + 1);
     let Some(peer) = peers.get(index) else {
-        close_both(bell, page);
+        close_both(doorbell, page);
         return None;
     };
-    let is_sound = if is_other_user { is_timer(bell) } else { is_bell(bell) && is_eventfd(bell) };
+    let is_sound =
+        if is_other_user { is_timer(doorbell) } else { is_doorbell(doorbell) && is_eventfd(doorbell) };
     let address = if is_sound { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
-        close_both(bell, page);
+        close_both(doorbell, page);
         return None;
     }
     // SAFETY: this process owns it.
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
     peer.is_other_user.store(is_other_user.into(), Ordering::Relaxed);
-    peer.bell.store(hide_high(bell), Ordering::Relaxed);
+    peer.doorbell.store(hide_high(doorbell), Ordering::Relaxed);
     peer.page.store(address.cast(), Ordering::Relaxed);
     peer.rung.store(0, Ordering::Relaxed);
     peer.references.store(1, Ordering::Relaxed);
     Some(index as u32)
 }
 
-fn close_both(bell: i32, page: i32) {
+fn close_both(doorbell: i32, page: i32) {
     // SAFETY: received for this process alone.
     unsafe {
-        real::close(bell);
+        real::close(doorbell);
         real::close(page);
     }
 }
@@ -715,11 +716,11 @@ pub fn release_peer(index: u32) {
     let Some(peer) = peer(index) else { return };
     let held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
-        let bell = peer.bell.swap(-1, Ordering::Relaxed);
+        let doorbell = peer.doorbell.swap(-1, Ordering::Relaxed);
         let is_other_user = peer.is_other_user.load(Ordering::Relaxed) != 0;
-        let is_ours = if is_other_user { is_timer(bell) } else { is_bell(bell) };
-        if is_ours && descriptors::kind(bell) == descriptors::DescriptorKind::Hidden {
-            discard(bell);
+        let is_ours = if is_other_user { is_timer(doorbell) } else { is_doorbell(doorbell) };
+        if is_ours && descriptors::kind(doorbell) == descriptors::DescriptorKind::Hidden {
+            discard(doorbell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
         if !page.is_null() {

@@ -103,7 +103,7 @@ struct Actor {
 }
 
 /// The programs of one run.
-pub struct Stage {
+pub struct Programs {
     channels: Vec<OwnedFd>,
     founders: Vec<Child>,
     actors: Vec<Option<Actor>>,
@@ -111,9 +111,9 @@ pub struct Stage {
     mailbox: OwnedFd,
 }
 
-impl Stage {
+impl Programs {
     /// With the library if `calls` is given: the number of calls after which a connection may leave the kernel.
-    pub fn new(world: &TestService, program: &Path, calls: Option<u64>) -> Self {
+    pub fn new(service: &TestService, program: &Path, calls: Option<u64>) -> Self {
         let pairs: Vec<_> = (0..CHANNELS).map(|_| pair(libc::SOCK_SEQPACKET)).collect();
         let mailbox = pair(libc::SOCK_SEQPACKET);
         let theirs: Vec<(RawFd, RawFd)> = (pairs.iter().enumerate())
@@ -122,7 +122,7 @@ impl Stage {
             .collect();
         let founders = (0..FOUNDERS).map(|founder| {
             let places = theirs.clone();
-            let mut command = world.command(program, calls);
+            let mut command = service.command(program, calls);
             command.arg((ACTORS + founder).to_string()).stdin(Stdio::null()).stdout(Stdio::null());
             // SAFETY: system calls alone, between fork and exec, on descriptors that are open.
             unsafe {
@@ -138,13 +138,13 @@ impl Stage {
         let founders = founders.collect();
         let channels = pairs.into_iter().map(|(near, _)| near).collect();
         let actors = (0..CHANNELS).map(|_| None).collect();
-        let mut stage = Self { channels, founders, actors, mailbox: mailbox.1 };
+        let mut programs = Self { channels, founders, actors, mailbox: mailbox.1 };
         for founder in 0..FOUNDERS {
-            stage.greet(ACTORS + founder, None).expect("a founder begins");
-            stage.tell(ACTORS + founder, Order::new(Operation::Adopt, -1));
-            stage.outcome(ACTORS + founder, Duration::from_secs(20)).expect("adopted");
+            programs.greet(ACTORS + founder, None).expect("a founder begins");
+            programs.tell(ACTORS + founder, Order::new(Operation::Adopt, -1));
+            programs.outcome(ACTORS + founder, Duration::from_secs(20)).expect("adopted");
         }
-        stage
+        programs
     }
 
     /// Reads a new actor's first reply. A thread has its process's end.
@@ -280,10 +280,10 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Programs {
     fn drop(&mut self) {
         for actor in self.actors.iter().flatten() {
-            // SAFETY: no pointers; the descriptor is that of an actor of this stage's.
+            // SAFETY: no pointers; the descriptor is that of an actor of this programs's.
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, actor.end.as_raw_fd(), libc::SIGKILL, 0, 0) };
         }
         for founder in &mut self.founders {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{DOZE, Mismatch, Play, Played};
+use super::{Checked, DOZE, Mismatch, Play};
 use crate::random::channel::{Operation, Order, Outcome, Reply};
 use crate::random::model::{PLAIN, Process, Sleeps, What};
 use crate::random::step::{Kind, Step};
@@ -11,7 +11,7 @@ use crate::random::step::{Kind, Step};
 impl Play<'_> {
     // Waits.
 
-    pub(super) fn poll(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn poll(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let ends = &self.model.connections[connection].ends;
         let (for_bytes, for_room) =
@@ -38,7 +38,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn new_set(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn new_set(&mut self, step: &Step) -> Checked<bool> {
         if self.numbers_differ(step.actor) {
             return Ok(false);
         }
@@ -51,7 +51,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn control(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn control(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let Some(What::Set(set)) = self.model.holds(step.actor, step.to).map(|held| held.what) else {
             return Ok(false);
@@ -70,7 +70,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn wait(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn wait(&mut self, step: &Step) -> Checked<bool> {
         let Some(What::Set(set)) = self.model.holds(step.actor, step.fd).map(|held| held.what) else {
             return Ok(false);
         };
@@ -97,7 +97,7 @@ impl Play<'_> {
         let order = Order { milliseconds: step.flags.max(0), ..self.order(step, Operation::Wait) };
         self.tell(step.actor, [order; 2]);
         let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("neither world's wait ends".into()));
+            return Err(Mismatch("neither run's wait ends".into()));
         };
         let reply = self.agree_on_events(set, "", outcomes)?;
         let may_sleep =
@@ -116,7 +116,7 @@ impl Play<'_> {
         set: usize,
         what: &str,
         outcomes: [Outcome; 2],
-    ) -> Played<Reply> {
+    ) -> Checked<Reply> {
         if let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes
             && self.model.edges.contains(&set)
             && plain.result >= 0
@@ -140,7 +140,7 @@ impl Play<'_> {
         self.model.transfers(self.model.actors[actor].process)
     }
 
-    pub(super) fn duplicate(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn duplicate(&mut self, step: &Step) -> Checked<bool> {
         let Some(held) = self.model.holds(step.actor, step.fd) else { return Ok(false) };
         if self.numbers_differ(step.actor) {
             return Ok(false);
@@ -162,7 +162,7 @@ impl Play<'_> {
 
     /// A closed descriptor may have been reported to a set. As long as anybody has the socket the kernel reports it, so
     /// it has returned to the kernel.
-    fn is_watched_without(&mut self, closed: Option<What>) -> Played<()> {
+    fn is_watched_without(&mut self, closed: Option<What>) -> Checked<()> {
         if let Some(what @ What::End(connection, side)) = closed
             && self.model.is_held(what)
             && self.model.sets.iter().any(|set| set.contains(&(connection, side)))
@@ -172,7 +172,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    pub(super) fn close(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn close(&mut self, step: &Step) -> Checked<bool> {
         if self.model.holds(step.actor, step.fd).is_none() || self.model.is_used(step.actor, step.fd) {
             return Ok(false);
         }
@@ -185,7 +185,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn pass(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn pass(&mut self, step: &Step) -> Checked<bool> {
         let Some(what @ What::End(connection, side)) =
             self.model.holds(step.actor, step.fd).map(|held| held.what)
         else {
@@ -202,7 +202,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn take(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn take(&mut self, step: &Step) -> Checked<bool> {
         let Some(what) = self.model.mail else { return Ok(false) };
         if self.numbers_differ(step.actor) {
             return Ok(false);
@@ -216,7 +216,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn look(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn look(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, _)) = self.end(step)? else { return Ok(false) };
         // Ends that were sent wait behind bytes in one run, and have arrived in the other.
         if self.model.connections[connection].ends.iter().any(|end| end.is_full) && matches!(step.way, 0 | 5)
@@ -227,7 +227,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn set(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn set(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let order = Order { milliseconds: step.size as i32, ..self.order(step, Operation::Set) };
         let reply = self.both(step.actor, order)?;
@@ -246,7 +246,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn shutdown(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn shutdown(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let reply = self.both(step.actor, self.order(step, Operation::Shutdown))?;
         if reply.result == 0 {
@@ -265,7 +265,7 @@ impl Play<'_> {
 
     /// What may be inherited returns to the kernel before another program may get it; before a sandbox, everything
     /// does.
-    fn leaves(&mut self, process: usize, is_all: bool) -> Played<()> {
+    fn leaves(&mut self, process: usize, is_all: bool) -> Checked<()> {
         for (_, held) in self.model.processes[process].fds.clone() {
             if let What::End(connection, side) = held.what
                 && (is_all || !held.closes_on_exec)
@@ -278,7 +278,7 @@ impl Play<'_> {
 
     /// The sender of unread bytes does its part at its next call, which is made now. If nobody can make one, bytes may
     /// be late, or lost with their sender, as docs/sockets.md says.
-    fn has_left(&mut self, connection: usize, side: usize) -> Played<()> {
+    fn has_left(&mut self, connection: usize, side: usize) -> Checked<()> {
         self.model.connections[connection].has_left = true;
         self.model.connections[connection].ends[side].was_handed_on = true;
         if self.model.under_way(PLAIN, connection, side) == 0 {
@@ -297,7 +297,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    pub(super) fn fork(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn fork(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         if !self.model.has_room_for_actor() {
             return Ok(false);
@@ -312,7 +312,7 @@ impl Play<'_> {
         let child = self.model.actors.len();
         self.tell(step.actor, [Order { to: child as i32, ..self.order(step, operation) }; 2]);
         let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("neither world has a child".into()));
+            return Err(Mismatch("neither run has a child".into()));
         };
         if replaces {
             self.leaves(process, false)?;
@@ -355,16 +355,16 @@ impl Play<'_> {
         }
     }
 
-    fn greet(&mut self, actor: usize, thread_of: Option<usize>) -> Played<()> {
-        for (world, stage) in self.stages.iter_mut().enumerate() {
-            if stage.greet(actor, thread_of).is_none() {
-                return Err(Mismatch(format!("world {world}: actor {actor} does not begin")));
+    fn greet(&mut self, actor: usize, thread_of: Option<usize>) -> Checked<()> {
+        for (run, programs) in self.programs.iter_mut().enumerate() {
+            if programs.greet(actor, thread_of).is_none() {
+                return Err(Mismatch(format!("run {run}: actor {actor} does not begin")));
             }
         }
         Ok(())
     }
 
-    pub(super) fn exec(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn exec(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         let found = &self.model.processes[process];
         if found.is_limited || self.model.transfers(process) {
@@ -373,13 +373,13 @@ impl Play<'_> {
         let order = Order { to: step.actor as i32, ..self.order(step, Operation::Exec) };
         self.tell(step.actor, [order; 2]);
         let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("neither world becomes another program".into()));
+            return Err(Mismatch("neither run becomes another program".into()));
         };
         let hellos = [plain, carried];
-        for (world, hello) in hellos.iter().enumerate() {
+        for (run, hello) in hellos.iter().enumerate() {
             match hello {
-                Outcome::Replied(hello) if hello.result > 0 => self.stages[world].renew(step.actor, *hello),
-                other => return Err(Mismatch(format!("world {world}: {other:?}"))),
+                Outcome::Replied(hello) if hello.result > 0 => self.programs[run].renew(step.actor, *hello),
+                other => return Err(Mismatch(format!("run {run}: {other:?}"))),
             }
         }
         // Its other threads are gone.
@@ -388,7 +388,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn run_other(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         let is_limited = self.model.processes[process].is_limited;
         // `system` blocks SIGCHLD in its own thread, and so does `popen` while it starts its program. The kernel then
@@ -405,7 +405,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn thread(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn thread(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         if !self.model.has_room_for_actor() {
             return Ok(false);
@@ -417,7 +417,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn exit(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn exit(&mut self, step: &Step) -> Checked<bool> {
         let found = self.model.actors[step.actor].clone();
         let is_thread = step.way == 2;
         // Without descriptors the C library cannot load what ends a thread.
@@ -427,14 +427,14 @@ impl Play<'_> {
             return Ok(false);
         }
         self.tell(step.actor, [self.order(step, Operation::Exit); 2]);
-        for (world, stage) in self.stages.iter().enumerate() {
+        for (run, programs) in self.programs.iter().enumerate() {
             let is_over = if is_thread {
-                stage.thread_ends(step.actor, self.timeout)
+                programs.thread_ends(step.actor, self.timeout)
             } else {
-                stage.ends(step.actor, self.timeout)
+                programs.ends(step.actor, self.timeout)
             };
             if !is_over {
-                return Err(Mismatch(format!("world {world}: it does not end")));
+                return Err(Mismatch(format!("run {run}: it does not end")));
             }
         }
         if is_thread {
@@ -445,22 +445,22 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn kill(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn kill(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         if self.model.transfers(process) {
             return Ok(false);
         }
-        for (world, stage) in self.stages.iter().enumerate() {
-            stage.signal(step.actor, libc::SIGKILL);
-            if !stage.ends(step.actor, self.timeout) {
-                return Err(Mismatch(format!("world {world}: it is not killed")));
+        for (run, programs) in self.programs.iter().enumerate() {
+            programs.signal(step.actor, libc::SIGKILL);
+            if !programs.ends(step.actor, self.timeout) {
+                return Err(Mismatch(format!("run {run}: it is not killed")));
             }
         }
         self.model.ended(step.actor, true);
         Ok(true)
     }
 
-    pub(super) fn reap(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn reap(&mut self, step: &Step) -> Checked<bool> {
         let parent = self.model.actors[step.actor].process;
         let is_due =
             |process: &Process| process.parent == Some(parent) && !process.is_alive && !process.is_reaped;
@@ -468,21 +468,21 @@ impl Play<'_> {
         let main = self.model.actors.iter().position(|actor| actor.process == child);
         let Some(main) = main else { return Ok(false) };
         let mut orders = [self.order(step, Operation::Reap); 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            order.to = self.stages[world].process(main);
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.to = self.programs[run].process(main);
         }
         self.tell(step.actor, orders);
         self.model.processes[child].is_reaped = true;
         match self.answers(step.actor, self.timeout)? {
             Some(outcomes) => drop(self.agree("", outcomes)?),
-            None => return Err(Mismatch("neither world's child has ended".into())),
+            None => return Err(Mismatch("neither run's child has ended".into())),
         }
         Ok(true)
     }
 
     // Signals, and limits of a process.
 
-    pub(super) fn handle(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn handle(&mut self, step: &Step) -> Checked<bool> {
         let reply = self.both(step.actor, self.order(step, Operation::Handle))?;
         if reply.result == 0 {
             let which = usize::from(step.way == libc::SIGALRM);
@@ -491,7 +491,7 @@ impl Play<'_> {
         Ok(true)
     }
 
-    pub(super) fn signal(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn signal(&mut self, step: &Step) -> Checked<bool> {
         let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
         let pending = self.model.actors[step.actor].pending;
         let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
@@ -501,11 +501,11 @@ impl Play<'_> {
         if self.begins_another_call(step.actor) || !is_told && self.has_part(step.actor) {
             return Ok(false);
         }
-        for stage in &*self.stages {
+        for programs in &*self.programs {
             if sleeps {
-                stage.falls_asleep(step.actor, true);
+                programs.falls_asleep(step.actor, true);
             }
-            stage.signal(step.actor, libc::SIGUSR1);
+            programs.signal(step.actor, libc::SIGUSR1);
         }
         if flags & libc::SA_RESETHAND != 0 {
             self.model.process_of(step.actor).handlers[0] = None;
@@ -522,7 +522,7 @@ impl Play<'_> {
             }
         };
         if is_interrupted && !self.wake(step.actor)? {
-            return Err(Mismatch("the signal interrupts neither world".into()));
+            return Err(Mismatch("the signal interrupts neither run".into()));
         }
         // The signal may be on its way for a moment, and the next step must not overtake it.
         if !is_interrupted {
@@ -553,13 +553,13 @@ impl Play<'_> {
         })
     }
 
-    pub(super) fn limit(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn limit(&mut self, step: &Step) -> Checked<bool> {
         self.both(step.actor, self.order(step, Operation::Limit))?;
         self.model.process_of(step.actor).is_limited = true;
         Ok(true)
     }
 
-    pub(super) fn sandbox(&mut self, step: &Step) -> Played<bool> {
+    pub(super) fn sandbox(&mut self, step: &Step) -> Checked<bool> {
         let process = self.model.actors[step.actor].process;
         if self.model.threads(process).count() > 1 {
             return Ok(false);
@@ -571,16 +571,16 @@ impl Play<'_> {
     }
 
     /// What a killed peer has sent is read, followed by an end that does not hide lost bytes.
-    pub(super) fn look_at_cut(&mut self, connection: usize, side: usize) -> Played<()> {
+    pub(super) fn look_at_cut(&mut self, connection: usize, side: usize) -> Checked<()> {
         let Some((actor, fd)) = self.model.holder(connection, side) else { return Ok(()) };
         let ends = self.model.connections[connection].ends;
         if ends[side].is_closed || ends[1 - side].is_full || self.model.connections[connection].is_late {
             return Ok(());
         }
         let mut orders = [Order::new(Operation::ReceiveAll, fd); 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            order.size = self.model.under_way(world, connection, side) + 1;
-            order.position = super::position(connection, 1 - side, ends[side].received[world]);
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.size = self.model.under_way(run, connection, side) + 1;
+            order.position = super::position(connection, 1 - side, ends[side].received[run]);
         }
         self.tell(actor, orders);
         let Some([Outcome::Replied(plain), Outcome::Replied(carried)]) = self.answers(actor, self.timeout)?

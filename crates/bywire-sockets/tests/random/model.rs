@@ -216,9 +216,9 @@ impl Model {
         })
     }
 
-    pub fn under_way(&self, world: usize, connection: usize, to: usize) -> u64 {
+    pub fn under_way(&self, run: usize, connection: usize, to: usize) -> u64 {
         let ends = &self.connections[connection].ends;
-        ends[1 - to].sent[world] - ends[to].received[world]
+        ends[1 - to].sent[run] - ends[to].received[run]
     }
 
     /// Whether nothing will come any more.
@@ -313,9 +313,9 @@ impl Model {
         if let Some(Pending { sleeps: Sleeps::Receive { connection, side, wanted, takes: true }, .. }) =
             self.actors[actor].pending.take()
         {
-            for world in [PLAIN, CARRIED] {
-                let taken = self.under_way(world, connection, side).min(wanted);
-                self.connections[connection].ends[side].received[world] += taken;
+            for run in [PLAIN, CARRIED] {
+                let taken = self.under_way(run, connection, side).min(wanted);
+                self.connections[connection].ends[side].received[run] += taken;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::random::channel::{ACTORS, FOUNDERS, Operation, Order, Outcome, Reply, Stage};
+use crate::random::channel::{ACTORS, FOUNDERS, Operation, Order, Outcome, Programs, Reply};
 use crate::random::gaps;
 use crate::random::model::{Actor, CARRIED, Connection, Model, PLAIN, Pending, Process, Sleeps, What};
 use crate::random::step::{Draw, Kind, Step};
@@ -21,7 +21,7 @@ const DOZE: Duration = Duration::from_secs(2);
 /// The runs differ: in what, and after which steps.
 pub struct Mismatch(pub String);
 
-type Played<T> = Result<T, Mismatch>;
+type Checked<T> = Result<T, Mismatch>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -39,7 +39,7 @@ impl Counts {
 }
 
 pub struct Play<'a> {
-    stages: &'a mut [Stage; 2],
+    programs: &'a mut [Programs; 2],
     pub model: Model,
     /// The steps so far, including invalid ones that were left out.
     steps: Vec<Step>,
@@ -51,9 +51,9 @@ pub struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    pub fn new(stages: &'a mut [Stage; 2], timeout: Option<Duration>) -> Self {
+    pub fn new(programs: &'a mut [Programs; 2], timeout: Option<Duration>) -> Self {
         Self {
-            stages,
+            programs,
             model: Model::default(),
             steps: Vec::new(),
             text: String::new(),
@@ -64,16 +64,16 @@ impl<'a> Play<'a> {
     }
 
     /// Starts a few programs and their connections, most of which are carried from the beginning.
-    pub fn begin(&mut self, draw: &mut Draw) -> Played<()> {
+    pub fn begin(&mut self, draw: &mut Draw) -> Checked<()> {
         for root in 0..2 {
             let founder = ACTORS + draw.of(&[root, root, 0]) % FOUNDERS;
             let order = Order { to: root as i32, ..Order::new(Operation::Fork, -1) };
             self.model.processes.push(Process { is_alive: true, ..Process::default() });
             self.model.add_actor(root, true);
-            for stage in &mut *self.stages {
-                stage.tell(founder, order);
-                stage.greet(root, None).ok_or_else(|| Mismatch("a program does not begin".into()))?;
-                stage.outcome(founder, TIMEOUT);
+            for programs in &mut *self.programs {
+                programs.tell(founder, order);
+                programs.greet(root, None).ok_or_else(|| Mismatch("a program does not begin".into()))?;
+                programs.outcome(founder, TIMEOUT);
             }
         }
         for _ in 0..2 + draw.below(2) {
@@ -91,27 +91,27 @@ impl<'a> Play<'a> {
     }
 
     /// A result that must be a success in both runs.
-    fn must(&mut self, actor: usize, order: Order) -> Played<[Reply; 2]> {
-        self.stages.iter().for_each(|stage| stage.tell(actor, order));
+    fn must(&mut self, actor: usize, order: Order) -> Checked<[Reply; 2]> {
+        self.programs.iter().for_each(|programs| programs.tell(actor, order));
         let mut replies = [Reply::default(); 2];
-        for (world, reply) in replies.iter_mut().enumerate() {
-            match self.stages[world].outcome(actor, self.timeout) {
+        for (run, reply) in replies.iter_mut().enumerate() {
+            match self.programs[run].outcome(actor, self.timeout) {
                 Some(Outcome::Replied(found)) if found.result >= 0 => *reply = found,
-                other => return Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
+                other => return Err(Mismatch(format!("run {run}, {order:?}: {other:?}"))),
             }
         }
         Ok(replies)
     }
 
-    fn connect(&mut self, sides: [usize; 2]) -> Played<()> {
+    fn connect(&mut self, sides: [usize; 2]) -> Checked<()> {
         let listener = self.must(sides[1], Order::new(Operation::Listen, -1))?;
-        for (world, stage) in self.stages.iter().enumerate() {
-            let order = Order { to: listener[world].more as i32, ..Order::new(Operation::Connect, -1) };
-            stage.tell(sides[0], order);
+        for (run, programs) in self.programs.iter().enumerate() {
+            let order = Order { to: listener[run].more as i32, ..Order::new(Operation::Connect, -1) };
+            programs.tell(sides[0], order);
         }
         let mut fds = [0; 2];
-        for stage in &mut *self.stages {
-            match stage.outcome(sides[0], TIMEOUT) {
+        for programs in &mut *self.programs {
+            match programs.outcome(sides[0], TIMEOUT) {
                 Some(Outcome::Replied(reply)) if reply.result >= 0 => fds[0] = reply.result,
                 other => return Err(Mismatch(format!("connect: {other:?}"))),
             }
@@ -134,19 +134,19 @@ impl<'a> Play<'a> {
     }
 
     /// Exchanges bytes until no byte goes through the kernel. The plain run exchanges a few.
-    fn warm(&mut self, connection: usize) -> Played<()> {
+    fn warm(&mut self, connection: usize) -> Checked<()> {
         let started = Instant::now();
-        for world in [PLAIN, CARRIED] {
+        for run in [PLAIN, CARRIED] {
             let mut before = [0; 2];
             for round in 0.. {
                 for side in 0..2 {
-                    self.say_one(world, connection, side)?;
+                    self.say_one(run, connection, side)?;
                 }
                 if round % 8 != 7 {
                     continue;
                 }
-                let moved = self.moved(world, connection)?;
-                if world == PLAIN {
+                let moved = self.moved(run, connection)?;
+                if run == PLAIN {
                     break;
                 }
                 if moved == before {
@@ -163,35 +163,35 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    fn in_one(&mut self, world: usize, actor: usize, order: Order) -> Played<Reply> {
-        self.stages[world].tell(actor, order);
-        match self.stages[world].outcome(actor, self.timeout) {
+    fn in_one(&mut self, run: usize, actor: usize, order: Order) -> Checked<Reply> {
+        self.programs[run].tell(actor, order);
+        match self.programs[run].outcome(actor, self.timeout) {
             Some(Outcome::Replied(reply)) if reply.is_wrong == 0 && reply.result >= 0 => Ok(reply),
-            other => Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
+            other => Err(Mismatch(format!("run {run}, {order:?}: {other:?}"))),
         }
     }
 
-    fn say_one(&mut self, world: usize, connection: usize, side: usize) -> Played<()> {
+    fn say_one(&mut self, run: usize, connection: usize, side: usize) -> Checked<()> {
         for (operation, end) in [(Operation::Send, side), (Operation::Receive, 1 - side)] {
             let (actor, fd) = self.model.holder(connection, end).expect("everybody is idle");
             let found = &self.model.connections[connection].ends[side];
-            let position = position(connection, side, found.sent[world]);
-            self.in_one(world, actor, Order { size: 1, position, ..Order::new(operation, fd) })?;
+            let position = position(connection, side, found.sent[run]);
+            self.in_one(run, actor, Order { size: 1, position, ..Order::new(operation, fd) })?;
         }
         let ends = &mut self.model.connections[connection].ends;
-        ends[side].sent[world] += 1;
-        ends[1 - side].received[world] += 1;
+        ends[side].sent[run] += 1;
+        ends[1 - side].received[run] += 1;
         Ok(())
     }
 
-    fn moved(&mut self, world: usize, connection: usize) -> Played<[u64; 2]> {
+    fn moved(&mut self, run: usize, connection: usize) -> Checked<[u64; 2]> {
         let (actor, fd) = self.model.holder(connection, 0).expect("everybody is idle");
-        let reply = self.in_one(world, actor, Order::new(Operation::Moved, fd))?;
+        let reply = self.in_one(run, actor, Order::new(Operation::Moved, fd))?;
         Ok([reply.result as u64, reply.more])
     }
 
     /// Does a step if it is valid now. `false`: it is not.
-    pub fn apply(&mut self, step: Step) -> Played<bool> {
+    pub fn apply(&mut self, step: Step) -> Checked<bool> {
         let may_be_busy = matches!(step.kind, Kind::Kill | Kind::Signal);
         let is_there = self.model.actors.get(step.actor).is_some_and(|actor| actor.is_alive);
         if !is_there || (!may_be_busy && !self.model.is_idle(step.actor)) {
@@ -240,7 +240,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn perform(&mut self, step: &Step) -> Played<bool> {
+    fn perform(&mut self, step: &Step) -> Checked<bool> {
         match step.kind {
             Kind::Send => self.send(step),
             Kind::Receive => self.receive(step),
@@ -280,21 +280,21 @@ impl<'a> Play<'a> {
     }
 
     fn tell(&self, actor: usize, orders: [Order; 2]) {
-        for (stage, order) in self.stages.iter().zip(orders) {
-            stage.tell(actor, order);
+        for (programs, order) in self.programs.iter().zip(orders) {
+            programs.tell(actor, order);
         }
     }
 
     /// The outcome in both runs; `None`: both sleep.
-    fn answers(&mut self, actor: usize, doze: Duration) -> Played<Option<[Outcome; 2]>> {
+    fn answers(&mut self, actor: usize, doze: Duration) -> Checked<Option<[Outcome; 2]>> {
         let started = Instant::now();
         let mut found = [None; 2];
         let mut slice = Duration::from_millis(3);
         let mut nudges = 0;
         loop {
-            for world in [PLAIN, CARRIED] {
-                if found[world].is_none() {
-                    found[world] = self.stages[world].outcome(actor, slice);
+            for run in [PLAIN, CARRIED] {
+                if found[run].is_none() {
+                    found[run] = self.programs[run].outcome(actor, slice);
                 }
             }
             match found {
@@ -330,7 +330,7 @@ impl<'a> Play<'a> {
     }
 
     /// Every idle peer of this actor's process makes a call.
-    fn nudge(&mut self, actor: usize) -> Played<()> {
+    fn nudge(&mut self, actor: usize) -> Checked<()> {
         let held = self.model.process_of(actor).fds.values().map(|held| held.what).collect::<Vec<_>>();
         let connections = self.model.connections.clone();
         for (at, connection) in connections.iter().enumerate() {
@@ -344,7 +344,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    fn nudge_end(&mut self, connection: usize, side: usize, but: usize) -> Played<()> {
+    fn nudge_end(&mut self, connection: usize, side: usize, but: usize) -> Checked<()> {
         // A thread of the same process may be about to end with it.
         if let Some((peer, fd)) = self.model.holder(connection, side)
             && self.model.actors[peer].process != self.model.actors[but].process
@@ -355,18 +355,18 @@ impl<'a> Play<'a> {
     }
 
     /// A call without an effect.
-    fn poll_in_both(&mut self, actor: usize, fd: i32) -> Played<()> {
+    fn poll_in_both(&mut self, actor: usize, fd: i32) -> Checked<()> {
         self.tell(actor, [Order { flags: 1, ..Order::new(Operation::Poll, fd) }; 2]);
-        for world in [PLAIN, CARRIED] {
-            if self.stages[world].outcome(actor, self.timeout).is_none() {
-                return Err(Mismatch(format!("world {world}: actor {actor} hangs in a poll of fd {fd}")));
+        for run in [PLAIN, CARRIED] {
+            if self.programs[run].outcome(actor, self.timeout).is_none() {
+                return Err(Mismatch(format!("run {run}: actor {actor} hangs in a poll of fd {fd}")));
             }
         }
         Ok(())
     }
 
     /// One answer, which both runs must give.
-    fn agree(&mut self, what: &str, outcomes: [Outcome; 2]) -> Played<Outcome> {
+    fn agree(&mut self, what: &str, outcomes: [Outcome; 2]) -> Checked<Outcome> {
         let [plain, carried] = outcomes;
         writeln!(self.text, "    {what}{}", describe(&plain)).expect("a string");
         let is_wrong = |outcome: &Outcome| matches!(outcome, Outcome::Replied(reply) if reply.is_wrong != 0);
@@ -377,7 +377,7 @@ impl<'a> Play<'a> {
     }
 
     /// Carries out an order that does not sleep.
-    fn both(&mut self, actor: usize, order: Order) -> Played<Reply> {
+    fn both(&mut self, actor: usize, order: Order) -> Checked<Reply> {
         self.tell(actor, [order; 2]);
         match self.answers(actor, self.timeout)? {
             Some(outcomes) => match self.agree("", outcomes)? {
@@ -387,12 +387,12 @@ impl<'a> Play<'a> {
                     Ok(Reply { result: -1, ..Reply::default() })
                 }
             },
-            None => Err(Mismatch(format!("neither world answers {order:?}"))),
+            None => Err(Mismatch(format!("neither run answers {order:?}"))),
         }
     }
 
     /// Waits until what the peer did has arrived: bytes, ends, and room.
-    fn settle(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
+    fn settle(&mut self, actor: usize, connection: usize, side: usize) -> Checked<bool> {
         let Connection { ends, is_busy, has_left, is_cut, .. } = self.model.connections[connection];
         if is_busy || is_cut {
             return Ok(false);
@@ -412,8 +412,8 @@ impl<'a> Play<'a> {
             }
         }
         let mut orders = [Order { milliseconds: 10_000, ..Order::new(Operation::Settle, fd) }; 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            order.size = self.model.under_way(world, connection, side);
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.size = self.model.under_way(run, connection, side);
         }
         if !peer.is_full
             && !ends[side].expects_reset
@@ -433,13 +433,13 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    fn settle_by(&mut self, actor: usize, what: &str, orders: [Order; 2]) -> Played<()> {
+    fn settle_by(&mut self, actor: usize, what: &str, orders: [Order; 2]) -> Checked<()> {
         self.tell(actor, orders);
         let mut found = [0; 2];
-        for (world, found) in found.iter_mut().enumerate() {
-            match self.stages[world].outcome(actor, TIMEOUT) {
+        for (run, found) in found.iter_mut().enumerate() {
+            match self.programs[run].outcome(actor, TIMEOUT) {
                 Some(Outcome::Replied(reply)) => *found = reply.result,
-                other => return Err(Mismatch(format!("world {world}: waiting for {what}: {other:?}"))),
+                other => return Err(Mismatch(format!("run {run}: waiting for {what}: {other:?}"))),
             }
         }
         if found[PLAIN] != found[CARRIED] || (orders[0].size > 0 && found[PLAIN] as u64 != orders[0].size) {
@@ -457,7 +457,7 @@ impl<'a> Play<'a> {
     }
 
     /// Before a look at a set: everything that this process holds has settled.
-    fn settle_all(&mut self, actor: usize) -> Played<bool> {
+    fn settle_all(&mut self, actor: usize) -> Checked<bool> {
         let held: Vec<_> = self.model.process_of(actor).fds.values().map(|held| held.what).collect();
         for what in held {
             if let What::End(connection, side) = what
@@ -471,7 +471,7 @@ impl<'a> Play<'a> {
     }
 
     /// A shutdown is acknowledged, at once or later. The kernel reports that as an edge.
-    fn settle_shutdown(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
+    fn settle_shutdown(&mut self, actor: usize, connection: usize, side: usize) -> Checked<bool> {
         let end = self.model.connections[connection].ends[side];
         let Some(fd) = self.held_as(actor, What::End(connection, side)) else { return Ok(false) };
         if end.has_shut_sending && !end.is_full {
@@ -485,13 +485,13 @@ impl<'a> Play<'a> {
 
     fn put_to_sleep(&mut self, actor: usize, sleeps: Sleeps) {
         if !matches!(sleeps, Sleeps::Transfer { .. }) {
-            self.stages.iter().for_each(|stage| stage.falls_asleep(actor, false));
+            self.programs.iter().for_each(|programs| programs.falls_asleep(actor, false));
             self.text.push_str("    sleeps\n");
         }
         self.model.actors[actor].pending = Some(Pending { step: self.steps.len() - 1, sleeps });
     }
 
-    fn await_sleepers(&mut self) -> Played<()> {
+    fn await_sleepers(&mut self) -> Checked<()> {
         loop {
             let awake = (0..self.model.actors.len()).find(|actor| {
                 let found = &self.model.actors[*actor];
@@ -506,7 +506,7 @@ impl<'a> Play<'a> {
     }
 
     /// A sleeping actor should be awake: `false` if it is not, in both runs.
-    fn wake(&mut self, actor: usize) -> Played<bool> {
+    fn wake(&mut self, actor: usize) -> Checked<bool> {
         let Actor { pending: Some(pending), .. } = self.model.actors[actor] else { return Ok(true) };
         let doze = if matches!(pending.sleeps, Sleeps::Transfer { .. }) { self.timeout } else { DOZE };
         let Some(outcomes) = self.answers(actor, doze)? else {
@@ -554,7 +554,7 @@ impl<'a> Play<'a> {
     }
 
     /// After the death of a peer: an end that does not hide lost bytes.
-    fn woken_by_cut(&mut self, pending: &Pending, outcomes: [Outcome; 2]) -> Played<()> {
+    fn woken_by_cut(&mut self, pending: &Pending, outcomes: [Outcome; 2]) -> Checked<()> {
         if let (
             Sleeps::Receive { connection, side, takes: true, .. },
             [Outcome::Replied(plain), Outcome::Replied(carried)],
@@ -569,20 +569,20 @@ impl<'a> Play<'a> {
     }
 
     fn took(&mut self, connection: usize, side: usize, lengths: [i64; 2]) {
-        for (world, length) in lengths.iter().enumerate() {
-            self.model.connections[connection].ends[side].received[world] += (*length).max(0) as u64;
+        for (run, length) in lengths.iter().enumerate() {
+            self.model.connections[connection].ends[side].received[run] += (*length).max(0) as u64;
         }
     }
 
     // Bytes.
 
     /// The end that a step concerns, settled, if it can be compared.
-    fn end(&mut self, step: &Step) -> Played<Option<(usize, usize)>> {
+    fn end(&mut self, step: &Step) -> Checked<Option<(usize, usize)>> {
         let Some((connection, side)) = self.model.end_of(step.actor, step.fd) else { return Ok(None) };
         Ok(self.settle(step.actor, connection, side)?.then_some((connection, side)))
     }
 
-    fn send(&mut self, step: &Step) -> Played<bool> {
+    fn send(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let Connection { ends, .. } = self.model.connections[connection];
         let sleeper = self.model.has_receiver(connection, 1 - side);
@@ -601,7 +601,7 @@ impl<'a> Play<'a> {
         orders[CARRIED].position = position(connection, side, ends[side].sent[CARRIED]);
         self.tell(step.actor, orders);
         let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("neither world takes it".into()));
+            return Err(Mismatch("neither run takes it".into()));
         };
         match self.agree("", outcomes)? {
             Outcome::Replied(reply) => {
@@ -632,12 +632,12 @@ impl<'a> Play<'a> {
             let is_there = matches!(pending.sleeps, Sleeps::Receive { connection: at, side: end, takes: true, .. }
                 if (at, end) == (connection, side));
             if is_there && !self.model.is_awake(&pending, self.steps.len()) {
-                self.stages.iter().for_each(|stage| stage.falls_asleep(actor, false));
+                self.programs.iter().for_each(|programs| programs.falls_asleep(actor, false));
             }
         }
     }
 
-    fn receive(&mut self, step: &Step) -> Played<bool> {
+    fn receive(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         if self.model.has_receiver(connection, side) {
             return Ok(false);
@@ -660,8 +660,8 @@ impl<'a> Play<'a> {
         let mut order = self.order(step, Operation::Receive);
         (order.milliseconds, order.to) = (step.to, 0);
         let mut orders = [order; 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            order.position = position(connection, 1 - side, ends[side].received[world]);
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.position = position(connection, 1 - side, ends[side].received[run]);
         }
         let wanted = if step.flags & libc::MSG_WAITALL != 0 { step.size } else { 1 };
         let takes = step.flags & libc::MSG_PEEK == 0;
@@ -689,7 +689,7 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    fn fill(&mut self, step: &Step) -> Played<bool> {
+    fn fill(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let Connection { ends, .. } = self.model.connections[connection];
         let is_over =
@@ -703,12 +703,12 @@ impl<'a> Play<'a> {
         }
         let order = self.order(step, Operation::Fill);
         let mut orders = [order; 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            order.position = position(connection, side, ends[side].sent[world]);
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.position = position(connection, side, ends[side].sent[run]);
         }
         self.tell(step.actor, orders);
         let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("neither world is ever full".into()));
+            return Err(Mismatch("neither run is ever full".into()));
         };
         let (Outcome::Replied(plain), Outcome::Replied(carried)) = (plain, carried) else {
             return Err(Mismatch("it dies of it".into()));
@@ -728,21 +728,21 @@ impl<'a> Play<'a> {
         Ok(true)
     }
 
-    fn drain(&mut self, step: &Step) -> Played<bool> {
+    fn drain(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let Connection { ends, .. } = self.model.connections[connection];
-        let sizes = [PLAIN, CARRIED].map(|world| self.model.under_way(world, connection, side));
+        let sizes = [PLAIN, CARRIED].map(|run| self.model.under_way(run, connection, side));
         if sizes[PLAIN] == 0 || self.model.has_receiver(connection, side) || ends[side].has_shut_receiving {
             return Ok(false);
         }
         let mut orders = [self.order(step, Operation::ReceiveAll); 2];
-        for (world, order) in orders.iter_mut().enumerate() {
-            (order.to, order.size) = (0, sizes[world]);
-            order.position = position(connection, 1 - side, ends[side].received[world]);
+        for (run, order) in orders.iter_mut().enumerate() {
+            (order.to, order.size) = (0, sizes[run]);
+            order.position = position(connection, 1 - side, ends[side].received[run]);
         }
         self.tell(step.actor, orders);
         let Some([plain, carried]) = self.answers(step.actor, self.timeout)? else {
-            return Err(Mismatch("what was sent never comes, in neither world".into()));
+            return Err(Mismatch("what was sent never comes, in neither run".into()));
         };
         self.received_all(connection, side, sizes, [plain, carried])?;
         if ends[1 - side].is_full {
@@ -767,7 +767,7 @@ impl<'a> Play<'a> {
         side: usize,
         sizes: [u64; 2],
         outcomes: [Outcome; 2],
-    ) -> Played<()> {
+    ) -> Checked<()> {
         let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes else {
             return Err(Mismatch(format!("plain {:?}, carried {:?}", outcomes[0], outcomes[1])));
         };
@@ -781,7 +781,7 @@ impl<'a> Play<'a> {
         Err(Mismatch(format!("of {sizes:?} bytes: plain {plain:?}, carried {carried:?}")))
     }
 
-    fn transfer(&mut self, step: &Step) -> Played<bool> {
+    fn transfer(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let receiver = step.to as usize;
         if receiver == step.actor || !self.model.is_idle(receiver) {
@@ -796,11 +796,11 @@ impl<'a> Play<'a> {
         }
         let mut orders = [self.order(step, Operation::SendAll); 2];
         let mut takes = [Order { way: step.way, ..Order::new(Operation::ReceiveAll, fd) }; 2];
-        for world in [PLAIN, CARRIED] {
-            (orders[world].flags, orders[world].to) = (0, [0, 40_000, 4096][step.way as usize % 3]);
-            orders[world].position = position(connection, side, ends[side].sent[world]);
-            takes[world].position = position(connection, side, ends[1 - side].received[world]);
-            takes[world].size = self.model.under_way(world, connection, 1 - side) + step.size;
+        for run in [PLAIN, CARRIED] {
+            (orders[run].flags, orders[run].to) = (0, [0, 40_000, 4096][step.way as usize % 3]);
+            orders[run].position = position(connection, side, ends[side].sent[run]);
+            takes[run].position = position(connection, side, ends[1 - side].received[run]);
+            takes[run].size = self.model.under_way(run, connection, 1 - side) + step.size;
         }
         self.tell(step.actor, orders);
         self.tell(receiver, takes);
@@ -812,7 +812,7 @@ impl<'a> Play<'a> {
     }
 
     /// One half of a transfer is over.
-    fn transferred(&mut self, actor: usize, pending: &Pending, outcomes: [Outcome; 2]) -> Played<bool> {
+    fn transferred(&mut self, actor: usize, pending: &Pending, outcomes: [Outcome; 2]) -> Checked<bool> {
         let step = self.steps[pending.step];
         let Some((connection, side)) = self.model.end_of(step.actor, step.fd) else {
             return Err(Mismatch("a transfer's descriptor is gone".into()));
@@ -822,7 +822,7 @@ impl<'a> Play<'a> {
         } else {
             // The number of bytes sent is known when the sender is done.
             let more = if self.model.is_idle(step.actor) { 0 } else { step.size };
-            [PLAIN, CARRIED].map(|world| self.model.under_way(world, connection, 1 - side) + more)
+            [PLAIN, CARRIED].map(|run| self.model.under_way(run, connection, 1 - side) + more)
         };
         if actor == step.actor {
             let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes else {
@@ -839,9 +839,8 @@ impl<'a> Play<'a> {
         } else {
             let before = end[1 - side].received;
             self.received_all(connection, 1 - side, sizes, outcomes)?;
-            let is_whole = [PLAIN, CARRIED].iter().all(|world| {
-                self.model.connections[connection].ends[1 - side].received[*world] - before[*world]
-                    == sizes[*world]
+            let is_whole = [PLAIN, CARRIED].iter().all(|run| {
+                self.model.connections[connection].ends[1 - side].received[*run] - before[*run] == sizes[*run]
             });
             if !is_whole {
                 return Err(Mismatch(format!("receiver: {outcomes:?}")));
@@ -855,7 +854,7 @@ impl<'a> Play<'a> {
     }
 
     /// At the end everything in flight arrives, whatever was done before.
-    pub fn finish(&mut self) -> Played<()> {
+    pub fn finish(&mut self) -> Checked<()> {
         self.text.push_str("the end\n");
         for actor in &mut self.model.actors {
             if let Some(Pending { sleeps: Sleeps::Transfer { due }, .. }) = &mut actor.pending {
@@ -878,7 +877,7 @@ impl<'a> Play<'a> {
                 continue;
             }
             let found =
-                [PLAIN, CARRIED].map(|world| self.stages[world].outcome(actor, Duration::ZERO).is_some());
+                [PLAIN, CARRIED].map(|run| self.programs[run].outcome(actor, Duration::ZERO).is_some());
             if found[PLAIN] != found[CARRIED] {
                 self.wake(actor)?;
             }

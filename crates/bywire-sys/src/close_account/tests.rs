@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::kind::{COMMON_MAX, COMMON_USERS_MAX, HELD_MAX, PLACES_MAX};
 use super::registry::THREADS;
 use super::*;
-use crate::deferred::{Deferred, Foreign, close_common};
+use crate::deferred::{Deferred, ReceivedFd, close_common};
 use crate::socket::{Received, Socket};
 
 /// Users of these tests alone.
@@ -37,14 +37,14 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn a_lingering_file_is_closed_by_another_thread_and_uncounted() {
     let account = Account::of(ONE);
-    let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
+    let (received, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
         .map(|_| {
             let (sender, receiver) = lingering();
-            (Foreign::new(sender, &account), receiver)
+            (ReceivedFd::new(sender, &account), receiver)
         })
         .unzip();
     assert!(account.is_over() && !Account::of(OTHER).is_over());
-    drop(foreign);
+    drop(received);
     until("it is all closed", || account.lane.held.load(Ordering::Relaxed) == 0);
     assert!(!account.is_over());
     drop(receivers);
@@ -54,9 +54,9 @@ fn a_lingering_file_is_closed_by_another_thread_and_uncounted() {
 fn a_file_that_was_taken_is_not_counted() {
     let account = Account::of(OTHER);
     let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
-    let foreign = Foreign::new(reader, &account);
+    let received = ReceivedFd::new(reader, &account);
     assert_eq!(account.lane.held.load(Ordering::Relaxed), 1);
-    drop(foreign.into_inner());
+    drop(received.into_inner());
     assert_eq!(account.lane.held.load(Ordering::Relaxed), 0);
 }
 

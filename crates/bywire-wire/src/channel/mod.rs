@@ -183,7 +183,7 @@ impl Channels {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
             peer.scheduled_ns = None;
             peer.transmit(now_ns, random, &mut self.shared);
-            self.settle_after(node, Some(now_ns));
+            self.schedule(node, Some(now_ns));
         }
         self.shared.transmit_closing(now_ns);
         self.shared.out.move_to(out);
@@ -236,7 +236,7 @@ impl Channels {
             self.strangers.last_unknown = Some((initiator, from));
             return;
         };
-        let has_to_prove = !is_proved && peer.is_crowded(&hello.told);
+        let has_to_prove = !is_proved && peer.has_to_prove_address(&hello.payload);
         if has_to_prove && !self.admit_proved(now_ns, random, from, header, packet) {
             return;
         }
@@ -329,12 +329,12 @@ impl Channels {
     }
 
     fn settle(&mut self, node: PublicKey) {
-        self.settle_after(node, None);
+        self.schedule(node, None);
     }
 
     /// Notes when a node has work to do. After it has just worked, that is not at once again, so that there is no
     /// endless loop.
-    fn settle_after(&mut self, node: PublicKey, done_ns: Option<u64>) {
+    fn schedule(&mut self, node: PublicKey, done_ns: Option<u64>) {
         const PAUSE_NS: u64 = 100_000;
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let at_ns = peer.next_timeout_ns().map(|at_ns| match done_ns {

@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use crate::connection::{self, Connection, OWN_REASONS, State};
 use crate::handshake::cookie::COOKIE_LIFE_NS;
 use crate::handshake::macs::{MAC_BYTES, MacKey};
-use crate::handshake::{self, Greeting, KEY_BYTES, PublicKey, ReadHello, SentHello, Told, cookie};
+use crate::handshake::{
+    self, Greeting, HandshakePayload, KEY_BYTES, PublicKey, ReadHello, SentHello, cookie,
+};
 use crate::keys::{Secret, Security, Side};
 use crate::packet::Header;
 use crate::planted::{self, Bug};
@@ -22,8 +24,8 @@ use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
-/// The incarnations of a node whose hellos are answered at the same time. Only one of them can be the true one, so the others
-/// are replays. From so many on, a further one has to prove its address, and an older answered hello makes place for it.
+/// The number of incarnations of a node whose hellos are answered at the same time. Only one can be the current one, so the
+/// others are replays. Beyond this number, a hello has to prove its address, and replaces an older one.
 const CANDIDATES_MAX: usize = 8;
 /// How long an answered hello keeps its place however many follow. [`crate::handshake::load`] bounds how many do.
 const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
@@ -54,7 +56,7 @@ struct Candidate {
     hello: u64,
     answer: Vec<u8>,
     answers: u32,
-    /// Where the answer has gone to. Only whoever is there, or gets packets from there, can have the first packet's keys.
+    /// Where the answer was sent. Only a receiver of packets to these addresses can have the keys of the first packet.
     answered: Vec<SocketAddr>,
 }
 
@@ -66,17 +68,17 @@ struct Attempt {
     address: SocketAddr,
 }
 
-/// The state in which hellos leave, one after the other.
+/// The repetition of hellos until one is answered.
 #[derive(Clone, Copy, Debug)]
-struct Trying {
+struct Retries {
     since_ns: u64,
     tries: u32,
     next_ns: u64,
     is_reported: bool,
 }
 
-/// The result of a handshake.
-struct Agreed {
+/// The outcome of a handshake.
+struct HandshakeResult {
     side: Side,
     number: u32,
     address: SocketAddr,
@@ -99,7 +101,7 @@ pub(super) struct Peer {
     mac_key: MacKey,
     addresses: Vec<SocketAddr>,
     is_wanted: bool,
-    trying: Option<Trying>,
+    retries: Option<Retries>,
     attempt: Option<Attempt>,
     /// When the last hello left.
     hello_at_ns: Option<u64>,
@@ -123,7 +125,7 @@ impl Peer {
             node,
             addresses: Vec::new(),
             is_wanted: false,
-            trying: None,
+            retries: None,
             attempt: None,
             hello_at_ns: None,
             cookie: None,
@@ -141,18 +143,18 @@ impl Peer {
     pub fn set_addresses(&mut self, now_ns: u64, addresses: Vec<SocketAddr>) {
         if self.addresses != addresses {
             self.addresses = addresses;
-            if let Some(trying) = &mut self.trying {
-                (trying.tries, trying.next_ns) = (0, now_ns);
+            if let Some(retries) = &mut self.retries {
+                (retries.tries, retries.next_ns) = (0, now_ns);
             }
         }
     }
 
     pub fn connect(&mut self, now_ns: u64) {
         self.is_wanted = true;
-        if self.current.is_none() || self.trying.is_some() {
+        if self.current.is_none() || self.retries.is_some() {
             // At once, but not for every request of a program.
             let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
-            self.trying = Some(Trying::new(now_ns.max(soonest_ns)));
+            self.retries = Some(Retries::new(now_ns.max(soonest_ns)));
         }
     }
 
@@ -174,10 +176,10 @@ impl Peer {
         Ok(())
     }
 
-    /// Are hellos of so many incarnations answered that one more has to prove its address? Not that of a known one, as a
-    /// replay of its hellos is told apart.
-    pub fn is_crowded(&self, told: &Told) -> bool {
-        let Told::Greeting(greeting) = told else { return false };
+    /// Does one more hello have to prove its address, because there are many incarnations? A hello of a known incarnation does
+    /// not, because replays of its hellos are detected.
+    pub fn has_to_prove_address(&self, payload: &HandshakePayload) -> bool {
+        let HandshakePayload::Greeting(greeting) = payload else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
         let mut known = self
             .known
@@ -205,16 +207,16 @@ impl Peer {
     }
 
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        let trying_ns = self.trying.map(|trying| trying.next_ns);
+        let retry_ns = self.retries.map(|retries| retries.next_ns);
         let candidates_ns =
             self.candidates.iter().map(|candidate| candidate.channel.began_ns.saturating_add(CANDIDATE_NS));
         let channel_ns = self.current.as_ref().and_then(|channel| self.channel_timeout_ns(channel));
-        candidates_ns.chain(trying_ns).chain(channel_ns).min()
+        candidates_ns.chain(retry_ns).chain(channel_ns).min()
     }
 
     fn channel_timeout_ns(&self, channel: &Channel) -> Option<u64> {
         let question_ns = match channel.asked_ns {
-            Some(asked_ns) if self.trying.is_none() => asked_ns.saturating_add(SILENT_NS),
+            Some(asked_ns) if self.retries.is_none() => asked_ns.saturating_add(SILENT_NS),
             Some(asked_ns) => asked_ns.saturating_add(UNREACHABLE_NS),
             None => channel.heard_ns.saturating_add(if self.is_wanted { KEEP_ALIVE_NS } else { IDLE_NS }),
         };
@@ -249,7 +251,7 @@ impl Peer {
                 self.down(now_ns, DownReason::Unreachable, shared);
             }
             Some(missing_ns) if missing_ns >= SILENT_NS => {
-                self.trying.get_or_insert(Trying::new(now_ns));
+                self.retries.get_or_insert(Retries::new(now_ns));
             }
             None if self.is_wanted && heard_ago_ns >= KEEP_ALIVE_NS => {
                 channel.connection.ping();
@@ -263,30 +265,31 @@ impl Peer {
     }
 
     fn look_after_attempt(&mut self, now_ns: u64, random: Random, shared: &mut Shared) {
-        let Some(mut trying) = self.trying else { return };
-        if now_ns < trying.next_ns {
+        let Some(mut retries) = self.retries else { return };
+        if now_ns < retries.next_ns {
             return;
         }
         self.stop_attempt(shared);
         if self.current.is_none()
-            && !trying.is_reported
-            && now_ns.saturating_sub(trying.since_ns) >= CONNECT_NS
+            && !retries.is_reported
+            && now_ns.saturating_sub(retries.since_ns) >= CONNECT_NS
         {
-            trying.is_reported = true;
+            retries.is_reported = true;
             shared.events.push_back(Event::Unreachable { node: self.node });
         }
-        let pause_ns = (RETRY_NS << trying.tries.min(16)).min(RETRY_NS_MAX);
-        trying.next_ns = now_ns.saturating_add(pause_ns);
-        if !trying.is_reported && self.current.is_none() {
-            trying.next_ns = trying.next_ns.min(trying.since_ns.saturating_add(CONNECT_NS).max(now_ns + 1));
+        let pause_ns = (RETRY_NS << retries.tries.min(16)).min(RETRY_NS_MAX);
+        retries.next_ns = now_ns.saturating_add(pause_ns);
+        if !retries.is_reported && self.current.is_none() {
+            let report_ns = retries.since_ns.saturating_add(CONNECT_NS);
+            retries.next_ns = retries.next_ns.min(report_ns.max(now_ns + 1));
         }
-        self.say_hello(now_ns, trying.tries, random, shared);
-        trying.tries = trying.tries.saturating_add(1);
-        self.trying = Some(trying);
+        self.send_hello(now_ns, retries.tries, random, shared);
+        retries.tries = retries.tries.saturating_add(1);
+        self.retries = Some(retries);
     }
 
     /// Sends a hello to the next address: first that of the last channel, then the known ones.
-    fn say_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
+    fn send_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
         let present = self.current.as_ref().map(|channel| channel.address);
         let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
         let addresses: Vec<_> = present.into_iter().chain(others).collect();
@@ -323,8 +326,8 @@ impl Peer {
         }
     }
 
-    fn channel(&self, now_ns: u64, agreed: Agreed, shared: &Shared) -> Channel {
-        let Agreed { side, number, address, secret, peer } = agreed;
+    fn channel(&self, now_ns: u64, result: HandshakeResult, shared: &Shared) -> Channel {
+        let HandshakeResult { side, number, address, secret, peer } = result;
         let has_aes = peer.has_aes && shared.options.has_aes;
         let security = if has_aes { Security::Aes256Gcm } else { Security::ChaCha20Poly1305 };
         let connection = Connection::new(connection::Options {
@@ -362,10 +365,10 @@ impl Peer {
         shared: &mut Shared,
     ) {
         self.counts.hellos_received += 1;
-        let peer = match hello.told {
-            Told::Greeting(greeting) if greeting.connection == header.connection => greeting,
-            Told::Greeting(_) => return,
-            Told::OtherVersion => {
+        let peer = match hello.payload {
+            HandshakePayload::Greeting(greeting) if greeting.connection == header.connection => greeting,
+            HandshakePayload::Greeting(_) => return,
+            HandshakePayload::OtherVersion => {
                 // The answer tells the node too, and makes no channel.
                 self.counts.other_versions += 1;
                 let answer = hello.answer(&self.mac_key, header.connection, &self.greeting(0, shared));
@@ -384,8 +387,8 @@ impl Peer {
             shared.numbers.remove(&number);
             return;
         };
-        let agreed = Agreed { side: Side::Responder, number, address: from, secret, peer };
-        let channel = self.channel(now_ns, agreed, shared);
+        let result = HandshakeResult { side: Side::Responder, number, address: from, secret, peer };
+        let channel = self.channel(now_ns, result, shared);
         self.make_place(now_ns, incarnation, shared);
         shared.out.push(from, answer.clone());
         self.counts.answers_sent += 1;
@@ -452,29 +455,30 @@ impl Peer {
         };
         self.counts.answers_received += 1;
         let (number, address) = (attempt.number, attempt.address);
-        match answered.told {
-            Told::Greeting(peer) => {
+        match answered.payload {
+            HandshakePayload::Greeting(peer) => {
                 // The channel keeps the number.
                 self.attempt = None;
-                let agreed = Agreed { side: Side::Initiator, number, address, secret: answered.secret, peer };
-                let mut channel = self.channel(now_ns, agreed, shared);
+                let (side, secret) = (Side::Initiator, answered.secret);
+                let result = HandshakeResult { side, number, address, secret, peer };
+                let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
                 self.promote(channel, None, shared);
             }
-            Told::OtherVersion => self.give_versions_up(now_ns, shared),
+            HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
         }
     }
 
     fn give_versions_up(&mut self, now_ns: u64, shared: &mut Shared) {
         self.stop_attempt(shared);
         self.counts.other_versions += 1;
-        let Some(trying) = &mut self.trying else { return };
-        trying.next_ns = now_ns.saturating_add(RETRY_NS_MAX);
+        let Some(retries) = &mut self.retries else { return };
+        retries.next_ns = now_ns.saturating_add(RETRY_NS_MAX);
         // Asking sooner would gain nothing if that is not answered.
-        trying.tries = trying.tries.max(TRIES_SLOW);
-        if !trying.is_reported {
-            trying.is_reported = true;
+        retries.tries = retries.tries.max(TRIES_SLOW);
+        if !retries.is_reported {
+            retries.is_reported = true;
             shared.events.push_back(Event::OtherVersion { node: self.node });
         }
     }
@@ -658,12 +662,12 @@ impl Peer {
             shared.events.push_back(Event::Down { node: self.node, reason });
         }
         if self.is_wanted {
-            self.trying = Some(Trying::new(now_ns.saturating_add(RETRY_NS)));
+            self.retries = Some(Retries::new(now_ns.saturating_add(RETRY_NS)));
         }
     }
 
     fn stop_trying(&mut self, shared: &mut Shared) {
-        self.trying = None;
+        self.retries = None;
         self.stop_attempt(shared);
     }
 
@@ -675,9 +679,9 @@ impl Peer {
 }
 
 impl Candidate {
-    /// The address of the node, whose first packet has come from `from`. Somebody who sees that packet can send it from
-    /// anywhere, but the packet shows that an answer has arrived. So it is an address to which one has gone: best one in the
-    /// table, as hellos can be repeated too.
+    /// The address of the node, whose first packet has come from `from`. An observer can resend that packet from anywhere, but
+    /// the packet proves that an answer has arrived. So the result is an address to which an answer was sent, preferably one
+    /// in the table, because hellos can be replayed as well.
     fn proved_address(&self, from: SocketAddr, table: &[SocketAddr]) -> SocketAddr {
         if planted::is(Bug::AddressUnproved) {
             return from;
@@ -688,7 +692,7 @@ impl Candidate {
     }
 }
 
-impl Trying {
+impl Retries {
     fn new(from_ns: u64) -> Self {
         Self { since_ns: from_ns, tries: 0, next_ns: from_ns, is_reported: false }
     }

@@ -54,7 +54,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         let look = match self.look(payload) {
             Ok(look) => look,
-            Err(violation) => return self.break_off(violation),
+            Err(violation) => return self.fail(violation),
         };
         if !look.has_place {
             self.counts.no_room += 1;
@@ -68,7 +68,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         for frame in frames(payload).flatten() {
             if let Err(violation) = self.take_frame(now_ns, frame, &mut consume) {
-                return self.break_off(violation);
+                return self.fail(violation);
             }
         }
         Receipt::Taken
@@ -89,8 +89,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.probes_due = 1;
     }
 
-    /// A packet of a peer that does not know of the close, which is told again at growing intervals. Or a packet of a
-    /// peer that knows.
+    /// Handles a packet after the close. A peer that does not know of the close gets it again, at growing intervals.
     fn answer_after_close(&mut self, number: u64, is_close: bool) {
         if !self.acknowledger.insert(0, number, false) {
             return;
@@ -104,7 +103,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.is_close_due |= !planted::is(Bug::CloseOnce) && self.late_packets.is_power_of_two();
     }
 
-    fn break_off(&mut self, violation: Violation) -> Receipt {
+    fn fail(&mut self, violation: Violation) -> Receipt {
         self.state = State::Broken(violation);
         self.is_close_due = true;
         Receipt::Violation(violation)

@@ -83,7 +83,7 @@ pub enum Receipt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A packet has bytes that are not a frame, more than [`FRAMES_MAX`] frames, or two acknowledgements.
-    #[error("a packet holds what is no frame, or too many frames")]
+    #[error("a packet contains bytes that are not a frame, or too many frames")]
     Malformed,
     /// The peer sends beyond its credit.
     #[error("the peer sends beyond its credit")]
@@ -345,10 +345,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiving[lane as usize].take(bytes);
     }
 
-    /// The peer waits for a report of what was consumed of a lane. It is sent with the next packet, and not only after
-    /// the next quarter of the window.
-    pub fn urge_credit(&mut self, lane: Lane) {
-        self.receiving[lane as usize].credit().urge();
+    /// Notes that the peer waits for a report of consumed bytes. It is sent with the next packet, instead of after the next
+    /// quarter of the window.
+    pub fn request_credit_report(&mut self, lane: Lane) {
+        self.receiving[lane as usize].credit().request_report();
     }
 
     /// Changes the number of bytes that may wait in a lane.

@@ -47,9 +47,9 @@ impl Cookies {
     }
 }
 
-/// What a cookie stands for: an IPv4 address, or the 64 bits in front of an IPv6 one, as whoever has one address of these has
-/// all of them. The port is none of it: who has an address has all its ports. Whether IPv4 addresses are written as IPv6 ones
-/// depends on the socket, and changes nothing.
+/// The part of an address that a cookie proves: an IPv4 address, or the first 64 bits of an IPv6 address, because the owner of
+/// one address of such a network has all of them. The port is not part of it, because an owner has all ports. An IPv4-mapped
+/// address counts as IPv4.
 fn address_bytes(address: SocketAddr) -> [u8; 8] {
     if planted::is(Bug::CookieForAll) {
         return [0; 8];

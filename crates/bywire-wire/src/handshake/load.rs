@@ -17,7 +17,7 @@ const SOURCE_BURST: u64 = 5;
 #[derive(Debug)]
 pub struct Load {
     all: Bucket,
-    /// By the first byte of an address's cookie, which nobody can choose.
+    /// By the first byte of an address's cookie, which no sender can choose.
     sources: Box<[Bucket; 256]>,
 }
 

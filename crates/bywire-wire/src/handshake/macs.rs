@@ -49,8 +49,8 @@ pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
     *keys::derive(&Salt::new(HKDF_SHA256, salt).extract(secret), label)
 }
 
-/// The key that encrypts a cookie, known only to those who know the public key of the sender. No key is used twice,
-/// because `salt` is random.
+/// The key that encrypts a cookie. Everyone with the sender's public key can derive it. No key is used twice, because
+/// `salt` is random.
 fn cookie_key(giver: &[u8; KEY_BYTES], salt: &[u8; KEY_BYTES]) -> LessSafeKey {
     let key = derive(salt, giver, b"bywire cookie");
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &key).expect("the cipher takes 32 bytes"))

@@ -69,9 +69,9 @@ pub struct Greeting {
     pub has_aes: bool,
 }
 
-/// The meaning of a payload.
+/// The contents of the payload of a hello or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum HandshakePayload {
     /// The two have a version in common.
     Greeting(Greeting),
     /// They have none in common.
@@ -93,18 +93,18 @@ pub fn write_payload<const LENGTH: usize>(greeting: &Greeting) -> [u8; LENGTH] {
 }
 
 /// Parses the payload of a hello or an answer. `None`: it is malformed.
-pub fn read_payload(payload: &[u8]) -> Option<Told> {
+pub fn read_payload(payload: &[u8]) -> Option<HandshakePayload> {
     let mut reader = Reader(payload);
     let (lowest, highest) = (reader.u16()?, reader.u16()?);
     if lowest > highest {
         return None;
     }
     if lowest > *VERSIONS.end() || highest < *VERSIONS.start() {
-        return Some(Told::OtherVersion);
+        return Some(HandshakePayload::OtherVersion);
     }
     let length = reader.u16()?;
     match postcard::take_from_bytes(reader.bytes(length.into())?) {
-        Ok((greeting, [])) => Some(Told::Greeting(greeting)),
+        Ok((greeting, [])) => Some(HandshakePayload::Greeting(greeting)),
         _ => None,
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn write_hello(
 
 /// The result of an answer.
 pub(crate) struct Answered {
-    pub told: Told,
+    pub payload: HandshakePayload,
     pub secret: Secret,
 }
 
@@ -160,14 +160,14 @@ impl SentHello {
     pub fn read_answer(&mut self, packet: &[u8]) -> Option<Answered> {
         let message = packet.get(HEADER_BYTES..ANSWER_MAC1)?;
         let (payload, secret) = self.initiation.finish(message)?;
-        Some(Answered { told: read_payload(&payload)?, secret })
+        Some(Answered { payload: read_payload(&payload)?, secret })
     }
 }
 
 /// An opened hello: its sender has the private key of `initiator`.
 pub(crate) struct ReadHello {
     pub initiator: PublicKey,
-    pub told: Told,
+    pub payload: HandshakePayload,
     response: noise::Response,
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn read_hello(identity: &Identity, ephemeral: [u8; KEY_BYTES], hello:
     let (header, message) = hello.get(..HELLO_MAC1)?.split_at_checked(HEADER_BYTES)?;
     let (initiator, payload, response) = noise::read(identity.keys(), ephemeral, header, message)?;
     let initiator = PublicKey(initiator);
-    Some(ReadHello { initiator, told: read_payload(&payload)?, response })
+    Some(ReadHello { initiator, payload: read_payload(&payload)?, response })
 }
 
 impl ReadHello {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::Security;
 
-/// Where in its report a service is: the entry that comes next. Who asks for one part after the other gets each entry that is
-/// there all the time once, and the service keeps nothing meanwhile.
+/// A position in the report of a service: the next entry. A caller that asks for one part after the other gets every entry that
+/// exists all the time exactly once. The service keeps no state between the parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Position {
     /// The service itself.
@@ -53,7 +53,7 @@ pub struct Service {
     pub strangers: Vec<(String, u64)>,
     /// The last stranger that knows this node's key but is not in the fabric: its key and its address.
     pub last_unknown: Option<([u8; 32], SocketAddr)>,
-    /// What is wrong with the latest fabric file, if it was rejected.
+    /// The error in the latest fabric file, if it was rejected.
     pub complaint: Option<String>,
 }
 

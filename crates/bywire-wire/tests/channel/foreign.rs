@@ -1,4 +1,4 @@
-//! A node that holds a key of the table and says what it likes: its handshakes are made here, out of `snow` alone.
+//! A known node that sends any handshakes. They are made here with `snow` alone, independently of the product.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::simulation::{SECOND, Simulation, address_of, key_of};
 const MAC_BYTES: usize = 16;
 const HELLO_PAYLOAD: usize = 1056;
 const ANSWER_PAYLOAD: usize = 1120;
-/// A greeting as version 1 has it: boot id, incarnation, session, number of the channel, no AES.
+/// A greeting of version 1: boot id, incarnation, session, number of the channel, no AES.
 const GREETING: [u8; 20] = [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 5, 1, NUMBER as u8, 0];
 const NUMBER: u32 = 77;
 
@@ -85,7 +85,7 @@ fn hello(payload: &[u8]) -> (HandshakeState, Vec<u8>) {
     (state, packet)
 }
 
-/// What the second node answers to a hello with this payload, as its own payload.
+/// The payload of the second node's answer to a hello with this payload.
 fn answer_to(simulation: &mut Simulation, payload: &[u8]) -> Option<Vec<u8>> {
     let (mut state, packet) = hello(payload);
     let before = simulation.recorded.len();
@@ -120,16 +120,20 @@ fn a_node_that_speaks_this_version_and_others_is_answered_as_documented() {
 #[test]
 fn two_nodes_without_a_common_version_make_no_channel_and_both_report_it() {
     for versions in [(2, 3), (0, 0), (9, u16::MAX)] {
-        // The other one asks. What stands behind its versions is nothing that this one understands.
+        // The other node asks. This one does not understand the bytes after its versions.
         let mut simulation = Simulation::new(2, 41);
         let hello = payload(versions, u16::MAX, &[0xff; 100], HELLO_PAYLOAD);
         let answer = answer_to(&mut simulation, &hello).expect("an answer that names the versions");
         assert_eq!(answer[..4], [1, 0, 1, 0]);
         let counts = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known").counts;
         assert_eq!((counts.other_versions, counts.answers_sent), (1, 0));
-        assert_eq!(simulation.nodes[1].channels.next_timeout_ns(), None, "nothing waits for a first packet");
+        assert_eq!(
+            simulation.nodes[1].channels.next_timeout_ns(),
+            None,
+            "no channel waits for a first packet"
+        );
 
-        // The other one is asked.
+        // This node asks the other one.
         let mut simulation = Simulation::new(2, 42);
         simulation.cut = vec![(address_of(0), address_of(1))];
         simulation.connect(0, 1);
@@ -139,13 +143,17 @@ fn two_nodes_without_a_common_version_make_no_channel_and_both_report_it() {
         let node = simulation.key(1);
         assert_eq!(simulation.nodes[0].events, [Event::OtherVersion { node }]);
         simulation.run(15 * SECOND);
-        assert_eq!((simulation.recorded.len(), simulation.nodes[0].events.len()), (1, 1), "asked less often");
+        assert_eq!(
+            (simulation.recorded.len(), simulation.nodes[0].events.len()),
+            (1, 1),
+            "it asks less often"
+        );
         simulation.run(2 * SECOND);
         assert_eq!(simulation.recorded.len(), 2);
     }
 }
 
-/// The second node answers, as it likes.
+/// An answer of the second node with any payload.
 fn foreign_answer(hello: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut state = handshake(&key_of(1), None, &hello[..HEADER_BYTES]);
     let message = &hello[HEADER_BYTES..HELLO_BYTES - 2 * MAC_BYTES];
@@ -192,7 +200,7 @@ fn malformed_greetings_of_a_known_node_get_no_answer_and_make_no_channel() {
 
 #[test]
 fn a_known_node_cannot_take_the_place_of_another_one() {
-    // It knows both public keys, and its own private key only.
+    // It has both public keys, and only its own private key.
     let mut simulation = Simulation::new(3, 45);
     let hello = payload((1, 1), GREETING.len() as u16, &GREETING, HELLO_PAYLOAD);
     let header = header(PacketKind::Hello, NUMBER, 1);
@@ -206,5 +214,5 @@ fn a_known_node_cannot_take_the_place_of_another_one() {
     simulation.give(1, from, &packet);
     let counts =
         [0, 2].map(|of| simulation.nodes[1].channels.status(&simulation.key(of)).expect("known").counts);
-    assert_eq!(counts.map(|counts| counts.hellos_received), [0, 1], "the key counts, and no address");
+    assert_eq!(counts.map(|counts| counts.hellos_received), [0, 1], "the key decides, and not the address");
 }

@@ -1,4 +1,4 @@
-//! Strangers, wrong keys, damaged and repeated packets, floods.
+//! Unknown senders, wrong keys, damaged and replayed packets, floods.
 
 use std::net::SocketAddr;
 
@@ -17,13 +17,13 @@ fn stranger() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 7], 999))
 }
 
-/// The check of a packet, as anybody makes it who knows the receiver's public key.
+/// The check value of a packet. Anyone with the receiver's public key can make it.
 fn mac1(receiver: PublicKey, packet: &[u8]) -> [u8; MAC_BYTES] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &[&b"bywire mac1 "[..], &receiver.0].concat());
     *hmac::sign(&key, packet).as_ref().first_chunk().expect("32 bytes")
 }
 
-/// Where `mac1` of a hello or an answer is.
+/// The offset of `mac1` in a hello or an answer.
 fn mac1_at(packet: &[u8]) -> usize {
     HELLO_BYTES - if packet[0] == HELLO { 2 * MAC_BYTES } else { MAC_BYTES }
 }
@@ -42,12 +42,12 @@ fn strangers(simulation: &Simulation, at: usize) -> Strangers {
     *simulation.nodes[at].channels.strangers()
 }
 
-/// What a node remembers, as far as it can be printed. Numbers have different lengths, so it is compared with some slack.
+/// The length of a node's printed state. Numbers have different lengths, so comparisons need a tolerance.
 fn remembered(simulation: &Simulation, at: usize) -> usize {
     format!("{:?}", simulation.nodes[at].channels).len()
 }
 
-/// A node sends its first hello, which does not arrive.
+/// A node sends its first hello, which is lost.
 fn with_a_hello(simulation: &mut Simulation) -> Packet {
     simulation.cut = vec![(address_of(0), address_of(1))];
     simulation.connect(0, 1);
@@ -67,7 +67,7 @@ pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
         &|simulation| simulation.send(0, 1, b"one"),
         &|simulation| simulation.send(1, 0, b"two"),
         &|simulation| simulation.run(12 * SECOND),
-        // The other service restarts, so that the channel is another one.
+        // The other service restarts, so that a new channel is made.
         &|simulation| {
             simulation.restart(1, identity_of(1, 2));
             simulation.connect(1, 0);
@@ -76,7 +76,7 @@ pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
             });
         },
         &|simulation| simulation.send(0, 1, b"three"),
-        // The cable is cut for a while, so that a channel is made anew for the same services.
+        // The link is down for a while, so that the same services make a new channel.
         &|simulation| {
             simulation.cut = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
             simulation.run(12 * SECOND);
@@ -132,7 +132,7 @@ pub fn replayed_hellos_of_an_earlier_service_do_not_exclude_the_present_one() {
         old.extend(simulation.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
     }
     assert!(old.len() >= 6);
-    // Those of the present one which did not arrive are old as well.
+    // Lost hellos of the present incarnation are old as well.
     simulation.run(30 * SECOND);
     simulation.restart(0, identity_of(0, 7));
     simulation.cut = vec![(address_of(0), address_of(1))];
@@ -140,17 +140,17 @@ pub fn replayed_hellos_of_an_earlier_service_do_not_exclude_the_present_one() {
     simulation.run(SECOND);
     old.extend(simulation.recorded.drain(..).filter(|packet| packet.bytes[0] == HELLO));
     simulation.cut.clear();
-    // They come at the other node as fast as it takes them without asking for cookies, in a long round trip.
+    // They arrive as fast as the other node accepts them without cookies, during a long round trip.
     simulation.faults.delay_ns = (50 * MS, 50 * MS + 1);
     let (ups, until_ns) = (simulation.ups(0), simulation.now_ns + 5 * SECOND);
     while !(simulation.ups(0) > ups && simulation.is_up(1, 0)) {
-        assert!(simulation.now_ns < until_ns, "the old hellos keep the new one out");
+        assert!(simulation.now_ns < until_ns, "old hellos keep the new one out");
         for packet in &old {
             simulation.give(1, stranger(), &packet.bytes);
         }
         simulation.run(45 * MS);
     }
-    assert_eq!(strangers(&simulation, 1).cookies_sent, 0, "it was the hellos that were told apart");
+    assert_eq!(strangers(&simulation, 1).cookies_sent, 0, "the hellos were distinguished without cookies");
     simulation.send(0, 1, b"here I am");
     simulation.await_that("it has come", SECOND, |simulation| simulation.messages(1, 0).last().is_some());
 }
@@ -168,7 +168,7 @@ pub fn a_hello_with_any_flipped_bit_gets_no_answer() {
             if has_mac && at < mac1_at(&hello.bytes) {
                 make_mac1(receiver, &mut packet);
             }
-            // mac2 is looked at under load only, and what is not looked at is no part of the handshake.
+            // mac2 is checked under load only, and is not a part of the handshake.
             if at < HELLO_BYTES - MAC_BYTES {
                 simulation.give(1, hello.from, &packet);
                 simulation.now_ns += 3 * MS;
@@ -185,7 +185,7 @@ pub fn a_hello_with_any_flipped_bit_gets_no_answer() {
 
 #[test]
 pub fn an_answer_with_any_flipped_bit_makes_no_channel_and_ends_none() {
-    // So many forged answers to one hello are looked at.
+    // The number of forged answers to one hello that are examined.
     const AT_ONCE: usize = 50;
     for first in (0..HELLO_BYTES).step_by(AT_ONCE) {
         let mut simulation = Simulation::new(2, 23);
@@ -202,14 +202,14 @@ pub fn an_answer_with_any_flipped_bit_makes_no_channel_and_ends_none() {
             make_mac1(simulation.key(0), &mut packet);
             if packet != answer.bytes {
                 simulation.give(0, answer.from, &packet);
-                // Not the header: then it is no answer to this hello.
+                // Without the header, which makes it an answer to this hello.
                 tried += u64::from(at >= 16);
             }
             assert!(!simulation.is_up(0, 1), "byte {at}");
         }
         assert_eq!(counts(&simulation, 0, 1).answers_refused, tried);
         simulation.give(0, answer.from, &answer.bytes);
-        assert!(simulation.is_up(0, 1), "the answer itself makes it");
+        assert!(simulation.is_up(0, 1), "the genuine answer makes the channel");
     }
 }
 
@@ -232,7 +232,7 @@ pub fn a_channel_packet_with_any_flipped_bit_is_dropped() {
 
 #[test]
 pub fn a_node_with_a_wrong_key_gets_no_answer_and_both_sides_report_it() {
-    // Somebody with a key that is not in the table, who knows the responder's.
+    // A node whose key is not in the table. It has the responder's public key.
     let mut simulation = Simulation::new(2, 25);
     let mut identity = identity_of(0, 1);
     identity.key = key_of(77);
@@ -244,7 +244,7 @@ pub fn a_node_with_a_wrong_key_gets_no_answer_and_both_sides_report_it() {
     assert_eq!((seen.unknown_keys, seen.last_unknown), (6, Some((key_of(77).public(), address_of(0)))));
     assert_eq!(counts(&simulation, 0, 1), NodeCounts { hellos_sent: 6, ..NodeCounts::default() });
 
-    // Somebody who has another key of the responder.
+    // A node with a wrong public key of the responder.
     let mut simulation = Simulation::new(2, 26);
     let wrong = key_of(88).public();
     simulation.nodes[0].channels.add(simulation.now_ns, wrong, vec![address_of(1)]);
@@ -296,7 +296,7 @@ pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
         let mut bytes = vec![0; length % 1500];
         numbers.fill(&mut bytes);
         if bytes.len() >= 16 {
-            // Mostly packets, as far as their first bytes tell.
+            // Most of them begin like packets.
             bytes[0] = HELLO + (numbers.next() % 4) as u8;
             bytes[1] &= 1;
             let length = (bytes.len() as u16).to_le_bytes();
@@ -305,7 +305,7 @@ pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
         simulation.give(1, stranger(), &bytes);
     }
     assert_eq!(simulation.recorded.len(), sent);
-    // Several packets in one datagram are all looked at.
+    // All packets of one datagram are examined.
     let hello = with_a_hello(&mut Simulation::new(2, 30));
     let before = strangers(&simulation, 1);
     simulation.give(1, stranger(), &[&hello.bytes[..], &hello.bytes, b"rest"].concat());
@@ -313,7 +313,7 @@ pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
     assert_eq!(after.foreign, before.foreign + 1);
 }
 
-/// Hellos that cannot be opened, by somebody who knows the responder's public key.
+/// Hellos that cannot be opened, of a sender with the responder's public key.
 fn flood(
     simulation: &mut Simulation,
     numbers: &mut Numbers,
@@ -348,7 +348,7 @@ pub fn a_flood_of_hellos_costs_bounded_work_and_no_memory() {
     let seen = strangers(&simulation, 1);
     assert!((seen.unreadable as f64) < 64.0 + 40.0 + 500.0 * (seconds + 0.1), "{seen:?} in {seconds} s");
     assert_eq!(seen.unreadable + seen.cookies_sent, 5200, "each costs a handshake or a cookie");
-    assert!(remembered(&simulation, 1).abs_diff(before) < 200, "it grows");
+    assert!(remembered(&simulation, 1).abs_diff(before) < 200, "memory grows");
     let longest = simulation.recorded.iter().map(|packet| packet.bytes.len()).max();
     assert!(longest < Some(100), "a cookie is short");
 }
@@ -363,7 +363,7 @@ pub fn during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address() {
         flood(&mut simulation, &mut numbers, 20, 0, anybody);
         simulation.run(MS);
     }
-    assert!(simulation.is_up(0, 1) && simulation.is_up(1, 0), "it gets through while the flood lasts");
+    assert!(simulation.is_up(0, 1) && simulation.is_up(1, 0), "a channel is made during the flood");
     let counts = counts(&simulation, 0, 1);
     assert!(counts.cookies_received >= 1 && counts.hellos_sent >= 2, "{counts:?}");
 
@@ -378,15 +378,15 @@ pub fn during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address() {
     let before = asked(&simulation);
     simulation.give(1, stranger(), &hello.bytes);
     assert_eq!(asked(&simulation), (before.0 + 1, before.1));
-    // From its own: it is opened, and found to be old.
+    // From its own address: it is opened, and found to be old.
     simulation.give(1, address_of(0), &hello.bytes);
     assert_eq!(asked(&simulation), (before.0 + 1, before.1 + 1));
-    // Many from its own: no more than one address may cause.
+    // Many from its own address: no more handshakes than one address may cause.
     for _ in 0..100 {
         simulation.give(1, address_of(0), &hello.bytes);
     }
     assert!(asked(&simulation).1 - before.1 <= 5);
-    // When the secret has changed twice.
+    // After the secret has changed twice.
     simulation.run(250 * SECOND);
     flood(&mut simulation, &mut numbers, 200, 0, anybody);
     let before = asked(&simulation);
@@ -413,7 +413,7 @@ pub fn a_forged_cookie_is_refused() {
     }
     simulation.give(0, cookie.from, &cookie.bytes);
     assert_eq!(counts(&simulation, 0, 1).cookies_received, 1);
-    // Of another hello.
+    // The cookie of another hello.
     simulation.cut = vec![(address_of(0), address_of(1))];
     simulation.run(SECOND);
     simulation.give(0, cookie.from, &cookie.bytes);

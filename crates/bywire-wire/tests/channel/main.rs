@@ -1,4 +1,4 @@
-//! The channels of nodes in memory: what they deliver, and what strangers, repeated packets and restarts do to them.
+//! Channels of nodes in memory: delivery, unknown senders, replayed packets, and restarts.
 
 mod foreign;
 mod hostile;

@@ -26,7 +26,7 @@ pub fn two_nodes_are_up_after_one_round_trip_and_messages_cross_both_ways() {
     }
     let status = simulation.nodes[0].channels.status(&simulation.key(1)).expect("it is in the table");
     let channel = status.channel.expect("it is up");
-    // Only one of the two has instructions for AES.
+    // Only one of the two processors has instructions for AES.
     assert_eq!((channel.address, channel.security), (address_of(1), Security::ChaCha20Poly1305));
     assert_eq!((status.counts.hellos_sent, status.counts.answers_received), (1, 1));
 }
@@ -101,7 +101,7 @@ pub fn a_needed_channel_is_kept_alive_and_an_unneeded_one_ends() {
     assert_eq!((simulation.downs(0), simulation.downs(1)), (vec![DownReason::Idle], vec![DownReason::Idle]));
     let before = simulation.recorded.len();
     simulation.run(600 * SECOND);
-    assert_eq!(simulation.recorded.len(), before, "nothing is sent without need");
+    assert_eq!(simulation.recorded.len(), before, "no packet is sent without need");
 }
 
 #[test]
@@ -118,8 +118,8 @@ pub fn a_silent_node_is_reported_and_retried_with_backoff() {
     simulation.run(3600 * SECOND);
     assert_eq!(simulation.nodes[0].events.len(), 1, "it is reported once");
     let hellos = simulation.recorded.len();
-    assert!((225..240).contains(&hellos), "every 16 s in the end: {hellos}");
-    // No two of them have the same ephemeral key.
+    assert!((225..240).contains(&hellos), "at last one every 16 s: {hellos}");
+    // All have different ephemeral keys.
     let mut sent: Vec<_> = simulation.recorded.iter().map(|packet| packet.bytes[16..48].to_vec()).collect();
     sent.sort();
     sent.dedup();
@@ -153,10 +153,10 @@ pub fn simultaneous_opens_end_with_the_same_channel_at_both_ends() {
         let channels = [(0, 1), (1, 0)].map(|(at, node)| {
             simulation.nodes[at].channels.status(&simulation.key(node)).expect("known").counts.channels
         });
-        // Losses of a second make another one.
+        // A second of losses makes another channel.
         let most = if seed % 4 == 0 { 2 } else { 6 };
         assert!(channels.iter().all(|made| *made <= most), "seed {seed}: {channels:?}");
-        // The wire is silent but for what keeps one channel alive.
+        // Only keep-alives are sent.
         simulation.faults = crate::simulation::CLEAN;
         simulation.run(10 * SECOND);
         let before = simulation.recorded.len();
@@ -308,9 +308,9 @@ pub fn a_lost_close_is_repeated() {
     simulation
         .await_that("the other is told", SECOND, |simulation| simulation.downs(1) == [DownReason::Closed]);
     simulation.run(SECOND);
-    // Both are silent, and the one that ended may go.
+    // Both are silent, and the node that ended may exit.
     assert_eq!(simulation.nodes.iter().find_map(|node| node.channels.next_timeout_ns()), None);
-    // Who never answers is forgotten.
+    // A node that never answers is forgotten.
     let mut simulation = Simulation::pair(13);
     simulation.cut = vec![(address_of(0), address_of(1))];
     simulation.nodes[0].channels.close(simulation.now_ns);
@@ -328,7 +328,7 @@ pub fn a_node_removed_and_added_again_starts_fresh_at_both_ends() {
         simulation.send(1, 0, &[message]);
     });
     simulation.run(SECOND);
-    // The other end does not hear of it.
+    // The other end is not told.
     simulation.cut = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
     let other = simulation.key(1);
     simulation.nodes[0].channels.remove(simulation.now_ns, &other);
@@ -362,7 +362,7 @@ pub fn a_service_that_exits_announces_it() {
     );
 }
 
-/// Messages of one node come between `Up` and `Down` only, once and in order.
+/// Messages of a node come only between `Up` and `Down`, once and in order.
 fn check_events(simulation: &Simulation, at: usize, of: usize) {
     let of = simulation.key(of);
     let (mut is_up, mut last) = (false, None);
@@ -401,7 +401,7 @@ pub fn two_nodes_always_find_each_other_once_the_network_recovers() {
                     let address = simulation.nodes[node].address;
                     simulation.restart(node, identity_of(node, start));
                     simulation.nodes[node].address = address;
-                    // What the old service knew has ended with it.
+                    // The state of the old service ended with it.
                     simulation.nodes[node].events.clear();
                 }
                 1 => {

@@ -1,4 +1,4 @@
-//! Each fault that is planted in the channels is found by the test that is there for it.
+//! Each planted fault of the channels is found by its test.
 
 use std::panic::catch_unwind;
 

@@ -1,4 +1,4 @@
-//! Hellos and first packets that somebody has seen and repeats, while the true node makes a channel.
+//! Replayed hellos and first packets, while the genuine node makes a channel.
 
 use std::net::SocketAddr;
 
@@ -14,8 +14,8 @@ fn is(packet: &[u8], kind: PacketKind) -> bool {
     packet[0] == kind as u8
 }
 
-/// Hellos of node 0 to node 1 by services with these numbers, which have never reached it. Each bears a cookie for the address `from` of
-/// whoever repeats it, if node 1 gives one.
+/// Hellos of node 0 to node 1, by services with these numbers, which have never reached it. Each has a cookie for `from`, the
+/// address of the replaying sender, if node 1 gives one.
 fn seen(
     simulation: &mut Simulation,
     services: std::ops::Range<u64>,
@@ -44,8 +44,8 @@ fn seen(
     hellos
 }
 
-/// Node 0 makes a channel over a long round trip, while these hellos are repeated all the time, from these addresses, one group
-/// after the other.
+/// Node 0 makes a channel over a long round trip. Meanwhile these hellos are replayed from these addresses without a pause, one
+/// group after the other.
 fn connect_beside(simulation: &mut Simulation, groups: &[Vec<(SocketAddr, Vec<u8>)>], within_ns: u64) {
     simulation.faults.delay_ns = (50 * MS, 50 * MS + 1);
     let mut group = groups.iter().cycle();
@@ -55,12 +55,12 @@ fn connect_beside(simulation: &mut Simulation, groups: &[Vec<(SocketAddr, Vec<u8
         }
         simulation.run(45 * MS);
     };
-    // Those that come first have their places.
+    // The first ones have taken their places.
     repeat(simulation);
     simulation.connect(0, 1);
     let until_ns = simulation.now_ns + within_ns;
     while !(simulation.is_up(0, 1) && simulation.is_up(1, 0)) {
-        assert!(simulation.now_ns < until_ns, "the repeated hellos keep the true one out");
+        assert!(simulation.now_ns < until_ns, "replayed hellos keep the genuine one out");
         repeat(simulation);
     }
     assert_eq!((simulation.ups(0), simulation.ups(1)), (1, 1));
@@ -70,15 +70,15 @@ fn connect_beside(simulation: &mut Simulation, groups: &[Vec<(SocketAddr, Vec<u8
 
 #[test]
 pub fn replays_of_services_that_were_never_heard_displace_no_answered_hello() {
-    // Node 1 has just started, so it does not know which of these services is the present one.
+    // Node 1 has just started, so it does not know which of these services is the current one.
     let mut simulation = Simulation::new(2, 40);
     let hellos = seen(&mut simulation, 100..120, None);
     let repeated = hellos.into_iter().map(|hello| (stranger(7), hello)).collect();
-    // The first hello is answered by a cookie, and the second one a quarter of a second later makes the channel.
+    // The first hello is answered with a cookie. The second one makes the channel a quarter of a second later.
     connect_beside(&mut simulation, &[repeated], SECOND);
     assert!(simulation.nodes[1].channels.strangers().cookies_sent > 0);
 
-    // Whoever repeats them has proved addresses, and repeats as many as one address may without a pause.
+    // The sender has proved its addresses, and replays as many hellos as each address may.
     let mut simulation = Simulation::new(2, 41);
     let mut groups = vec![Vec::new(); 14];
     for number in 1..=8 {
@@ -106,7 +106,7 @@ pub fn a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel() {
         simulation.connect(0, 1);
         let hello = simulation.recorded.last().expect("a hello").bytes.clone();
         if is_hello_repeated {
-            // Somebody on the path is faster than the node.
+            // A sender on the path is faster than the node.
             simulation.give(1, stranger(7), &hello);
         }
         simulation.give(1, address_of(0), &hello);

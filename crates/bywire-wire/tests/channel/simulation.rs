@@ -31,7 +31,7 @@ impl Numbers {
     }
 }
 
-/// A node with what it was told.
+/// A node, with the events that it has reported.
 pub struct Node {
     pub channels: Channels,
     pub key: PrivateKey,
@@ -40,7 +40,7 @@ pub struct Node {
     numbers: Numbers,
 }
 
-/// One packet on its way.
+/// A packet in flight.
 #[derive(Clone)]
 pub struct Packet {
     pub from: SocketAddr,
@@ -48,7 +48,7 @@ pub struct Packet {
     pub bytes: Vec<u8>,
 }
 
-/// What the network does, in percent, and how long packets take.
+/// Faults of the network in percent, and the delay of packets.
 #[derive(Clone, Copy)]
 pub struct Faults {
     pub lost: u64,
@@ -62,12 +62,12 @@ pub struct Simulation {
     pub now_ns: u64,
     pub nodes: Vec<Node>,
     pub faults: Faults,
-    /// Every packet that ever left.
+    /// All packets that were sent.
     pub recorded: Vec<Packet>,
     pub numbers: Numbers,
-    /// Addresses between which nothing passes, in this direction.
+    /// Pairs of addresses between which no packet passes, in this direction.
     pub cut: Vec<(SocketAddr, SocketAddr)>,
-    /// Handshakes pass nevertheless.
+    /// Handshakes pass all the same.
     pub is_cut_for_data_only: bool,
     flying: BTreeMap<(u64, u64), Packet>,
     serial: u64,
@@ -146,7 +146,7 @@ impl Simulation {
         self.nodes[at].channels.status(&self.key(node)).is_some_and(|status| status.channel.is_some())
     }
 
-    /// The messages that one node has got of another.
+    /// The messages that one node has received from another.
     pub fn messages(&self, at: usize, of: usize) -> Vec<Vec<u8>> {
         let of = self.key(of);
         let messages = self.nodes[at].events.iter().filter_map(|event| match event {
@@ -168,7 +168,7 @@ impl Simulation {
         self.nodes[at].events.iter().filter(|event| matches!(event, Event::Up { .. })).count()
     }
 
-    /// Gives a node a packet, as if it had just come.
+    /// Delivers a packet to a node.
     pub fn give(&mut self, node: usize, from: SocketAddr, bytes: &[u8]) {
         let Node { channels, numbers, .. } = &mut self.nodes[node];
         channels.receive(self.now_ns, &mut |random| numbers.fill(random), from, &mut bytes.to_vec());
@@ -203,7 +203,7 @@ impl Simulation {
         }
     }
 
-    /// Goes on to the next thing that happens. `false`: nothing does before `until_ns`, which it then is.
+    /// Advances to the next event. `false`: there is none before `until_ns`, and the time is `until_ns` now.
     pub fn step(&mut self, until_ns: u64) -> bool {
         let timeouts = self.nodes.iter().map(|node| node.channels.next_timeout_ns());
         let timeouts: Vec<_> = timeouts.map(|at_ns| at_ns.unwrap_or(u64::MAX).max(self.now_ns)).collect();
@@ -236,7 +236,7 @@ impl Simulation {
         }
     }
 
-    /// Runs until something is true, and fails if it is not within a time of the simulation's.
+    /// Runs until a condition holds. Fails if that takes longer than `within_ns` of simulated time.
     #[track_caller]
     pub fn await_that(&mut self, what: &str, within_ns: u64, mut is_true: impl FnMut(&Self) -> bool) {
         let until_ns = self.now_ns + within_ns;

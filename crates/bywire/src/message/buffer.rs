@@ -27,7 +27,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Borrows foreign memory until this value is given back and dropped.
+    /// Borrows memory of the caller until this value is given back and dropped.
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by no other code, from
@@ -38,8 +38,8 @@ impl Buffer {
         Self { memory: Memory::Raw(base, length) }
     }
 
-    /// Does it borrow foreign memory ([`Self::from_raw`])?
-    pub fn is_foreign(&self) -> bool {
+    /// Does it borrow memory ([`Self::from_raw`])?
+    pub fn is_borrowed(&self) -> bool {
         matches!(self.memory, Memory::Raw(..))
     }
 
@@ -143,8 +143,8 @@ impl Payload {
     }
 
     /// Is it in memory that was borrowed ([`Buffer::from_raw`])?
-    pub fn is_foreign(&self) -> bool {
-        matches!(&self.storage, Storage::Buffer { buffer, .. } if buffer.is_foreign())
+    pub fn is_borrowed(&self) -> bool {
+        matches!(&self.storage, Storage::Buffer { buffer, .. } if buffer.is_borrowed())
     }
 
     /// The size of the memory behind it, beyond the value itself.

@@ -34,7 +34,7 @@ pub enum OpenError {
     InUse(PortName),
     /// A dead socket of another user stands in the way.
     #[error("port {0} was left behind by another user: that user or root must remove {1}")]
-    Foreign(PortName, PathBuf),
+    OtherUser(PortName, PathBuf),
     /// The options contradict a limit.
     #[error("{0}")]
     BadOption(String),
@@ -78,7 +78,7 @@ pub enum NoFabric {
     )]
     Version,
     /// It could not verify that this process has the port.
-    #[error("this machine's node could not verify the port: does it use the same runtime directory?")]
+    #[error("this machine's node could not verify the port: start both with the same BYWIRE_RUNTIME_DIR")]
     Unverified,
     /// It is in another network namespace, so its machine's packets do not reach this process.
     #[error(
@@ -104,11 +104,13 @@ pub enum ConnectError {
     #[error("only this machine can be reached: {0}")]
     NoFabric(NoFabric),
     /// The other machine's node does not answer.
-    #[error("the other machine's node does not answer: is the machine up, and does `bywire up` run there?")]
+    #[error(
+        "the other machine's node does not answer: check that the machine is up, and that `bywire up` runs there"
+    )]
     Unreachable,
     /// Both nodes agreed, but no packet passes between the two ports.
     #[error(
-        "no packet passes between the two ports: let UDP pass the firewalls between both machines ({here} and {there})"
+        "no packet passes between the two ports: let UDP through the firewalls between the machines (ports {here} and {there})"
     )]
     Blocked {
         /// The UDP port of this end.
@@ -184,10 +186,10 @@ pub enum SendError {
     #[error("no room towards that peer now: poll or wait until there is room, then try again")]
     Full,
     /// All send tokens of this priority are in use: poll until one comes back.
-    #[error("all send tokens of this priority are out: poll until one comes back")]
+    #[error("all send tokens of this priority are in use: poll until one comes back")]
     NoToken,
     /// The target's port accepts no message of this length.
-    #[error("longer than the {max} bytes that the target takes")]
+    #[error("the message is longer than the {max} bytes that the target accepts")]
     TooLong {
         /// The target's stated maximum, or the limit of this call.
         max: u64,
@@ -234,16 +236,16 @@ pub enum DisconnectReason {
     #[error("a payload from the peer was corrupted")]
     Corrupted,
     /// This side ended the connection.
-    #[error("disconnected here")]
+    #[error("this side disconnected")]
     Here,
     /// The handshake failed.
-    #[error("no connection came about: {0}")]
+    #[error("cannot connect: {0}")]
     Refused(Refusal),
     /// No connection came about with a port of another machine.
-    #[error("no connection came about: {0}")]
+    #[error("cannot connect: {0}")]
     NotConnected(ConnectError),
     /// Neither the peer nor its machine has answered for [`crate::PortOptions::unreachable_after`].
-    #[error("the peer's machine has not answered for long: is it up, and is the network?")]
+    #[error("the peer's machine no longer answers: check that it is up, and the network between")]
     Unreachable,
     /// The peer's node was removed from the fabric.
     #[error("the peer's node was removed from the fabric")]
@@ -255,7 +257,7 @@ pub enum DisconnectReason {
 #[non_exhaustive]
 pub enum TransferError {
     /// The peer went away before the outcome was certain.
-    #[error("the peer went away before the transfer was over: {0}")]
+    #[error("disconnected before the transfer was complete: {0}")]
     Disconnected(DisconnectReason),
     /// The key names no region, or one that was revoked.
     #[error("the key is unknown there or has been revoked")]
@@ -264,7 +266,7 @@ pub enum TransferError {
     #[error("the region does not grant this right")]
     NoRight,
     /// The range exceeds the region.
-    #[error("the range leaves the region")]
+    #[error("the range exceeds the region: check offset and length")]
     OutOfRange,
 }
 

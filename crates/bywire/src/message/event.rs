@@ -81,7 +81,7 @@ pub enum Event {
         priority: Priority,
     },
     /// A long message waits, and no posted buffer is large enough. The sender is held back until one is posted.
-    /// Reported once, and again if a buffer posted since is too small. (Not reported for a foreign user that has its
+    /// Reported once, and again if a buffer posted since is too small. (Not reported for another user that has its
     /// share of the posted buffers already.)
     BufferNeeded {
         /// The sender.

@@ -15,7 +15,7 @@ use crate::message::peer::{Peer, Priority};
 pub(crate) const BLOCKS_MAX: u32 = 1024;
 /// The most heaps that one peer may share with us.
 pub(crate) const HEAPS_MAX: usize = 16;
-/// The most heaps that all peers of one foreign user may share with us. Each is a mapping, and a process can have
+/// The most heaps that all peers of another user may share with us. Each is a mapping, and a process can have
 /// about 65,000.
 pub(crate) const HEAPS_OF_USER_MAX: usize = 256;
 /// Bytes per block.
@@ -90,14 +90,14 @@ pub(crate) struct Return {
 pub(crate) struct Returns {
     any: AtomicBool,
     list: Mutex<Vec<Return>>,
-    /// The borrower's own port sleeps, and the alarm wakes it.
+    /// The borrower's own port sleeps, and the eventfd wakes it.
     asleep: AtomicBool,
-    pub alarm: wake::Alarm,
+    pub eventfd: wake::Eventfd,
 }
 
 impl Returns {
-    pub fn new(alarm: wake::Alarm) -> Self {
-        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), alarm }
+    pub fn new(eventfd: wake::Eventfd) -> Self {
+        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), eventfd }
     }
 
     fn push(&self, entry: Return) {
@@ -108,7 +108,7 @@ impl Returns {
         self.any.store(true, Ordering::SeqCst);
         // SeqCst: pairs with the store of `asleep` in `fall_asleep`.
         if self.asleep.load(Ordering::SeqCst) {
-            self.alarm.raise();
+            self.eventfd.signal();
         }
     }
 
@@ -122,7 +122,7 @@ impl Returns {
 
     /// Notes that the port is awake.
     pub fn wake_up(&self) {
-        // Relaxed: a drop that still sees the port asleep raises the alarm once for nothing.
+        // Relaxed: a drop that still sees the port asleep signals the eventfd once for nothing.
         self.asleep.store(false, Ordering::Relaxed);
     }
 

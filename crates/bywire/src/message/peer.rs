@@ -12,7 +12,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The handle as a number, for foreign interfaces.
+    /// The handle as a number, for interfaces in other languages.
     pub fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -58,7 +58,7 @@ pub enum Owner {
         pid: i32,
     },
     /// A process of another machine. Its node vouches for the user, so whoever is root there can be any of its users.
-    Far {
+    Remote {
         /// The name of its user there; a number where the user has no name.
         user: String,
     },
@@ -83,7 +83,7 @@ impl fmt::Display for PeerInfo {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.owner {
             Owner::Local { uid, pid } => write!(formatter, "{} (pid {pid}, uid {uid})", self.address),
-            Owner::Far { user } => write!(formatter, "{} (user {user})", self.address),
+            Owner::Remote { user } => write!(formatter, "{} (user {user})", self.address),
         }
     }
 }
@@ -107,7 +107,7 @@ impl PeerInfo {
     pub fn uid(&self) -> Option<u32> {
         match self.owner {
             Owner::Local { uid, .. } => Some(uid),
-            Owner::Far { .. } => None,
+            Owner::Remote { .. } => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::message::event::Event;
 use crate::message::options::PortOptions;
 use crate::message::peer::Priority;
 use crate::message::region::Regions;
-use crate::message::share::{ForeignUser, is_foreign_share};
+use crate::message::share::{OtherUser, is_within_share};
 
 /// The most events that wait. Beyond it, nothing that makes more events is dealt with before the program has taken
 /// some.
@@ -34,9 +34,9 @@ pub(crate) struct Resources {
     spare: Vec<Vec<u8>>,
     /// Buffers ever posted, by priority.
     posts: [u64; 2],
-    /// Posted buffers that foreign users' messages fill, by priority and user.
-    held: [HashMap<ForeignUser, usize>; 2],
-    /// How often a foreign user has given a posted buffer back, by priority.
+    /// Posted buffers that other users' messages fill, by priority and user.
+    held: [HashMap<OtherUser, usize>; 2],
+    /// How often another user has given a posted buffer back, by priority.
     releases: [u64; 2],
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Fitting {
     Buffer(Buffer),
     /// No posted buffer is large enough.
     Missing,
-    /// Its user, or foreign users together, already have their share of the posted buffers.
+    /// Its user, or other users together, already have their share of the posted buffers.
     Shared,
 }
 
@@ -123,24 +123,24 @@ impl Resources {
         self.posts[priority as usize] + self.releases[priority as usize]
     }
 
-    /// The shortest posted buffer of at least `length` bytes. A foreign user has a share of the posted buffers at a
+    /// The shortest posted buffer of at least `length` bytes. Another user has a share of the posted buffers at a
     /// time, until [`Self::release`].
     pub fn take_fitting(
         &mut self,
         priority: Priority,
         length: u64,
-        foreign_user: Option<&ForeignUser>,
+        other_user: Option<&OtherUser>,
     ) -> Fitting {
         let queue = &mut self.posted[priority as usize];
         let place = queue.partition_point(|buffer| (buffer.as_ref().len() as u64) < length);
         if place == queue.len() {
             return Fitting::Missing;
         }
-        if let Some(user) = foreign_user {
+        if let Some(user) = other_user {
             let held = &mut self.held[priority as usize];
-            let foreign = held.values().sum::<usize>();
+            let all = held.values().sum::<usize>();
             let own = held.get(user).copied().unwrap_or_default();
-            if !is_foreign_share(queue.len() + foreign, own, foreign) {
+            if !is_within_share(queue.len() + all, own, all) {
                 return Fitting::Shared;
             }
             held.insert(user.clone(), own + 1);
@@ -149,8 +149,8 @@ impl Resources {
     }
 
     /// Notes that a message no longer fills the posted buffer that it took.
-    pub fn release(&mut self, priority: Priority, foreign_user: Option<&ForeignUser>) {
-        let Some(user) = foreign_user else { return };
+    pub fn release(&mut self, priority: Priority, other_user: Option<&OtherUser>) {
+        let Some(user) = other_user else { return };
         let held = &mut self.held[priority as usize];
         if let Some(own) = held.get_mut(user) {
             *own -= 1;

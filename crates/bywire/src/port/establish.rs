@@ -1,6 +1,6 @@
 //! Meeting peers: the handshake over Unix sockets, and which socket is ready.
 //!
-//! The connecting port sends `Hello` with its segment, its page and its bell. The accepting port checks the sender's
+//! The connecting port sends `Hello` with its segment, its page and its doorbell. The accepting port checks the sender's
 //! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections of strangers are
 //! kept in a bounded table.
 
@@ -11,7 +11,7 @@ use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::credentials::Credentials;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{limits, wake};
@@ -24,9 +24,9 @@ use crate::message::error::{ConnectError, DisconnectReason, Refusal};
 use crate::message::event::Event;
 use crate::message::options::Admit;
 use crate::message::peer::{Owner, Peer, PeerInfo};
-use crate::message::share::{ForeignUser, is_foreign_share};
+use crate::message::share::{OtherUser, is_within_share};
 use crate::shm::account::{Kind, NoMemory};
-use crate::shm::connection::{Connection, Meeting, is_family};
+use crate::shm::connection::{Connection, Meeting, is_own_or_root};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
 /// The most connections that have not introduced themselves. The oldest one makes room for the next.
@@ -70,7 +70,7 @@ impl Port {
     pub fn connect(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let result = self.connect_and_wait(address, timeout);
         // The wait may have dealt with a descriptor that would have woken the program.
-        self.stir();
+        self.signal_if_armed();
         result
     }
 
@@ -125,7 +125,7 @@ impl Port {
         if !self.is_here(&address.node) {
             let peer = self.begin_call(address, announce)?;
             // An armed port has to wake up for its deadline.
-            self.stir();
+            self.signal_if_armed();
             return Ok(peer);
         }
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
@@ -191,12 +191,12 @@ impl Port {
     /// Says hello, with our segment in `file`.
     fn introduce(&self, socket: &Socket, file: &OwnedFd) -> Result<(), Errno> {
         let hello = Packet::Hello(self.introduction()).to_bytes();
-        socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
+        socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.doorbell.ringing_end()])
     }
 
     /// Ends a pause: connections are accepted again, and introductions that could not be sent are tried again.
     fn resume(&mut self) {
-        self.strangers.timer.silence();
+        self.strangers.timer.drain();
         // The listener is watched already unless this was its pause.
         let _ = self.poller.resume(&self.claim.listener, Tag::Listener.bits());
         for index in self.slots.indices() {
@@ -231,19 +231,19 @@ impl Port {
     }
 
     /// Is there a place for one more peer of this user?
-    pub(super) fn make_room_for(&self, foreign_user: Option<&ForeignUser>) -> Result<(), Refusal> {
+    pub(super) fn make_room_for(&self, other_user: Option<&OtherUser>) -> Result<(), Refusal> {
         self.make_room()?;
-        let Some(user) = foreign_user else { return Ok(()) };
-        let (own, foreign) = self.slots.count_of(user);
-        let is_share = is_foreign_share(self.options.peers_max as usize, own, foreign);
+        let Some(user) = other_user else { return Ok(()) };
+        let (own, all) = self.slots.count_of(user);
+        let is_share = is_within_share(self.options.peers_max as usize, own, all);
         if is_share { Ok(()) } else { Err(Refusal::TooManyPeers) }
     }
 
     /// The segment to write for a peer of this user.
     fn segment(&mut self, user: u32) -> Result<(Shared, OwnedFd), NoMemory> {
         let length_bytes = self.options.geometry.segment_bytes();
-        let foreign_user = (!is_family(user)).then_some(user);
-        self.account.create(Kind::Segment, length_bytes, foreign_user)
+        let other_user = (!is_own_or_root(user)).then_some(user);
+        self.account.create(Kind::Segment, length_bytes, other_user)
     }
 
     fn introduction(&self) -> Introduction {
@@ -256,20 +256,20 @@ impl Port {
         }
     }
 
-    /// Waits until a socket, a bell or a process is ready, and deals with it.
+    /// Waits until a socket, a doorbell or a process is ready, and deals with it.
     pub(super) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         // By place: this happens at every wake-up and must not allocate.
         for place in 0..self.poller.wait(timeout)?.len() {
             let Some(bits) = self.poller.ready().get(place) else { break };
             match Tag::from_bits(*bits) {
-                Tag::Alarm => self.returns.alarm.silence(),
-                Tag::Bell => self.bell.silence(),
+                Tag::Wakeup => self.returns.eventfd.drain(),
+                Tag::Doorbell => self.doorbell.drain(),
                 Tag::Timer => self.resume(),
                 // With peers, the next poll looks at what came and what is due.
                 Tag::Udp => self.expect_packets(),
                 Tag::Clock => {
                     if let Some(fabric) = self.fabric.as_deref_mut() {
-                        fabric.silence_timer();
+                        fabric.drain_timer();
                     }
                 }
                 Tag::Node => self.hear_node(),
@@ -301,9 +301,13 @@ impl Port {
                 let peer = self.slots.peer_at(index);
                 peer.is_some_and(|peer| matches!(self.slots.peek(peer), Some(Slot::Connecting(_))))
             }
-            Tag::Alarm | Tag::Bell | Tag::Timer | Tag::Udp | Tag::Node | Tag::Clock | Tag::Stranger(_) => {
-                true
-            }
+            Tag::Wakeup
+            | Tag::Doorbell
+            | Tag::Timer
+            | Tag::Udp
+            | Tag::Node
+            | Tag::Clock
+            | Tag::Stranger(_) => true,
         }
     }
 
@@ -390,13 +394,13 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let foreign_user = (!is_family(credentials.uid)).then_some(ForeignUser::Local(credentials.uid));
-        let is_foreign = foreign_user.is_some();
+        let other_user = (!is_own_or_root(credentials.uid)).then_some(OtherUser::Local(credentials.uid));
+        let is_other_user = other_user.is_some();
         let is_admitted = match self.options.admit {
-            Admit::SameUser => !is_foreign,
+            Admit::SameUser => !is_other_user,
             Admit::Everyone => true,
             Admit::Group(group) => {
-                !is_foreign
+                !is_other_user
                     || credentials.gid == group
                     || socket.groups().is_ok_and(|groups| groups.contains(&group))
             }
@@ -404,7 +408,7 @@ impl Port {
         if !is_admitted {
             return Err(Refusal::NotAdmitted);
         }
-        self.make_room_for(foreign_user.as_ref())?;
+        self.make_room_for(other_user.as_ref())?;
         if !self.directory.is_owner(&hello.port, credentials) {
             return Err(Refusal::Unverified);
         }
@@ -418,7 +422,7 @@ impl Port {
             Err(NoMemory::System(_)) => return self.turn_away(&socket, Refusal::NoResources),
         };
         let welcome = Packet::Welcome(self.introduction()).to_bytes();
-        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
+        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.doorbell.ringing_end()];
         if socket.send(&welcome, &descriptors).is_err() {
             return;
         }
@@ -463,7 +467,7 @@ impl Port {
             outbound,
             inbound: offer.segment,
             page: offer.page,
-            bell: offer.bell,
+            doorbell: offer.doorbell,
             own_geometry: self.options.geometry,
             peer_geometry: theirs.geometry,
             message_bytes_max: self.options.message_bytes_max,
@@ -487,7 +491,7 @@ impl Port {
         &mut self,
         peer: Peer,
         theirs: Introduction,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ReceivedFd>,
     ) -> Result<(), DisconnectReason> {
         let offer = Offer::open(&theirs, descriptors).map_err(DisconnectReason::Refused)?;
         let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
@@ -510,27 +514,27 @@ impl Port {
     }
 }
 
-/// The memory and the bell that came with an introduction.
+/// The memory and the doorbell that came with an introduction.
 struct Offer {
     segment: Shared,
     page: Shared,
-    bell: wake::Ringer,
+    doorbell: wake::Ringer,
 }
 
 impl Offer {
-    fn open(theirs: &Introduction, descriptors: Vec<Foreign>) -> Result<Self, Refusal> {
-        let [segment, page, bell]: [Foreign; 3] =
-            descriptors.try_into().map_err(|_: Vec<Foreign>| Refusal::BadOffer)?;
+    fn open(theirs: &Introduction, descriptors: Vec<ReceivedFd>) -> Result<Self, Refusal> {
+        let [segment, page, doorbell]: [ReceivedFd; 3] =
+            descriptors.try_into().map_err(|_: Vec<ReceivedFd>| Refusal::BadOffer)?;
         Ok(Self {
             segment: map(segment, theirs.geometry.segment_bytes())?,
             page: map(page, DOORBELL_BYTES)?,
-            bell: wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer)?,
+            doorbell: wake::Ringer::accept(doorbell).map_err(|_| Refusal::BadOffer)?,
         })
     }
 }
 
 /// Maps memory that another process made, if it is sealed and has this length.
-pub(super) fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
+pub(super) fn map(file: ReceivedFd, length_bytes: usize) -> Result<Shared, Refusal> {
     let mapped = Mapping::accept(&file, length_bytes).map(Shared::new).map_err(|error| match error {
         OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
         _ => Refusal::BadOffer,

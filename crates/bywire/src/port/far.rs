@@ -10,10 +10,10 @@ use crate::message::address::Address;
 use crate::message::error::DisconnectReason;
 use crate::message::options::PortOptions;
 use crate::message::peer::{Owner, Peer, PeerInfo};
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::wire::connection::{Connection, Meeting, windows};
 
-/// A peer is active once so many packets have come from it.
+/// A peer is active once this many packets have come from it.
 pub(super) const ACTIVE_PACKETS: u64 = 64;
 /// Names of users are no longer than this.
 const USER_BYTES_MAX: usize = 256;
@@ -56,8 +56,8 @@ pub(crate) struct Call {
     pub number: u32,
     pub stage: Stage,
     pub since_ns: u64,
-    /// The peer's user, if this end was called and that is a foreign one.
-    pub foreign_user: Option<ForeignUser>,
+    /// The peer's user, if this end was called by another user.
+    pub other_user: Option<OtherUser>,
     /// Is the outcome reported as an event, because no call waits for it?
     pub announce: bool,
     pub is_caller: bool,
@@ -86,14 +86,14 @@ impl Far {
     pub fn new(
         peer: Peer,
         number: u32,
-        foreign_user: Option<ForeignUser>,
+        other_user: Option<OtherUser>,
         (terms, secret): (Terms, Secret),
         port: &PortOptions,
     ) -> Self {
         let introduction = terms.introduction;
         let info = PeerInfo {
             address: address_of(&terms.peer).unwrap_or_else(|| Address::local(0)),
-            owner: Owner::Far { user: terms.peer.user.clone() },
+            owner: Owner::Remote { user: terms.peer.user.clone() },
             incarnation: terms.peer.incarnation,
             message_bytes_max: introduction.message_bytes_max,
             // Every packet is checked, from copy to copy.
@@ -111,7 +111,7 @@ impl Far {
         };
         let meeting = Meeting {
             info,
-            foreign_user,
+            other_user,
             options,
             message_bytes_max: port.message_bytes_max,
             fragment_bytes: port.geometry.fragment_bytes,
@@ -159,7 +159,7 @@ impl Far {
     }
 }
 
-/// The address of a port of another machine. `None`: the names are none.
+/// The address of a port of another machine. `None`: the names are invalid.
 pub(crate) fn address_of(identity: &Identity) -> Option<Address> {
     let Identity { node, port, user, .. } = identity;
     let is_user = (1..=USER_BYTES_MAX).contains(&user.len()) && !user.contains(char::is_control);

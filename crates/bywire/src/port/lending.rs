@@ -28,7 +28,7 @@ impl Port {
         }
         let block_bytes = block_bytes.next_multiple_of(64);
         let length = heap_bytes(block_bytes, blocks).ok_or(LendError::BadSize)?;
-        let made = self.account.create(Kind::Heap, length, connection.foreign_user);
+        let made = self.account.create(Kind::Heap, length, connection.other_user);
         let (memory, file) = made.map_err(|error| match error {
             NoMemory::Kept => LendError::MemoryKept,
             NoMemory::System(error) => LendError::System(error),
@@ -89,7 +89,7 @@ impl Port {
         let sent = connection.send_lent(priority, block.heap.id, block.block, length);
         if !sent.map_err(SendError::Disconnected)? {
             self.mark_pending(peer.index);
-            self.stir();
+            self.signal_if_armed();
             return Err(SendError::Full.into());
         }
         self.warm(peer.index);

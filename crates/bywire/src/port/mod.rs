@@ -57,10 +57,10 @@ pub struct Port {
     /// Peers that may still get a large window.
     large_windows_left: u32,
     strangers: Strangers,
-    /// What it takes to reach other machines, once that is needed.
+    /// The state for other machines, once it is needed.
     fabric: Option<Box<Fabric>>,
     poller: Poller,
-    bell: wake::Bell,
+    doorbell: wake::Doorbell,
     /// Our own page, which every peer may read. It says whether we sleep.
     page: Shared,
     page_file: OwnedFd,
@@ -107,10 +107,11 @@ impl Port {
         let directory = RuntimeDirectory::open(options.runtime_directory.as_deref())?;
         let system = OpenError::System;
         let (page, page_file) = Mapping::create("bywire-port", DOORBELL_BYTES).map_err(system)?;
-        let (bell, alarm) = (wake::Bell::new().map_err(system)?, wake::Alarm::new().map_err(system)?);
+        let doorbell = wake::Doorbell::new().map_err(system)?;
+        let eventfd = wake::Eventfd::new().map_err(system)?;
         let poller = Poller::new().map_err(system)?;
-        poller.add(&bell, Tag::Bell.bits()).map_err(system)?;
-        poller.add(&alarm, Tag::Alarm.bits()).map_err(system)?;
+        poller.add(&doorbell, Tag::Doorbell.bits()).map_err(system)?;
+        poller.add(&eventfd, Tag::Wakeup.bits()).map_err(system)?;
         let guard = Arc::new(ForkGuard::new().map_err(system)?);
         let resources = Resources::new(&options);
         let strangers = Strangers::new().map_err(system)?;
@@ -130,12 +131,12 @@ impl Port {
             slots: Slots::default(),
             resources,
             account: Account::default(),
-            returns: Arc::new(Returns::new(alarm)),
+            returns: Arc::new(Returns::new(eventfd)),
             large_windows_left: options.large_window_peers_max,
             strangers,
             fabric: None,
             poller,
-            bell,
+            doorbell,
             page: Shared::new(page),
             page_file,
             sleeper: doorbell::Sleeper::default(),
@@ -214,7 +215,7 @@ impl Drop for Port {
         self.claim.release();
         for index in self.slots.indices() {
             if let Some(connection) = self.slots.ring_at(index) {
-                connection.take_leave(&mut self.resources);
+                connection.begin_close(&mut self.resources);
                 connection.socket().shut_down();
             }
         }

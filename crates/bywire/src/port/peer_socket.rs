@@ -3,7 +3,7 @@
 //! A peer has gone when its process has ended or its socket is closed. Everything that it sent before is read first.
 
 use bywire_ring::geometry::LARGE_WINDOW_BYTES;
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::process;
 use bywire_sys::socket::{PACKETS_QUEUED_MAX, Received};
 
@@ -82,7 +82,7 @@ impl Port {
         &mut self,
         peer: Peer,
         bytes: &[u8],
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ReceivedFd>,
     ) -> Result<(), DisconnectReason> {
         let is_connected = self.slots.ring(peer).is_some();
         match (Packet::parse(bytes), is_connected) {
@@ -105,7 +105,7 @@ impl Port {
     }
 
     /// Keeps a peer's bulk area until the record that moves there.
-    fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), DisconnectReason> {
+    fn accept_bulk(&mut self, peer: Peer, mut files: Vec<ReceivedFd>) -> Result<(), DisconnectReason> {
         let connection = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?;
         if !connection.may_be_offered_window() {
             return Err(DisconnectReason::Broken);
@@ -121,10 +121,10 @@ impl Port {
         peer: Peer,
         id: u32,
         (block_bytes, blocks): (u64, u32),
-        mut files: Vec<Foreign>,
+        mut files: Vec<ReceivedFd>,
     ) -> Result<(), DisconnectReason> {
-        let foreign_user = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?.foreign_user;
-        let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
+        let other_user = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?.other_user;
+        let of_user = other_user.map(|user| self.slots.borrowed_from(user));
         let connection = self.slots.ring(peer).ok_or(DisconnectReason::Broken)?;
         let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);

@@ -98,7 +98,7 @@ impl Port {
     #[inline(never)]
     fn attend(&mut self) -> Option<Event> {
         if self.is_armed {
-            self.come_back();
+            self.handle_readiness();
         }
         if self.polls.is_multiple_of(64) {
             // However busy the hot lanes are: answers, and every quiet peer once in 256 rounds.
@@ -150,7 +150,7 @@ impl Port {
                 self.hot.next_turn();
                 Some(event)
             }
-            Err(reason) => self.break_off(index, priority, reason),
+            Err(reason) => self.fail_lane(index, priority, reason),
         }
     }
 
@@ -165,7 +165,7 @@ impl Port {
         }
         if with_quiet && !self.progressed {
             self.scan_quiet(SCAN);
-            self.keep_house();
+            self.do_housekeeping();
         }
         self.next_event()
     }
@@ -196,7 +196,7 @@ impl Port {
 
     /// Ends a connection whose lane broke, unless the lane only lacks memory that waits in the socket.
     #[cold]
-    fn break_off(&mut self, index: u32, priority: Priority, reason: DisconnectReason) -> Option<Event> {
+    fn fail_lane(&mut self, index: u32, priority: Priority, reason: DisconnectReason) -> Option<Event> {
         let awaits_memory =
             self.slots.ring_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
@@ -245,12 +245,12 @@ impl Port {
         if self.polls.is_multiple_of(64 * 256) {
             self.hot.age();
         }
-        self.keep_house();
+        self.do_housekeeping();
     }
 
     /// Checks sockets about every millisecond.
     #[inline(always)]
-    fn keep_house(&mut self) {
+    fn do_housekeeping(&mut self) {
         let now = clock::cycles();
         // Wrapping: a counter that went backwards (on another core) looks late, which is harmless.
         if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
@@ -354,22 +354,22 @@ impl Port {
     /// Ends a connection. Messages that the peer has sent already are dropped. The peer sees
     /// [`DisconnectReason::Closed`].
     ///
-    /// What was sent to a peer on another machine goes on for [`crate::PortOptions::linger`] at most, in the calls that
-    /// follow. [`Event::Disconnected`] comes then, behind the completions.
+    /// Messages to a peer on another machine are still delivered, for at most [`crate::PortOptions::linger`], during later
+    /// calls. [`Event::Disconnected`] follows after their completions.
     pub fn disconnect(&mut self, peer: Peer) {
         if !self.guard.is_owner() {
             return;
         }
         if matches!(self.slots.peek(peer), Some(Slot::Wire(_))) {
             self.leave(peer);
-            return self.stir();
+            return self.signal_if_armed();
         }
         if let Some(connection) = self.slots.ring(peer) {
-            connection.take_leave(&mut self.resources);
+            connection.begin_close(&mut self.resources);
         }
         if !matches!(self.slots.peek(peer), None | Some(Slot::Leaving(_))) {
             self.end(peer.index, DisconnectReason::Here);
-            self.stir();
+            self.signal_if_armed();
         }
     }
 }

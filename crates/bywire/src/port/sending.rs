@@ -43,7 +43,7 @@ impl Port {
     fn not_sent(&mut self, peer: Peer, error: SendError) -> SendError {
         if error == SendError::Full {
             self.mark_pending(peer.index);
-            self.stir();
+            self.signal_if_armed();
         }
         error
     }
@@ -85,12 +85,12 @@ impl Port {
             return Ok(());
         }
         self.mark_pending(peer.index);
-        self.stir();
+        self.signal_if_armed();
         Ok(())
     }
 
     /// Posts memory to receive one long message of this priority. A message takes the smallest buffer that it fits
-    /// into, and of equal ones the last posted. Messages of one fragment need none. Where foreign users are admitted,
+    /// into, and of equal ones the last posted. Messages of one fragment need none. Where other users are admitted,
     /// post several: each of them fills at most one in eight at a time, but always one.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Port {
             return Err(buffer);
         }
         self.resources.post(priority, buffer);
-        self.stir();
+        self.signal_if_armed();
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Port {
         let _ = connection.advance(&mut self.resources);
         self.warm(peer.index);
         self.mark_pending(peer.index);
-        self.stir();
+        self.signal_if_armed();
         id
     }
 

@@ -11,7 +11,7 @@ use crate::message::address::Address;
 use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::message::transfers::{Step, Transfers};
 use crate::shm::connection as shm;
 
@@ -217,22 +217,22 @@ impl Slots {
         }
     }
 
-    /// How many peers are of this user, and how many of any foreign user.
-    pub fn count_of(&self, user: &ForeignUser) -> (usize, usize) {
+    /// How many peers are of this user, and how many of any other user.
+    pub fn count_of(&self, user: &OtherUser) -> (usize, usize) {
         let users = self.entries.iter().filter_map(|entry| match &entry.state {
-            Slot::Ring(ring) => ring.transfers.foreign_user(),
-            Slot::Wire(far) => far.wire.transfers.foreign_user(),
-            Slot::Calling(call) => call.foreign_user.as_ref(),
-            Slot::Leaving(leaving) => leaving.far.wire.transfers.foreign_user(),
+            Slot::Ring(ring) => ring.transfers.other_user(),
+            Slot::Wire(far) => far.wire.transfers.other_user(),
+            Slot::Calling(call) => call.other_user.as_ref(),
+            Slot::Leaving(leaving) => leaving.far.wire.transfers.other_user(),
             _ => None,
         });
         users.fold((0, 0), |(own, all), other| (own + usize::from(other == user), all + 1))
     }
 
-    /// How many heaps all peers of a foreign user share with us, and how many bytes.
+    /// How many heaps all peers of another user share with us, and how many bytes.
     pub fn borrowed_from(&self, user: u32) -> (usize, u64) {
         let connections = self.entries.iter().filter_map(|entry| match &entry.state {
-            Slot::Ring(ring) if ring.foreign_user == Some(user) => Some(ring),
+            Slot::Ring(ring) if ring.other_user == Some(user) => Some(ring),
             _ => None,
         });
         connections

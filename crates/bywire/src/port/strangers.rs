@@ -20,8 +20,9 @@ pub(super) struct Strangers {
 /// The meaning of a ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
-    Alarm,
-    Bell,
+    /// The port has signalled itself.
+    Wakeup,
+    Doorbell,
     Listener,
     /// A pause is over.
     Timer,
@@ -42,8 +43,8 @@ pub(super) enum Tag {
 impl Tag {
     pub fn bits(self) -> u64 {
         match self {
-            Self::Bell => 0,
-            Self::Alarm => 1,
+            Self::Doorbell => 0,
+            Self::Wakeup => 1,
             Self::Timer => 2,
             Self::Udp => 3,
             Self::Node => 4,
@@ -59,12 +60,12 @@ impl Tag {
     pub fn from_bits(bits: u64) -> Self {
         match bits >> 62 {
             0 => match bits {
-                0 => Self::Bell,
+                0 => Self::Doorbell,
                 2 => Self::Timer,
                 3 => Self::Udp,
                 4 => Self::Node,
                 5 => Self::Clock,
-                _ => Self::Alarm,
+                _ => Self::Wakeup,
             },
             1 => Self::Listener,
             2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },

@@ -144,7 +144,7 @@ impl Port {
     /// The first poll after arming deals with the cause of the descriptor's readiness. This works whether the program
     /// watches the descriptor level-triggered or edge-triggered.
     #[cold]
-    pub(super) fn come_back(&mut self) {
+    pub(super) fn handle_readiness(&mut self) {
         self.disarm();
         // The next wait finds an error here again, and reports it.
         let _ = self.look_after_sockets(Some(Duration::ZERO));
@@ -154,9 +154,9 @@ impl Port {
     /// Makes the descriptor readable after a call that followed arming: the call has made work, or has dealt with a
     /// descriptor that would have woken the program. The next poll finds out.
     #[inline(always)]
-    pub(super) fn stir(&mut self) {
+    pub(super) fn signal_if_armed(&mut self) {
         if self.is_armed {
-            self.returns.alarm.raise();
+            self.returns.eventfd.signal();
         }
     }
 
@@ -194,7 +194,7 @@ impl Port {
                 self.spin.paid();
                 return Some(event);
             }
-            // Progress is not spinning: a long message goes on as long as it can, until the time is up.
+            // Progress does not count as spinning: a long message continues until the time is up.
             if !self.progressed && clock::cycles().wrapping_sub(start) >= budget {
                 break;
             }

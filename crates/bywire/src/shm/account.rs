@@ -13,9 +13,9 @@ use bywire_sys::Errno;
 use bywire_sys::memory::Mapping;
 use bywire_sys::release::Releases;
 
-use crate::message::share::is_foreign_share;
+use crate::message::share::is_within_share;
 
-/// Memory of ended connections that foreign users may keep in shares: each an eighth of it, and all together seven
+/// Memory of ended connections that other users may keep in shares: each an eighth of it, and all together seven
 /// eighths. Beyond a share nothing more is made.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
 /// Why no memory was made for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMemory {
-    /// Its user, or foreign users together, keep too much memory of ended connections.
+    /// Its user, or other users together, keep too much memory of ended connections.
     Kept,
     System(Errno),
 }
@@ -63,19 +63,19 @@ impl Kind {
 }
 
 impl Account {
-    /// Makes memory for a peer to read, and puts it on its user's account if that is a foreign one.
+    /// Makes memory for a peer to read, and puts it on its user's account if that is another user.
     pub fn create(
         &mut self,
         kind: Kind,
         length_bytes: usize,
-        foreign_user: Option<u32>,
+        other_user: Option<u32>,
     ) -> Result<(Shared, OwnedFd), NoMemory> {
-        if foreign_user.is_some_and(|user| !self.may_have_more(user)) {
+        if other_user.is_some_and(|user| !self.may_have_more(user)) {
             return Err(NoMemory::Kept);
         }
         let (mapping, file) = Mapping::create(kind.name(), length_bytes).map_err(NoMemory::System)?;
         let memory = Shared::new(mapping);
-        if let Some(user) = foreign_user {
+        if let Some(user) = other_user {
             let number = self.watch(&file).map_err(NoMemory::System)?;
             self.pieces.insert(number, Piece { user, length_bytes, kind, ours: memory.witness() });
         }
@@ -97,14 +97,14 @@ impl Account {
         let bytes = |pieces: &mut dyn Iterator<Item = &Piece>| pieces.map(|piece| piece.length_bytes).sum();
         let all = bytes(&mut self.pieces.values().filter(kept));
         let own = bytes(&mut self.pieces.values().filter(kept).filter(|piece| piece.user == user));
-        is_foreign_share(KEPT_BYTES_MAX, own, all)
+        is_within_share(KEPT_BYTES_MAX, own, all)
     }
 
-    /// May one more peer of a foreign user have a bulk area of its own, out of `total`?
+    /// May one more peer of another user have a bulk area of its own, out of `total`?
     pub fn may_have_bulk(&mut self, user: u32, total: usize) -> bool {
         self.hear();
         let bulks = || self.pieces.values().filter(|piece| piece.kind == Kind::Bulk);
-        is_foreign_share(total, bulks().filter(|piece| piece.user == user).count(), bulks().count())
+        is_within_share(total, bulks().filter(|piece| piece.user == user).count(), bulks().count())
     }
 
     /// Removes pieces that no process has any more.

@@ -15,7 +15,7 @@ pub const PACKET_BYTES_MAX: usize = 256;
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// The connecting port introduces itself. Its segment, its page and its bell come with this packet.
+    /// The connecting port introduces itself. Its segment, its page and its doorbell come with this packet.
     Hello(Introduction),
     /// The accepting port introduces itself in the same way.
     Welcome(Introduction),
@@ -34,7 +34,7 @@ pub enum Packet {
     Goodbye,
     /// A large window for the lane of low priority. Its memory comes with this packet.
     Bulk,
-    /// A wake-up, for a peer whose bell cannot be rung safely.
+    /// A wake-up, for a peer whose doorbell cannot be rung safely.
     Wake,
 }
 

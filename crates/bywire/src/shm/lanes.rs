@@ -30,9 +30,9 @@ pub(crate) struct Lanes {
     /// Set when the peer has ended and its last records are being taken: the consumers' positions at that time.
     horizons: Option<[Horizon; 3]>,
     page: Shared,
-    bell: wake::Ringer,
-    /// Is the peer woken by its bell, or by its socket?
-    has_safe_bell: bool,
+    doorbell: wake::Ringer,
+    /// Is the peer woken by its doorbell, or by its socket?
+    has_safe_doorbell: bool,
     ringer: doorbell::Ringer,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Ends {
     pub outbound: Shared,
     pub inbound: Shared,
     pub page: Shared,
-    pub bell: wake::Ringer,
+    pub doorbell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
     pub integrity: bool,
@@ -75,7 +75,7 @@ fn pushed(result: Result<(), PushError>) -> Result<bool, DisconnectReason> {
 
 impl Lanes {
     pub fn new(ends: Ends) -> Self {
-        let Ends { socket, outbound, inbound, page, bell, own_geometry, peer_geometry, integrity, uid } =
+        let Ends { socket, outbound, inbound, page, doorbell, own_geometry, peer_geometry, integrity, uid } =
             ends;
         Self {
             outbound,
@@ -88,15 +88,15 @@ impl Lanes {
             socket,
             horizons: None,
             page,
-            bell,
+            doorbell,
             // Asked once. If this process becomes another user later, the peer could have held it up just as well
             // before.
-            has_safe_bell: uid == bywire_sys::process::user() && wake::Bell::is_safe(),
+            has_safe_doorbell: uid == bywire_sys::process::user() && wake::Doorbell::is_safe(),
             ringer: doorbell::Ringer::default(),
         }
     }
 
-    /// The socket that the connection began with. It carries memory, wakes the peer if its bell is not safe, and
+    /// The socket that the connection began with. It carries memory, wakes the peer if its doorbell is not safe, and
     /// reports its end.
     pub fn socket(&self) -> &Socket {
         &self.socket
@@ -326,10 +326,10 @@ impl Lanes {
 
     #[cold]
     fn ring(&self) {
-        // A bell is faster, but its owner can hold up the process that rings it, by a write from memory whose page
+        // A doorbell is faster, but its owner can hold up the process that rings it, by a write from memory whose page
         // fault never ends. If the owner is our own user, that is no worse than what a debugger could do.
-        if self.has_safe_bell {
-            self.bell.ring();
+        if self.has_safe_doorbell {
+            self.doorbell.ring();
         } else {
             // A full socket means that the peer has been woken often enough.
             let _ = self.socket.send(&Packet::Wake.to_bytes(), &[]);

@@ -214,7 +214,7 @@ impl RuntimeDirectory {
             }
         }
         directory::rename(temporary, path).map_err(|error| match error {
-            Errno::PERM | Errno::ACCESS => OpenError::Foreign(name.clone(), path.to_owned()),
+            Errno::PERM | Errno::ACCESS => OpenError::OtherUser(name.clone(), path.to_owned()),
             cause => unusable(cause),
         })
     }

@@ -37,14 +37,14 @@ impl End {
     pub fn new(options: Options, port: &PortOptions, peer_message_bytes_max: u64) -> Self {
         let info = PeerInfo {
             address: Address { node: "other".to_owned(), port: PortName::Number(1) },
-            owner: Owner::Far { user: "other".to_owned() },
+            owner: Owner::Remote { user: "other".to_owned() },
             incarnation: 1,
             message_bytes_max: peer_message_bytes_max,
             integrity: true,
         };
         let meeting = Meeting {
             info,
-            foreign_user: None,
+            other_user: None,
             options,
             message_bytes_max: port.message_bytes_max,
             fragment_bytes: port.geometry.fragment_bytes,
@@ -93,8 +93,8 @@ impl End {
     }
 
     /// Says good-bye; [`Self::is_drained`] tells when all has arrived, and [`Self::end`] follows.
-    pub fn take_leave(&mut self) {
-        self.connection.take_leave(&mut self.resources);
+    pub fn begin_close(&mut self) {
+        self.connection.begin_close(&mut self.resources);
     }
 
     /// Has everything been acknowledged?
@@ -113,8 +113,8 @@ impl End {
     }
 
     /// Is there something to leave at once, after a call that sends?
-    pub fn must_leave(&mut self) -> bool {
-        self.connection.must_leave(self.polls)
+    pub fn must_transmit(&mut self) -> bool {
+        self.connection.must_transmit(self.polls)
     }
 
     /// When something has to leave.

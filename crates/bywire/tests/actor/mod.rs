@@ -1,4 +1,4 @@
-//! Peers in processes of their own: the test program starts itself again to play a role.
+//! Peers in processes of their own: the test program starts itself again in a role.
 //!
 //! A test file lists its roles in one ignored test named `actor`. Both sides exchange lines over a socket, which is
 //! the actor's standard input, so nothing waits by the clock.
@@ -23,10 +23,10 @@ pub struct Actor {
 }
 
 /// A role of an actor: its name and its program.
-pub type Role<'a> = (&'a str, fn(&mut Stage));
+pub type Role<'a> = (&'a str, fn(&mut Context));
 
 /// The actor's end.
-pub struct Stage {
+pub struct Context {
     /// The directory of the ports.
     pub directory: PathBuf,
     pub arguments: Vec<String>,
@@ -110,7 +110,7 @@ impl Drop for Actor {
     }
 }
 
-impl Stage {
+impl Context {
     pub fn hear(&mut self) -> Option<String> {
         hear(&mut self.control)
     }
@@ -144,8 +144,8 @@ fn hear(control: &mut BufReader<UnixStream>) -> Option<String> {
     (length > 0).then(|| line.trim_end().to_owned())
 }
 
-/// Plays the role for which this process was started.
-pub fn play(roles: &[Role]) {
+/// Runs the role for which this process was started.
+pub fn run_role(roles: &[Role]) {
     let Ok(words) = std::env::var(ROLE) else {
         eprintln!("not run: a role for the other tests of this file, which start it themselves");
         return;
@@ -157,6 +157,6 @@ pub fn play(roles: &[Role]) {
     let directory = PathBuf::from(words.next().expect("a directory"));
     let input = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
     let control = BufReader::new(UnixStream::from(input));
-    let (_, act) = roles.iter().find(|(name, _)| *name == role).unwrap_or_else(|| panic!("no role {role}"));
-    act(&mut Stage { directory, arguments: words.collect(), control });
+    let (_, run) = roles.iter().find(|(name, _)| *name == role).unwrap_or_else(|| panic!("no role {role}"));
+    run(&mut Context { directory, arguments: words.collect(), control });
 }

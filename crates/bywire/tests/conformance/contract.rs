@@ -30,15 +30,15 @@ fn short_messages_cross_both_ways_with_their_true_source() {
         let info = pair.b.peer_info(pair.to_a).expect("connected");
         assert_eq!(info.port(), pair.a.name());
         match &info.owner {
-            Owner::Far { user } => assert!(link.is_far() && !user.is_empty()),
+            Owner::Remote { user } => assert!(link.is_remote() && !user.is_empty()),
             Owner::Local { .. } => {
-                assert!(!link.is_far());
+                assert!(!link.is_remote());
                 assert_eq!(info.pid(), i32::try_from(std::process::id()).ok());
             }
         }
         let (a, to_b) = (&mut pair.a, pair.to_b);
         assert_eq!(a.send(to_b, Priority::Low, &[0; 4097]), Err(SendError::TooLong { max: 4096 }));
-        assert_eq!(a.heap(to_b, 4096, 1).err() == Some(LendError::OtherMachine), link.is_far());
+        assert_eq!(a.heap(to_b, 4096, 1).err() == Some(LendError::OtherMachine), link.is_remote());
     }
 }
 
@@ -49,7 +49,7 @@ fn long_messages_arrive_intact_and_their_memory_is_returned() {
         for integrity in [false, true] {
             let mut pair = link.meet(&PortOptions { integrity, ..PortOptions::default() });
             let info = pair.a.peer_info(pair.to_b).expect("connected");
-            assert_eq!(info.integrity, integrity || link.is_far(), "packets are always checked");
+            assert_eq!(info.integrity, integrity || link.is_remote(), "packets are always checked");
             for length in [0, 56, 57, 4096, 4097, 8192, 100_000, 3_000_001] {
                 for confirm in [Confirm::Copied, Confirm::Delivered] {
                     pair.b.post_receive(Priority::Low, vec![0; 3_000_001]).expect("token");
@@ -148,7 +148,7 @@ fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
         let sent = pair.b.send_buffer(to_a, Priority::Low, vec![3; 100_000], Confirm::Delivered);
         let waits = sent.expect("token");
         let bystander = std::mem::replace(&mut pair.a, link.open(At::A, &PortOptions::default()));
-        // What lingers needs the other end to go on.
+        // A connection that lingers needs the other end to continue.
         let closing = std::thread::spawn(move || drop(bystander));
         let mut seen = Vec::new();
         until(|| {

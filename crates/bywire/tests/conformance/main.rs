@@ -9,11 +9,11 @@ mod fake_service;
 mod ports;
 
 mod contract;
-mod far;
 mod port_pair;
+mod remote;
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    actor::play(&[("echo", far::echo)]);
+    actor::run_role(&[("echo", remote::echo)]);
 }

@@ -29,7 +29,7 @@ pub struct Link {
     service: Option<FakeService>,
 }
 
-/// Two connected ports, and what they have reported.
+/// Two connected ports, and the events that they have reported.
 pub struct PortPair {
     pub a: Port,
     pub b: Port,
@@ -74,20 +74,20 @@ impl Link {
         self.places[at as usize].path()
     }
 
-    pub fn is_far(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.kind != Kind::Shm
     }
 
     /// A port on the first or on the second node.
     pub fn open(&self, at: At, options: &PortOptions) -> Port {
-        let reach = if self.is_far() { Reach::Fabric } else { Reach::Machine };
-        let place = if self.is_far() && at == At::B { &self.places[1] } else { &self.places[0] };
+        let reach = if self.is_remote() { Reach::Fabric } else { Reach::Machine };
+        let place = if self.is_remote() && at == At::B { &self.places[1] } else { &self.places[0] };
         place.open(PortOptions { reach, ..options.clone() })
     }
 
     /// The address of `port`, which is on the second node, for ports on the first.
     pub fn address(&self, port: &Port) -> Address {
-        let node = if self.is_far() { "b" } else { "localhost" };
+        let node = if self.is_remote() { "b" } else { "localhost" };
         Address { node: node.to_owned(), port: port.name().clone() }
     }
 

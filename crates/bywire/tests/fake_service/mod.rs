@@ -32,7 +32,7 @@ pub struct Node {
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     pub security: Security,
-    /// Packets are sent to where nobody is.
+    /// Packets are sent to an address without a receiver.
     pub is_blocked: bool,
     /// It knows of no process whether it lives.
     pub is_ignorant: bool,
@@ -46,13 +46,13 @@ impl From<Security> for Behaviour {
 
 /// The service of all nodes. It ends when this is dropped.
 pub struct FakeService {
-    stop: Arc<(AtomicBool, wake::Alarm)>,
+    stop: Arc<(AtomicBool, wake::Eventfd)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FakeService {
     pub fn new(nodes: &[Node], behaviour: impl Into<Behaviour>) -> Self {
-        let stop = Arc::new((AtomicBool::new(false), wake::Alarm::new().expect("eventfd")));
+        let stop = Arc::new((AtomicBool::new(false), wake::Eventfd::new().expect("eventfd")));
         let listeners: Vec<_> = nodes
             .iter()
             .map(|node| Listener::bind(&node.directory.join(SOCKET_NAME)).expect("bound"))
@@ -74,9 +74,9 @@ impl FakeService {
 
 impl Drop for FakeService {
     fn drop(&mut self) {
-        // Relaxed: the thread's wake-up by the alarm comes after this in any case.
+        // Relaxed: the thread's wake-up by the eventfd comes after this in any case.
         self.stop.0.store(true, Ordering::Relaxed);
-        self.stop.1.raise();
+        self.stop.1.signal();
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(std::thread::panicking() || matches!(ended, None | Some(Ok(()))), "the service has failed");
     }
@@ -110,12 +110,12 @@ struct Offer {
     introduction: Introduction,
 }
 
-const ALARM: u64 = u64::MAX;
+const STOP: u64 = u64::MAX;
 
 impl Work {
-    fn run(&mut self, is_over: &AtomicBool, alarm: &wake::Alarm) {
+    fn run(&mut self, is_over: &AtomicBool, eventfd: &wake::Eventfd) {
         let mut poller = Poller::new().expect("epoll");
-        poller.add(alarm, ALARM).expect("watched");
+        poller.add(eventfd, STOP).expect("watched");
         for (place, listener) in self.listeners.iter().enumerate() {
             poller.add(listener, place as u64).expect("watched");
         }
@@ -124,7 +124,7 @@ impl Work {
             let ready = poller.wait(Some(Duration::from_secs(1))).expect("wait").to_vec();
             for tag in ready {
                 match tag {
-                    ALARM => {}
+                    STOP => {}
                     node if (node as usize) < self.listeners.len() => self.accept(node as usize, &poller),
                     port => self.hear(port, &poller),
                 }
@@ -253,7 +253,7 @@ impl Work {
                 side,
                 security: self.behaviour.security,
                 secret,
-                // Nobody has the discard port.
+                // No process has the discard port.
                 address: SocketAddr::new(
                     Ipv4Addr::LOCALHOST.into(),
                     if self.behaviour.is_blocked { 9 } else { peer.udp_port },

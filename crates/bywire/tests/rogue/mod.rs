@@ -15,11 +15,11 @@ use bywire_ring::geometry::{LANES, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
 use bywire_ring::memory::{Memory, Shared};
-use bywire_sys::deferred::Foreign;
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::wake::Bell;
+use bywire_sys::wake::Doorbell;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -60,7 +60,7 @@ pub struct Rogue {
     pub segment_file: OwnedFd,
     pub page: Shared,
     pub page_file: OwnedFd,
-    pub bell: Bell,
+    pub doorbell: Doorbell,
     pub listener: Listener,
 }
 
@@ -70,7 +70,7 @@ pub struct Inside {
     /// The segment of the victim.
     pub inbound: Shared,
     pub victim_page: Shared,
-    pub victim_bell: OwnedFd,
+    pub victim_doorbell: OwnedFd,
     pub producers: [Producer; 3],
     pub consumers: [Consumer; 3],
 }
@@ -90,7 +90,7 @@ impl Rogue {
             segment_file,
             page: Shared::new(page),
             page_file,
-            bell: Bell::new().expect("pipe"),
+            doorbell: Doorbell::new().expect("pipe"),
             listener: Listener::bind(&path).expect("bind"),
         }
     }
@@ -111,7 +111,7 @@ impl Rogue {
 
     /// The three descriptors of an honest introduction.
     pub fn offer(&self) -> [BorrowedFd<'_>; 3] {
-        [self.segment_file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()]
+        [self.segment_file.as_fd(), self.page_file.as_fd(), self.doorbell.ringing_end()]
     }
 
     /// Does an honest handshake, and waits for the answer.
@@ -129,13 +129,13 @@ impl Rogue {
             Packet::Refuse(refusal) => return Err(refusal),
             other => panic!("{other:?} in answer to an introduction"),
         };
-        let [segment, page, bell]: [OwnedFd; 3] = files.try_into().expect("three descriptors");
+        let [segment, page, doorbell]: [OwnedFd; 3] = files.try_into().expect("three descriptors");
         let map = |file, length| Shared::new(Mapping::accept(file, length).expect("an honest offer"));
         Ok(Inside {
             socket,
             inbound: map(&segment, theirs.geometry.segment_bytes()),
             victim_page: map(&page, DOORBELL_BYTES),
-            victim_bell: bell,
+            victim_doorbell: doorbell,
             producers: LANES.map(|lane| Producer::new(self.geometry.lane(lane))),
             consumers: LANES.map(|lane| Consumer::new(theirs.geometry.lane(lane))),
         })
@@ -165,7 +165,7 @@ impl Rogue {
         let pushed = producer.push_inline(&self.segment, &inside.inbound, header, words).is_ok();
         self.segment.fence();
         // Rings whether the victim sleeps or not: one ring too many does no harm.
-        let _ = rustix::io::write(&inside.victim_bell, b"!");
+        let _ = rustix::io::write(&inside.victim_doorbell, b"!");
         pushed
     }
 }
@@ -180,7 +180,7 @@ impl Rogue {
         let header = Header { kind, length: 0, check: 0 };
         producer.push_bulk(&self.segment, &inside.inbound, header, words, payload).expect("room");
         self.segment.fence();
-        let _ = rustix::io::write(&inside.victim_bell, b"!");
+        let _ = rustix::io::write(&inside.victim_doorbell, b"!");
     }
 
     /// The place of the header of the last record of low priority.
@@ -232,7 +232,7 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
     loop {
         match socket.receive(&mut bytes) {
             Ok(Received::Packet(length, files)) => {
-                let files = files.into_iter().map(Foreign::into_inner).collect();
+                let files = files.into_iter().map(ReceivedFd::into_inner).collect();
                 return Some((Packet::parse(&bytes[..length]).expect("our version"), files));
             }
             Ok(Received::Nothing) => {

@@ -11,7 +11,7 @@ fn leaves(pair: &mut Pair) -> usize {
     batch.count()
 }
 
-/// What an end has to tell, as text.
+/// The events of an end, as text.
 fn told(pair: &mut Pair, end: usize) -> Vec<String> {
     let mut events = std::mem::take(&mut pair.events[end]);
     events.extend(std::iter::from_fn(|| pair.ends[end].poll()));
@@ -31,11 +31,11 @@ fn the_first_message_after_a_poll_is_sent_at_once_and_others_are_batched() {
     pair.carry();
     let send = |pair: &mut Pair, priority, length: usize| {
         pair.ends[0].send(priority, &vec![1; length]).expect("room");
-        let must_leave = pair.ends[0].must_leave();
-        if must_leave {
+        let must_transmit = pair.ends[0].must_transmit();
+        if must_transmit {
             leaves(pair);
         }
-        must_leave
+        must_transmit
     };
     assert!(send(&mut pair, Priority::Low, 10), "the first");
     assert!(!send(&mut pair, Priority::Low, 10), "gathered");
@@ -58,7 +58,7 @@ fn an_end_that_disconnects_continues_until_everything_is_delivered() {
     pair.ends[0].send_buffer(Priority::Low, vec![1; long], Confirm::Copied).expect("a token");
     pair.ends[0].send_buffer(Priority::Low, b"behind it".to_vec(), Confirm::Copied).expect("a token");
     pair.ends[1].send(Priority::High, b"too late").expect("room");
-    pair.ends[0].take_leave();
+    pair.ends[0].begin_close();
     assert!(matches!(pair.ends[0].send(Priority::High, b"x"), Err(SendError::Disconnected(_))));
     pair.carry();
     assert!(!pair.ends[0].is_drained(), "the other end has no buffer yet");
@@ -126,7 +126,7 @@ fn the_window_of_a_busy_low_priority_lane_grows() {
     pair.carry();
     pair.ends[0].send_buffer(Priority::Low, vec![1; length - 8], Confirm::Copied).expect("a token");
     pair.carry();
-    // All of it is there, although nobody has taken any.
+    // All of it has arrived, although the program has taken nothing.
     assert!(pair.ends[1].memory_bytes() >= length);
     assert!(pair.ends[0].is_drained());
 }

@@ -16,7 +16,7 @@ const BOUND_NS: u64 = 20_000_000_000;
 pub struct Pair {
     pub ends: [End; 2],
     pub now_ns: u64,
-    /// What the programs have taken and no test has looked at.
+    /// Events of the programs that no test has read yet.
     pub events: [VecDeque<Event>; 2],
 }
 
@@ -71,7 +71,7 @@ impl Pair {
         }
     }
 
-    /// Both programs take what there is.
+    /// Both programs take all events.
     pub fn poll(&mut self) {
         for (end, events) in self.ends.iter_mut().zip(&mut self.events) {
             events.extend(std::iter::from_fn(|| end.poll()));

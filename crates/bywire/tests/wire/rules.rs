@@ -23,7 +23,7 @@ struct Fixture {
     peer: Connection<Vec<u8>>,
     now_ns: u64,
     events: Vec<Event>,
-    /// Does the peer take what it is sent?
+    /// Does the peer read what it receives?
     takes_all: bool,
 }
 
@@ -129,7 +129,7 @@ fn invalid_records_break_the_connection() {
             fixture.send(lane, &head(kind, 0xff)[..1]);
             fixture.assert_broken(&format!("kind {kind}"));
         }
-        // Flags that no message has, notes that are too long, and notes of what has none.
+        // Invalid flags, notes that are too long, and notes of records without one.
         for (kind, note) in [(1, 4), (1, 0x80), (1, 0xff), (2, 33), (2, 0xfe), (3, 0), (4, 0), (5, 32)] {
             let mut fixture = Fixture::new();
             fixture.send(lane, &head(kind, note));

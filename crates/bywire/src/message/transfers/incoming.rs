@@ -51,7 +51,7 @@ impl Transfers {
         if incoming.message.is_some() || total > resources.message_bytes_max {
             return Err(DisconnectReason::Broken);
         }
-        let fitting = resources.take_fitting(priority, total, self.foreign_user.as_ref());
+        let fitting = resources.take_fitting(priority, total, self.other_user.as_ref());
         let is_posted = matches!(fitting, Fitting::Buffer(_));
         let buffer = match (fitting, unposted) {
             (Fitting::Buffer(buffer), _) => buffer,
@@ -109,7 +109,7 @@ impl Transfers {
         }
         let Some(whole) = message.take_if(|all| all.filled == all.total) else { return Step::Progress };
         if whole.is_posted {
-            resources.release(priority, self.foreign_user.as_ref());
+            resources.release(priority, self.other_user.as_ref());
         }
         let payload = Payload::buffer(whole.buffer, whole.total);
         Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
@@ -239,7 +239,7 @@ impl Transfers {
     pub(super) fn give_up_receiving(&mut self, priority: Priority, resources: &mut Resources) {
         let message = self.incoming[priority as usize].message.take();
         if let Some(Assembly { buffer, is_posted: true, .. }) = message {
-            resources.release(priority, self.foreign_user.as_ref());
+            resources.release(priority, self.other_user.as_ref());
             resources.post(priority, buffer);
         }
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 
 use transfer::{Incoming, Undelivered, Waiting};
 
@@ -23,7 +23,7 @@ pub(crate) use transfer::{Note, Outgoing, PutRequest, Reply, Short, Step, Unpost
 pub(crate) struct Transfers {
     peer: Peer,
     /// The peer's user, unless it is ours or root.
-    foreign_user: Option<ForeignUser>,
+    other_user: Option<OtherUser>,
     outgoing: [VecDeque<Outgoing>; 2],
     /// A send found no room, and the program is to be told when there is some.
     starved: [bool; 2],
@@ -37,10 +37,10 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    pub fn new(peer: Peer, foreign_user: Option<ForeignUser>) -> Self {
+    pub fn new(peer: Peer, other_user: Option<OtherUser>) -> Self {
         Self {
             peer,
-            foreign_user,
+            other_user,
             outgoing: Default::default(),
             starved: [false; 2],
             undelivered: Default::default(),
@@ -52,8 +52,8 @@ impl Transfers {
     }
 
     /// The peer's user, unless it is ours or root.
-    pub fn foreign_user(&self) -> Option<&ForeignUser> {
-        self.foreign_user.as_ref()
+    pub fn other_user(&self) -> Option<&OtherUser> {
+        self.other_user.as_ref()
     }
 
     /// Is there anything to send, to confirm or to tell the program?

@@ -12,7 +12,7 @@ use crate::message::address::Address;
 use crate::message::error::{ConnectError, DisconnectReason, NoFabric, OpenError, Refusal};
 use crate::message::options::{Admit, Reach};
 use crate::message::peer::Peer;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::port::Port;
 use crate::port::far::{Call, Far, Stage, address_of};
 use crate::port::slots::Slot;
@@ -24,7 +24,7 @@ const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
 /// How long a port that connects calls a node whose backlog is full.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
 /// If a connect is given up after this time without a packet, its error says that the network blocks packets.
@@ -82,15 +82,15 @@ impl Port {
     }
 
     /// Calls the node and registers, with the connections that were kept from its last service. While the node's backlog is
-    /// full, the port calls again, for at most `patience`.
-    pub(super) fn join_node(&mut self, patience: Duration) -> Result<(), NoFabric> {
+    /// full, the port calls again, for at most `timeout`.
+    pub(super) fn join_node(&mut self, timeout: Duration) -> Result<(), NoFabric> {
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
         let Fabric { service, sockets, .. } = fabric;
         let udp = sockets.common();
         let (port, incarnation) = (&self.claim.name, self.incarnation);
-        service.register(Registration { port, incarnation, is_reachable, kept, udp }, patience)?;
+        service.register(Registration { port, incarnation, is_reachable, kept, udp }, timeout)?;
         let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
         if let Some(Err(_)) = watched {
             self.lose_node(NoFabric::NotRunning);
@@ -103,7 +103,7 @@ impl Port {
     pub(super) fn try_node_again(&mut self, now_ns: u64) {
         let again_at_ns = self.fabric.as_deref().and_then(|fabric| fabric.service.again_at_ns());
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.service.pay_in_time(now_ns);
+            fabric.service.flush_in_time(now_ns);
         }
         if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns)
             && let Err(reason) = self.join_node(Duration::ZERO)
@@ -144,14 +144,14 @@ impl Port {
         // A program may connect again and again without polling: here it learns that its node has gone.
         self.hear_node();
         if self.fabric.as_deref().is_some_and(|fabric| fabric.service.socket().is_none()) {
-            self.join_node(CONNECT_PATIENCE).map_err(ConnectError::NoFabric)?;
+            self.join_node(NODE_TIMEOUT).map_err(ConnectError::NoFabric)?;
         }
         let call = Call {
             address: address.clone(),
             number: 0,
             stage: Stage::Held,
             since_ns: now_ns(),
-            foreign_user: None,
+            other_user: None,
             announce,
             is_caller: true,
         };
@@ -182,7 +182,7 @@ impl Port {
         if fabric.node.as_ref() == Some(&call.address.node) {
             let number = call.number;
             fabric.forget(number, index);
-            return self.turn_into_neighbour(index);
+            return self.connect_locally(index);
         }
         let request = Request::Connect {
             request: call.number,
@@ -196,7 +196,7 @@ impl Port {
     }
 
     /// The node has reported that a call leads to this machine itself.
-    fn turn_into_neighbour(&mut self, index: u32) {
+    fn connect_locally(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
         let (address, announce) = (Address::local(call.address.port.clone()), call.announce);
@@ -288,10 +288,10 @@ impl Port {
     /// Accepts or declines a port of another machine.
     fn consider(&mut self, offer: u32, identity: &Identity, theirs: Introduction) {
         let request = match self.admit_far(identity, theirs) {
-            Ok((address, foreign_user)) => {
+            Ok((address, other_user)) => {
                 let (announce, is_caller, stage) = (true, false, Stage::Accepted(offer));
                 let since_ns = now_ns();
-                let call = Call { address, number: 0, stage, since_ns, foreign_user, announce, is_caller };
+                let call = Call { address, number: 0, stage, since_ns, other_user, announce, is_caller };
                 let peer = self.insert_call(call);
                 let number = match self.slots.state_at(peer.index) {
                     Some(Slot::Calling(call)) => call.number,
@@ -314,14 +314,14 @@ impl Port {
         &self,
         identity: &Identity,
         theirs: Introduction,
-    ) -> Result<(Address, Option<ForeignUser>), service::Refusal> {
+    ) -> Result<(Address, Option<OtherUser>), service::Refusal> {
         let Some(fabric) = self.fabric.as_deref() else { return Err(service::Refusal::NotAdmitted) };
         let address = address_of(identity).ok_or(service::Refusal::NotAdmitted)?;
         let is_admitted = match self.options.admit {
-            Admit::SameUser => fabric.names.is_family(&identity.user),
+            Admit::SameUser => fabric.names.is_own_or_root(&identity.user),
             Admit::Everyone => true,
             Admit::Group(_) => {
-                fabric.names.is_family(&identity.user) || fabric.names.is_in_group(&identity.groups)
+                fabric.names.is_own_or_root(&identity.user) || fabric.names.is_in_group(&identity.groups)
             }
         };
         if !is_admitted || self.options.reach != Reach::Fabric {
@@ -331,9 +331,9 @@ impl Port {
         if self.resources.is_full() || theirs.windows.contains(&0) {
             return Err(service::Refusal::NoResources);
         }
-        let foreign_user = fabric.foreign_user(identity);
-        let room = self.make_room_for(foreign_user.as_ref());
-        room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, foreign_user))
+        let other_user = fabric.other_user(identity);
+        let room = self.make_room_for(other_user.as_ref());
+        room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, other_user))
     }
 
     /// Both nodes agree. The first packet leaves at once, so that firewalls open.
@@ -360,8 +360,8 @@ impl Port {
         }
         let now_ns = now_ns();
         let number = call.number;
-        let foreign_user = self.fabric.as_deref().and_then(|fabric| fabric.foreign_user(&terms.peer));
-        let far = Far::new(peer, number, foreign_user, (terms, secret), &self.options);
+        let other_user = self.fabric.as_deref().and_then(|fabric| fabric.other_user(&terms.peer));
+        let far = Far::new(peer, number, other_user, (terms, secret), &self.options);
         let since_ns = now_ns;
         if let Some(Slot::Calling(call)) = self.slots.state_at(index) {
             call.stage = Stage::Proving { far: Box::new(far), since_ns };
@@ -414,10 +414,10 @@ impl Port {
 
 impl Fabric {
     /// The user of a port of another machine, unless it is ours or root by name.
-    fn foreign_user(&self, identity: &Identity) -> Option<ForeignUser> {
+    fn other_user(&self, identity: &Identity) -> Option<OtherUser> {
         let Identity { node, user, .. } = identity;
-        let is_family = self.names.is_family(user);
-        (!is_family).then(|| ForeignUser::Far { node: node.as_str().into(), user: user.as_str().into() })
+        let is_other = !self.names.is_own_or_root(user);
+        is_other.then(|| OtherUser::Remote { node: node.as_str().into(), user: user.as_str().into() })
     }
 }
 

@@ -22,11 +22,11 @@ use crate::port::strangers::Tag;
 const FULL_PAUSE_NS: u64 = 1_000_000;
 /// How often a peer's node is asked whether the peer lives while nothing comes from it.
 const INQUIRY_NS: u64 = 1_000_000_000;
-/// How often the kernel is asked what a route carries.
+/// How often the kernel is asked for the MTU of a route.
 const ROUTE_NS: u64 = 60_000_000_000;
-/// After so long without an answer, a peer's own socket is closed. The address that it sends from may be gone.
+/// After this time without an answer, a peer's own socket is closed, because its source address may no longer exist.
 const SOCKET_SILENCE_NS: u64 = 500_000_000;
-/// If a peer could not have a socket of its own, it is tried again after so many packets.
+/// If a peer could not have a socket of its own, the next attempt is after this many packets.
 const SOCKET_AGAIN_PACKETS: u64 = 1 << 16;
 /// Receives of the packets that are left in the sockets when a peer has ended.
 const LAST_LOOKS: usize = 256;
@@ -58,7 +58,7 @@ impl Port {
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         match far.failed.or(far.wire.ended()) {
             Some(reason @ (DisconnectReason::Broken | DisconnectReason::Here)) => self.end(index, reason),
-            // What it sent before is delivered once there is room.
+            // Its earlier messages are delivered once there is room.
             Some(reason) => self.drain_far(now_ns, index, reason),
             None => {
                 let has_failed = far.wire.has_room_to_tell() && far.advance(&mut self.resources);
@@ -136,7 +136,7 @@ impl Port {
         let is_long = now_ns.saturating_sub(since_ns) >= after_ns / 4;
         if is_long && now_ns.saturating_sub(far.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
             far.inquired_ns = now_ns;
-            // Without a node there is nobody to ask.
+            // Without a node the question cannot be asked.
             fabric.service.tell(&Request::Inquire { connection: far.number });
         }
         let next_ns = since_ns.max(far.vouched_ns).saturating_add(after_ns);
@@ -166,7 +166,7 @@ impl Port {
         };
         fabric.disconnect_socket(index, far);
         far.to.set_ip(ip);
-        // The route is another one: what it carries is asked at the next occasion.
+        // The route has changed. Its MTU is asked for at the next occasion.
         far.route_asked_ns = 0;
     }
 
@@ -211,7 +211,7 @@ impl Port {
         else {
             return;
         };
-        far.wire.take_leave(&mut self.resources);
+        far.wire.begin_close(&mut self.resources);
         self.slots.replace(peer, Slot::Leaving(Box::new(Leaving { far, until_ns })));
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.transmit(now_ns, peer.index, &mut self.slots);
@@ -226,7 +226,7 @@ impl Port {
         far.wire.give_up(reason, &mut self.resources);
         if far.wire.has_large_window() {
             self.large_windows_left += 1;
-            // There may be one for those who were refused.
+            // A peer that was refused one may get it now.
             for index in self.slots.indices() {
                 if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
                     far.is_window_refused = false;
@@ -256,8 +256,8 @@ impl Port {
         }
     }
 
-    /// Closes the port. Every peer on another machine gets what was sent to it, unless that takes longer than the port
-    /// lingers.
+    /// Closes the port. Peers on other machines get everything that was sent to them, unless that takes longer than
+    /// [`crate::PortOptions::linger`].
     pub(in crate::port) fn leave_all(&mut self) {
         if self.fabric.as_deref().is_none_or(Fabric::is_quiet) {
             return;
@@ -272,7 +272,7 @@ impl Port {
                 _ => {}
             }
         }
-        // Nobody is let in any more.
+        // No connection is accepted any more.
         self.options.reach = Reach::Machine;
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.receive_rest(now_ns(), &mut self.slots, &mut self.resources);
@@ -286,7 +286,7 @@ impl Port {
             let now_ns = now_ns();
             fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
             fabric.answer(now_ns, &mut self.slots);
-            fabric.keep_time(now_ns, &mut self.slots);
+            fabric.run_timers(now_ns, &mut self.slots);
             self.take_news(now_ns);
             // It may know that a peer is dead, or have to be found again.
             self.hear_node();
@@ -309,7 +309,7 @@ impl Fabric {
     /// Forgets a connection, and tells the node.
     fn release(&mut self, number: u32, index: u32) {
         self.forget(number, index);
-        // If the node is absent, it is not told, and neither is its successor.
+        // If the node is absent, neither it nor its successor is told.
         self.service.tell(&Request::Release { connection: number });
     }
 
@@ -319,7 +319,7 @@ impl Fabric {
         far.socket_from = far.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
     }
 
-    /// Processes what is in the sockets, but strangers may fill them faster than they are emptied.
+    /// Processes waiting packets, up to a limit, because unknown senders may fill the sockets faster than they are emptied.
     fn receive_rest(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) {
         self.sockets.look_everywhere();
         for _ in 0..LAST_LOOKS {

@@ -8,7 +8,7 @@ use crate::message::error::{DisconnectReason, SendError};
 use crate::message::event::{Event, Message};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::is_foreign_share;
+use crate::message::share::is_within_share;
 use crate::message::transfers::{Short, Step};
 use crate::port::Port;
 use crate::port::far::Far;
@@ -53,7 +53,7 @@ impl Port {
             }
         } else if is_time || fabric.has_gathered() {
             fabric.answer(now_ns(), &mut self.slots);
-            fabric.keep_time(now_ns(), &mut self.slots);
+            fabric.run_timers(now_ns(), &mut self.slots);
         }
         if let Some(event) = self.take_far() {
             return Some(event);
@@ -76,7 +76,7 @@ impl Port {
         let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
         fabric.look.found(found);
         self.progressed |= found;
-        fabric.keep_time(now_ns, &mut self.slots);
+        fabric.run_timers(now_ns, &mut self.slots);
         self.take_news(now_ns);
         self.try_node_again(now_ns);
         found
@@ -104,7 +104,7 @@ impl Port {
             return None;
         }
         let fabric = self.fabric.as_deref_mut()?;
-        fabric.reconsider(&mut self.slots, &self.resources);
+        fabric.retry_waiting(&mut self.slots, &self.resources);
         let is_low_first = self.polls.is_multiple_of(8);
         for _ in 0..fabric.ready.len() {
             let Some(index) = fabric.ready.front().copied() else { break };
@@ -158,14 +158,14 @@ impl Port {
     pub(super) fn open_window(&mut self, index: u32) {
         let total = self.options.large_window_peers_max as usize;
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        let user = far.wire.transfers.foreign_user().cloned();
-        let (own, foreign) = user.as_ref().map_or((0, 0), |user| {
+        let user = far.wire.transfers.other_user().cloned();
+        let (own, all) = user.as_ref().map_or((0, 0), |user| {
             let has_one = |far: &&Far| far.wire.has_large_window();
-            let of = |far: &Far| far.wire.transfers.foreign_user().cloned();
-            let foreign: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
-            (foreign.iter().filter(|other| *other == user).count(), foreign.len())
+            let of = |far: &Far| far.wire.transfers.other_user().cloned();
+            let all: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
+            (all.iter().filter(|other| *other == user).count(), all.len())
         });
-        let is_granted = user.is_none() || is_foreign_share(total, own, foreign);
+        let is_granted = user.is_none() || is_within_share(total, own, all);
         let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
         far.is_window_refused = !is_granted;
         if is_granted {
@@ -178,7 +178,7 @@ impl Port {
     pub(in crate::port) fn send_far(&mut self, peer: Peer) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
-        if !far.wire.must_leave(self.polls) && !self.is_armed {
+        if !far.wire.must_transmit(self.polls) && !self.is_armed {
             return fabric.wake_at(peer.index, 0);
         }
         let now_ns = now_ns();
@@ -243,18 +243,18 @@ impl Port {
         self.send_far(peer);
         let has_news = self.fabric.as_deref().is_some_and(|fabric| !fabric.news.is_empty());
         if has_news || !self.resources.events.is_empty() {
-            self.stir();
+            self.signal_if_armed();
         }
     }
 
     /// Has a peer on another machine sent something that can be received?
     pub(in crate::port) fn has_far_input(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
-        fabric.reconsider(&mut self.slots, &self.resources);
+        fabric.retry_waiting(&mut self.slots, &self.resources);
         !fabric.ready.is_empty() || !fabric.news.is_empty()
     }
 
-    /// Has something come at the socket by now? An edge-triggered set has told of it, and tells nothing more.
+    /// Has a packet arrived by now? An edge-triggered set has reported it already, and does not report it again.
     pub(in crate::port) fn has_far_packets(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) else {
             return false;
@@ -288,7 +288,7 @@ impl Port {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             let now_ns = now_ns();
             fabric.answer(now_ns, &mut self.slots);
-            while fabric.has_gathered() && fabric.keep_time(now_ns, &mut self.slots) {}
+            while fabric.has_gathered() && fabric.run_timers(now_ns, &mut self.slots) {}
         }
         if self.is_armed {
             self.arm_far();
@@ -355,7 +355,7 @@ impl Fabric {
     }
 
     /// Tries peers again that have a message waiting for a buffer, if that may help.
-    fn reconsider(&mut self, slots: &mut Slots, resources: &Resources) {
+    fn retry_waiting(&mut self, slots: &mut Slots, resources: &Resources) {
         let looks = resources.looks(Priority::High) + resources.looks(Priority::Low);
         if self.held_up.is_empty() || std::mem::replace(&mut self.looks, looks) == looks {
             return;
@@ -384,8 +384,8 @@ impl Fabric {
     }
 
     /// Notes that the timer has ended.
-    pub fn silence_timer(&mut self) {
-        self.timer.silence();
+    pub fn drain_timer(&mut self) {
+        self.timer.drain();
         self.timer_ends_ns = None;
     }
 }
@@ -396,7 +396,7 @@ mod tests {
     use bywire_wire::frame::Lane;
     use bywire_wire::record::Head;
 
-    use super::super::scene::{other_end, terms};
+    use super::super::fixture::{other_end, terms};
     use super::*;
     use crate::message::options::PortOptions;
 

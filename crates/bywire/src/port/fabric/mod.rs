@@ -6,11 +6,11 @@
 mod calls;
 mod ends;
 mod events;
+#[cfg(test)]
+mod fixture;
 mod look;
 mod packets;
 mod runs;
-#[cfg(test)]
-mod scene;
 mod service;
 mod sockets;
 #[cfg(test)]
@@ -137,7 +137,7 @@ impl Fabric {
 
 impl Names {
     /// Is a user of another machine ours, or root, by name? User numbers of two machines are not comparable.
-    fn is_family(&self, user: &str) -> bool {
+    fn is_own_or_root(&self, user: &str) -> bool {
         is_name(user) && (user == "root" || self.user.as_deref() == Some(user))
     }
 

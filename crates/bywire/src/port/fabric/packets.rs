@@ -12,11 +12,11 @@ use crate::port::slots::{Slot, Slots};
 
 /// The most batches that leave for one connection before the next one's turn.
 const BATCHES_AT_ONCE: usize = 4;
-/// The most connections that one poll serves because their time has come.
+/// The most connections whose deadlines one poll handles.
 const DUE_AT_ONCE: usize = 64;
-/// How often a peer is asked for a sign of life of which something is awaited.
+/// How often a peer is probed from which something is awaited.
 const ASK_NS: u64 = 1_000_000_000;
-/// After so long without a packet from a peer, memory that its traffic has taken is given back.
+/// After this time without a packet from a peer, memory for its traffic is given back.
 pub(super) const IDLE_NS: u64 = 5_000_000_000;
 
 /// The connection in a slot, in any state.
@@ -141,7 +141,7 @@ impl Fabric {
     }
 
     /// Serves connections whose time has come. `true`: there were some.
-    pub fn keep_time(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
+    pub fn run_timers(&mut self, now_ns: u64, slots: &mut Slots) -> bool {
         let mut any = false;
         for _ in 0..DUE_AT_ONCE {
             let Some(index) = self.timers.pop(now_ns) else { break };
@@ -163,7 +163,7 @@ impl Fabric {
                 self.transmit(now_ns, index, slots);
             }
         }
-        self.keep_time(now_ns, slots);
+        self.run_timers(now_ns, slots);
     }
 
     /// Has a connection served at this time, or earlier.

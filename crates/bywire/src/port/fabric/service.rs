@@ -17,7 +17,7 @@ use zeroize::Zeroize;
 
 use crate::message::address::PortName;
 use crate::message::error::NoFabric;
-use crate::shm::connection::is_family;
+use crate::shm::connection::is_own_or_root;
 use crate::shm::runtime::RuntimeDirectory;
 
 /// The first and the longest pause before a lost node is tried again.
@@ -31,7 +31,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// How soon packets are sent again for which the node's socket had no room. The same holds for a registration, if the node takes
 /// no descriptors before it has accepted the call.
-const PAY_PAUSE_NS: u64 = 10_000_000;
+const FLUSH_PAUSE_NS: u64 = 10_000_000;
 
 /// The description of a port for its registration.
 pub(super) struct Registration<'port> {
@@ -50,8 +50,8 @@ pub(super) struct Service {
     pause: Duration,
     again_at_ns: Option<u64>,
     /// Packets that the node has to have and has not taken yet, and when they are tried again.
-    owed: VecDeque<Owed>,
-    pay_at_ns: Option<u64>,
+    unsent: VecDeque<Unsent>,
+    flush_at_ns: Option<u64>,
 }
 
 /// A packet that the node has to have. A copy of the port's UDP socket goes with its registration.
@@ -69,8 +69,8 @@ impl Service {
             is_known: false,
             pause: PAUSE_FIRST,
             again_at_ns: None,
-            owed: VecDeque::new(),
-            pay_at_ns: None,
+            unsent: VecDeque::new(),
+            flush_at_ns: None,
         }
     }
 
@@ -90,19 +90,19 @@ impl Service {
 
     /// When something is to be tried again.
     pub fn due_at_ns(&self) -> Option<u64> {
-        self.again_at_ns.or(self.pay_at_ns)
+        self.again_at_ns.or(self.flush_at_ns)
     }
 
     /// Calls the node and registers. [`Notice::Registered`] or [`Notice::Refused`] follows. While the node's backlog is full,
-    /// the node is called again, for at most `patience`. A call that the node has not accepted yet keeps its place.
-    pub fn register(&mut self, registration: Registration<'_>, patience: Duration) -> Result<(), NoFabric> {
-        let socket = call(&self.path, Instant::now() + patience).map_err(|error| match error {
+    /// the node is called again, for at most `timeout`. A call that the node has not accepted yet keeps its place.
+    pub fn register(&mut self, registration: Registration<'_>, timeout: Duration) -> Result<(), NoFabric> {
+        let socket = call(&self.path, Instant::now() + timeout).map_err(|error| match error {
             Errno::ACCESS | Errno::PERM => NoFabric::OtherUser,
             Errno::AGAIN => NoFabric::Silent,
             _ => NoFabric::NotRunning,
         })?;
         // As attested by the kernel, because the listening process vouches for the identity of all others.
-        if !socket.credentials().is_ok_and(|node| is_family(node.uid)) {
+        if !socket.credentials().is_ok_and(|node| is_own_or_root(node.uid)) {
             return Err(NoFabric::OtherUser);
         }
         let Registration { port, incarnation, is_reachable, kept, udp } = registration;
@@ -120,33 +120,33 @@ impl Service {
             first.udp = Some(udp.as_fd().try_clone_to_owned().map_err(|_| NoFabric::Silent)?);
         }
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
-        self.owed = packets;
-        self.pay();
+        self.unsent = packets;
+        self.flush();
         Ok(())
     }
 
-    /// Tells the node what it has to know, as soon as its socket has room. A node that is not there learns it never, and one
-    /// that comes need not.
+    /// Sends the node a request, as soon as its socket has room. If there is no node, the request is dropped: the next node
+    /// does not need it.
     pub fn tell(&mut self, request: &Request) {
         if self.socket.is_some()
             && let Ok(bytes) = to_bytes(request)
         {
-            self.owed.push_back(Owed { bytes, udp: None });
-            self.pay();
+            self.unsent.push_back(Unsent { bytes, udp: None });
+            self.flush();
         }
     }
 
-    /// Sends what is owed to the node if it is time to try again.
-    pub fn pay_in_time(&mut self, now_ns: u64) {
-        if self.pay_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.pay();
+    /// Sends the waiting requests if it is time to try again.
+    pub fn flush_in_time(&mut self, now_ns: u64) {
+        if self.flush_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.flush();
         }
     }
 
-    /// Sends what is owed to the node, as far as there is room.
-    pub fn pay(&mut self) {
+    /// Sends the waiting requests, as far as there is room.
+    pub fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
-        while let Some(Owed { bytes, udp }) = self.owed.front() {
+        while let Some(Unsent { bytes, udp }) = self.unsent.front() {
             let sent = match udp {
                 Some(udp) => socket.send(bytes, &[udp.as_fd()]),
                 None => socket.send(bytes, &[]),
@@ -154,9 +154,10 @@ impl Service {
             if sent.is_err() {
                 break;
             }
-            self.owed.pop_front();
+            self.unsent.pop_front();
         }
-        self.pay_at_ns = (!self.owed.is_empty()).then(|| clock::nanoseconds().saturating_add(PAY_PAUSE_NS));
+        let has_unsent = !self.unsent.is_empty();
+        self.flush_at_ns = has_unsent.then(|| clock::nanoseconds().saturating_add(FLUSH_PAUSE_NS));
     }
 
     /// The next packet of the node. `Ok(None)`: there is none now.
@@ -164,7 +165,7 @@ impl Service {
     /// # Errors
     /// The node is gone, or has sent an invalid packet.
     pub fn hear(&mut self) -> Result<Option<Notice>, NoFabric> {
-        self.pay();
+        self.flush();
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; PACKET_BYTES_MAX];
         let length = match socket.receive(&mut bytes) {
@@ -184,7 +185,7 @@ impl Service {
     /// backlog is tried again soon, because connections end that are not registered again in time.
     pub fn lose(&mut self, now_ns: u64, reason: NoFabric) -> Option<Socket> {
         self.is_known = false;
-        (self.owed, self.pay_at_ns) = (VecDeque::new(), None);
+        (self.unsent, self.flush_at_ns) = (VecDeque::new(), None);
         let pause = match reason {
             NoFabric::Silent => BUSY_PAUSE,
             _ => {

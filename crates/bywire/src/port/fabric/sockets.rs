@@ -107,7 +107,7 @@ impl Sockets {
             .map_or(&self.common, |own| &own.socket)
     }
 
-    /// Until a look finds nothing, it finds what is in any socket.
+    /// From now on receives search all sockets, until they are empty.
     pub fn look_everywhere(&mut self) {
         self.sweep = 1 + self.connected.len();
     }
@@ -197,7 +197,7 @@ impl Sockets {
 /// Smaller buffers than wanted hold less, and `bywire status` reports that.
 fn prepare(socket: &UdpSocket) {
     let _ = socket.request_buffers(BUFFER_BYTES);
-    socket.join_received();
+    socket.enable_gro();
 }
 
 #[cfg(test)]
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_everywhere_finds_what_is_in_any_socket() {
+    fn a_search_of_all_sockets_finds_every_waiting_packet() {
         let mut sockets = Sockets::new().expect("bound");
         let to = address(sockets.common());
         let peers = [(); CONNECTED_MAX].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));

@@ -8,7 +8,7 @@ use bywire_wire::frame::Lane;
 use bywire_wire::record::Head;
 use bywire_wire::service::{End, Notice, PACKET_BYTES_MAX, Request, from_bytes, to_bytes};
 
-use super::scene::{PATIENCE, Scene};
+use super::fixture::{FakePeer, Fixture, TIMEOUT};
 use super::*;
 use crate::message::error::{ConnectError, DisconnectReason};
 use crate::message::event::Event;
@@ -32,35 +32,35 @@ fn requests(node: &Socket) -> Vec<Request> {
 }
 
 /// The port registers, and its node answers.
-fn register(scene: &mut Scene) -> Socket {
-    scene.port.fabric().expect("a socket");
-    scene.port.join_node(Duration::ZERO).expect("the node is there");
-    let node = scene.node.accept().expect("accept").expect("somebody");
+fn register(fixture: &mut Fixture) -> Socket {
+    fixture.port.fabric().expect("a socket");
+    fixture.port.join_node(Duration::ZERO).expect("the node is there");
+    let node = fixture.node.accept().expect("accept").expect("somebody");
     node.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
-    scene.port.hear_node();
+    fixture.port.hear_node();
     node
 }
 
 #[test]
 fn users_are_admitted_by_name_and_not_by_number() {
     let names = Names { user: Some("ann".to_owned()), group: Some("render".to_owned()) };
-    assert!(names.is_family("ann") && names.is_family("root"));
-    assert!(!names.is_family("bob") && !names.is_family("") && !names.is_family("0"));
+    assert!(names.is_own_or_root("ann") && names.is_own_or_root("root"));
+    assert!(!names.is_own_or_root("bob") && !names.is_own_or_root("") && !names.is_own_or_root("0"));
     let of = |groups: &[&str]| names.is_in_group(&groups.iter().map(|&name| name.into()).collect::<Vec<_>>());
     assert!(of(&["users", "render"]) && !of(&["users"]) && !of(&[]));
     // A user whose number has a name on neither machine is nobody's user elsewhere.
     let nameless = Names { user: Some("1000".to_owned()), group: Some("100".to_owned()) };
-    assert!(!nameless.is_family("1000") && !nameless.is_in_group(&["100".to_owned()]));
+    assert!(!nameless.is_own_or_root("1000") && !nameless.is_in_group(&["100".to_owned()]));
     assert!(is_name("ann") && !is_name("1000"));
-    assert!(!Names::default().is_family("ann") && Names::default().is_family("root"));
+    assert!(!Names::default().is_own_or_root("ann") && Names::default().is_own_or_root("root"));
 }
 
 #[test]
 fn coalesced_packets_of_two_connections_are_both_handled() {
-    let mut scene = Scene::new(PortOptions::default());
-    let (mut one, mut other) = (scene.meet(), scene.meet());
-    one.say(Lane::High, b"first");
-    other.say(Lane::High, b"other");
+    let mut fixture = Fixture::new(PortOptions::default());
+    let (mut one, mut other) = (fixture.meet(), fixture.meet());
+    one.queue(Lane::High, b"first");
+    other.queue(Lane::High, b"other");
     let (first, second) = (one.batch(), other.batch());
     let packet_bytes = first.packets().next().expect("a packet").len();
     let joined = [first.bytes(), second.bytes()].concat();
@@ -68,7 +68,7 @@ fn coalesced_packets_of_two_connections_are_both_handled() {
     assert_eq!(one.udp.send_batch(Some(one.to), &joined, packet_bytes), Ok(joined.len()));
     let mut heard = Vec::new();
     for _ in 0..1000 {
-        if let Some(Event::Message(message)) = scene.port.poll() {
+        if let Some(Event::Message(message)) = fixture.port.poll() {
             heard.push(message.payload.to_vec());
         }
     }
@@ -77,23 +77,19 @@ fn coalesced_packets_of_two_connections_are_both_handled() {
 }
 
 /// Bounces messages until a condition holds, and checks that none is lost.
-fn bounce_until(
-    scene: &mut Scene,
-    played: &mut super::scene::Played,
-    mut holds: impl FnMut(&mut Scene) -> bool,
-) {
+fn bounce_until(fixture: &mut Fixture, fake: &mut FakePeer, mut holds: impl FnMut(&mut Fixture) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     for number in 0u32.. {
-        played.say(Lane::High, &number.to_ne_bytes());
+        fake.queue(Lane::High, &number.to_ne_bytes());
         loop {
             assert!(Instant::now() < deadline, "message {number} is lost, or nothing has changed");
-            played.turn();
-            if let Some(Event::Message(message)) = scene.port.poll() {
+            fake.exchange();
+            if let Some(Event::Message(message)) = fixture.port.poll() {
                 assert_eq!(&*message.payload, number.to_ne_bytes());
                 break;
             }
         }
-        if number > 100 && holds(scene) {
+        if number > 100 && holds(fixture) {
             return;
         }
     }
@@ -101,20 +97,20 @@ fn bounce_until(
 
 #[test]
 fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_message() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    let index = played.peer.index;
-    let has_socket = |scene: &mut Scene| matches!(scene.port.slots.state_at(index), Some(Slot::Wire(far)) if far.has_socket());
-    assert!(!has_socket(&mut scene), "an idle peer has none");
-    bounce_until(&mut scene, &mut played, has_socket);
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    let index = fake.peer.index;
+    let has_socket = |fixture: &mut Fixture| matches!(fixture.port.slots.state_at(index), Some(Slot::Wire(far)) if far.has_socket());
+    assert!(!has_socket(&mut fixture), "an idle peer has none");
+    bounce_until(&mut fixture, &mut fake, has_socket);
     // Nobody answers for a while.
-    scene.port.send(played.peer, Priority::High, b"still there?").expect("room");
+    fixture.port.send(fake.peer, Priority::High, b"still there?").expect("room");
     let deadline = Instant::now() + Duration::from_secs(10);
-    while has_socket(&mut scene) {
+    while has_socket(&mut fixture) {
         assert!(Instant::now() < deadline, "it is kept");
-        scene.port.poll();
+        fixture.port.poll();
     }
-    bounce_until(&mut scene, &mut played, has_socket);
+    bounce_until(&mut fixture, &mut fake, has_socket);
 }
 
 #[test]
@@ -134,11 +130,11 @@ fn an_active_peer_gets_a_connected_socket_again_after_its_route_has_failed() {
 
 #[test]
 fn a_connection_that_lingers_is_registered_again() {
-    let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
-    let (leaving, staying) = (scene.meet(), scene.meet());
-    scene.port.send(leaving.peer, Priority::High, b"good-bye").expect("room");
-    scene.port.disconnect(leaving.peer);
-    let node = register(&mut scene);
+    let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
+    let (leaving, staying) = (fixture.meet(), fixture.meet());
+    fixture.port.send(leaving.peer, Priority::High, b"good-bye").expect("room");
+    fixture.port.disconnect(leaving.peer);
+    let node = register(&mut fixture);
     let kept: Vec<u32> = requests(&node)
         .into_iter()
         .flat_map(|request| match request {
@@ -148,25 +144,25 @@ fn a_connection_that_lingers_is_registered_again() {
         .map(|kept| kept.peer_connection)
         .collect();
     assert_eq!(kept, [100 + leaving.peer.index, 100 + staying.peer.index]);
-    scene.port.options.linger = Duration::ZERO;
-    scene.port.end(leaving.peer.index, DisconnectReason::Here);
+    fixture.port.options.linger = Duration::ZERO;
+    fixture.port.end(leaving.peer.index, DisconnectReason::Here);
 }
 
 /// A peer that says nothing more once it has acknowledged everything is given up.
-fn is_given_up(what: impl FnOnce(&mut Scene, &mut super::scene::Played)) {
+fn is_given_up(what: impl FnOnce(&mut Fixture, &mut FakePeer)) {
     let options = PortOptions { unreachable_after: Duration::from_millis(300), ..PortOptions::default() };
-    let mut scene = Scene::new(options);
-    let mut played = scene.meet();
-    what(&mut scene, &mut played);
+    let mut fixture = Fixture::new(options);
+    let mut fake = fixture.meet();
+    what(&mut fixture, &mut fake);
     let end = Instant::now() + Duration::from_millis(250);
     while Instant::now() < end {
-        let event = scene.port.poll();
+        let event = fixture.port.poll();
         assert!(!matches!(event, Some(Event::Disconnected { .. })), "{event:?} while it answers");
-        played.turn();
+        fake.exchange();
     }
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match scene.port.wait(Some(deadline.saturating_duration_since(Instant::now()))).expect("wait") {
+        match fixture.port.wait(Some(deadline.saturating_duration_since(Instant::now()))).expect("wait") {
             Some(Event::Disconnected { reason, .. }) => {
                 assert_eq!(reason, DisconnectReason::Unreachable);
                 return;
@@ -179,46 +175,46 @@ fn is_given_up(what: impl FnOnce(&mut Scene, &mut super::scene::Played)) {
 
 #[test]
 fn a_silent_peer_is_detected_while_a_lane_has_no_credit() {
-    is_given_up(|scene, played| {
+    is_given_up(|fixture, fake| {
         let data = vec![1; 4 << 20];
-        scene.port.send_buffer(played.peer, Priority::Low, data, Confirm::Copied).expect("token");
+        fixture.port.send_buffer(fake.peer, Priority::Low, data, Confirm::Copied).expect("token");
     });
 }
 
 #[test]
 fn a_silent_peer_is_detected_while_a_get_is_pending() {
-    is_given_up(|scene, played| {
-        scene.port.get(played.peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("token");
+    is_given_up(|fixture, fake| {
+        fixture.port.get(fake.peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("token");
     });
 }
 
 #[test]
 fn a_responding_peer_is_kept_while_its_program_is_slow() {
     let options = PortOptions { unreachable_after: Duration::from_millis(300), ..PortOptions::default() };
-    let mut scene = Scene::new(options);
-    let mut played = scene.meet();
-    scene.port.get(played.peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("token");
+    let mut fixture = Fixture::new(options);
+    let mut fake = fixture.meet();
+    fixture.port.get(fake.peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("token");
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        let event = scene.port.wait(Some(Duration::from_millis(1))).expect("wait");
+        let event = fixture.port.wait(Some(Duration::from_millis(1))).expect("wait");
         assert!(event.is_none(), "{event:?}");
-        played.turn();
+        fake.exchange();
     }
 }
 
 #[test]
 fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    (0..3).for_each(|_| played.say(Lane::Low, b"last words"));
-    played.transmit();
-    let (peer, priority) = (played.peer, Priority::Low);
-    (0..EVENTS_MAX).for_each(|_| scene.port.resources.events.push_back(Event::Room { peer, priority }));
-    scene.port.far_has_ended(peer.index, End::PeerEnded);
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    (0..3).for_each(|_| fake.queue(Lane::Low, b"last words"));
+    fake.transmit();
+    let (peer, priority) = (fake.peer, Priority::Low);
+    (0..EVENTS_MAX).for_each(|_| fixture.port.resources.events.push_back(Event::Room { peer, priority }));
+    fixture.port.far_has_ended(peer.index, End::PeerEnded);
     std::thread::sleep(Duration::from_millis(5));
-    scene.port.look_far();
+    fixture.port.look_far();
     let mut messages = 0;
-    scene.until(|_, event| {
+    fixture.until(|_, event| {
         messages += u32::from(matches!(event, Some(Event::Message(_))));
         matches!(event, Some(Event::Disconnected { reason: DisconnectReason::Died, .. }))
     });
@@ -232,7 +228,7 @@ fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     let mut played = scene.meet();
     // One byte more than an event holds itself.
     (0..COUNT).for_each(|_| played.say(Lane::Low, &[1; 57]));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while played.connection.acknowledged(Lane::Low) < played.connection.end(Lane::Low) {
         assert!(Instant::now() < deadline, "they do not arrive");
         played.turn();
@@ -248,28 +244,29 @@ fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
 
 #[test]
 fn a_port_reads_its_socket_before_it_sleeps() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    scene.until(|port, _| port.arm());
-    scene.port.poll();
-    played.say(Lane::High, b"before");
-    played.transmit();
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    fixture.until(|port, _| port.arm());
+    fixture.port.poll();
+    fake.queue(Lane::High, b"before");
+    fake.transmit();
     std::thread::sleep(Duration::from_millis(5));
-    assert!(!scene.port.arm(), "an edge-triggered set has told of this packet before");
-    scene.until(|_, event| matches!(event, Some(Event::Message(_))));
+    assert!(!fixture.port.arm(), "an edge-triggered set has told of this packet before");
+    fixture.until(|_, event| matches!(event, Some(Event::Message(_))));
 }
 
 #[test]
 fn a_port_is_dropped_in_time_while_unknown_senders_fill_its_socket() {
-    let mut scene = Scene::new(PortOptions { linger: Duration::from_millis(300), ..PortOptions::default() });
-    let played = scene.meet();
-    scene.port.send(played.peer, Priority::High, b"good-bye").expect("room");
+    let options = PortOptions { linger: Duration::from_millis(300), ..PortOptions::default() };
+    let mut fixture = Fixture::new(options);
+    let fake = fixture.meet();
+    fixture.port.send(fake.peer, Priority::High, b"good-bye").expect("room");
     let is_over = AtomicBool::new(false);
     let flood = || {
         let udp = bywire_sys::udp::UdpSocket::bind_everywhere(0).expect("bound");
         // Relaxed: nothing else depends on it.
         while !is_over.load(Ordering::Relaxed) {
-            let _full = udp.send_batch(Some(played.to), &[0; 64], 1);
+            let _full = udp.send_batch(Some(fake.to), &[0; 64], 1);
         }
     };
     let took = std::thread::scope(|scope| {
@@ -283,7 +280,7 @@ fn a_port_is_dropped_in_time_while_unknown_senders_fill_its_socket() {
         });
         std::thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
-        drop(scene);
+        drop(fixture);
         is_over.store(true, Ordering::Relaxed);
         begun.elapsed()
     });
@@ -292,34 +289,34 @@ fn a_port_is_dropped_in_time_while_unknown_senders_fill_its_socket() {
 
 #[test]
 fn a_dropped_port_is_told_of_a_dead_peer() {
-    let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
-    let played = scene.meet();
-    let node = register(&mut scene);
-    let connection = scene.far(played.peer).number;
-    scene.port.send(played.peer, Priority::High, b"good-bye").expect("room");
+    let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
+    let fake = fixture.meet();
+    let node = register(&mut fixture);
+    let connection = fixture.far(fake.peer).number;
+    fixture.port.send(fake.peer, Priority::High, b"good-bye").expect("room");
     let notice = Notice::Ended { connection, reason: End::PeerEnded };
     node.send(&to_bytes(&notice).expect("short"), &[]).expect("room");
     let begun = Instant::now();
-    drop(scene);
-    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    drop(fixture);
+    assert!(begun.elapsed() < TIMEOUT / 2, "{:?}", begun.elapsed());
 }
 
 #[test]
 fn a_peer_with_many_messages_does_not_starve_another_one() {
-    let mut scene = Scene::new(PortOptions::default());
-    let (mut busy, mut other) = (scene.meet(), scene.meet());
-    scene.until(|_, _| {
+    let mut fixture = Fixture::new(PortOptions::default());
+    let (mut busy, mut other) = (fixture.meet(), fixture.meet());
+    fixture.until(|_, _| {
         if busy.connection.taken(Lane::Low) == 0 {
-            (0..10).for_each(|_| busy.say(Lane::Low, b"one of many"));
+            (0..10).for_each(|_| busy.queue(Lane::Low, b"one of many"));
         }
-        busy.turn();
+        busy.exchange();
         busy.connection.end(Lane::Low) >= 40_000
     });
-    while scene.port.look_far() {}
-    other.say(Lane::High, b"the other one");
+    while fixture.port.look_far() {}
+    other.queue(Lane::High, b"the other one");
     other.transmit();
     std::thread::sleep(Duration::from_millis(5));
-    let heard = (0..200).any(|_| match scene.port.poll() {
+    let heard = (0..200).any(|_| match fixture.port.poll() {
         Some(Event::Message(message)) => message.peer == other.peer,
         _ => false,
     });
@@ -328,32 +325,32 @@ fn a_peer_with_many_messages_does_not_starve_another_one() {
 
 #[test]
 fn room_for_a_datagram_is_announced_when_available() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    let peer = played.peer;
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    let peer = fake.peer;
     for _ in 0..20 {
-        while scene.port.send_datagram(peer, Priority::Low, &[1; 1000]).expect("connected") {}
-        scene.port.await_room(peer, Priority::Low).expect("connected");
-        scene.until(|_, event| {
-            played.turn();
+        while fixture.port.send_datagram(peer, Priority::Low, &[1; 1000]).expect("connected") {}
+        fixture.port.await_room(peer, Priority::Low).expect("connected");
+        fixture.until(|_, event| {
+            fake.exchange();
             matches!(event, Some(Event::Room { .. }))
         });
-        assert!(scene.port.send_datagram(peer, Priority::Low, &[1; 1000]).expect("connected"), "none");
+        assert!(fixture.port.send_datagram(peer, Priority::Low, &[1; 1000]).expect("connected"), "none");
     }
 }
 
 #[test]
 fn a_connect_to_a_silent_node_times_out() {
     for is_registered in [false, true] {
-        let mut scene = Scene::new(PortOptions::default());
-        let _node = if is_registered { Some(register(&mut scene)) } else { None };
-        let peer = scene.port.connect_start(&"b/7".parse().expect("an address")).expect("begun");
-        let fabric = scene.port.fabric.as_deref_mut().expect("made");
+        let mut fixture = Fixture::new(PortOptions::default());
+        let _node = if is_registered { Some(register(&mut fixture)) } else { None };
+        let peer = fixture.port.connect_start(&"b/7".parse().expect("an address")).expect("begun");
+        let fabric = fixture.port.fabric.as_deref_mut().expect("made");
         assert!(fabric.first_deadline_ns().is_some_and(|at_ns| at_ns < now_ns() + 15_000_000_000));
-        fabric.keep_time(now_ns() + MUCH_LATER_NS, &mut scene.port.slots);
-        scene.port.take_news(now_ns() + MUCH_LATER_NS);
+        fabric.run_timers(now_ns() + MUCH_LATER_NS, &mut fixture.port.slots);
+        fixture.port.take_news(now_ns() + MUCH_LATER_NS);
         let silent = DisconnectReason::NotConnected(ConnectError::NoFabric(NoFabric::Silent));
-        let event = scene.port.poll();
+        let event = fixture.port.poll();
         assert!(
             matches!(event, Some(Event::Disconnected { peer: of, reason }) if of == peer && reason == silent),
             "{event:?}"
@@ -363,28 +360,28 @@ fn a_connect_to_a_silent_node_times_out() {
 
 #[test]
 fn memory_of_an_idle_peer_is_given_back() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    played.say(Lane::Low, &[1; 4000]);
-    scene.until(|_, event| {
-        played.turn();
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    fake.queue(Lane::Low, &[1; 4000]);
+    fixture.until(|_, event| {
+        fake.exchange();
         matches!(event, Some(Event::Message(_)))
     });
     (0..10).for_each(|_| {
-        assert!(scene.port.poll().is_none());
-        played.turn();
+        assert!(fixture.port.poll().is_none());
+        fake.exchange();
     });
-    assert!(scene.far(played.peer).wire.memory_bytes() > 0);
+    assert!(fixture.far(fake.peer).wire.memory_bytes() > 0);
     let later_ns = now_ns() + MUCH_LATER_NS;
-    let fabric = scene.port.fabric.as_deref_mut().expect("made");
-    fabric.keep_time(later_ns, &mut scene.port.slots);
-    scene.port.take_news(later_ns);
-    assert_eq!(scene.far(played.peer).wire.memory_bytes(), 0);
+    let fabric = fixture.port.fabric.as_deref_mut().expect("made");
+    fabric.run_timers(later_ns, &mut fixture.port.slots);
+    fixture.port.take_news(later_ns);
+    assert_eq!(fixture.far(fake.peer).wire.memory_bytes(), 0);
     // The route, which is said to be that of Ethernet, is one of loopback.
-    scene.until(|port, _| {
-        played.say(Lane::Low, &[1; 4000]);
-        played.turn();
-        matches!(port.slots.state_at(played.peer.index), Some(Slot::Wire(far)) if far.wire.packet_bytes() > 1452)
+    fixture.until(|port, _| {
+        fake.queue(Lane::Low, &[1; 4000]);
+        fake.exchange();
+        matches!(port.slots.state_at(fake.peer.index), Some(Slot::Wire(far)) if far.wire.packet_bytes() > 1452)
     });
 }
 
@@ -404,7 +401,7 @@ fn a_forged_packet_makes_no_peer_active() {
     let mut forged = played.batch().bytes().to_vec();
     *forged.last_mut().expect("a packet") ^= 1;
     played.udp.send(Some(played.to), &forged).expect("room");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while scene.far(played.peer).wire.counts().forged == 0 {
         assert!(Instant::now() < deadline, "it does not arrive");
         scene.port.look_far();
@@ -414,29 +411,29 @@ fn a_forged_packet_makes_no_peer_active() {
 
 #[test]
 fn a_refused_large_window_is_requested_again() {
-    let mut scene = Scene::new(PortOptions::default());
-    let (one, other) = (scene.meet(), scene.meet());
-    scene.far(one.peer).wire.open_large_window();
-    scene.far(other.peer).is_window_refused = true;
-    scene.port.end(one.peer.index, DisconnectReason::Died);
-    assert!(!scene.far(other.peer).is_window_refused);
+    let mut fixture = Fixture::new(PortOptions::default());
+    let (one, other) = (fixture.meet(), fixture.meet());
+    fixture.far(one.peer).wire.open_large_window();
+    fixture.far(other.peer).is_window_refused = true;
+    fixture.port.end(one.peer.index, DisconnectReason::Died);
+    assert!(!fixture.far(other.peer).is_window_refused);
 }
 
 #[test]
 fn a_window_grows_in_the_middle_of_the_first_long_message() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
     let length = 8 << 20;
-    assert!(scene.port.post_receive(Priority::Low, vec![0; length]).is_ok());
+    assert!(fixture.port.post_receive(Priority::Low, vec![0; length]).is_ok());
     let mut record = Vec::new();
     Head::Message { length: length as u64, is_long: true, is_prompt: false }.write(&mut record);
     record.resize(record.len() + length, 1);
-    played.connection.send(Lane::Low, record).expect("room");
+    fake.connection.send(Lane::Low, record).expect("room");
     let mut has_grown = false;
-    scene.until(|port, event| {
-        played.turn();
+    fixture.until(|port, event| {
+        fake.exchange();
         let is_over = matches!(event, Some(Event::Message(_)));
-        let far = port.slots.state_at(played.peer.index);
+        let far = port.slots.state_at(fake.peer.index);
         has_grown |= !is_over && matches!(far, Some(Slot::Wire(far)) if far.wire.has_large_window());
         is_over
     });
@@ -445,9 +442,9 @@ fn a_window_grows_in_the_middle_of_the_first_long_message() {
 
 #[test]
 fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    let Some(Slot::Wire(far)) = scene.port.slots.replace(played.peer, Slot::Free { last: None }) else {
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    let Some(Slot::Wire(far)) = fixture.port.slots.replace(fake.peer, Slot::Free { last: None }) else {
         panic!("no peer")
     };
     let (number, now_ns) = (far.number, now_ns());
@@ -456,40 +453,40 @@ fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
         number,
         stage: Stage::Proving { far, since_ns: now_ns },
         since_ns: now_ns,
-        foreign_user: None,
+        other_user: None,
         announce: true,
         is_caller: true,
     };
-    scene.port.slots.replace(played.peer, Slot::Calling(Box::new(call)));
-    played.say(Lane::High, b"hello");
-    let hello = played.connection.end(Lane::High);
-    played.transmit();
-    scene.until(|_, event| matches!(event, Some(Event::Connected(_))));
+    fixture.port.slots.replace(fake.peer, Slot::Calling(Box::new(call)));
+    fake.queue(Lane::High, b"hello");
+    let hello = fake.connection.end(Lane::High);
+    fake.transmit();
+    fixture.until(|_, event| matches!(event, Some(Event::Connected(_))));
     std::thread::sleep(Duration::from_millis(5));
-    played.receive();
-    assert_eq!(played.connection.acknowledged(Lane::High), hello, "the program may not poll for long");
+    fake.receive();
+    assert_eq!(fake.connection.acknowledged(Lane::High), hello, "the program may not poll for long");
 }
 
 #[test]
-fn a_port_that_lingers_hears_its_next_node_at_once() {
-    let mut scene = Scene::new(PortOptions { linger: PATIENCE, ..PortOptions::default() });
-    let mut played = scene.meet();
-    let first = register(&mut scene);
+fn a_lingering_port_is_told_by_its_next_node_at_once() {
+    let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
+    let mut fake = fixture.meet();
+    let first = register(&mut fixture);
     // Its peer acknowledges and takes nothing, so nothing is in flight, and no deadline is near.
-    scene.port.send_buffer(played.peer, Priority::Low, vec![1; 4 << 20], Confirm::Copied).expect("token");
+    fixture.port.send_buffer(fake.peer, Priority::Low, vec![1; 4 << 20], Confirm::Copied).expect("token");
     let until = Instant::now() + Duration::from_millis(300);
     while Instant::now() < until {
-        scene.port.poll();
-        played.turn();
+        fixture.port.poll();
+        fake.exchange();
     }
-    let number = scene.far(played.peer).number;
-    let Scene { port, node, _directory } = scene;
+    let number = fixture.far(fake.peer).number;
+    let Fixture { port, node, _directory } = fixture;
     let closing = std::thread::spawn(move || drop(port));
     drop(first);
-    let deadline = Instant::now() + PATIENCE / 2;
+    let deadline = Instant::now() + TIMEOUT / 2;
     let second = loop {
         assert!(Instant::now() < deadline, "it registers again");
-        played.turn();
+        fake.exchange();
         if let Some(second) = node.accept().expect("accept") {
             break second;
         }

@@ -20,7 +20,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::lend::{LenderHeap, Returns};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::message::transfers::Transfers;
 use crate::shm::handshake::Packet;
 use crate::shm::lanes::{Ends, Lanes, lane_of};
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     /// Becomes readable when the peer's process ends. `None` where the kernel could not provide it.
     pub process: Option<OwnedFd>,
     /// The peer's user, unless it is ours or root.
-    pub foreign_user: Option<u32>,
+    pub other_user: Option<u32>,
     pub transfers: Transfers,
     lanes: Lanes,
     /// The fragment at the head of each lane, if its copying has paused.
@@ -102,7 +102,7 @@ pub(crate) struct Meeting {
     pub outbound: Shared,
     pub inbound: Shared,
     pub page: Shared,
-    pub bell: wake::Ringer,
+    pub doorbell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
     /// The longest message that this port takes.
@@ -120,18 +120,18 @@ impl Window {
 
 impl Connection {
     pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, socket, process, outbound, inbound, page, bell, .. } = meeting;
+        let Meeting { info, socket, process, outbound, inbound, page, doorbell, .. } = meeting;
         let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
         let integrity = info.integrity;
-        let foreign_user = (!is_family(uid)).then_some(uid);
+        let other_user = (!is_own_or_root(uid)).then_some(uid);
         let ends =
-            Ends { socket, outbound, inbound, page, bell, own_geometry, peer_geometry, integrity, uid };
+            Ends { socket, outbound, inbound, page, doorbell, own_geometry, peer_geometry, integrity, uid };
         Self {
             peer,
             info,
             process,
-            foreign_user,
-            transfers: Transfers::new(peer, foreign_user.map(ForeignUser::Local)),
+            other_user,
+            transfers: Transfers::new(peer, other_user.map(OtherUser::Local)),
             lanes: Lanes::new(ends),
             paused: [None, None],
             is_put_aside: [false; 2],
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Says good-bye. Answers that are owed go first, as far as there is room for them.
-    pub fn take_leave(&mut self, resources: &mut Resources) {
+    pub fn begin_close(&mut self, resources: &mut Resources) {
         // Only short answers, each once: a get's data could go on for as long as the peer likes.
         self.transfers.keep_short_replies();
         while matches!(self.advance_replies(resources), Ok(true)) {}
@@ -208,6 +208,6 @@ impl Connection {
 }
 
 /// Is a user ours, or root, which could do anything to us?
-pub(crate) fn is_family(uid: u32) -> bool {
+pub(crate) fn is_own_or_root(uid: u32) -> bool {
     uid == bywire_sys::process::user() || uid == 0
 }

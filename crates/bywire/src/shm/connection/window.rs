@@ -35,10 +35,10 @@ impl Connection {
     }
 
     fn make_window(&self, account: &mut Account, total: u32) -> Option<Shared> {
-        if self.foreign_user.is_some_and(|user| !account.may_have_bulk(user, total as usize)) {
+        if self.other_user.is_some_and(|user| !account.may_have_bulk(user, total as usize)) {
             return None;
         }
-        let (memory, file) = account.create(Kind::Bulk, LARGE_WINDOW_BYTES, self.foreign_user).ok()?;
+        let (memory, file) = account.create(Kind::Bulk, LARGE_WINDOW_BYTES, self.other_user).ok()?;
         self.socket().send(&Packet::Bulk.to_bytes(), &[file.as_fd()]).ok()?;
         Some(memory)
     }

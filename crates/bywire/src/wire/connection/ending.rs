@@ -1,4 +1,4 @@
-//! The ends of a connection: after the peer's end, after ours, and with what is left.
+//! The end of a connection: by the peer or by this side, and the delivery of the rest.
 
 use super::outbound::{Lent, Piece};
 use super::{Connection, Stage};
@@ -19,7 +19,7 @@ impl Connection {
 
     /// Closes this end. Owed answers are sent first. From now on nothing is received, and sending continues until
     /// [`Self::is_drained`] or for as long as the port lingers. [`Self::give_up`] follows.
-    pub fn take_leave(&mut self, resources: &mut Resources) {
+    pub fn begin_close(&mut self, resources: &mut Resources) {
         // Only short answers, each once, because the data of a get could continue for as long as the peer wants.
         self.transfers.keep_short_replies();
         // A connection that has ended owes nothing.
@@ -27,7 +27,7 @@ impl Connection {
         self.stage = Stage::Leaving;
     }
 
-    /// Has everything been acknowledged that was sent? Called after [`Self::take_leave`].
+    /// Has everything been acknowledged that was sent? Called after [`Self::begin_close`].
     pub fn is_drained(&self) -> bool {
         let is_idle = |priority| self.transfers.is_idle(priority);
         let is_gathered = self.outbound.iter().any(|outbound| outbound.has_gathered());

@@ -284,7 +284,7 @@ impl Connection {
 
     fn message(&mut self, priority: Priority, payload: Payload, is_prompt: bool) -> Step {
         if is_prompt && !planted::is(Bug::UrgeForgotten) {
-            self.packets.urge_credit(lane_of(priority));
+            self.packets.request_credit_report(lane_of(priority));
         }
         Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
     }
@@ -334,7 +334,7 @@ impl Connection {
             if rest == 0 { Within::Head } else { Within::Long { rest, is_prompt } };
         self.take(lane, length, 1);
         if rest == 0 && is_prompt && !planted::is(Bug::UrgeForgotten) {
-            self.packets.urge_credit(lane);
+            self.packets.request_credit_report(lane);
         }
         Ok(self.transfers.fill_message(priority, length, resources))
     }

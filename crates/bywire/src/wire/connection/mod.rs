@@ -18,7 +18,7 @@ use bywire_wire::rtt::Rtt;
 use crate::message::error::DisconnectReason;
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::ForeignUser;
+use crate::message::share::OtherUser;
 use crate::message::transfers::Transfers;
 
 use inbound::Inbound;
@@ -76,7 +76,7 @@ enum Stage {
 pub(crate) struct Meeting {
     pub info: PeerInfo,
     /// The peer's user, unless it is ours or root.
-    pub foreign_user: Option<ForeignUser>,
+    pub other_user: Option<OtherUser>,
     pub options: packets::Options,
     /// The longest message that this port accepts.
     pub message_bytes_max: u64,
@@ -99,12 +99,12 @@ pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
 
 impl Connection {
     pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, foreign_user, options, message_bytes_max, fragment_bytes } = meeting;
+        let Meeting { info, other_user, options, message_bytes_max, fragment_bytes } = meeting;
         let low_window_bytes = options.windows[Lane::Low as usize];
         Self {
             peer,
             info,
-            transfers: Transfers::new(peer, foreign_user),
+            transfers: Transfers::new(peer, other_user),
             packets: packets::Connection::new(options),
             outbound: Default::default(),
             inbound: Default::default(),

@@ -18,7 +18,7 @@ use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
 
 /// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
-/// So much has to be free before the program is told of room. Little by little would be short packets.
+/// This much has to be free before the program is told of room. Less would cause short packets.
 const ROOM_BYTES: usize = WAITING_BYTES_MAX as usize / 2;
 /// The most bytes of waiting answers. It is small, because the peer may request any amount.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
@@ -77,7 +77,7 @@ impl Connection {
     /// is `polls`. High messages and the first message after a poll leave at once. What follows leaves when it fills a
     /// packet, then when it fills two, and so on, so that a program which sends much between two polls fills batches. A
     /// program for which there was no room sends much, and fills them from the first message on.
-    pub fn must_leave(&mut self, polls: u32) -> bool {
+    pub fn must_transmit(&mut self, polls: u32) -> bool {
         let is_first = self.left_at_poll != Some(polls);
         if is_first {
             self.left_at_poll = Some(polls);
@@ -157,7 +157,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes a piece of the lane from what is gathered.
+    /// Adds the gathered bytes to the lane as one piece.
     fn hand_over(&mut self, lane: Lane) -> Result<(), Exhausted> {
         let outbound = &mut self.outbound[lane as usize];
         if outbound.gathered.is_empty() {

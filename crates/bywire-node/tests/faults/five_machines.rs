@@ -1,30 +1,30 @@
-//! Five machines on one bridge, of which each sends to all: a process and a machine are killed and come back.
+//! Five machines on one bridge, each of which sends to all others. A process and a machine are killed and restarted.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bywire::{Address, Event, Peer, Port, Priority, SendError};
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{options, pattern, start};
 use crate::node::start_node;
-use crate::scene::{PATIENCE, Scene, soon};
+use crate::test_network::{TIMEOUT, TestNetwork, eventually};
 
 const MACHINES: usize = 5;
-/// Messages that everybody has from everybody before the test goes on.
+/// The test continues once each member has this many messages from each other one.
 const ENOUGH: u64 = 300;
-/// The one that is killed. Some connect to it, and it connects to others.
+/// The member that is killed. Some connect to it, and it connects to others.
 const KILLED: usize = 2;
-/// How soon somebody who is away is tried again.
+/// The pause before a lost member is called again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Messages to each peer between two waits.
+/// The most messages to each peer between two waits.
 const AT_ONCE: usize = 8;
 
-/// What a member knows of another one.
+/// The state of one member about another.
 #[derive(Default)]
 struct Other {
     peer: Option<Peer>,
-    /// A member connects to those with greater numbers.
+    /// When to connect. A member connects to those with greater numbers.
     calls_at: Option<Instant>,
     sent: u64,
     received: u64,
@@ -42,12 +42,12 @@ fn message(from: usize, to: usize, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A process that sends to all others, and checks what they send. It says who is lost, and how many came when it is asked.
-pub fn member(stage: &mut Stage) {
-    let own: usize = stage.argument(0);
-    let mut port = Port::open(options(&stage.directory, "member")).expect("open");
-    stage.tell("ready");
-    let _go = stage.hear();
+/// A process that sends to all others and checks their messages. It reports lost peers, and on request its counts.
+pub fn member(context: &mut Context) {
+    let own: usize = context.argument(0);
+    let mut port = Port::open(options(&context.directory, "member")).expect("open");
+    context.tell("ready");
+    let _go = context.hear();
     let mut others: Vec<Other> = (0..MACHINES).map(|_| Other::default()).collect();
     let mut numbers = HashMap::new();
     others[own + 1..].iter_mut().for_each(|other| other.calls_at = Some(Instant::now()));
@@ -65,13 +65,13 @@ pub fn member(stage: &mut Stage) {
         }
         let mut event = port.wait(Some(Duration::from_millis(1))).expect("wait");
         while let Some(happened) = event {
-            take(happened, &mut port, own, &mut others, &mut numbers, stage);
+            take(happened, &mut port, own, &mut others, &mut numbers, context);
             event = port.poll();
         }
-        match stage.heard().as_deref() {
+        match context.heard().as_deref() {
             Some("count") => {
                 let counts: Vec<String> = others.iter().map(|other| other.received.to_string()).collect();
-                stage.tell(format!("counts {}", counts.join(" ")));
+                context.tell(format!("counts {}", counts.join(" ")));
             }
             Some(other) => panic!("{other}"),
             None => {}
@@ -84,7 +84,7 @@ fn send_some(port: &mut Port, own: usize, number: usize, other: &mut Other) {
     for _ in 0..AT_ONCE {
         match port.send(peer, Priority::Low, &message(own, number, other.sent)) {
             Ok(()) => other.sent += 1,
-            // What has happened to it comes as an event.
+            // An event reports the end.
             Err(SendError::Full | SendError::Disconnected(_)) => return,
             Err(error) => panic!("{error}"),
         }
@@ -97,7 +97,7 @@ fn take(
     own: usize,
     others: &mut [Other],
     numbers: &mut HashMap<Peer, usize>,
-    stage: &mut Stage,
+    context: &mut Context,
 ) {
     match event {
         Event::Connected(peer) => {
@@ -119,7 +119,7 @@ fn take(
         Event::Disconnected { peer, reason } => {
             let number = numbers.remove(&peer).expect("it was connected or called");
             if others[number].peer == Some(peer) {
-                stage.tell(format!("lost {number} {reason:?}"));
+                context.tell(format!("lost {number} {reason:?}"));
             }
             let calls_at = (number > own).then(|| Instant::now() + AGAIN);
             others[number] = Other { calls_at, ..Other::default() };
@@ -129,7 +129,7 @@ fn take(
     }
 }
 
-/// A member as the test sees it, with what it has said about those that it has lost.
+/// The test's handle of a member, with the losses that it has reported.
 struct Member {
     actor: Actor,
     lost: Vec<String>,
@@ -150,13 +150,13 @@ impl Member {
     }
 }
 
-/// Waits until each of these members has [`ENOUGH`] more messages from each of the others. If one of them is new, earlier
-/// messages count as well.
+/// Waits until each of these members has [`ENOUGH`] more messages from each of the others. If one of them is new,
+/// earlier messages count as well.
 fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duration {
     let began = Instant::now();
     let before: Vec<Vec<u64>> = numbers.iter().map(|number| members[*number].counts()).collect();
     for (to, before) in numbers.iter().zip(before) {
-        soon("everybody has messages from everybody", || {
+        eventually("each member has messages from each other one", || {
             let now = members[*to].counts();
             numbers.iter().filter(|from| *from != to).all(|from| {
                 let base = if is_new { 0 } else { before[*from] };
@@ -167,14 +167,14 @@ fn await_all(members: &mut [Member], numbers: &[usize], is_new: bool) -> Duratio
     began.elapsed()
 }
 
-/// Awaits that all but the killed one say that they have lost it, and nobody else. Returns what they say.
+/// Waits until all others report the loss of the killed member, and of no other one. Returns the reasons.
 fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
     let told = |member: &mut Member| {
-        soon("it is told", || {
+        eventually("a loss is reported", || {
             let _counts = member.counts();
             !member.lost.is_empty()
         });
-        let [line] = &std::mem::take(&mut member.lost)[..] else { panic!("it is told once") };
+        let [line] = &std::mem::take(&mut member.lost)[..] else { panic!("one report") };
         line.strip_prefix(&format!("lost {KILLED} ")).expect("this one is lost").to_owned()
     };
     witnesses.iter().map(|number| told(&mut members[*number])).collect()
@@ -182,14 +182,14 @@ fn await_loss(members: &mut [Member], witnesses: &[usize]) -> Vec<String> {
 
 #[test]
 fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
-    let Some(mut scene) = Scene::set(MACHINES) else { return };
-    let mut nodes: Vec<Actor> = scene.machines.iter().map(start_node).collect();
-    let begin = |scene: &Scene, number: usize| {
-        let mut actor = start(&scene.machines[number], "member", &[&number.to_string()]);
+    let Some(mut network) = TestNetwork::without_services(MACHINES) else { return };
+    let mut nodes: Vec<Actor> = network.machines.iter().map(start_node).collect();
+    let begin = |network: &TestNetwork, number: usize| {
+        let mut actor = start(&network.machines[number], "member", &[&number.to_string()]);
         actor.expect("ready");
         Member { actor, lost: Vec::new() }
     };
-    let mut members: Vec<Member> = (0..MACHINES).map(|number| begin(&scene, number)).collect();
+    let mut members: Vec<Member> = (0..MACHINES).map(|number| begin(&network, number)).collect();
     members.iter_mut().for_each(|member| member.actor.tell("go"));
     let all: Vec<usize> = (0..MACHINES).collect();
     let witnesses: Vec<usize> = (0..MACHINES).filter(|number| *number != KILLED).collect();
@@ -198,7 +198,7 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
 
     let killed = Instant::now();
     members[KILLED].actor.kill();
-    members[KILLED] = begin(&scene, KILLED);
+    members[KILLED] = begin(&network, KILLED);
     let reasons = await_loss(&mut members, &witnesses);
     println!("a process was killed: within {:?} the others said {reasons:?}", killed.elapsed());
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
@@ -206,15 +206,15 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     let took = await_all(&mut members, &all, true);
     println!("it came back: all have {ENOUGH} messages from all after {took:?}");
 
-    // The whole machine: its programs, its service, and what it has in memory.
+    // The whole machine: its program, its service, and their memory.
     nodes[KILLED].kill();
     members[KILLED].actor.kill();
     let took = await_all(&mut members, &witnesses, false);
     println!("a machine was killed: the others have {ENOUGH} more messages from each other after {took:?}");
     assert!(members.iter().all(|member| member.lost.is_empty()), "silence is no end");
-    scene.machines[KILLED].boot_id = [99; 16];
-    nodes[KILLED] = start_node(&scene.machines[KILLED]);
-    members[KILLED] = begin(&scene, KILLED);
+    network.machines[KILLED].boot_id = [99; 16];
+    nodes[KILLED] = start_node(&network.machines[KILLED]);
+    members[KILLED] = begin(&network, KILLED);
     members[KILLED].actor.tell("go");
     let began = Instant::now();
     let reasons = await_loss(&mut members, &witnesses);
@@ -222,5 +222,5 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
     let took = await_all(&mut members, &all, true);
     println!("all have {ENOUGH} messages from all after {took:?}");
-    assert!(began.elapsed() < PATIENCE, "at once, and not by a time limit");
+    assert!(began.elapsed() < TIMEOUT, "the others are told, instead of timing out");
 }

@@ -1,4 +1,4 @@
-//! Services that are killed, stopped and started again under a transfer, which never notices.
+//! Services that are killed, stopped and started again during a transfer, which must not be affected.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -10,27 +10,27 @@ use rustix::process::Signal;
 use crate::cable::Stream;
 use crate::ends::{next, open, options, stop, try_connect};
 use crate::node::start_node;
-use crate::scene::{Machine, PATIENCE, Scene};
+use crate::test_network::{Machine, TIMEOUT, TestNetwork};
 
-/// A machine to which others connect while the stream goes on.
-pub struct Visits<'scene> {
-    pub here: &'scene Machine,
+/// A port that connects to another machine while the stream goes on.
+pub struct Connector<'network> {
+    pub here: &'network Machine,
     pub port: Port,
-    /// Where they connect to.
+    /// Where it connects to.
     pub address: &'static str,
 }
 
-/// A port on a thread of its own, to which everybody may come.
-pub struct Visited {
+/// A port on a thread of its own that accepts connections and counts them.
+pub struct Acceptor {
     done: mpsc::Sender<()>,
     thread: JoinHandle<u64>,
 }
 
-impl Visited {
+impl Acceptor {
     pub fn open(machine: &Machine) -> Self {
-        let mut port = open(machine, options(&machine.runtime(), "visited"));
+        let mut port = open(machine, options(&machine.runtime(), "open"));
         let (done, is_done) = mpsc::channel();
-        let welcome = move || {
+        let accept = move || {
             let mut count = 0;
             while is_done.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
                 let event = port.wait(Some(Duration::from_millis(50))).expect("wait");
@@ -38,24 +38,24 @@ impl Visited {
             }
             count
         };
-        Self { done, thread: std::thread::spawn(welcome) }
+        Self { done, thread: std::thread::spawn(accept) }
     }
 
-    /// Returns how many came.
+    /// Returns how many connections there were.
     pub fn close(self) -> u64 {
         drop(self.done);
-        self.thread.join().expect("it went well")
+        self.thread.join().expect("no panic")
     }
 }
 
-impl<'scene> Visits<'scene> {
-    pub fn of(here: &'scene Machine, address: &'static str) -> Self {
-        // Several of one machine have a number each.
+impl<'network> Connector<'network> {
+    pub fn of(here: &'network Machine, address: &'static str) -> Self {
+        // Without a name each port gets a number, so several fit on one machine.
         let options = PortOptions { name: None, ..options(&here.runtime(), "any") };
         Self { here, port: open(here, options), address }
     }
 
-    /// One try to connect. What came about is ended again.
+    /// Tries to connect once, and disconnects again.
     pub fn once(&mut self) -> Result<(), ConnectError> {
         let peer = try_connect(&mut self.port, self.here, self.address)?;
         self.port.disconnect(peer);
@@ -63,7 +63,7 @@ impl<'scene> Visits<'scene> {
         Ok(())
     }
 
-    /// Tries until it succeeds. Returns how long that took.
+    /// Tries until a connect succeeds. Returns the time that took.
     pub fn until_it_succeeds(&mut self) -> Duration {
         let began = Instant::now();
         while let Err(error) = self.once() {
@@ -73,14 +73,14 @@ impl<'scene> Visits<'scene> {
                 ConnectError::NoFabric(NoFabric::NotRunning),
             ];
             assert!(waits.contains(&error), "{error:?}");
-            assert!(began.elapsed() < PATIENCE, "still {error:?}");
+            assert!(began.elapsed() < TIMEOUT, "still {error:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
         began.elapsed()
     }
 }
 
-/// Runs something while the stream goes on, which it must do every second.
+/// Runs a closure while the stream continues. The stream must deliver something every second.
 pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
     std::thread::scope(|scope| {
         let running = scope.spawn(run);
@@ -89,9 +89,9 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
             if stream.go_on(Duration::from_millis(100)).is_some() {
                 last = Instant::now();
             }
-            assert!(last.elapsed() < Duration::from_secs(1), "it goes on");
+            assert!(last.elapsed() < Duration::from_secs(1), "the stream continues");
             if running.is_finished() {
-                return running.join().expect("it went well");
+                return running.join().expect("no panic");
             }
         }
     })
@@ -99,64 +99,64 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
 
 #[test]
 fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
-    let Some(scene) = Scene::set(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     let (mut ours, mut theirs) = (start_node(here), start_node(there));
     let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let visited = Visited::open(there);
-    let mut visits = Visits::of(here, "b/visited");
-    meanwhile(&mut stream, || visits.once()).expect("both serve");
+    let acceptor = Acceptor::open(there);
+    let mut connector = Connector::of(here, "b/open");
+    meanwhile(&mut stream, || connector.once()).expect("both serve");
 
     theirs.kill();
-    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is away");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::Unreachable);
     theirs = start_node(there);
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("the other service was killed: `{error}`; {after:?} after the next one began, connects succeed");
 
     stop(&theirs);
     let began = Instant::now();
-    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is stopped");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::Unreachable);
     let waited = began.elapsed();
     theirs.signal(Signal::CONT);
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!(
         "the other service was stopped: an error after {waited:?}; {after:?} after it goes on, connects succeed"
     );
 
     ours.kill();
-    let error = meanwhile(&mut stream, || visits.once()).expect_err("it is away");
+    let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");
     assert_eq!(error, ConnectError::NoFabric(NoFabric::NotRunning));
     ours = start_node(here);
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("this service was killed: `{error}`; {after:?} after the next one began, connects succeed");
 
-    // A request waits for a service that is stopped for a moment.
+    // A request waits while a service is stopped for a moment.
     stop(&ours);
     let after = meanwhile(&mut stream, || {
         std::thread::scope(|scope| {
-            let visiting = scope.spawn(|| visits.once());
+            let connecting = scope.spawn(|| connector.once());
             std::thread::sleep(Duration::from_secs(1));
-            assert!(!visiting.is_finished(), "it waits");
+            assert!(!connecting.is_finished(), "it waits");
             let goes_on = Instant::now();
             ours.signal(Signal::CONT);
-            visiting.join().expect("no panic").expect("it succeeds");
+            connecting.join().expect("no panic").expect("it succeeds");
             goes_on.elapsed()
         })
     });
     println!("this service was stopped: a connect waited, and succeeded {after:?} after it goes on");
 
-    // Both end and begin in good order.
+    // Both services end in order and start again.
     theirs.tell("end");
     theirs.finish();
     ours.tell("end");
     ours.finish();
     meanwhile(&mut stream, || std::thread::sleep(Duration::from_millis(300)));
     let (_ours, _theirs) = (start_node(here), start_node(there));
-    let after = meanwhile(&mut stream, || visits.until_it_succeeds());
+    let after = meanwhile(&mut stream, || connector.until_it_succeeds());
     println!("both ended and began: connects succeed {after:?} later");
     let (count, reason) = stream.finish();
     println!("{count} messages, each right; then {reason:?}");
-    visited.close();
+    acceptor.close();
 }

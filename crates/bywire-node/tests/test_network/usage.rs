@@ -1,4 +1,4 @@
-//! What a process uses.
+//! Memory and processor time of a process.
 
 /// Memory of the process with this id in KiB, and its processor time in clock ticks.
 pub fn usage(process: i32) -> (u64, u64) {

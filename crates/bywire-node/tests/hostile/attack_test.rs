@@ -1,5 +1,5 @@
-//! Two machines whose services are processes of their own, the honest user's programs on them, and what the service under
-//! attack uses meanwhile.
+//! Two machines with service processes and programs of the honest user. Measures the programs, and the memory and processor
+//! time of the service under attack.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -8,17 +8,16 @@ use crate::actor::Actor;
 use crate::ends::start;
 use crate::honest::MEASURED;
 use crate::node::start_node;
-use crate::scene::usage::usage;
-use crate::scene::{Machine, Scene};
+use crate::test_network::usage::usage;
+use crate::test_network::{Machine, TestNetwork};
 
-/// The honest user, who has no entry in the user database, and the first one who attacks. Their numbers are no subordinate
-/// ones: the service counts those of one range of `/etc/subuid` as one user.
+/// The honest user, who is not in the user database, and the first attacking user. Neither is a subordinate user, because the
+/// service counts all users of one range of `/etc/subuid` as one.
 pub const HONEST: u32 = 54_321;
 pub const ROGUE: u32 = 54_400;
 
-/// Every step of the honest program takes no longer than this, however often it is tried, and half of all steps of a kind take
-/// no longer than the second. Both are above what a busy machine of two cores has shown (1.2 s, for two visits in 4 s). They
-/// were chosen after that, and say nothing about a quiet machine.
+/// Bounds of each step of the honest program, and of the median of each kind of step. Both were chosen after measurements of a
+/// busy machine with two cores (1.2 s, with two rounds in 4 s), and say nothing about a quiet machine.
 const LONGEST: Duration = Duration::from_secs(4);
 const MEDIAN: Duration = Duration::from_secs(2);
 /// The most KiB by which the service may grow in one attack.
@@ -26,49 +25,49 @@ const GROWTH_KIB: u64 = 48 << 10;
 /// The ticks of the kernel's clock in a second.
 const TICKS: f64 = 100.0;
 
-/// The scene of an attack on the service of the first machine.
-pub struct Siege {
+/// Attacks on the service of the first machine.
+pub struct AttackTest {
     honest: Actor,
     _echo: Actor,
     under_attack: Actor,
     _other: Actor,
-    pub scene: Scene,
-    /// Bounds that did not hold.
+    pub network: TestNetwork,
+    /// Attacks during which a bound was broken.
     broken: Vec<String>,
 }
 
-impl Siege {
-    /// Three machines, the third one without a service. `None` where this machine cannot, with the reason said.
+impl AttackTest {
+    /// Three machines, the third one without a service. `None` where this machine cannot make them, after the reason is printed.
     pub fn begin() -> Option<Self> {
-        let scene = Scene::set(3)?;
+        let network = TestNetwork::without_services(3)?;
         if bywire_sys::process::user() != 0 {
             println!("not run: only root can be other users: run as root");
             return None;
         }
-        for machine in &scene.machines {
+        for machine in &network.machines {
             admit_everyone(machine);
         }
-        let [here, there, _] = &scene.machines[..] else { unreachable!() };
+        let [here, there, _] = &network.machines[..] else { unreachable!() };
         let (under_attack, other) = (start_node(here), start_node(there));
         let mut echo = start(there, "echo", &[]);
         echo.expect("ready");
         let mut honest = start(here, "honest", &[&HONEST.to_string()]);
         honest.expect("ready");
-        Some(Self { honest, _echo: echo, under_attack, _other: other, scene, broken: Vec::new() })
+        Some(Self { honest, _echo: echo, under_attack, _other: other, network, broken: Vec::new() })
     }
 
-    /// Has the honest program do its work during an attack, which begins and ends with the two calls. The service may use this
-    /// much of a core meanwhile.
+    /// Measures the honest program during an attack, which `begin` starts and `end` ends. The service may use the given share of
+    /// a core meanwhile.
     pub fn measure<Attack>(
         &mut self,
         name: &str,
-        (for_so_long, share_max): (Duration, f64),
+        (duration, share_max): (Duration, f64),
         begin: impl FnOnce() -> Attack,
         end: impl FnOnce(Attack) -> u64,
     ) {
         let (memory, ticks) = usage(self.under_attack.pid().as_raw_pid());
         let attack = begin();
-        self.honest.tell(&for_so_long.as_millis().to_string());
+        self.honest.tell(&duration.as_millis().to_string());
         let began = std::time::Instant::now();
         let told = self.honest.expect("");
         let took = began.elapsed();
@@ -77,7 +76,7 @@ impl Siege {
         let numbers: Vec<u64> = told.split(' ').map(|number| number.parse().expect("a number")).collect();
         let share = (ticks_after - ticks) as f64 / TICKS / took.as_secs_f64();
         let grown = memory_after.saturating_sub(memory);
-        let mut line = format!("{name}: {attacks} attacks in {took:.1?}; {} visits", numbers[0]);
+        let mut line = format!("{name}: {attacks} attacks in {took:.1?}; {} rounds", numbers[0]);
         for (kind, times) in MEASURED.iter().zip(numbers[1..].chunks_exact(2)) {
             let [longest, median] = [0, 1].map(|at| Duration::from_micros(times[at]));
             line += &format!("; {kind} {median:.1?}, at most {longest:.1?}");
@@ -95,13 +94,13 @@ impl Siege {
         }
     }
 
-    /// Every attack has been measured.
+    /// Fails if a bound was broken.
     pub fn end(self) {
         assert!(self.broken.is_empty(), "out of bounds, as printed above: {:?}", self.broken);
     }
 }
 
-/// Lets programs of all users into the runtime directory, as in `/run`.
+/// Opens the runtime directory to all users, as in `/run`.
 fn admit_everyone(machine: &Machine) {
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");

@@ -10,7 +10,7 @@ use bywire_sys::poller::Poller;
 use bywire_wire::keys::Security;
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::contract::pattern;
 use crate::fake_service::Behaviour;
 use crate::port_pair::{At, Kind, Link, connect};
@@ -23,16 +23,16 @@ fn behaviour() -> Behaviour {
     Security::Aes256Gcm.into()
 }
 
-fn far(node: &str, port: &Port) -> Address {
+fn address_of(node: &str, port: &Port) -> Address {
     Address { node: node.to_owned(), port: port.name().clone() }
 }
 
-/// A port that sends everything back until it is told to stop.
-pub fn echo(stage: &mut Stage) {
+/// A port that returns every message until it is told to stop.
+pub fn echo(context: &mut Context) {
     let name = Some("echo".parse().expect("a name"));
-    let options = PortOptions { name, reach: Reach::Fabric, ..stage.options() };
+    let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
     let mut port = Port::open(options).expect("open");
-    stage.tell("ready");
+    context.tell("ready");
     loop {
         match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
             Event::Message(message) => {
@@ -86,7 +86,7 @@ fn users_are_admitted_by_name() {
         let link = Link::with(SEALED, behaviour(), user);
         let options = PortOptions { admit, ..PortOptions::default() };
         let (mut a, mut b) = (link.open(At::A, &options), link.open(At::B, &options));
-        let address = far("b", &b);
+        let address = address_of("b", &b);
         let outcome = try_connect(&mut a, &mut b, &address);
         assert_eq!(outcome.is_ok(), is_admitted, "{admit:?} {user:?}");
         if let Err(error) = outcome {
@@ -101,7 +101,7 @@ fn users_are_admitted_by_name() {
         let peer = b.peers().next().expect("it is there");
         let info = b.peer_info(peer).expect("connected");
         assert_eq!((info.address.node.as_str(), info.uid(), info.pid()), ("a", None, None));
-        assert!(matches!(&info.owner, Owner::Far { user: named } if user.is_none_or(|user| user == named)));
+        assert!(matches!(&info.owner, Owner::Remote { user: name } if user.is_none_or(|user| user == name)));
     }
 }
 
@@ -116,10 +116,10 @@ fn an_unreachable_address_is_named() {
     // The node's name is our own machine's.
     assert_eq!(connect("a/7"), Err(ConnectError::NoPort));
     let mut neighbour = link.open(At::A, &PortOptions::default());
-    let address = far("a", &neighbour);
+    let address = address_of("a", &neighbour);
     let peer = try_connect(&mut a, &mut neighbour, &address).expect("through shared memory");
     assert!(matches!(a.peer_info(peer).expect("connected").owner, Owner::Local { .. }));
-    // A port that nobody outside may reach is as none.
+    // For other machines a port without `Reach::Fabric` does not exist.
     let place = PortDirectory::new();
     let reach = Reach::Machine;
     let hidden = Port::open(PortOptions {
@@ -127,7 +127,7 @@ fn an_unreachable_address_is_named() {
         ..PortOptions { runtime_directory: Some(link.directory(At::B).to_owned()), ..PortOptions::default() }
     });
     let hidden = hidden.expect("open");
-    assert_eq!(try_connect(&mut a, &mut b, &far("b", &hidden)), Err(ConnectError::NoPort));
+    assert_eq!(try_connect(&mut a, &mut b, &address_of("b", &hidden)), Err(ConnectError::NoPort));
     // Where no node runs.
     let mut alone = place.open(PortOptions::default());
     let error = alone.connect(&"b/7".parse().expect("an address"), MINUTE);
@@ -141,7 +141,7 @@ fn a_blocked_network_is_reported_with_both_ports() {
     let link = Link::with(SEALED, Behaviour { is_blocked: true, ..behaviour() }, None);
     let (mut a, mut b) =
         (link.open(At::A, &PortOptions::default()), link.open(At::B, &PortOptions::default()));
-    let address = far("b", &b);
+    let address = address_of("b", &b);
     let over = std::sync::atomic::AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -174,7 +174,7 @@ fn a_killed_process_is_reported_and_a_stopped_one_is_not() {
         }
     };
     ask(&mut a, b"before");
-    // Silent for several times as long as a peer may be of which nobody knows whether it lives.
+    // Silent for several times as long as an unconfirmed peer may be.
     echo.signal(Signal::STOP);
     let stopped = rustix::process::waitpid(Some(echo.pid()), rustix::process::WaitOptions::UNTRACED);
     assert!(stopped.expect("our child").is_some_and(|(_, status)| status.stopped()));
@@ -277,7 +277,7 @@ fn connections_outlive_their_nodes_and_are_registered_with_the_next_ones() {
     link.restart(Some(behaviour()));
     // Both register again by themselves, after a second or two.
     let mut other = link.open(At::A, &PortOptions::default());
-    let address = far("b", &pair.b);
+    let address = address_of("b", &pair.b);
     let deadline = Instant::now() + MINUTE;
     loop {
         assert!(Instant::now() < deadline, "the port is never known again");
@@ -301,7 +301,7 @@ fn connections_outlive_their_nodes_and_are_registered_with_the_next_ones() {
 fn a_connect_that_fails_while_the_node_is_away_does_not_stop_the_port_from_registering_again() {
     let mut link = Link::new(SEALED);
     let mut port = link.open(At::A, &PortOptions::default());
-    let address = far("a", &port);
+    let address = address_of("a", &port);
     link.restart(None);
     // The first one may be refused before the port has found out that the node has gone.
     for _ in 0..2 {
@@ -323,7 +323,7 @@ fn a_connect_that_fails_while_the_node_is_away_does_not_stop_the_port_from_regis
 fn messages_in_a_peers_first_packet_are_delivered_while_another_peer_ends() {
     let link = Link::new(SEALED);
     let mut b = link.open(At::B, &PortOptions::default());
-    let address = far("b", &b);
+    let address = address_of("b", &b);
     let mut echo = Actor::start("echo", link.directory(At::A), &[]);
     echo.expect("ready");
     let ended = b.connect(&"a/echo".parse().expect("an address"), MINUTE).expect("connect");
@@ -409,7 +409,7 @@ fn udp_ports() -> Vec<u16> {
         .collect()
 }
 
-/// What nobody reads would wake a sleeper again and again.
+/// Unread packets would wake a sleeper again and again.
 #[test]
 fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     let link = Link::new(SEALED);
@@ -425,12 +425,12 @@ fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     }
     let before = port.statistics().sleeps;
     assert!(port.wait(Some(Duration::from_millis(500))).expect("wait").is_none());
-    // One for the packet and one for the rest of the time; other tests' strangers may send something, too.
+    // One for the packet, and one for the rest of the time. Other tests may send something as well.
     let sleeps = port.statistics().sleeps - before;
     assert!((1..2000).contains(&sleeps), "{sleeps} sleeps in half a second");
 }
 
-/// What stands in a packet's place can be anything, and changes nothing.
+/// Packets with arbitrary contents change nothing.
 #[test]
 fn packets_of_unknown_senders_change_nothing() {
     let link = Link::new(SEALED);
@@ -462,7 +462,7 @@ fn packets_of_unknown_senders_change_nothing() {
 fn many_peers_at_once_each_get_their_own_messages() {
     let link = Link::new(SEALED);
     let mut hub = link.open(At::B, &PortOptions::default());
-    let address = far("b", &hub);
+    let address = address_of("b", &hub);
     let mut ends = Vec::new();
     for _ in 0..20 {
         let mut port = link.open(At::A, &PortOptions::default());

@@ -1,27 +1,27 @@
-//! Programs that compute and rarely call the library, one that never does, and one that is stopped.
+//! Programs that compute and rarely call the library, one that never calls it, and one that is stopped.
 
 use std::time::{Duration, Instant};
 
 use bywire::{Event, Peer, Port, PortOptions, Priority};
 use rustix::process::Signal;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Context};
 use crate::ends::{connect, next, next_within, open, options, start, stop};
-use crate::scene::{Machine, Scene};
+use crate::test_network::{Machine, TestNetwork};
 
-/// A program that is given up by nobody is silent for longer than its peers wait for one whose machine is silent too.
+/// The programs are silent for longer than `UNREACHABLE_AFTER`, which applies only if their machine is silent as well.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(4);
-/// Programs that compute, on either side.
+/// The number of computing programs on each side.
 const COMPUTING: usize = 8;
 const MESSAGES: u64 = 50;
 
 /// A port that sends everything back. As told, it computes for a while between two calls, or does not call the library until
 /// it hears a line.
-pub fn idle(stage: &mut Stage) {
-    let (name, manner) = (stage.argument::<String>(0), stage.argument::<String>(1));
-    let mut port = Port::open(options(&stage.directory, &name)).expect("open");
-    stage.tell("ready");
+pub fn idle(context: &mut Context) {
+    let (name, manner) = (context.argument::<String>(0), context.argument::<String>(1));
+    let mut port = Port::open(options(&context.directory, &name)).expect("open");
+    context.tell("ready");
     let mut count = 0;
     loop {
         match port.poll() {
@@ -31,11 +31,11 @@ pub fn idle(stage: &mut Stage) {
             }
             Some(Event::Disconnected { .. }) => return,
             Some(_) => {}
-            // Once the first message was sent back, so that the connection stands.
+            // After the first message was answered, so that the connection exists.
             None if count > 0 && manner == "computes" => compute(Duration::from_millis(150)),
             None if count == 1 && manner == "never" => {
-                stage.tell("silent");
-                let _line = stage.hear();
+                context.tell("silent");
+                let _line = context.hear();
                 count += 1;
             }
             None => std::thread::yield_now(),
@@ -43,22 +43,22 @@ pub fn idle(stage: &mut Stage) {
     }
 }
 
-fn compute(for_so_long: Duration) {
+fn compute(duration: Duration) {
     let began = Instant::now();
-    while began.elapsed() < for_so_long {
+    while began.elapsed() < duration {
         std::hint::black_box((0..10_000_u64).fold(0, |sum, number| sum ^ number));
     }
 }
 
-/// One of them, as its peer sees it.
+/// The test's handle of one program.
 struct Idler {
     actor: Actor,
     peer: Peer,
     back: u64,
 }
 
-fn take(port: &mut Port, idlers: &mut [Idler], patience: Duration) -> bool {
-    match next_within(port, patience) {
+fn take(port: &mut Port, idlers: &mut [Idler], timeout: Duration) -> bool {
+    match next_within(port, timeout) {
         Some(Event::Message(message)) => {
             let idler = idlers.iter_mut().find(|idler| idler.peer == message.peer).expect("one of them");
             assert_eq!(message.payload[..], idler.back.to_le_bytes());
@@ -70,8 +70,8 @@ fn take(port: &mut Port, idlers: &mut [Idler], patience: Duration) -> bool {
     }
 }
 
-/// All of them on one machine, and their peer on the other.
-fn visit(here: &Machine, there: &Machine) {
+/// Runs all of them on one machine, with their peer on the other.
+fn exchange(here: &Machine, there: &Machine) {
     let name = |number: usize| format!("idler{number}");
     let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };
     let mut port = open(here, options);
@@ -125,10 +125,10 @@ fn visit(here: &Machine, there: &Machine) {
 
 #[test]
 fn programs_that_rarely_or_never_call_the_library_keep_their_connections() {
-    let Some(scene) = Scene::up(2) else { return };
-    let [here, there] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
     std::thread::scope(|scope| {
-        scope.spawn(|| visit(here, there));
-        scope.spawn(|| visit(there, here));
+        scope.spawn(|| exchange(here, there));
+        scope.spawn(|| exchange(there, here));
     });
 }

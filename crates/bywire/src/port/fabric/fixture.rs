@@ -1,4 +1,4 @@
-//! For tests: a port with peers on other machines, each played by a bare connection with a socket of its own.
+//! For tests: a port with peers on other machines, each a bare connection with a socket of its own.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ use crate::port::slots::Slot;
 use crate::wire::connection::windows;
 
 const SECRET: [u8; 32] = [7; 32];
-/// What has to come comes within this time, on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Whatever a test waits for comes within this time, also on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the node tells of a peer at an address, which has this number for the connection.
 pub fn terms(address: SocketAddr, number: u32, port: &PortOptions) -> Terms {
@@ -69,14 +69,14 @@ pub fn other_end(number: u32, peer_number: u32, port: &PortOptions) -> Connectio
 }
 
 /// A port, and where its node would be.
-pub struct Scene {
+pub struct Fixture {
     pub port: Port,
     pub node: Listener,
     pub _directory: TempDir,
 }
 
-/// A peer that is played.
-pub struct Played {
+/// A peer that does what the test says.
+pub struct FakePeer {
     pub connection: Connection<Vec<u8>>,
     pub udp: UdpSocket,
     pub peer: Peer,
@@ -84,7 +84,7 @@ pub struct Played {
     pub to: SocketAddr,
 }
 
-impl Scene {
+impl Fixture {
     pub fn new(options: PortOptions) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let runtime_directory = Some(directory.path().to_owned());
@@ -94,7 +94,7 @@ impl Scene {
     }
 
     /// A peer that has proved itself.
-    pub fn meet(&mut self) -> Played {
+    pub fn meet(&mut self) -> FakePeer {
         let udp = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
         let peer = self.port.slots.insert(|_| Slot::Free { last: None });
         let fabric = self.port.fabric().expect("a socket");
@@ -106,7 +106,7 @@ impl Scene {
         let far = Far::new(peer, number, None, (terms, SECRET.into()), options);
         let connection = other_end(theirs, number, options);
         self.port.slots.replace(peer, Slot::Wire(Box::new(far)));
-        Played { connection, udp, peer, to }
+        FakePeer { connection, udp, peer, to }
     }
 
     pub fn far(&mut self, peer: Peer) -> &mut Far {
@@ -116,29 +116,29 @@ impl Scene {
         }
     }
 
-    /// Polls until something is so, which it is in time.
+    /// Polls until a condition holds. Fails after [`TIMEOUT`].
     pub fn until(&mut self, mut is_so: impl FnMut(&mut Port, Option<Event>) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let event = self.port.poll();
             if is_so(&mut self.port, event) {
                 return;
             }
-            assert!(Instant::now() < deadline, "it did not come about");
+            assert!(Instant::now() < deadline, "timed out");
         }
     }
 }
 
-impl Played {
-    /// Adds a message.
-    pub fn say(&mut self, lane: Lane, bytes: &[u8]) {
+impl FakePeer {
+    /// Queues a message, which [`Self::transmit`] sends.
+    pub fn queue(&mut self, lane: Lane, bytes: &[u8]) {
         let mut record = Vec::new();
         Head::Message { length: bytes.len() as u64, is_long: false, is_prompt: false }.write(&mut record);
         record.extend_from_slice(bytes);
         self.connection.send(lane, record).expect("room");
     }
 
-    /// What has to leave.
+    /// The packets that are due.
     pub fn batch(&mut self) -> Batch {
         let mut batch = Batch::new(1 << 20, 1024);
         self.connection.transmit(now_ns(), &mut batch);
@@ -151,7 +151,7 @@ impl Played {
         }
     }
 
-    /// Takes in what has come. `true`: there was something.
+    /// Receives packets. `true`: there were some.
     pub fn receive(&mut self) -> bool {
         let mut buffer = vec![0; RECEIVE_BYTES];
         let mut any = false;
@@ -162,8 +162,8 @@ impl Played {
         any
     }
 
-    /// Both: what comes is acknowledged at once.
-    pub fn turn(&mut self) {
+    /// Receives and transmits. Packets are acknowledged at once.
+    pub fn exchange(&mut self) {
         self.receive();
         self.connection.before_sleep();
         self.transmit();

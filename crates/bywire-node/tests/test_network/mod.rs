@@ -1,5 +1,5 @@
-//! Machines for tests: network namespaces with a service each, joined by a bridge, and toy ports that speak the service's
-//! protocol. Everything is gone with the values here.
+//! Machines for tests: network namespaces with a service each, connected by a bridge, and fake ports that speak the service's
+//! protocol. Dropping the values removes everything.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 pub mod usage;
@@ -26,13 +26,13 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::status::Entry;
 use bywire_wire::service::{self, Introduction, Kept, Notice, PACKET_BYTES_MAX, Request, Terms, VERSION};
 
-/// What has to come comes within this time, on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Whatever a test waits for comes within this time, also on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Machines on one bridge, numbered from 0. Their names are `a`, `b` and so on.
-pub struct Scene {
+pub struct TestNetwork {
     pub machines: Vec<Machine>,
-    hub: Namespace,
+    bridge: Namespace,
 }
 
 /// One machine.
@@ -52,27 +52,28 @@ pub struct Running {
     stop: Option<UnixStream>,
     reload: UnixStream,
     thread: Option<JoinHandle<()>>,
-    /// What it says.
+    /// Its log.
     said: Mutex<mpsc::Receiver<String>>,
 }
 
-impl Scene {
-    /// So many machines that know each other, without services. `None` where this machine cannot, with the reason said.
-    pub fn set(count: usize) -> Option<Self> {
-        let hub = match Namespace::fresh() {
-            Ok(hub) => hub,
+impl TestNetwork {
+    /// This many machines that know each other, without services. `None` where this machine cannot make them, after the
+    /// reason has been printed.
+    pub fn without_services(count: usize) -> Option<Self> {
+        let bridge = match Namespace::fresh() {
+            Ok(bridge) => bridge,
             Err(error) => {
                 println!("not run: no network namespace can be made here ({error}): run as root");
                 return None;
             }
         };
-        ip(&hub, "link add hub type bridge");
-        ip(&hub, "link set hub up");
-        let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&hub, number)).collect();
-        let scene = Self { machines, hub };
-        let all = scene.fabric();
-        scene.machines.iter().for_each(|machine| machine.write(&all));
-        Some(scene)
+        ip(&bridge, "link add br0 type bridge");
+        ip(&bridge, "link set br0 up");
+        let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&bridge, number)).collect();
+        let network = Self { machines, bridge };
+        let all = network.fabric();
+        network.machines.iter().for_each(|machine| machine.write(&all));
+        Some(network)
     }
 
     /// The same, with a service on each.
@@ -82,23 +83,23 @@ impl Scene {
 
     /// The same, encrypted or plain.
     pub fn up_with(count: usize, is_encrypted: bool) -> Option<Self> {
-        let mut scene = Self::set(count)?;
-        let fabric = Fabric { is_encrypted, ..scene.fabric() };
-        scene.machines.iter().for_each(|machine| machine.write(&fabric));
-        scene.machines.iter_mut().for_each(Machine::start);
-        Some(scene)
+        let mut network = Self::without_services(count)?;
+        let fabric = Fabric { is_encrypted, ..network.fabric() };
+        network.machines.iter().for_each(|machine| machine.write(&fabric));
+        network.machines.iter_mut().for_each(Machine::start);
+        Some(network)
     }
 
-    /// Puts the cable of a machine in, or takes it out.
+    /// Takes the link of a machine up or down.
     pub fn set_cable(&self, number: usize, is_in: bool) {
-        ip(&self.hub, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
+        ip(&self.bridge, &format!("link set to{number} {}", if is_in { "up" } else { "down" }));
     }
 
-    /// From now on the cable of a machine drops packets that are longer than this, and tells nobody.
+    /// From now on the link of a machine silently drops packets that are longer than this.
     pub fn shorten_packets(&self, number: usize, bytes: usize) {
-        // The kernel would carry packets that it has joined whole.
+        // Otherwise the kernel would pass coalesced packets whole.
         self.machines.iter().for_each(|machine| ip(&machine.namespace, "link set eth0 gso_max_segs 1"));
-        ip(&self.hub, &format!("link set to{number} mtu {bytes}"));
+        ip(&self.bridge, &format!("link set to{number} mtu {bytes}"));
     }
 
     /// The fabric of all.
@@ -113,11 +114,11 @@ impl Scene {
 }
 
 impl Machine {
-    fn new(hub: &Namespace, number: usize) -> Self {
+    fn new(bridge: &Namespace, number: usize) -> Self {
         let namespace = Namespace::fresh().expect("another one");
         let path = path(&namespace);
-        ip(hub, &format!("link add to{number} type veth peer name eth0 netns {path}"));
-        ip(hub, &format!("link set to{number} master hub up"));
+        ip(bridge, &format!("link add to{number} type veth peer name eth0 netns {path}"));
+        ip(bridge, &format!("link set to{number} master br0 up"));
         let address = SocketAddr::from(([10, 78, 0, number as u8 + 1], 7248));
         ip(&namespace, "link set lo up");
         let directory = tempfile::tempdir().expect("a directory");
@@ -131,13 +132,13 @@ impl Machine {
         machine
     }
 
-    /// Gives its interface `eth0` its address.
+    /// Configures the address of its interface `eth0`.
     pub fn configure_interface(&self) {
         ip(&self.namespace, &format!("address add {}/24 dev eth0", self.address.ip()));
         ip(&self.namespace, "link set eth0 up");
     }
 
-    /// Takes it off the bridge for good: it has no `eth0` any more.
+    /// Removes its interface `eth0`.
     pub fn take_out_cable(&self) {
         ip(&self.namespace, "link delete eth0");
     }
@@ -150,7 +151,7 @@ impl Machine {
         self.directory.path().join("etc")
     }
 
-    /// Gives it another fabric file.
+    /// Replaces its fabric file.
     pub fn write(&self, fabric: &Fabric) {
         let path = self.configuration().join(FILE_NAME);
         let _none = std::fs::remove_file(&path);
@@ -183,7 +184,7 @@ impl Machine {
             };
             inside.run(serve).expect("it is a namespace");
         });
-        beginning.recv_timeout(PATIENCE).expect("it begins");
+        beginning.recv_timeout(TIMEOUT).expect("it begins");
         self.service =
             Some(Running { stop: Some(stop), reload, thread: Some(thread), said: Mutex::new(said) });
     }
@@ -193,24 +194,19 @@ impl Machine {
         self.service.take().expect("it runs");
     }
 
-    /// Has its service read the fabric file again, and returns what that says.
+    /// Makes its service read the fabric file again. Returns the line in its log.
     pub fn reload(&self) -> String {
         let service = self.service.as_ref().expect("it runs");
         (&service.reload).write_all(b"!").expect("it listens");
-        service
-            .said
-            .lock()
-            .expect("nobody panicked")
-            .recv_timeout(PATIENCE)
-            .expect("it says what it has read")
+        service.said.lock().expect("nobody panicked").recv_timeout(TIMEOUT).expect("it says what it has read")
     }
 
-    /// What `bywire status` gets.
+    /// The entries that `bywire status` gets.
     pub fn status(&self) -> Vec<Entry> {
         ask::status(Some(&self.runtime())).expect("a status")
     }
 
-    /// What it knows of another node.
+    /// Its status of another node.
     pub fn status_of(&self, node: &str) -> service::status::Node {
         let found = self.status().into_iter().find_map(|entry| match entry {
             Entry::Node(found) if found.name == node => Some(found),
@@ -225,7 +221,7 @@ impl Machine {
         counters.iter().find(|(name, _)| name == counter).expect("there is one").1
     }
 
-    /// A counter of strangers.
+    /// A counter of packets from unknown senders.
     pub fn strangers(&self, counter: &str) -> u64 {
         let Some(Entry::Service(found)) = self.status().into_iter().next() else { panic!("it comes first") };
         found.strangers.iter().find(|(name, _)| name == counter).expect("there is one").1
@@ -243,7 +239,7 @@ impl Drop for Running {
     }
 }
 
-/// Where commands find a namespace.
+/// The path of a namespace for commands.
 pub fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
@@ -255,18 +251,18 @@ pub fn ip(namespace: &Namespace, arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs something inside a machine again and again, until it is so.
-pub fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+/// Checks a condition again and again, until it holds.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "it did not come about: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// A port that knows the protocol and nothing else.
-pub struct Toy {
-    /// It has the name.
+pub struct FakePort {
+    /// Owns the name.
     _port: Port,
     pub name: String,
     pub socket: Socket,
@@ -275,15 +271,15 @@ pub struct Toy {
     pub notices: VecDeque<Notice>,
 }
 
-impl Toy {
+impl FakePort {
     /// A port that is registered and can be reached.
     pub fn open(machine: &Machine, name: &str) -> Self {
         let udp = machine.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
-        let mut toy = Self::unregistered(&machine.runtime(), name, udp);
-        toy.register(Vec::new());
+        let mut fake_port = Self::unregistered(&machine.runtime(), name, udp);
+        fake_port.register(Vec::new());
         let node = machine.name.clone();
-        assert_eq!(toy.next(), Notice::Registered { node });
-        toy
+        assert_eq!(fake_port.next(), Notice::Registered { node });
+        fake_port
     }
 
     pub fn unregistered(runtime: &Path, name: &str, udp: UdpSocket) -> Self {
@@ -304,12 +300,14 @@ impl Toy {
         }
     }
 
-    /// Registers, with what it has kept.
+    /// Registers, with its existing connections.
     pub fn register(&mut self, kept: Vec<Kept>) {
         let request = self.registration(kept);
         let packet = service::to_bytes(&request).expect("it fits");
         // A service under attack takes no descriptors before it accepts the socket.
-        soon("the service takes a descriptor", || self.socket.send(&packet, &[self.udp.as_fd()]).is_ok());
+        eventually("the service takes a descriptor", || {
+            self.socket.send(&packet, &[self.udp.as_fd()]).is_ok()
+        });
     }
 
     pub fn registration(&self, kept: Vec<Kept>) -> Request {
@@ -324,7 +322,7 @@ impl Toy {
         }
     }
 
-    /// Calls the next service, and registers with what it has kept.
+    /// Connects to the next service, and registers with its existing connections.
     pub fn call_again(&mut self, machine: &Machine, kept: Vec<Kept>) {
         self.socket = call(&machine.runtime());
         self.register(kept);
@@ -344,12 +342,12 @@ impl Toy {
 
     /// The next notice.
     pub fn next(&mut self) -> Notice {
-        self.next_within(PATIENCE).expect("the service says something")
+        self.next_within(TIMEOUT).expect("a notice arrives")
     }
 
-    /// The next notice, if one comes in time. The end of the socket is none.
-    pub fn next_within(&mut self, patience: Duration) -> Option<Notice> {
-        let deadline = Instant::now() + patience;
+    /// The next notice. `None` after the timeout, or if the socket is closed.
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Notice> {
+        let deadline = Instant::now() + timeout;
         let mut poller = bywire_sys::poller::Poller::new().expect("a poller");
         poller.add(&self.socket, 0).expect("watched");
         loop {
@@ -367,7 +365,7 @@ impl Toy {
         }
     }
 
-    /// The offer that comes next, which is accepted.
+    /// Accepts the next offer.
     pub fn accept(&mut self, connection: u32) -> Box<Terms> {
         let Notice::Offer { offer, .. } = self.next() else { panic!("no offer") };
         self.send(&Request::Accept { offer, introduction: introduction(connection) });
@@ -381,7 +379,7 @@ impl Toy {
         }
     }
 
-    /// A connection to another toy.
+    /// A connection to another fake port.
     pub fn meet(&mut self, connection: u32, node: &str, other: &mut Self, its: u32) -> [Box<Terms>; 2] {
         self.connect(connection, node, &other.name.clone(), connection);
         let theirs = other.accept(its);
@@ -392,8 +390,8 @@ impl Toy {
 /// A connection to a machine's service.
 pub fn call(runtime: &Path) -> Socket {
     let mut socket = None;
-    // Its queue may be full.
-    soon("a service", || {
+    // The queue of the service may be full.
+    eventually("a service", || {
         socket = Socket::connect_entry(&runtime.join("node")).ok();
         socket.is_some()
     });
@@ -404,7 +402,7 @@ pub fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1 << 20, integrity: false, windows: [1 << 16; 3] }
 }
 
-/// What a port says to the next service of a connection that it has.
+/// The description of an existing connection for the next service.
 pub fn kept(connection: u32, terms: &Terms) -> Kept {
     let service::Identity { key, port, user, incarnation, .. } = terms.peer.clone();
     Kept {
