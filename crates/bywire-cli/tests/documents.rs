@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 35] = [
+const RULES: [(&str, Rule); 37] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -79,6 +79,14 @@ const RULES: [(&str, Rule); 35] = [
     ("sudo ldconfig", Run(Installation)),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/examples.rs")),
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/examples.rs")),
+    (
+        "cargo run --release -p bywire-examples --bin echo -- --fabric",
+        Elsewhere("examples/rust/tests/machines.rs"),
+    ),
+    (
+        "cargo run --release -p bywire-examples --bin ask -- web2/echo",
+        Elsewhere("examples/rust/tests/machines.rs"),
+    ),
     ("cargo run --release -p bywire-examples ", Elsewhere("examples/rust/tests/programs.rs")),
     ("./x test", NotRun("this test is a part of it")),
     ("cargo test -p ", NotRun("./x test runs every test")),

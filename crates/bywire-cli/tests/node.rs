@@ -15,6 +15,7 @@ use scene::{Machine, Scene, Toy, kept, soon};
 use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../docs/links.md");
+const README: &str = include_str!("../../../README.md");
 
 fn bywire(arguments: &[&str], runtime: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
@@ -160,6 +161,18 @@ fn two_machines_connect_and_connections_survive_a_killed_service() {
     assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::PeerEnded });
     other.signal("-TERM");
     assert!(other.ended().success());
+}
+
+/// So the commands of the README are run here, too.
+#[test]
+fn the_readme_sets_up_two_machines_as_the_page_does() {
+    let commands = |page: &'static str| -> Vec<&'static str> {
+        let words = |line: &'static str| line.split('#').next().unwrap_or(line).trim_end();
+        let is_command = |line: &&str| line.starts_with("bywire init ") || line.starts_with("bywire up");
+        page.lines().map(words).filter(is_command).collect()
+    };
+    assert_eq!(commands(README), commands(PAGE));
+    assert_eq!(commands(PAGE).len(), 3);
 }
 
 #[test]
