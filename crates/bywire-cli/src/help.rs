@@ -22,6 +22,7 @@ Examples:
   bywire measure mpi latency --mpi mpich --link tcp --size 8
   bywire measure web web-file --size 1KiB --server nginx --connections 16
   bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
+  bywire measure msg latency --link udp --size 8 --spin
   bywire measure memory memcpy --size 1MiB";
 
 /// Options that apply nearly everywhere. Help without a level shows only these.
@@ -61,7 +62,7 @@ fn of_level(command: Command, level: &registry::Row) -> String {
     let mut meant: Vec<&str> =
         OPTIONS.iter().filter(|row| means_something(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
-    meant.extend(["tcp", "udp"].contains(&name).then_some("key"));
+    meant.extend(["msg", "tcp", "udp"].contains(&name).then_some("key"));
     rendered(command, &after, |option| meant.contains(&option))
 }
 
