@@ -49,13 +49,18 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 37] = [
+const RULES: [(&str, Rule); 39] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
         "bywire measure msg latency --link udp --between 192.0.2.7",
         Elsewhere("crates/bywire-cli/tests/node.rs"),
     ),
+    (
+        "bywire measure msg stream --link udp --between 192.0.2.7",
+        Elsewhere("crates/bywire-cli/tests/node.rs"),
+    ),
+    ("bywire measure tcp stream --between 192.0.2.7", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire measure ", Run(Measurement)),
     ("bywire serve ", Run(FarEnd)),
     ("bywire bench PRESET", NotRun(PLACEHOLDER)),
