@@ -25,6 +25,7 @@ Examples:
   bywire measure mpi latency --mpi mpich --link tcp --size 8
   bywire measure web web-file --size 1KiB --server nginx --connections 16
   bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
+  bywire measure msg latency --link udp --size 8 --spin
   bywire measure memory memcpy --size 1MiB";
 
 /// Options that apply nearly everywhere. Help without a level shows only these.

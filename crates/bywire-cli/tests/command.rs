@@ -255,6 +255,10 @@ fn the_help_of_measure_lists_levels_and_that_of_a_level_lists_tests_links_and_de
     assert!(msg.contains("--key") && msg.contains("bywire measure msg latency --link udp"), "{msg}");
     let (memory, _) = help(&["memory"]);
     assert!(memory.contains("--both-cores") && !memory.contains("--mtu"), "{memory}");
+    // Those that are measured between machines.
+    for level in ["msg", "tcp", "udp"] {
+        assert!(help(&[level]).1.contains(" --key <FILE> "), "{level}");
+    }
     for (asked, default) in [
         ("cores", "the first two allowed, of different physical cores if possible"),
         ("time", "1; nhalf 5, several connections 2.5"),

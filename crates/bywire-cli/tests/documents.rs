@@ -49,13 +49,18 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 35] = [
+const RULES: [(&str, Rule); 39] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
         "bywire measure msg latency --link udp --between 192.0.2.7",
         Elsewhere("crates/bywire-cli/tests/node.rs"),
     ),
+    (
+        "bywire measure msg stream --link udp --between 192.0.2.7",
+        Elsewhere("crates/bywire-cli/tests/node.rs"),
+    ),
+    ("bywire measure tcp stream --between 192.0.2.7", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire measure ", Run(Measurement)),
     ("bywire serve ", Run(FarEnd)),
     ("bywire bench PRESET", NotRun(PLACEHOLDER)),
@@ -79,6 +84,14 @@ const RULES: [(&str, Rule); 35] = [
     ("sudo ldconfig", Run(Installation)),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/examples.rs")),
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/examples.rs")),
+    (
+        "cargo run --release -p bywire-examples --bin echo -- --fabric",
+        Elsewhere("examples/rust/tests/machines.rs"),
+    ),
+    (
+        "cargo run --release -p bywire-examples --bin ask -- web2/echo",
+        Elsewhere("examples/rust/tests/machines.rs"),
+    ),
     ("cargo run --release -p bywire-examples ", Elsewhere("examples/rust/tests/programs.rs")),
     ("./x test", NotRun("this test is a part of it")),
     ("cargo test -p ", NotRun("./x test runs every test")),

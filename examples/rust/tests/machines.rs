@@ -5,6 +5,8 @@ mod running;
 #[path = "../../../crates/bywire-node/tests/test_network/mod.rs"]
 mod test_network;
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use running::Running;
@@ -42,14 +44,31 @@ fn requests_of_many_clients_are_answered_each_in_order() {
     between(|network| running::check_requests(starter(env!("CARGO_BIN_EXE_requests"), network)));
 }
 
+/// What a page prints for two machines: the arguments of `echo` on one, and of `ask` on the other.
+fn printed(page: &str) -> [String; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = fs::read_to_string(path).expect(page);
+    ["echo", "ask"].map(|program| {
+        let begin = format!("cargo run --release -p bywire-examples --bin {program} -- ");
+        let mut arguments = text.lines().filter_map(|line| line.strip_prefix(&begin));
+        let line = arguments.next().expect("a command");
+        assert_eq!(arguments.next(), None, "{begin}");
+        line.split(" #").next().unwrap_or(line).to_owned()
+    })
+}
+
 #[test]
 fn an_echo_server_outlives_its_clients() {
+    let [serving, asking] = printed("docs/messages.md");
+    assert_eq!(printed("README.md"), [&*serving, &*asking]);
+    // The node of the pages has another name here.
+    let asking = asking.replace("web2/", "b/");
     between(|network| {
         let [here, there] = &network.machines[..] else { unreachable!() };
-        let mut server = start(there, env!("CARGO_BIN_EXE_echo"), &["--fabric"]);
+        let mut server = start(there, env!("CARGO_BIN_EXE_echo"), &[&*serving]);
         assert_eq!(server.line(), "serving b/echo");
         for _ in 0..2 {
-            let answers = start(here, env!("CARGO_BIN_EXE_ask"), &["b/echo"]).finish();
+            let answers = start(here, env!("CARGO_BIN_EXE_ask"), &[&*asking]).finish();
             assert_eq!(answers, "5 bytes back\n5000 bytes back\n");
             assert_eq!(server.line(), "a client has come");
             assert_eq!(server.line(), "a client has left: the peer closed its port");
