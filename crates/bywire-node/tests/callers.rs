@@ -105,8 +105,8 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
 
 #[test]
 fn a_user_with_as_many_callers_as_it_may_have_is_told_so() {
-    let Some(scene) = Scene::up(1) else { return };
-    let [a] = &scene.machines[..] else { unreachable!() };
+    let Some(network) = TestNetwork::up(1) else { return };
+    let [a] = &network.machines[..] else { unreachable!() };
     // More than 16 and a quarter of 4,096. They say nothing, and have gone after some seconds.
     bywire_sys::limits::raise_descriptor_limit(8192).expect("a caller here has two");
     let mut callers: Vec<Socket> = (0..1100).map(|_| call(&a.runtime())).collect();

@@ -727,7 +727,7 @@ mod tests {
         drop(own);
         ip(&here, "link set eth0 up");
         let target = SocketAddr::from(([10, 79, 0, 1], port(&common)));
-        let received = soon(|| {
+        let received = eventually(|| {
             // The first ones may be lost, as the devices are not ready yet.
             let _ = peer.send(Some(target), b"!");
             std::thread::sleep(Duration::from_millis(10));

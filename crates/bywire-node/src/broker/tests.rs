@@ -327,10 +327,10 @@ fn pending_requests_of_a_port_and_its_user_are_bounded() {
 
 #[test]
 fn a_user_of_another_machine_leaves_offers_of_a_port_to_others() {
-    let mut world = World::new();
-    world.up();
+    let mut fixture = Fixture::new();
+    fixture.up();
     let mut request = 0;
-    let mut ask_often = |world: &mut World, user: &str| {
+    let mut ask_often = |fixture: &mut Fixture, user: &str| {
         let ask = |_: &usize| {
             request += 1;
             let message = ServiceMessage::Connect {
@@ -350,21 +350,21 @@ fn a_user_of_another_machine_leaves_offers_of_a_port_to_others() {
                     random: [9; 32],
                 },
             };
-            world.brokers[B].hear(world.now_ns, KEYS[A], message);
-            let mut actions = std::iter::from_fn(|| world.brokers[B].next_action());
+            fixture.brokers[B].hear(fixture.now_ns, KEYS[A], message);
+            let mut actions = std::iter::from_fn(|| fixture.brokers[B].next_action());
             actions.any(|action| matches!(action, Action::Tell(PORT, Notice::Offer { .. })))
         };
         (0..2 * UNDER_WAY_MAX).filter(ask).count()
     };
-    assert_eq!(["bob", "carol", "1000"].map(|user| ask_often(&mut world, user)), [32, 16, 8]);
+    assert_eq!(["bob", "carol", "1000"].map(|user| ask_often(&mut fixture, user)), [32, 16, 8]);
     // The port's own user may have all that are left.
-    assert_eq!(ask_often(&mut world, "alice"), 8);
+    assert_eq!(ask_often(&mut fixture, "alice"), 8);
     // Offers that are over make room again.
-    world.now_ns += REQUEST_TIMEOUT_NS;
-    world.brokers[B].tick(world.now_ns);
-    while world.brokers[B].next_action().is_some() {}
-    assert!(world.brokers[B].ports[&PORT].offers.is_empty());
-    assert_eq!(ask_often(&mut world, "bob"), 32);
+    fixture.now_ns += REQUEST_TIMEOUT_NS;
+    fixture.brokers[B].tick(fixture.now_ns);
+    while fixture.brokers[B].next_action().is_some() {}
+    assert!(fixture.brokers[B].ports[&PORT].offers.is_empty());
+    assert_eq!(ask_often(&mut fixture, "bob"), 32);
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub(super) struct Service {
 }
 
 /// A packet that the node has to have. A copy of the port's UDP socket goes with its registration.
-struct Owed {
+struct Unsent {
     bytes: Vec<u8>,
     udp: Option<OwnedFd>,
 }
@@ -114,7 +114,7 @@ impl Service {
             let (port, is_last) = (port.clone(), place == last);
             to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last })
         });
-        let packets = packets.map(|packet| packet.map(|bytes| Owed { bytes, udp: None }));
+        let packets = packets.map(|packet| packet.map(|bytes| Unsent { bytes, udp: None }));
         let mut packets: VecDeque<_> = packets.collect::<Result<_, _>>().map_err(|_| NoFabric::Malformed)?;
         if let Some(first) = packets.front_mut() {
             first.udp = Some(udp.as_fd().try_clone_to_owned().map_err(|_| NoFabric::Silent)?);
@@ -317,10 +317,10 @@ mod tests {
         service.register(registration, Duration::ZERO).expect("it waits");
         service.tell(&Request::Release { connection: 1 });
         let due_ns = service.due_at_ns().expect("it is tried again");
-        assert!(due_ns <= clock::nanoseconds() + PAY_PAUSE_NS);
+        assert!(due_ns <= clock::nanoseconds() + FLUSH_PAUSE_NS);
         let node = listener.accept().expect("accept").expect("somebody");
         assert!(requests(&node).is_empty());
-        service.pay_in_time(due_ns);
+        service.flush_in_time(due_ns);
         let requests = requests(&node);
         assert!(
             matches!(&requests[..], [Request::Register { is_last: true, .. }, Request::Release { .. }]),

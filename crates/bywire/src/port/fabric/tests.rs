@@ -115,17 +115,17 @@ fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_messa
 
 #[test]
 fn an_active_peer_gets_a_connected_socket_again_after_its_route_has_failed() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    let index = played.peer.index;
-    let has_socket = |scene: &mut Scene| {
-        let fabric = scene.port.fabric.as_deref().expect("made");
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    let index = fake.peer.index;
+    let has_socket = |fixture: &mut Fixture| {
+        let fabric = fixture.port.fabric.as_deref().expect("made");
         fabric.sockets.has_connected(index)
     };
-    bounce_until(&mut scene, &mut played, has_socket);
+    bounce_until(&mut fixture, &mut fake, has_socket);
     // As a send does that finds no route.
-    scene.port.fabric.as_deref_mut().expect("made").sockets.disconnect(index);
-    bounce_until(&mut scene, &mut played, has_socket);
+    fixture.port.fabric.as_deref_mut().expect("made").sockets.disconnect(index);
+    bounce_until(&mut fixture, &mut fake, has_socket);
 }
 
 #[test]
@@ -224,18 +224,18 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
 #[test]
 fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     const COUNT: usize = 100;
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
     // One byte more than an event holds itself.
-    (0..COUNT).for_each(|_| played.say(Lane::Low, &[1; 57]));
+    (0..COUNT).for_each(|_| fake.queue(Lane::Low, &[1; 57]));
     let deadline = Instant::now() + TIMEOUT;
-    while played.connection.acknowledged(Lane::Low) < played.connection.end(Lane::Low) {
+    while fake.connection.acknowledged(Lane::Low) < fake.connection.end(Lane::Low) {
         assert!(Instant::now() < deadline, "they do not arrive");
-        played.turn();
-        scene.port.look_far();
+        fake.exchange();
+        fixture.port.look_far();
     }
-    scene.port.far_has_ended(played.peer.index, End::PeerEnded);
-    let memory = scene.port.resources.events.iter().map(|event| match event {
+    fixture.port.far_has_ended(fake.peer.index, End::PeerEnded);
+    let memory = fixture.port.resources.events.iter().map(|event| match event {
         Event::Message(message) => message.payload.memory_bytes(),
         _ => 0,
     });
@@ -387,26 +387,26 @@ fn memory_of_an_idle_peer_is_given_back() {
 
 #[test]
 fn a_forged_packet_makes_no_peer_active() {
-    let mut scene = Scene::new(PortOptions::default());
-    let mut played = scene.meet();
-    played.say(Lane::Low, b"true");
-    scene.until(|_, event| {
-        played.turn();
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    fake.queue(Lane::Low, b"true");
+    fixture.until(|_, event| {
+        fake.exchange();
         matches!(event, Some(Event::Message(_)))
     });
-    while scene.port.look_far() {}
-    let active_ns = scene.far(played.peer).active_ns;
+    while fixture.port.look_far() {}
+    let active_ns = fixture.far(fake.peer).active_ns;
     assert!(active_ns > 0);
-    played.say(Lane::Low, b"forged");
-    let mut forged = played.batch().bytes().to_vec();
+    fake.queue(Lane::Low, b"forged");
+    let mut forged = fake.batch().bytes().to_vec();
     *forged.last_mut().expect("a packet") ^= 1;
-    played.udp.send(Some(played.to), &forged).expect("room");
+    fake.udp.send(Some(fake.to), &forged).expect("room");
     let deadline = Instant::now() + TIMEOUT;
-    while scene.far(played.peer).wire.counts().forged == 0 {
+    while fixture.far(fake.peer).wire.counts().forged == 0 {
         assert!(Instant::now() < deadline, "it does not arrive");
-        scene.port.look_far();
+        fixture.port.look_far();
     }
-    assert_eq!(scene.far(played.peer).active_ns, active_ns);
+    assert_eq!(fixture.far(fake.peer).active_ns, active_ns);
 }
 
 #[test]
