@@ -358,10 +358,23 @@ impl Service<'_> {
         self.users.count_unsent(now_ns, user, before, after) && is_well
     }
 
+    /// When the first caller that has not registered is disconnected, or looked at again. A caller that has registered does not
+    /// wake the service for that.
+    pub(super) fn first_late_ns(&mut self) -> Option<u64> {
+        while let Some((at_ns, id)) = self.late.first().copied() {
+            if matches!(self.callers.get(&id), Some(Caller { stage: Stage::New { .. }, .. })) {
+                return Some(at_ns);
+            }
+            self.late.remove(&(at_ns, id));
+        }
+        None
+    }
+
     /// Disconnects callers whose time is over.
     pub(super) fn dismiss_late(&mut self, now_ns: u64) {
-        while let Some((at_ns, id)) = self.late.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
-            self.late.remove(&(at_ns, id));
+        while self.first_late_ns().is_some_and(|at_ns| at_ns <= now_ns)
+            && let Some((_, id)) = self.late.pop_first()
+        {
             match self.callers.get(&id).map(|caller| &caller.stage) {
                 Some(Stage::New { until_ns }) if *until_ns <= now_ns => self.dismiss(id),
                 // It has asked for something since.

@@ -347,11 +347,11 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn timeout(&self, now_ns: u64) -> Option<Duration> {
+    fn timeout(&mut self, now_ns: u64) -> Option<Duration> {
         let next = [
             self.link.next_timeout_ns(),
             self.broker.next_timeout_ns(),
-            self.late.first().map(|(at_ns, _)| *at_ns),
+            self.first_late_ns(),
             self.outages.next_ns(),
             self.accept_again_ns,
             (!self.unread.is_empty()).then_some(self.unread_again_ns),
