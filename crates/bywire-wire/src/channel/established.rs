@@ -7,6 +7,7 @@ use crate::connection::{Connection, Receipt};
 use crate::keys::{Security, Side};
 use crate::size::BASE_BYTES;
 
+use super::limits::KEEP_ALIVE_NS;
 use super::out::Out;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
@@ -28,6 +29,15 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// After so long a silence the peer is asked for a sign of life. One end waits a little longer, so that a question of the
+    /// other end is an answer to its own.
+    pub fn keep_alive_ns(&self) -> u64 {
+        match self.side {
+            Side::Initiator => KEEP_ALIVE_NS,
+            Side::Responder => KEEP_ALIVE_NS + KEEP_ALIVE_NS / 8,
+        }
+    }
+
     /// Processes a packet. `true`: it is the peer's.
     pub fn receive(&mut self, now_ns: u64, packet: &mut [u8], counts: &mut NodeCounts) -> bool {
         match self.connection.receive(now_ns, packet) {

@@ -17,7 +17,7 @@ use crate::random::{Random, draw};
 use crate::size::BASE_BYTES;
 
 use super::established::Channel;
-use super::limits::{CONNECT_NS, IDLE_NS, KEEP_ALIVE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
+use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
@@ -218,7 +218,8 @@ impl Peer {
         let question_ns = match channel.asked_ns {
             Some(asked_ns) if self.retries.is_none() => asked_ns.saturating_add(SILENT_NS),
             Some(asked_ns) => asked_ns.saturating_add(UNREACHABLE_NS),
-            None => channel.heard_ns.saturating_add(if self.is_wanted { KEEP_ALIVE_NS } else { IDLE_NS }),
+            None if self.is_wanted => channel.heard_ns.saturating_add(channel.keep_alive_ns()),
+            None => channel.heard_ns.saturating_add(IDLE_NS),
         };
         Some(question_ns.min(channel.connection.next_timeout_ns().unwrap_or(u64::MAX)))
     }
@@ -253,7 +254,7 @@ impl Peer {
             Some(missing_ns) if missing_ns >= SILENT_NS => {
                 self.retries.get_or_insert(Retries::new(now_ns));
             }
-            None if self.is_wanted && heard_ago_ns >= KEEP_ALIVE_NS => {
+            None if self.is_wanted && heard_ago_ns >= channel.keep_alive_ns() => {
                 channel.connection.ping();
                 channel.asked_ns = Some(now_ns);
             }

@@ -105,6 +105,20 @@ pub fn a_needed_channel_is_kept_alive_and_an_unneeded_one_ends() {
 }
 
 #[test]
+fn a_channel_that_both_ends_need_is_kept_alive_by_one_of_them() {
+    let mut simulation = Simulation::pair(3);
+    simulation.connect(1, 0);
+    simulation.run(SECOND);
+    let before = simulation.recorded.len();
+    // A question that is slower than the answer before it would meet one of the other end.
+    simulation.faults = Faults { lost: 0, repeated: 0, delay_ns: (10 * MS, 200 * MS) };
+    simulation.run(600 * SECOND);
+    let packets = simulation.recorded.len() - before;
+    // Some packets are sent again, because the delay varies.
+    assert!((2 * 100..=3 * 100).contains(&packets), "a question and an answer each 5 s: {packets}");
+}
+
+#[test]
 pub fn a_silent_node_is_reported_and_retried_with_backoff() {
     let mut simulation = Simulation::new(2, 4);
     simulation.cut = vec![(address_of(0), address_of(1))];
