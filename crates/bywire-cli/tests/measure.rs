@@ -441,7 +441,7 @@ fn the_far_end_refuses_other_versions_and_values_out_of_bounds() {
     });
     let bounds = [
         ("size_bytes", json!(1u64 << 40), "sizes must be"),
-        ("response_bytes", json!(5 << 20), "for those who have its key up to 67108864"),
+        ("response_bytes", json!(5 << 20), "with a key at both ends (--key) up to 67108864"),
         ("deadline_seconds", json!(1_000_000), "too long"),
         ("blocks", json!(u32::MAX), "too long"),
         ("request", json!({ "socket_buffer_bytes": 1u64 << 40 }), "socket buffers"),
