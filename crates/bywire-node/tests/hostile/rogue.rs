@@ -54,8 +54,8 @@ pub struct Rogue {
 }
 
 /// The role: its user, its number, the key of the other node in hexadecimal digits, the place of its manner, and for how many
-/// milliseconds it attacks. It says when it is ready, begins when it is told to, and says how often it has attacked. All rogues
-/// begin together, because they are one user. A rogue that attacks uses up the places of that user, and the others get none.
+/// milliseconds it attacks. It reports that it is ready, starts on a command, and reports the number of its attacks. All rogues
+/// start together, because they are one user, and an attack uses up the places of that user.
 pub fn attack(context: &mut Context) {
     become_user(context.argument(0));
     let _ = limits::raise_descriptor_limit(8192);

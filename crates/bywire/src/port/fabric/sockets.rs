@@ -15,10 +15,10 @@ use super::runs::Runs;
 const BUFFER_BYTES: usize = 4 << 20;
 /// The most connected sockets of a port. Looks at many take longer than their routes.
 const CONNECTED_MAX: usize = 8;
-/// While the socket that brought something last brings nothing, one look in this many is at another socket, …
+/// One look in this many is at another socket than the one that received something last.
 const OTHER_EVERY: u32 = 8;
-/// … and one in so many if the only peer has a connected socket. Then the common one has no more than packets that came
-/// before that socket was connected, and those of strangers.
+/// The same, if the only peer has a connected socket. The common socket then receives only packets of strangers, and those
+/// that arrived before the other socket was connected.
 const COMMON_EVERY: u32 = 64;
 
 /// The sockets, and which one is looked at next.
@@ -112,7 +112,8 @@ impl Sockets {
         self.sweep = 1 + self.connected.len();
     }
 
-    /// Receives what is next in one socket, with so many peers in all. `Ok(None)`: nothing, but perhaps in others.
+    /// Receives the next packets of one socket. `peers` is the number of all peers. `Ok(None)`: this socket is empty, but
+    /// others may not be.
     ///
     /// # Errors
     /// Those of [`UdpSocket::receive`].
