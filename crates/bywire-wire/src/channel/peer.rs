@@ -603,6 +603,7 @@ impl Peer {
         let Channel { connection, stream, .. } = channel;
         session.collect(stream, connection);
         while connection.pop_datagram().is_some() {}
+        let before = shared.events.len();
         loop {
             if shared.events.len() >= events_max {
                 return true;
@@ -615,6 +616,10 @@ impl Peer {
                     break;
                 }
             }
+        }
+        if shared.events.len() == before {
+            // A packet without a message has no answer that could carry its acknowledgement.
+            connection.before_sleep();
         }
         false
     }

@@ -51,7 +51,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let sendable_ns = self.sendable_ns().filter(|_| self.has_window());
         let sendable_ns =
             sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(self.paced_bytes(), self.rate())));
-        let urgent_ns = (self.is_ping_due || self.probes_due > 0).then_some(0);
+        let has_to_tell = self.is_sleepy && self.acknowledger.is_waiting();
+        let urgent_ns = (self.is_ping_due || self.probes_due > 0 || has_to_tell).then_some(0);
         let ack_ns = self.acknowledger.deadline_ns();
         let others = [ack_ns, self.recovery.timeout_ns(), self.datagrams_in.deadline_ns()];
         [sendable_ns, urgent_ns].into_iter().chain(others).flatten().min()

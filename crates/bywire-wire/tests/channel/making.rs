@@ -105,6 +105,16 @@ pub fn a_needed_channel_is_kept_alive_and_an_unneeded_one_ends() {
 }
 
 #[test]
+fn a_question_for_a_sign_of_life_is_answered_at_once() {
+    let mut simulation = Simulation::pair(3);
+    simulation.run(SECOND);
+    let before = simulation.recorded.len();
+    simulation.await_that("asked", 10 * SECOND, |simulation| simulation.recorded.len() == before + 1);
+    // The way there. A service that waited for a message to carry its answer would wake up once more.
+    simulation.await_that("answered", MS / 10, |simulation| simulation.recorded.len() == before + 2);
+}
+
+#[test]
 fn a_channel_that_both_ends_need_is_kept_alive_by_one_of_them() {
     let mut simulation = Simulation::pair(3);
     simulation.connect(1, 0);
