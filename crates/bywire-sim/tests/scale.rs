@@ -61,6 +61,18 @@ fn many_senders_share_the_link_of_one_receiver() {
     });
 }
 
+/// Which connections stand still is chance, so one seed says little.
+#[test]
+fn a_hundred_senders_are_treated_alike_over_ten_seeds() {
+    let indices: Vec<_> = (1..=10).map(|seed| switch(Traffic::FanIn(100)).run(seed).jain).collect();
+    let mean = indices.iter().sum::<f64>() / indices.len() as f64;
+    let least = indices.iter().copied().fold(1.0, f64::min);
+    let greatest = indices.iter().copied().fold(0.0, f64::max);
+    println!("{indices:.3?}: {mean:.3}");
+    assert!(mean >= 0.95, "{indices:?}");
+    assert_has(&[format!("| 1 to 10 | {mean:.2} | {least:.2} | {greatest:.2} |")]);
+}
+
 #[test]
 fn all_nodes_send_to_all() {
     let long = [16, 64, 256].map(Traffic::AllToAll);

@@ -13,7 +13,7 @@ pub fn assert_has(rows: &[String]) {
 
 fn is_in(page: &str, row: &str) -> bool {
     let head = &row[..row[2..].find('|').expect("a row has cells") + 3];
-    page.lines().filter(|line| line.starts_with(head)).any(|line| {
+    page.lines().map(str::trim_start).filter(|line| line.starts_with(head)).any(|line| {
         let (said, found) = (numbers(line), numbers(row));
         let is_near = |(said, found): (&f64, &f64)| (said - found).abs() <= TOLERANCE * found.max(0.5);
         said.len() == found.len() && said.iter().zip(&found).all(is_near)
