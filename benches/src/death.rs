@@ -33,7 +33,7 @@ pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
     let series = name.to_owned();
     Ok(Contestant {
         name: name.to_owned(),
-        command: format!("benches/musts ({KILLS} kills a round, the slowest counts)"),
+        command: format!("benches/messages ({KILLS} kills a round, the slowest counts)"),
         take: Box::new(move || Ok(Taken::one(&series, slowest(mode)?))),
     })
 }
