@@ -1,4 +1,4 @@
-//! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, as outside witnesses, by iperf3
+//! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, for reference, by iperf3
 //! and sockperf.
 
 use std::process::{Command, Stdio};
@@ -209,11 +209,11 @@ fn joined(
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
-    witness(name, command, program, move || measure(&join()?))
+    program_contestant(name, command, program, move || measure(&join()?))
 }
 
 /// Another program's measurement: series `name`, where `program` is installed.
-pub fn witness(
+pub fn program_contestant(
     name: &str,
     command: &str,
     program: &'static str,

@@ -1,4 +1,4 @@
-//! What `benches/messages`, `benches/links`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses`
+//! What `benches/messages`, `benches/links`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/accuracy`
 //! share. A [`contest`] takes fresh pairs of everything in turn, so that what is compared ran side by side. A [`table`]
 //! shows medians, ratios and their spread.
 
@@ -19,10 +19,10 @@ pub mod libfabric;
 pub mod open_mpi;
 pub mod program;
 pub mod quic;
+pub mod reference;
 pub mod requirement;
 pub mod resident;
 pub mod rival_pair;
 pub mod table;
 pub mod tunnel;
 pub mod ucx;
-pub mod witness;
