@@ -270,11 +270,11 @@ fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<s
                 end.say(&Packet::new(Kind::End, token));
                 // The service has received the end before it answers this.
                 end.say(&Packet::new(Kind::Ask, token));
-                assert_eq!(end.hear_beside_bells().expect("an answer").0.kind, Kind::Go);
+                assert_eq!(end.hear_beside_doorbells().expect("an answer").0.kind, Kind::Go);
             }
             Some(given.remove(0))
         }
-        Verdict::Foreign => None,
+        Verdict::OtherUser => None,
         other => panic!("{other:?}"),
     }
 }

@@ -101,7 +101,7 @@ impl ProtocolClient {
     }
 
     /// Waits for the next packet other than doorbells that are given and withdrawn. `None`: the service has hung up.
-    pub fn hear_beside_bells(&self) -> Option<PacketAndFiles> {
+    pub fn hear_beside_doorbells(&self) -> Option<PacketAndFiles> {
         loop {
             let received = self.hear()?;
             match received.0.kind {
@@ -114,7 +114,7 @@ impl ProtocolClient {
 
     /// Waits for the answer to an offer, which comes next but for doorbells, and returns it with its descriptors.
     pub fn answer(&self, token: u64) -> (Verdict, Vec<OwnedFd>) {
-        let (packet, descriptors) = self.hear_beside_bells().expect("an answer");
+        let (packet, descriptors) = self.hear_beside_doorbells().expect("an answer");
         assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
         let verdict = Verdict::of(packet.code).expect("a verdict");
         assert_eq!(descriptors.len(), if verdict == Verdict::Paired { 3 } else { 0 });
