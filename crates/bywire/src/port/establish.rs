@@ -26,7 +26,7 @@ use crate::message::options::Admit;
 use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::{OtherUser, is_within_share};
 use crate::shm::account::{Kind, NoMemory};
-use crate::shm::connection::{Connection, Meeting, is_own_or_root};
+use crate::shm::connection::{Connection, Setup, is_own_or_root};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
 /// The most connections that have not introduced themselves. The oldest one makes room for the next.
@@ -459,7 +459,7 @@ impl Port {
         if let Some(process) = &process {
             let _ = self.poller.add(process, tag);
         }
-        let meeting = Meeting {
+        let setup = Setup {
             info,
             uid: credentials.uid,
             socket,
@@ -474,7 +474,7 @@ impl Port {
             returns: self.returns.clone(),
             guard: self.guard.clone(),
         };
-        self.slots.replace(peer, Slot::Ring(Box::new(Connection::new(peer, meeting))));
+        self.slots.replace(peer, Slot::Ring(Box::new(Connection::new(peer, setup))));
         if !watched {
             // A peer whose end we could not notice is refused.
             return self.end(peer.index, DisconnectReason::Refused(Refusal::NoResources));

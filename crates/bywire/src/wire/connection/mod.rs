@@ -73,7 +73,7 @@ enum Stage {
 }
 
 /// The parameters that both ends know when a connection begins.
-pub(crate) struct Meeting {
+pub(crate) struct Setup {
     pub info: PeerInfo,
     /// The peer's user, unless it is ours or root.
     pub other_user: Option<OtherUser>,
@@ -98,8 +98,8 @@ pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
 }
 
 impl Connection {
-    pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, other_user, options, message_bytes_max, fragment_bytes } = meeting;
+    pub fn new(peer: Peer, setup: Setup) -> Self {
+        let Setup { info, other_user, options, message_bytes_max, fragment_bytes } = setup;
         let low_window_bytes = options.windows[Lane::Low as usize];
         Self {
             peer,
