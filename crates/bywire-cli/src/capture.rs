@@ -75,9 +75,7 @@ impl CaptureArgs {
         if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != capture::FABRIC) {
             anyhow::ensure!(
                 names.iter().any(|name| name == wanted),
-                Misuse(format!(
-                    "there is no interface {wanted}: `bywire eth status` shows those that there are"
-                ))
+                Misuse(format!("there is no interface {wanted}: `bywire eth status` lists the interfaces"))
             );
         }
         let output: Box<dyn Write> = match &self.output {

@@ -74,7 +74,7 @@ impl CompareArgs {
         if store::is_same(&self.before, &self.after) {
             let (before, after) = (self.before.display(), self.after.display());
             bail!(Misuse(format!(
-                "{before} and {after} are one and the same: name what came before and what came after"
+                "{before} and {after} are the same session: name the one before the change and the one after it"
             )));
         }
         let (before, after) = (side(&self.before)?, side(&self.after)?);

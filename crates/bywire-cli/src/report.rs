@@ -85,7 +85,7 @@ impl ReportArgs {
         for (index, path) in self.sessions.iter().enumerate() {
             if let Some(known) = self.sessions[..index].iter().find(|known| store::is_same(known, path)) {
                 bail!(Misuse(format!(
-                    "{} and {} are one session: name each once",
+                    "{} and {} are the same session: name each once",
                     known.display(),
                     path.display()
                 )));

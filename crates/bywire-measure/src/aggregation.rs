@@ -102,7 +102,7 @@ impl Aggregation {
             for (source, target) in source.iter().zip(target) {
                 ensure!(
                     source.sent_bytes == target.received_bytes,
-                    "of {} bytes sent {} arrived",
+                    "{} bytes were sent, and {} arrived",
                     source.sent_bytes,
                     target.received_bytes
                 );
@@ -246,7 +246,7 @@ impl Aggregation {
         }
         ensure!(
             !blocks.is_empty(),
-            "there is no N½: no length below {} reaches half of {:.3} GB/s for the first time",
+            "N½ was not found: no length below {} reaches half of {:.3} GB/s for the first time",
             size::show(curve.keys().next_back().copied().unwrap_or(0)),
             median(&references) / 1e9
         );

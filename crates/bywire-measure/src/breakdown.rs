@@ -131,7 +131,7 @@ impl Breakdown {
             line_ns: cores.apart().then(|| alone_ns(memory::Test::Cacheline, cores)).flatten(),
             sampled: self.sampled(cores)?,
         });
-        all.remove(&0).context("the whole has not been taken")
+        all.remove(&0).context("the whole message was not measured")
     }
 
     /// One more pair of the whole message, with both cores sampled.
@@ -172,7 +172,7 @@ impl Breakdown {
     /// # Errors
     /// There is no pair.
     pub fn account(&self, cores: Cores) -> Result<Account> {
-        ensure!(!self.rounds.is_empty(), "nothing has been taken");
+        ensure!(!self.rounds.is_empty(), "nothing was measured");
         let rung = |index: usize| move |round: &Round| Some(round.ladder[index]);
         let calls = |round: &Round| Some(round.calls_per_message? * round.call_ns?);
         let line = |round: &Round| round.line_ns;

@@ -490,7 +490,7 @@ fn congestion(text: &str) -> Result<String> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     ensure!(
         is_name && (1..CONGESTION_BYTES_END).contains(&text.len()),
-        "no algorithm has that name: give one such as reno, of those in /proc/sys/net/ipv4/tcp_available_congestion_control"
+        "unknown algorithm: give one that /proc/sys/net/ipv4/tcp_available_congestion_control lists, such as reno"
     );
     Ok(text.to_owned())
 }

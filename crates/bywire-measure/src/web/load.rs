@@ -303,7 +303,7 @@ impl Load {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno).context("cannot receive from the server"),
         };
-        let asked = connection.asked.context("the server answered what nobody asked")?;
+        let asked = connection.asked.context("the server sent an answer without a request")?;
         let document = connection.document;
         let size = self.documents.sizes()[document as usize];
         let (documents, verify) = (&self.documents, self.verify);
@@ -350,7 +350,7 @@ fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
         match preloadable::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::AGAIN) => {
-                ensure!(started.elapsed() < TIMEOUT, "the server takes no request");
+                ensure!(started.elapsed() < TIMEOUT, "the server accepts no request");
                 preloadable::poll(socket, PollFlags::OUT, NAP)?;
             }
             Err(Errno::INTR) => {}
