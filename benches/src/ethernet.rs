@@ -193,7 +193,7 @@ pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
-/// Has a kernel send no router solicitations, which IPv6 repeats for ever where nobody answers: they are traffic, and
+/// Has a kernel send no router solicitations, which IPv6 repeats forever where nobody answers: they are traffic, and
 /// carrying them is no idling.
 fn ask_for_no_routers(end: &Namespace) -> Result<()> {
     const NEVER: &str = "for name in /proc/sys/net/ipv6/conf/*/router_solicitations; do echo 0 > $name; done";

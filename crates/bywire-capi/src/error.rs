@@ -233,7 +233,7 @@ impl bw_error_t {
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
                 c"the other end has as many peers as it allows: raise peers_max there"
             }
-            BW_ERROR_REFUSED_UNVERIFIED => c"the other end could not verify this port: open it anew",
+            BW_ERROR_REFUSED_UNVERIFIED => c"the other end could not verify this port: open it again",
             BW_ERROR_REFUSED_BAD_OFFER => c"the other end refused the offered memory: check the geometry",
             BW_ERROR_REFUSED_NO_RESOURCES => c"the other end has run out of descriptors or memory: try later",
             BW_ERROR_REFUSED_CLOSED => c"the other end closed the connection before it was made: try again",
@@ -279,7 +279,7 @@ impl bw_error_t {
     }
 }
 
-/// The sentence for a code: what happened and what to do. Never null, valid for ever.
+/// The sentence for a code: what happened and what to do. Never null, valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_error_text(code: c_int) -> *const c_char {
     let known = bw_error_t::ALL.into_iter().find(|known| known.code() == code);

@@ -267,7 +267,7 @@ pub unsafe extern "C" fn bw_connect(
     let connect = |port: &mut bw_port_t| {
         // SAFETY: the caller's promises.
         let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
-        // A thousand years are for ever, and overflow no clock.
+        // A thousand years are forever, and overflow no clock.
         let timeout = u64::try_from(timeout_us).map_or(Duration::MAX, Duration::from_micros);
         let timeout = timeout.min(Duration::from_secs(1 << 35));
         let connected = port.port.connect(&address.parse::<Address>()?, timeout)?;

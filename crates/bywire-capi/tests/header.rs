@@ -44,7 +44,7 @@ fn compact(header: &str) -> String {
     short
 }
 
-/// `BYWIRE_WRITE_HEADER=1` writes it anew.
+/// `BYWIRE_WRITE_HEADER=1` writes it again.
 #[test]
 fn the_header_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bywire.h");

@@ -289,7 +289,7 @@ impl Registry {
         let end = End { space, local: identity.local, remote: identity.remote };
         let place = self.users.place_to_wait(user);
         // An offer that is paired at once needs no place to wait. If it were refused, offers that fill all places
-        // would wait for each other's ends for ever.
+        // would wait for each other's ends forever.
         let may_wait =
             place.is_some() || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
         let segment = Held::new(segment, place);

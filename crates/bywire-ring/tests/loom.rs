@@ -167,7 +167,7 @@ fn no_wake_up_is_lost_between_a_record_and_credit() {
         });
         let (mut sleeper, mut has_room, mut has_record) = (Sleeper::default(), false, false);
         let sleeps = loop {
-            // What rang before is silenced, then armed anew.
+            // What rang before is silenced, then armed again.
             *doorbell.lock().expect("no panic") = false;
             sleeper.arm(&page, Wants { records: true, credit: true });
             let room = !has_room && producer.push_inline(&ours, &theirs, header(8), &[4]).is_ok();

@@ -158,7 +158,7 @@ impl Account {
     /// Does a thread serve the lane? If files wait because a thread could not be started, this starts one. Nothing
     /// else would, as no more files are taken then.
     fn is_attended(&self) -> bool {
-        // Nothing waits, or this is a forked child, in which a lock may stay held for ever.
+        // Nothing waits, or this is a forked child, in which a lock may stay held forever.
         if self.lane.held.load(Ordering::Relaxed) == 0 || self.registry.owner != std::process::id() {
             return false;
         }

@@ -77,7 +77,7 @@ impl Port {
     fn connect_and_wait(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let peer = self.begin_connect(address, false)?;
 
-        // A timeout beyond the range of the clock means for ever.
+        // A timeout beyond the range of the clock means forever.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             match self.slots.peek(peer) {
@@ -335,7 +335,7 @@ impl Port {
                     if limits::raise_descriptor_limit(limits::descriptor_limit() + DESCRIPTORS_SPARE)
                         .is_ok() => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Without a descriptor the connection would wait for ever, and wake us again and again.
+                    // Without a descriptor the connection would wait forever, and wake us again and again.
                     self.strangers.reserve = None;
                     if let Ok(Some(socket)) = self.claim.listener.accept() {
                         self.turn_away(&socket, Refusal::NoResources);

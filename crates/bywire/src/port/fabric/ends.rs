@@ -93,7 +93,7 @@ impl Port {
         }
     }
 
-    /// Gives memory back that the traffic of an idle peer has taken, and asks anew how long the packets are that its route
+    /// Gives memory back that the traffic of an idle peer has taken, and asks again how long the packets are that its route
     /// carries.
     fn look_for_idleness(&mut self, now_ns: u64, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
