@@ -13,7 +13,6 @@ mod outgoing;
 
 use bywire_wire::connection::{self as packets, Receipt, State};
 use bywire_wire::frame::Lane;
-use bywire_wire::rtt::Rtt;
 
 use crate::message::error::DisconnectReason;
 use crate::message::peer::{Peer, PeerInfo, Priority};
@@ -186,11 +185,6 @@ impl Connection {
     /// The counts.
     pub fn counts(&self) -> &packets::Counts {
         self.packets.counts()
-    }
-
-    /// The round-trip time.
-    pub fn rtt(&self) -> &Rtt {
-        self.packets.rtt()
     }
 
     /// The packet size.
