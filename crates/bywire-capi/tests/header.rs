@@ -1,4 +1,4 @@
-//! `bywire.h` is what the sources say, and C and C++ both take it.
+//! `bywire.h` agrees with the sources, and compiles as C and as C++.
 
 mod installed;
 

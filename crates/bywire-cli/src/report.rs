@@ -1,4 +1,4 @@
-//! `bywire report`: the report of a stored session, made again.
+//! `bywire report`: a new report of a stored session.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What README.md and docs tell a reader to type is typed here, as it stands there.
+//! The commands of README.md and docs run here as they are printed.
 //!
 //! [`RULES`] says for every command of every page which test runs it, or why none can. A command without a rule fails
 //! [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of that group.

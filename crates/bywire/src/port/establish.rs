@@ -1,4 +1,4 @@
-//! Meeting peers: the handshake over Unix sockets, and which socket is ready.
+//! Connecting to peers of this machine: the handshake over Unix sockets, and which socket is ready.
 //!
 //! The connecting port sends `Hello` with its segment, its page and its doorbell. The accepting port checks the sender's
 //! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections of strangers are
