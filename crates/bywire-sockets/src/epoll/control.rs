@@ -1,4 +1,4 @@
-//! The program's epoll sets that hold carried connections.
+//! What the program asks of its epoll sets that hold carried connections: `epoll_ctl`.
 //!
 //! The program still waits on the kernel's set. That set holds the doorbell. For a carried connection it watches only
 //! the events that the rings do not know. What it reports for one is kept until the look that also examines the rings,
