@@ -284,7 +284,7 @@ typedef struct {
   uint64_t datagrams_unsent;
   /* Datagrams that arrived damaged and were dropped. */
   uint64_t datagrams_damaged;
-  /* Connections of strangers that were turned away. */
+  /* Incoming connections that were turned away. */
   uint64_t refused;
   /* Times that the port slept. */
   uint64_t sleeps;

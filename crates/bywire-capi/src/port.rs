@@ -60,7 +60,7 @@ pub struct bw_statistics_t {
     pub datagrams_unsent: u64,
     /// Datagrams that arrived damaged and were dropped.
     pub datagrams_damaged: u64,
-    /// Connections of strangers that were turned away.
+    /// Incoming connections that were turned away.
     pub refused: u64,
     /// Times that the port slept.
     pub sleeps: u64,

@@ -15,8 +15,8 @@ use crate::message::peer::Peer;
 use crate::message::resources::Resources;
 use crate::port::Port;
 use crate::port::far::{ACTIVE_PACKETS, Call, Far, Leaving, Stage};
+use crate::port::incoming::Tag;
 use crate::port::slots::{Slot, Slots};
-use crate::port::strangers::Tag;
 
 /// How long the end of a peer waits until the program takes events.
 const FULL_PAUSE_NS: u64 = 1_000_000;
