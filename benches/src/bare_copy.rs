@@ -305,7 +305,7 @@ pub fn contestant(name: &str, seconds: f64) -> Contestant {
         values.extend(n_half.map(|value| (format!("{series} N½"), value)));
         Ok(Taken { values, ..Taken::default() })
     };
-    Contestant { name, command: "benches/musts (bare loops)".to_owned(), take: Box::new(take) }
+    Contestant { name, command: "benches/messages (bare loops)".to_owned(), take: Box::new(take) }
 }
 
 #[cfg(test)]

@@ -345,7 +345,7 @@ pub fn contestant(name: &str) -> Contestant {
     };
     Contestant {
         name: name.to_owned(),
-        command: "benches/musts (a bare ring)".to_owned(),
+        command: "benches/messages (a bare ring)".to_owned(),
         take: Box::new(take),
     }
 }

@@ -33,29 +33,29 @@ pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
     let series = name.to_owned();
     Ok(Contestant {
         name: name.to_owned(),
-        command: format!("benches/musts ({KILLS} kills a round, the slowest counts)"),
+        command: format!("benches/messages ({KILLS} kills a round, the slowest counts)"),
         take: Box::new(move || Ok(Taken::one(&series, slowest(mode)?))),
     })
 }
 
-/// The process that will be killed: connects to the port `witness` in `directory`, and waits.
+/// The process that will be killed: connects to the port `observer` in `directory`, and waits.
 ///
 /// # Errors
 /// No such port.
 pub fn victim(directory: &Path) -> Result<()> {
     let mut port = open(directory, None)?;
-    port.connect(&"localhost/witness".parse::<Address>()?, TIMEOUT)?;
-    // This process ends too if the witness ends first.
+    port.connect(&"localhost/observer".parse::<Address>()?, TIMEOUT)?;
+    // This process ends too if the observer ends first.
     while !matches!(port.wait(None)?, Some(Event::Disconnected { .. })) {}
     Ok(())
 }
 
 fn slowest(mode: WaitMode) -> Result<f64> {
     let directory = tempfile::tempdir()?;
-    let mut witness = open(directory.path(), Some("witness"))?;
+    let mut observer = open(directory.path(), Some("observer"))?;
     let mut slowest_ms = 0.0f64;
     for _ in 0..KILLS {
-        slowest_ms = slowest_ms.max(1e3 * notice(&mut witness, directory.path(), mode)?.as_secs_f64());
+        slowest_ms = slowest_ms.max(1e3 * notice(&mut observer, directory.path(), mode)?.as_secs_f64());
     }
     Ok(slowest_ms)
 }
@@ -66,16 +66,16 @@ fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
     Ok(Port::open(PortOptions { name, runtime_directory, ..PortOptions::default() })?)
 }
 
-fn notice(witness: &mut Port, directory: &Path, mode: WaitMode) -> Result<Duration> {
+fn notice(observer: &mut Port, directory: &Path, mode: WaitMode) -> Result<Duration> {
     let mut victim = ChildGuard::start(VICTIM, directory)?;
-    await_event(witness, WaitMode::Waiting, |event| matches!(event, Event::Connected(_)))?;
+    await_event(observer, WaitMode::Waiting, |event| matches!(event, Event::Connected(_)))?;
     let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let teardown = std::thread::spawn(move || {
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).map(|_| Instant::now())
     });
     victim.0.kill()?;
-    await_event(witness, mode, |event| matches!(event, Event::Disconnected { .. }))?;
+    await_event(observer, mode, |event| matches!(event, Event::Disconnected { .. }))?;
     let noticed = Instant::now();
     let torn_down = teardown.join().ok().context("the clock's thread died")??;
     Ok(noticed.saturating_duration_since(torn_down))
@@ -104,13 +104,13 @@ mod tests {
     fn a_closed_port_is_noticed_either_way() {
         for mode in [WaitMode::Waiting, WaitMode::Polling] {
             let directory = tempfile::tempdir().unwrap();
-            let mut witness = open(directory.path(), Some("witness")).unwrap();
+            let mut observer = open(directory.path(), Some("observer")).unwrap();
             let path = directory.path().to_owned();
             let other = std::thread::spawn(move || {
                 let mut port = open(&path, None).unwrap();
-                port.connect(&"localhost/witness".parse::<Address>().unwrap(), TIMEOUT).unwrap();
+                port.connect(&"localhost/observer".parse::<Address>().unwrap(), TIMEOUT).unwrap();
             });
-            await_event(&mut witness, mode, |event| matches!(event, Event::Disconnected { .. })).unwrap();
+            await_event(&mut observer, mode, |event| matches!(event, Event::Disconnected { .. })).unwrap();
             other.join().unwrap();
         }
     }

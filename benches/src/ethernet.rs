@@ -1,4 +1,4 @@
-//! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, as outside witnesses, by iperf3
+//! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, for reference, by iperf3
 //! and sockperf.
 
 use std::process::{Command, Stdio};
@@ -193,7 +193,7 @@ pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
-/// Has a kernel send no router solicitations, which IPv6 repeats for ever where nobody answers: they are traffic, and
+/// Has a kernel send no router solicitations, which IPv6 repeats forever where nobody answers: they are traffic, and
 /// carrying them is no idling.
 fn ask_for_no_routers(end: &Namespace) -> Result<()> {
     const NEVER: &str = "for name in /proc/sys/net/ipv6/conf/*/router_solicitations; do echo 0 > $name; done";
@@ -209,11 +209,11 @@ fn joined(
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
-    witness(name, command, program, move || measure(&join()?))
+    program_contestant(name, command, program, move || measure(&join()?))
 }
 
 /// Another program's measurement: series `name`, where `program` is installed.
-pub fn witness(
+pub fn program_contestant(
     name: &str,
     command: &str,
     program: &'static str,

@@ -95,7 +95,7 @@ fn connect(nodes: &FabricPair, series: &str) -> Result<Taken> {
 }
 
 fn slowest_notice(nodes: &FabricPair) -> Result<f64> {
-    let mut witness = Process::ready(nodes, plan::End::Source, &["witness"])?;
+    let mut observer = Process::ready(nodes, plan::End::Source, &["observer"])?;
     let mut slowest_ms = 0.0f64;
     for _ in 0..KILLS {
         let mut victim = Process::ready(nodes, plan::End::Target, &["victim"])?;
@@ -104,7 +104,7 @@ fn slowest_notice(nodes: &FabricPair) -> Result<f64> {
         victim.running.0.kill()?;
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None)?;
         let ended_ns = monotonic_ns();
-        let noticed_ns: u64 = witness.line()?.parse()?;
+        let noticed_ns: u64 = observer.line()?.parse()?;
         slowest_ms = slowest_ms.max(noticed_ns.saturating_sub(ended_ns) as f64 / 1e6);
     }
     Ok(slowest_ms)
@@ -207,9 +207,9 @@ pub fn play(words: &[String]) -> Result<()> {
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["echo"] => echo(),
         ["connect"] => time_connects(),
-        ["witness"] => witness(),
+        ["observer"] => observer(),
         ["victim"] => {
-            let (mut port, _) = connected("source/witness")?;
+            let (mut port, _) = connected("source/observer")?;
             say("ready")?;
             loop {
                 port.wait(None)?;
@@ -295,8 +295,8 @@ fn time_connects() -> Result<()> {
     say(&format!("{} {}", times[0], median(&times[1..])))
 }
 
-fn witness() -> Result<()> {
-    let mut port = open(Some("witness"))?;
+fn observer() -> Result<()> {
+    let mut port = open(Some("observer"))?;
     say("ready")?;
     loop {
         if let Some(Event::Disconnected { .. }) = port.wait(None)? {

@@ -30,7 +30,7 @@ pub fn contestant(name: &str) -> Result<Contestant> {
     let series = name.to_owned();
     Ok(Contestant {
         name: name.to_owned(),
-        command: format!("benches/musts (a port with {PEERS} peers in `wait` for {} s)", WATCH.as_secs()),
+        command: format!("benches/messages (a port with {PEERS} peers in `wait` for {} s)", WATCH.as_secs()),
         take: Box::new(move || Ok(Taken::one(&series, watch()?))),
     })
 }

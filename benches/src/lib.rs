@@ -1,6 +1,6 @@
-//! What `benches/musts`, `benches/links`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses` share: a [`contest`]
-//! takes fresh pairs of everything in turn, so that
-//! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
+//! What `benches/messages`, `benches/links`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/accuracy`
+//! share. A [`contest`] takes fresh pairs of everything in turn, so that what is compared ran side by side. A [`table`]
+//! shows medians, ratios and their spread.
 
 pub mod application;
 pub mod bare_copy;
@@ -16,13 +16,13 @@ pub mod fabric;
 pub mod idle;
 pub mod lab;
 pub mod libfabric;
-pub mod must;
 pub mod open_mpi;
 pub mod program;
 pub mod quic;
+pub mod reference;
+pub mod requirement;
 pub mod resident;
 pub mod rival_pair;
 pub mod table;
 pub mod tunnel;
 pub mod ucx;
-pub mod witness;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_measure::namespaces::{Joint, Namespaces, PREFIX_LENGTH, Side};
+use bywire_measure::namespaces::{NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 
 use crate::child_guard::ChildGuard;
 use crate::ethernet::{Join, inside};
@@ -65,7 +65,7 @@ impl Rival {
             for side in &sides {
                 self.bring_up(side)?;
             }
-            Ok(Joint { link: self.name, processes: Vec::new(), kept: Box::new((daemons, directory)) })
+            Ok(NamespaceLink { name: self.name, processes: Vec::new(), kept: Box::new((daemons, directory)) })
         })
     }
 

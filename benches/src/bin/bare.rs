@@ -1,5 +1,5 @@
-//! The bare port, without the laboratory: two threads on two cores, one sends as fast as it can, then both
-//! play ping-pong. What the laboratory measures above this is its own work per message.
+//! The bare port, without the laboratory: two threads on two cores. One sends as fast as it can, then both play ping-pong.
+//! What the laboratory measures above this is its own work per message.
 //!
 //! ```text
 //! bare [MESSAGE_BYTES [MESSAGES]]

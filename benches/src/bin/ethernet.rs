@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use bywire_benches::contest::Contest;
 use bywire_benches::ethernet::{self, Join};
-use bywire_benches::must::Basis::{Median, Over};
-use bywire_benches::must::Bound::{AtLeast, AtMost};
-use bywire_benches::must::{self, Must};
 use bywire_benches::program::{self, Arguments};
+use bywire_benches::requirement::Basis::{Median, Over};
+use bywire_benches::requirement::Bound::{AtLeast, AtMost};
+use bywire_benches::requirement::{self, Requirement};
 use bywire_benches::table::{self, Show};
 use bywire_benches::tunnel::RIVALS;
 use bywire_measure::ethernet::{FrameLink, Link};
@@ -27,25 +27,25 @@ struct Ethernet {
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 18] = [
-    Must { measure: "TCP stream over veth, one process", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream one-process", "stream veth"), show: RATIO },
-    Must { measure: "the same by iperf3", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("iperf3 one-process", "iperf3 veth"), show: RATIO },
-    Must { measure: "TCP stream over veth, two processes", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream two-processes", "stream veth"), show: RATIO },
-    Must { measure: "the same by iperf3", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("iperf3 two-processes", "iperf3 veth"), show: RATIO },
-    Must { measure: "TCP_RR half-RTT over veth, one process", bound: AtMost { must: 1.6, aim: 1.2 }, basis: Over("rr one-process", "rr veth"), show: RATIO },
-    Must { measure: "the same by sockperf", bound: AtMost { must: 1.6, aim: 1.2 }, basis: Over("sockperf one-process", "sockperf veth"), show: RATIO },
-    Must { measure: "TCP_RR half-RTT over veth, two processes", bound: AtMost { must: 2.5, aim: 1.6 }, basis: Over("rr two-processes", "rr veth"), show: RATIO },
-    Must { measure: "the same by sockperf", bound: AtMost { must: 2.5, aim: 1.6 }, basis: Over("sockperf two-processes", "sockperf veth"), show: RATIO },
-    Must { measure: "UDP at 8 KiB received at the best offered rate, over veth, one process (iperf3)", bound: AtLeast { must: 0.25, aim: 0.35 }, basis: Over("udp one-process", "udp veth"), show: RATIO },
-    Must { measure: "the same, two processes", bound: AtLeast { must: 0.25, aim: 0.35 }, basis: Over("udp two-processes", "udp veth"), show: RATIO },
-    Must { measure: "service demand of a TCP stream over veth, one process", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream one-process demand", "stream veth demand"), show: RATIO },
-    Must { measure: "the same, two processes", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream two-processes demand", "stream veth demand"), show: RATIO },
-    Must { measure: "TCP stream at MTU 1500 over MTU 9000, one process", bound: AtLeast { must: 0.9, aim: 0.97 }, basis: Over("stream one-process 1500", "stream one-process"), show: RATIO },
-    Must { measure: "four TCP streams over one, two processes (iperf3)", bound: AtLeast { must: 1.0, aim: 1.2 }, basis: Over("flows 4 two-processes", "flows 1 two-processes"), show: RATIO },
-    Must { measure: "segments of four TCP streams sent again, two processes over veth", bound: AtMost { must: 1.0, aim: 0.1 }, basis: Over("flows 4 two-processes again", "flows 4 veth again"), show: RATIO },
-    Must { measure: "the same, eight streams each way", bound: AtMost { must: 1.0, aim: 0.1 }, basis: Over("flows 8+8 two-processes again", "flows 8+8 veth again"), show: RATIO },
-    Must { measure: "idle, one process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle one-process"), show: table::cpu },
-    Must { measure: "idle, two processes", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle two-processes"), show: table::cpu },
+const REQUIREMENTS: [Requirement; 18] = [
+    Requirement { measure: "TCP stream over veth, one process", bound: AtLeast { required: 0.5, goal: 0.6 }, basis: Over("stream one-process", "stream veth"), show: RATIO },
+    Requirement { measure: "the same by iperf3", bound: AtLeast { required: 0.5, goal: 0.6 }, basis: Over("iperf3 one-process", "iperf3 veth"), show: RATIO },
+    Requirement { measure: "TCP stream over veth, two processes", bound: AtLeast { required: 0.5, goal: 0.6 }, basis: Over("stream two-processes", "stream veth"), show: RATIO },
+    Requirement { measure: "the same by iperf3", bound: AtLeast { required: 0.5, goal: 0.6 }, basis: Over("iperf3 two-processes", "iperf3 veth"), show: RATIO },
+    Requirement { measure: "TCP_RR half-RTT over veth, one process", bound: AtMost { required: 1.6, goal: 1.2 }, basis: Over("rr one-process", "rr veth"), show: RATIO },
+    Requirement { measure: "the same by sockperf", bound: AtMost { required: 1.6, goal: 1.2 }, basis: Over("sockperf one-process", "sockperf veth"), show: RATIO },
+    Requirement { measure: "TCP_RR half-RTT over veth, two processes", bound: AtMost { required: 2.5, goal: 1.6 }, basis: Over("rr two-processes", "rr veth"), show: RATIO },
+    Requirement { measure: "the same by sockperf", bound: AtMost { required: 2.5, goal: 1.6 }, basis: Over("sockperf two-processes", "sockperf veth"), show: RATIO },
+    Requirement { measure: "UDP at 8 KiB received at the best offered rate, over veth, one process (iperf3)", bound: AtLeast { required: 0.25, goal: 0.35 }, basis: Over("udp one-process", "udp veth"), show: RATIO },
+    Requirement { measure: "the same, two processes", bound: AtLeast { required: 0.25, goal: 0.35 }, basis: Over("udp two-processes", "udp veth"), show: RATIO },
+    Requirement { measure: "service demand of a TCP stream over veth, one process", bound: AtMost { required: 1.9, goal: 1.6 }, basis: Over("stream one-process demand", "stream veth demand"), show: RATIO },
+    Requirement { measure: "the same, two processes", bound: AtMost { required: 1.9, goal: 1.6 }, basis: Over("stream two-processes demand", "stream veth demand"), show: RATIO },
+    Requirement { measure: "TCP stream at MTU 1500 over MTU 9000, one process", bound: AtLeast { required: 0.9, goal: 0.97 }, basis: Over("stream one-process 1500", "stream one-process"), show: RATIO },
+    Requirement { measure: "four TCP streams over one, two processes (iperf3)", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("flows 4 two-processes", "flows 1 two-processes"), show: RATIO },
+    Requirement { measure: "segments of four TCP streams sent again, two processes over veth", bound: AtMost { required: 1.0, goal: 0.1 }, basis: Over("flows 4 two-processes again", "flows 4 veth again"), show: RATIO },
+    Requirement { measure: "the same, eight streams each way", bound: AtMost { required: 1.0, goal: 0.1 }, basis: Over("flows 8+8 two-processes again", "flows 8+8 veth again"), show: RATIO },
+    Requirement { measure: "idle, one process", bound: AtMost { required: 0.0, goal: 0.0 }, basis: Median("idle one-process"), show: table::cpu },
+    Requirement { measure: "idle, two processes", bound: AtMost { required: 0.0, goal: 0.0 }, basis: Median("idle two-processes"), show: table::cpu },
 ];
 
 fn main() -> ExitCode {
@@ -102,7 +102,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&must::table(&MUSTS, contest));
+    page.push_str(&requirement::table(&REQUIREMENTS, contest));
     page.push_str("\nSeveral TCP connections at once, by iperf3. The CPU is that of who carries:\n\n");
     page.push_str(&flows(contest));
     page.push_str("\nBeside other programs, none of which encrypts:\n\n");
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn every_figure_has_its_contestant() {
         let contest = contestants(0.1);
-        must::assert_contestants(&MUSTS, &contest);
+        requirement::assert_contestants(&REQUIREMENTS, &contest);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use bywire_benches::bare_udp::{self, What};
 use bywire_benches::contest::Contest;
 use bywire_benches::fabric;
-use bywire_benches::must::Basis::{Median, Over};
-use bywire_benches::must::Bound::{AtLeast, AtMost};
-use bywire_benches::must::{self, Must};
 use bywire_benches::program::{self, Arguments};
+use bywire_benches::requirement::Basis::{Median, Over};
+use bywire_benches::requirement::Bound::{AtLeast, AtMost};
+use bywire_benches::requirement::{self, Requirement};
 use bywire_benches::rival_pair::Place;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, libfabric, quic, ucx};
@@ -28,45 +28,45 @@ struct Links {
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 38] = [
-    Must { measure: "8 B half-RTT over level `udp`, plain, polling", bound: AtMost { must: 1.25, aim: 1.15 }, basis: Over("latency plain", "latency udp"), show: RATIO },
-    Must { measure: "the same, encrypted", bound: AtMost { must: 1.45, aim: 1.3 }, basis: Over("latency encrypted", "latency udp"), show: RATIO },
-    Must { measure: "the same, plain, without spinning", bound: AtMost { must: 1.15, aim: 1.15 }, basis: Over("sleeping plain", "sleeping udp"), show: RATIO },
-    Must { measure: "the same, encrypted, without spinning", bound: AtMost { must: 1.2, aim: 1.2 }, basis: Over("sleeping encrypted", "sleeping udp"), show: RATIO },
-    Must { measure: "1 MiB plain over TCP by CUBIC", bound: AtLeast { must: 0.4, aim: 0.55 }, basis: Over("long plain", "long tcp"), show: RATIO },
-    Must { measure: "1 MiB plain over the bare loop", bound: AtLeast { must: 0.7, aim: 0.85 }, basis: Over("long plain", "long bare"), show: RATIO },
-    Must { measure: "1 MiB encrypted over the bare sealed loop", bound: AtLeast { must: 0.7, aim: 0.85 }, basis: Over("long encrypted", "long sealed"), show: RATIO },
-    Must { measure: "64 B messages, one pair, plain", bound: AtLeast { must: 5e6, aim: 10e6 }, basis: Median("short plain messages"), show: table::millions },
-    Must { measure: "64 B messages, one pair, encrypted", bound: AtLeast { must: 4e6, aim: 8e6 }, basis: Median("short encrypted messages"), show: table::millions },
-    Must { measure: "8 B high half-RTT during a long low transfer, over without, plain", bound: AtMost { must: 4.0, aim: 2.0 }, basis: Over("interleaved plain", "latency plain"), show: RATIO },
-    Must { measure: "the same, encrypted", bound: AtMost { must: 4.0, aim: 2.0 }, basis: Over("interleaved encrypted", "latency encrypted"), show: RATIO },
-    Must { measure: "1 MiB encrypted over `quinn`", bound: AtLeast { must: 2.5, aim: 3.0 }, basis: Over("long encrypted", "long quinn"), show: RATIO },
-    Must { measure: "1 % lost: 8 B half-RTT, p99.9, plain", bound: AtMost { must: 1.5e6, aim: 0.75e6 }, basis: Median("lossy latency plain p99.9"), show: table::ns },
-    Must { measure: "the same, encrypted", bound: AtMost { must: 1.5e6, aim: 0.75e6 }, basis: Median("lossy latency encrypted p99.9"), show: table::ns },
-    Must { measure: "1 % lost: 1 MiB plain over TCP by CUBIC", bound: AtLeast { must: 1.0, aim: 1.2 }, basis: Over("lossy long plain", "lossy long tcp"), show: RATIO },
-    Must { measure: "the same, encrypted", bound: AtLeast { must: 1.0, aim: 1.2 }, basis: Over("lossy long encrypted", "lossy long tcp"), show: RATIO },
-    Must { measure: "beside a CUBIC stream through 1 Gb/s: the lesser share, plain", bound: AtLeast { must: 0.35, aim: 0.42 }, basis: Median("share plain"), show: RATIO },
-    Must { measure: "the same, encrypted", bound: AtLeast { must: 0.35, aim: 0.42 }, basis: Median("share encrypted"), show: RATIO },
-    Must { measure: "far process killed: noticed", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Median("death"), show: table::ms },
-    Must { measure: "nothing crosses for 5 s: answered again after", bound: AtMost { must: 1000.0, aim: 200.0 }, basis: Median("outage"), show: table::ms },
-    Must { measure: "connect, services connected", bound: AtMost { must: 2.0, aim: 0.5 }, basis: Median("connect warm"), show: table::ms },
-    Must { measure: "idle connection: memory of one end and its service", bound: AtMost { must: 16384.0, aim: 8192.0 }, basis: Median("idle memory"), show: table::bytes },
-    Must { measure: "64 idle connections: CPU of both services", bound: AtMost { must: 50e3, aim: 10e3 }, basis: Median("idle CPU"), show: table::cpu },
-    Must { measure: "`shm` half-RTT beside 8 idle peers on the other node, over without", bound: AtMost { must: 1.1, aim: 1.03 }, basis: Over("local beside", "local alone"), show: RATIO },
-    Must { measure: "connect, services not connected yet (not a must)", bound: AtMost { must: 10.0, aim: 5.0 }, basis: Median("connect cold"), show: table::ms },
-    Must { measure: "two CUBIC streams through 1 Gb/s: the lesser share (not a must)", bound: AtLeast { must: 0.35, aim: 0.42 }, basis: Median("share tcp"), show: RATIO },
-    Must { measure: "8 B half-RTT encrypted, without spinning, over `quinn` (not a must)", bound: AtMost { must: 1.0, aim: 0.7 }, basis: Over("sleeping encrypted", "latency quinn"), show: RATIO },
-    Must { measure: "8 B half-RTT plain, polling, over UCX's by TCP (not a must)", bound: AtMost { must: 1.0, aim: 0.7 }, basis: Over("latency plain", "latency ucx"), show: RATIO },
-    Must { measure: "1 MiB plain over UCX's by TCP (not a must)", bound: AtLeast { must: 0.4, aim: 0.55 }, basis: Over("long plain", "long ucx"), show: RATIO },
-    Must { measure: "8 B mean half-RTT plain, polling, over libfabric's by TCP (not a must)", bound: AtMost { must: 1.0, aim: 0.7 }, basis: Over("latency plain mean", "latency libfabric"), show: RATIO },
-    Must { measure: "the bare loop's half-RTT over level `udp` (not a must)", bound: AtMost { must: 1.25, aim: 1.15 }, basis: Over("latency bare", "latency udp"), show: RATIO },
-    Must { measure: "the bare sealed loop's half-RTT over level `udp` (not a must)", bound: AtMost { must: 1.45, aim: 1.3 }, basis: Over("latency sealed", "latency udp"), show: RATIO },
-    Must { measure: "the bare loop's 1 MiB over TCP by CUBIC (not a must)", bound: AtLeast { must: 0.4, aim: 0.55 }, basis: Over("long bare", "long tcp"), show: RATIO },
-    Must { measure: "1 MiB encrypted, MTU 9000, over MTU 1500 (not a must)", bound: AtLeast { must: 1.0, aim: 1.2 }, basis: Over("long encrypted 9000", "long encrypted"), show: RATIO },
-    Must { measure: "host CPU per 8 B message, plain (not a must)", bound: AtMost { must: 2000.0, aim: 500.0 }, basis: Median("overhead plain"), show: table::ns },
-    Must { measure: "host CPU per 8 B message, encrypted (not a must)", bound: AtMost { must: 2000.0, aim: 500.0 }, basis: Median("overhead encrypted"), show: table::ns },
-    Must { measure: "1 MiB two-way over one-way, encrypted (not a must)", bound: AtLeast { must: 0.8, aim: 1.0 }, basis: Over("two-way encrypted", "long encrypted"), show: RATIO },
-    Must { measure: "64 KiB encrypted over 1 MiB (not a must)", bound: AtLeast { must: 0.5, aim: 0.9 }, basis: Over("64 KiB encrypted", "long encrypted"), show: RATIO },
+const REQUIREMENTS: [Requirement; 38] = [
+    Requirement { measure: "8 B half-RTT over level `udp`, plain, polling", bound: AtMost { required: 1.25, goal: 1.15 }, basis: Over("latency plain", "latency udp"), show: RATIO },
+    Requirement { measure: "the same, encrypted", bound: AtMost { required: 1.45, goal: 1.3 }, basis: Over("latency encrypted", "latency udp"), show: RATIO },
+    Requirement { measure: "the same, plain, without spinning", bound: AtMost { required: 1.15, goal: 1.15 }, basis: Over("sleeping plain", "sleeping udp"), show: RATIO },
+    Requirement { measure: "the same, encrypted, without spinning", bound: AtMost { required: 1.2, goal: 1.2 }, basis: Over("sleeping encrypted", "sleeping udp"), show: RATIO },
+    Requirement { measure: "1 MiB plain over TCP by CUBIC", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long plain", "long tcp"), show: RATIO },
+    Requirement { measure: "1 MiB plain over the bare loop", bound: AtLeast { required: 0.7, goal: 0.85 }, basis: Over("long plain", "long bare"), show: RATIO },
+    Requirement { measure: "1 MiB encrypted over the bare sealed loop", bound: AtLeast { required: 0.7, goal: 0.85 }, basis: Over("long encrypted", "long sealed"), show: RATIO },
+    Requirement { measure: "64 B messages, one pair, plain", bound: AtLeast { required: 5e6, goal: 10e6 }, basis: Median("short plain messages"), show: table::millions },
+    Requirement { measure: "64 B messages, one pair, encrypted", bound: AtLeast { required: 4e6, goal: 8e6 }, basis: Median("short encrypted messages"), show: table::millions },
+    Requirement { measure: "8 B high half-RTT during a long low transfer, over without, plain", bound: AtMost { required: 4.0, goal: 2.0 }, basis: Over("interleaved plain", "latency plain"), show: RATIO },
+    Requirement { measure: "the same, encrypted", bound: AtMost { required: 4.0, goal: 2.0 }, basis: Over("interleaved encrypted", "latency encrypted"), show: RATIO },
+    Requirement { measure: "1 MiB encrypted over `quinn`", bound: AtLeast { required: 2.5, goal: 3.0 }, basis: Over("long encrypted", "long quinn"), show: RATIO },
+    Requirement { measure: "1 % lost: 8 B half-RTT, p99.9, plain", bound: AtMost { required: 1.5e6, goal: 0.75e6 }, basis: Median("lossy latency plain p99.9"), show: table::ns },
+    Requirement { measure: "the same, encrypted", bound: AtMost { required: 1.5e6, goal: 0.75e6 }, basis: Median("lossy latency encrypted p99.9"), show: table::ns },
+    Requirement { measure: "1 % lost: 1 MiB plain over TCP by CUBIC", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("lossy long plain", "lossy long tcp"), show: RATIO },
+    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("lossy long encrypted", "lossy long tcp"), show: RATIO },
+    Requirement { measure: "beside a CUBIC stream through 1 Gb/s: the lesser share, plain", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share plain"), show: RATIO },
+    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share encrypted"), show: RATIO },
+    Requirement { measure: "far process killed: noticed", bound: AtMost { required: 10.0, goal: 2.0 }, basis: Median("death"), show: table::ms },
+    Requirement { measure: "nothing crosses for 5 s: answered again after", bound: AtMost { required: 1000.0, goal: 200.0 }, basis: Median("outage"), show: table::ms },
+    Requirement { measure: "connect, services connected", bound: AtMost { required: 2.0, goal: 0.5 }, basis: Median("connect warm"), show: table::ms },
+    Requirement { measure: "idle connection: memory of one end and its service", bound: AtMost { required: 16384.0, goal: 8192.0 }, basis: Median("idle memory"), show: table::bytes },
+    Requirement { measure: "64 idle connections: CPU of both services", bound: AtMost { required: 50e3, goal: 10e3 }, basis: Median("idle CPU"), show: table::cpu },
+    Requirement { measure: "`shm` half-RTT beside 8 idle peers on the other node, over without", bound: AtMost { required: 1.1, goal: 1.03 }, basis: Over("local beside", "local alone"), show: RATIO },
+    Requirement { measure: "connect, services not connected yet (not required)", bound: AtMost { required: 10.0, goal: 5.0 }, basis: Median("connect cold"), show: table::ms },
+    Requirement { measure: "two CUBIC streams through 1 Gb/s: the lesser share (not required)", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share tcp"), show: RATIO },
+    Requirement { measure: "8 B half-RTT encrypted, without spinning, over `quinn` (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("sleeping encrypted", "latency quinn"), show: RATIO },
+    Requirement { measure: "8 B half-RTT plain, polling, over UCX's by TCP (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency plain", "latency ucx"), show: RATIO },
+    Requirement { measure: "1 MiB plain over UCX's by TCP (not required)", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long plain", "long ucx"), show: RATIO },
+    Requirement { measure: "8 B mean half-RTT plain, polling, over libfabric's by TCP (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency plain mean", "latency libfabric"), show: RATIO },
+    Requirement { measure: "the bare loop's half-RTT over level `udp` (not required)", bound: AtMost { required: 1.25, goal: 1.15 }, basis: Over("latency bare", "latency udp"), show: RATIO },
+    Requirement { measure: "the bare sealed loop's half-RTT over level `udp` (not required)", bound: AtMost { required: 1.45, goal: 1.3 }, basis: Over("latency sealed", "latency udp"), show: RATIO },
+    Requirement { measure: "the bare loop's 1 MiB over TCP by CUBIC (not required)", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long bare", "long tcp"), show: RATIO },
+    Requirement { measure: "1 MiB encrypted, MTU 9000, over MTU 1500 (not required)", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("long encrypted 9000", "long encrypted"), show: RATIO },
+    Requirement { measure: "host CPU per 8 B message, plain (not required)", bound: AtMost { required: 2000.0, goal: 500.0 }, basis: Median("overhead plain"), show: table::ns },
+    Requirement { measure: "host CPU per 8 B message, encrypted (not required)", bound: AtMost { required: 2000.0, goal: 500.0 }, basis: Median("overhead encrypted"), show: table::ns },
+    Requirement { measure: "1 MiB two-way over one-way, encrypted (not required)", bound: AtLeast { required: 0.8, goal: 1.0 }, basis: Over("two-way encrypted", "long encrypted"), show: RATIO },
+    Requirement { measure: "64 KiB encrypted over 1 MiB (not required)", bound: AtLeast { required: 0.5, goal: 0.9 }, basis: Over("64 KiB encrypted", "long encrypted"), show: RATIO },
 ];
 
 /// Two streams take this long until their windows have settled.
@@ -206,7 +206,7 @@ fn add_on_wire(contest: &mut Contest, place: &Place, seconds: f64) {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&must::table(&MUSTS, contest));
+    page.push_str(&requirement::table(&REQUIREMENTS, contest));
     page.push_str(
         "\nWhat a packet with 1,440 bytes of payload costs, by the rate of both ends together:\n\n",
     );
@@ -251,6 +251,6 @@ mod tests {
     #[test]
     fn every_figure_belongs_to_a_measured_series() {
         let contest = contestants(0.1);
-        must::assert_contestants(&MUSTS, &contest);
+        requirement::assert_contestants(&REQUIREMENTS, &contest);
     }
 }

@@ -7,10 +7,10 @@ use anyhow::Context;
 use bywire_benches::application::{nginx, postgresql, redis};
 use bywire_benches::carried::Mode;
 use bywire_benches::contest::Contest;
-use bywire_benches::must::Basis::{Median, Over};
-use bywire_benches::must::Bound::{AtLeast, AtMost};
-use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
+use bywire_benches::requirement::Basis::{Median, Over};
+use bywire_benches::requirement::Bound::{AtLeast, AtMost};
+use bywire_benches::requirement::{self, Requirement};
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, resident};
 use bywire_measure::exit_status;
@@ -28,19 +28,19 @@ struct Sockets {
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 12] = [
-    Must { measure: "1-byte request/response, blocking calls, spinning allowed, over TCP", bound: AtLeast { must: 8.0, aim: 20.0 }, basis: Over("rr sock", "rr tcp"), show: RATIO },
-    Must { measure: "the same through epoll", bound: AtLeast { must: 3.0, aim: 10.0 }, basis: Over("rr sock epoll", "rr tcp epoll"), show: RATIO },
-    Must { measure: "the same with blocking calls, spinning forbidden", bound: AtLeast { must: 1.3, aim: 1.6 }, basis: Over("rr sock asleep", "rr tcp"), show: RATIO },
-    Must { measure: "stream, 64 KiB sends", bound: AtLeast { must: 1.3, aim: 2.0 }, basis: Over("stream sock 64K", "stream tcp 64K"), show: RATIO },
-    Must { measure: "stream, 1 KiB sends", bound: AtLeast { must: 3.0, aim: 6.0 }, basis: Over("stream sock 1K", "stream tcp 1K"), show: RATIO },
-    Must { measure: "Redis GET, 50 clients, no pipeline", bound: AtLeast { must: 1.5, aim: 3.0 }, basis: Over("redis carried", "redis plain"), show: RATIO },
-    Must { measure: "nginx, keep-alive, 1 KB file, 16 connections", bound: AtLeast { must: 1.3, aim: 2.0 }, basis: Over("nginx carried", "nginx plain"), show: RATIO },
-    Must { measure: "PostgreSQL, `pgbench -S` over TCP, 4 clients", bound: AtLeast { must: 1.05, aim: 1.3 }, basis: Over("postgresql carried", "postgresql plain"), show: RATIO },
-    Must { measure: "4 client processes, 1 server process, 2 cores (Redis GET)", bound: AtLeast { must: 1.0, aim: 1.3 }, basis: Over("four clients carried", "four clients plain"), show: RATIO },
-    Must { measure: "one request per connection (nginx)", bound: AtLeast { must: 0.95, aim: 1.0 }, basis: Over("one request carried", "one request plain"), show: RATIO },
-    Must { measure: "accelerated program against a plain peer (Redis GET, 50 clients)", bound: AtLeast { must: 0.97, aim: 1.0 }, basis: Over("redis half", "redis plain"), show: RATIO },
-    Must { measure: "resident memory per idle carried connection, 1,000 of them", bound: AtMost { must: 65_536.0, aim: 16_384.0 }, basis: Median("resident"), show: table::bytes },
+const REQUIREMENTS: [Requirement; 12] = [
+    Requirement { measure: "1-byte request/response, blocking calls, spinning allowed, over TCP", bound: AtLeast { required: 8.0, goal: 20.0 }, basis: Over("rr sock", "rr tcp"), show: RATIO },
+    Requirement { measure: "the same through epoll", bound: AtLeast { required: 3.0, goal: 10.0 }, basis: Over("rr sock epoll", "rr tcp epoll"), show: RATIO },
+    Requirement { measure: "the same with blocking calls, spinning forbidden", bound: AtLeast { required: 1.3, goal: 1.6 }, basis: Over("rr sock asleep", "rr tcp"), show: RATIO },
+    Requirement { measure: "stream, 64 KiB sends", bound: AtLeast { required: 1.3, goal: 2.0 }, basis: Over("stream sock 64K", "stream tcp 64K"), show: RATIO },
+    Requirement { measure: "stream, 1 KiB sends", bound: AtLeast { required: 3.0, goal: 6.0 }, basis: Over("stream sock 1K", "stream tcp 1K"), show: RATIO },
+    Requirement { measure: "Redis GET, 50 clients, no pipeline", bound: AtLeast { required: 1.5, goal: 3.0 }, basis: Over("redis carried", "redis plain"), show: RATIO },
+    Requirement { measure: "nginx, keep-alive, 1 KB file, 16 connections", bound: AtLeast { required: 1.3, goal: 2.0 }, basis: Over("nginx carried", "nginx plain"), show: RATIO },
+    Requirement { measure: "PostgreSQL, `pgbench -S` over TCP, 4 clients", bound: AtLeast { required: 1.05, goal: 1.3 }, basis: Over("postgresql carried", "postgresql plain"), show: RATIO },
+    Requirement { measure: "4 client processes, 1 server process, 2 cores (Redis GET)", bound: AtLeast { required: 1.0, goal: 1.3 }, basis: Over("four clients carried", "four clients plain"), show: RATIO },
+    Requirement { measure: "one request per connection (nginx)", bound: AtLeast { required: 0.95, goal: 1.0 }, basis: Over("one request carried", "one request plain"), show: RATIO },
+    Requirement { measure: "accelerated program against a plain peer (Redis GET, 50 clients)", bound: AtLeast { required: 0.97, goal: 1.0 }, basis: Over("redis half", "redis plain"), show: RATIO },
+    Requirement { measure: "resident memory per idle carried connection, 1,000 of them", bound: AtMost { required: 65_536.0, goal: 16_384.0 }, basis: Median("resident"), show: table::bytes },
 ];
 
 fn main() -> ExitCode {
@@ -96,7 +96,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&must::table(&MUSTS, contest));
+    page.push_str(&requirement::table(&REQUIREMENTS, contest));
     page.push_str("\nBehind them. Client and server have a core each, unless their row says otherwise.\n\n");
     page.push_str(&table::contestants(contest, show));
     page
@@ -117,6 +117,6 @@ mod tests {
 
     #[test]
     fn every_figure_has_its_contestant() {
-        must::assert_contestants(&MUSTS, &contestants(0.1));
+        requirement::assert_contestants(&REQUIREMENTS, &contestants(0.1));
     }
 }

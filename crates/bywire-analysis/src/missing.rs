@@ -1,4 +1,4 @@
-//! Cells that were measured before, but not afterwards or not completely. The failure that broke them must not pass.
+//! Cells that were measured before, but not afterwards or not completely, so that what broke them is noticed.
 
 use std::collections::BTreeSet;
 

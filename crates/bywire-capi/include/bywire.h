@@ -284,7 +284,7 @@ typedef struct {
   uint64_t datagrams_unsent;
   /* Datagrams that arrived damaged and were dropped. */
   uint64_t datagrams_damaged;
-  /* Connections of strangers that were turned away. */
+  /* Incoming connections that were turned away. */
   uint64_t refused;
   /* Times that the port slept. */
   uint64_t sleeps;
@@ -359,10 +359,10 @@ extern "C" {
 /* The version of the interface that the library was built with, for comparison with BW_ABI_VERSION. */
 uint32_t bw_abi_version(void);
 
-/* The library's own version as text, such as "0.1.0"; valid for ever. */
+/* The library's own version as text, such as "0.1.0"; valid forever. */
 const char *bw_version(void);
 
-/* The sentence for a code: what happened and what to do. Never null, valid for ever. */
+/* The sentence for a code: what happened and what to do. Never null, valid forever. */
 const char *bw_error_text(int code);
 
 /* The sentence for the last call of this thread that failed, with particulars such as a path, a limit or the

@@ -233,10 +233,10 @@ impl bw_error_t {
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
                 c"the other end has as many peers as it allows: raise peers_max there"
             }
-            BW_ERROR_REFUSED_UNVERIFIED => c"the other end could not verify this port: open it anew",
+            BW_ERROR_REFUSED_UNVERIFIED => c"the other end could not verify this port: open it again",
             BW_ERROR_REFUSED_BAD_OFFER => c"the other end refused the offered memory: check the geometry",
             BW_ERROR_REFUSED_NO_RESOURCES => c"the other end has run out of descriptors or memory: try later",
-            BW_ERROR_REFUSED_CLOSED => c"the other end closed the connection before it was made: try again",
+            BW_ERROR_REFUSED_CLOSED => c"the other end closed the connection before it was established: try again",
             BW_ERROR_REFUSED_MEMORY_KEPT => {
                 c"programs of this user keep too much of the other end's memory from connections that have ended: end them"
             }
@@ -245,9 +245,9 @@ impl bw_error_t {
             }
             BW_ERROR_NO_TOKEN => c"all send tokens of this priority are in use: poll until one comes back",
             BW_ERROR_TOO_LONG => c"the message is longer than the target accepts, or than this call carries",
-            BW_ERROR_NO_PEER => c"no such peer: use a handle that a connection gave",
+            BW_ERROR_NO_PEER => c"no such peer: use the handle of a connection",
             BW_ERROR_CONNECTING => c"still connecting: poll until the peer has answered",
-            BW_ERROR_DROPPED => c"the datagram was dropped for want of room",
+            BW_ERROR_DROPPED => c"no room: the datagram was dropped",
             BW_ERROR_NO_RECEIVE_TOKEN => {
                 c"all receive tokens of this priority are in use: poll until a message takes a buffer"
             }
@@ -263,7 +263,7 @@ impl bw_error_t {
             }
             BW_ERROR_DISCONNECTED_REMOVED => c"the peer's node was removed from the fabric",
             BW_ERROR_BAD_KEY => c"the key is unknown there or has been revoked: ask for a new one",
-            BW_ERROR_NO_RIGHT => c"the region does not grant this right: its owner must register it with it",
+            BW_ERROR_NO_RIGHT => c"the region does not grant this right: its owner must register it with that right",
             BW_ERROR_OUT_OF_RANGE => c"the range exceeds the region: check offset and length",
             BW_ERROR_NO_BLOCK => c"every block of the heap is lent: poll until one comes back",
             BW_ERROR_OTHER_PEER => {
@@ -279,7 +279,7 @@ impl bw_error_t {
     }
 }
 
-/// The sentence for a code: what happened and what to do. Never null, valid for ever.
+/// The sentence for a code: what happened and what to do. Never null, valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_error_text(code: c_int) -> *const c_char {
     let known = bw_error_t::ALL.into_iter().find(|known| known.code() == code);

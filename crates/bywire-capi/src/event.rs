@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bywire::{Buffer, DisconnectReason, Event, Message, Payload, TransferError, TransferId};
 
+use crate::event_memory::EventMemory;
 use crate::failure::{gone, outcome};
 use crate::handle::{Handle, place};
 use crate::heap::bw_lent_t;
-use crate::held::Held;
 use crate::message::bw_transfer_t;
 use crate::port::{bw_peer_t, bw_port_t, peer_bits, with};
 
@@ -171,7 +171,7 @@ impl bw_port_t {
     /// Gives the memory behind the last event back to the port, for later messages.
     #[inline(always)]
     fn release(&mut self) {
-        if let Held::Payload(payload) = std::mem::replace(&mut self.held, Held::Nothing) {
+        if let EventMemory::Payload(payload) = std::mem::replace(&mut self.held, EventMemory::Nothing) {
             self.port.recycle(payload);
         }
     }
@@ -248,9 +248,9 @@ impl bw_port_t {
             }
             return;
         }
-        self.held = Held::Payload(payload);
+        self.held = EventMemory::Payload(payload);
         // Short payloads are in the value itself, so the event points to where the value stays.
-        if let Held::Payload(payload) = &self.held {
+        if let EventMemory::Payload(payload) = &self.held {
             event.data = payload.as_ptr().cast();
         }
     }

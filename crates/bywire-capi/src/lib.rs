@@ -5,13 +5,13 @@
 
 #![allow(non_camel_case_types, reason = "these are names of C types")]
 
+pub mod call_guard;
 pub mod error;
 pub mod event;
+pub mod event_memory;
 pub mod failure;
 pub mod handle;
 pub mod heap;
-pub mod held;
-pub mod inside;
 pub mod message;
 pub mod options;
 pub mod port;

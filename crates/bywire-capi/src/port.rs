@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bywire::{Address, Owner, Peer, PeerInfo, Port};
 
+use crate::call_guard::{CallGuard, State};
 use crate::error::bw_error_t::BW_ERROR_THREADS;
+use crate::event_memory::EventMemory;
 use crate::failure::{Failure, answer, shielded, text_at};
 use crate::handle::{Handle, null, place};
-use crate::held::Held;
-use crate::inside::{Inside, State};
 use crate::options::{self, bw_port_options_t};
 use crate::sized::{self, Plain};
 
@@ -22,7 +22,7 @@ pub type bw_peer_t = u64;
 pub struct bw_port_t {
     pub(crate) port: Port,
     /// The memory that the last event points to.
-    pub(crate) held: Held,
+    pub(crate) held: EventMemory,
     /// The addresses of the C program's posted memory.
     pub(crate) posted: HashSet<usize>,
     state: State,
@@ -44,7 +44,7 @@ impl bw_port_t {
             name: text(port.name().to_string().as_bytes()),
             address: text(port.address().to_string().as_bytes()),
             runtime_directory: directory.map(|path| text(path.as_os_str().as_encoded_bytes())),
-            held: Held::Nothing,
+            held: EventMemory::Nothing,
             posted: HashSet::new(),
             state: State::default(),
             port,
@@ -60,7 +60,7 @@ pub struct bw_statistics_t {
     pub datagrams_unsent: u64,
     /// Datagrams that arrived damaged and were dropped.
     pub datagrams_damaged: u64,
-    /// Connections of strangers that were turned away.
+    /// Incoming connections that were turned away.
     pub refused: u64,
     /// Times that the port slept.
     pub sleeps: u64,
@@ -112,10 +112,10 @@ pub unsafe fn with(
     answer(|| {
         // SAFETY: the caller's promise. Only the field is used here, as the port may be in use by another thread.
         let state = unsafe { state_of(port)? };
-        let inside = Inside::begin(state)?;
+        let call = CallGuard::begin(state)?;
         // SAFETY: the caller's promise. If a second thread breaks it, `begin` has turned that thread away.
         let result = body(unsafe { bw_port_t::borrow_mut(port)? });
-        inside.end();
+        call.end();
         result
     })
 }
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
 pub unsafe extern "C" fn bw_port_close(port: *mut bw_port_t) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        if unsafe { state_of(port)? }.is_inside() {
+        if unsafe { state_of(port)? }.is_busy() {
             return Err(BW_ERROR_THREADS.into());
         }
         // SAFETY: the caller's promise.
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn bw_connect(
     let connect = |port: &mut bw_port_t| {
         // SAFETY: the caller's promises.
         let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
-        // A thousand years are for ever, and overflow no clock.
+        // A thousand years are forever, and overflow no clock.
         let timeout = u64::try_from(timeout_us).map_or(Duration::MAX, Duration::from_micros);
         let timeout = timeout.min(Duration::from_secs(1 << 35));
         let connected = port.port.connect(&address.parse::<Address>()?, timeout)?;

@@ -16,7 +16,7 @@ pub extern "C" fn bw_abi_version() -> u32 {
     BW_ABI_VERSION
 }
 
-/// The library's own version as text, such as "0.1.0"; valid for ever.
+/// The library's own version as text, such as "0.1.0"; valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_version() -> *const c_char {
     VERSION.as_ptr()

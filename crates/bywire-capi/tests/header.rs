@@ -1,4 +1,4 @@
-//! `bywire.h` is what the sources say, and C and C++ both take it.
+//! `bywire.h` agrees with the sources, and compiles as C and as C++.
 
 mod installed;
 
@@ -44,7 +44,7 @@ fn compact(header: &str) -> String {
     short
 }
 
-/// `BYWIRE_WRITE_HEADER=1` writes it anew.
+/// `BYWIRE_WRITE_HEADER=1` writes it again.
 #[test]
 fn the_header_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bywire.h");

@@ -258,7 +258,7 @@ fn features(crates: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
     features
 }
 
-/// Cargo builds a library anew in another revision, with other features, and in another form where crates are optimised
+/// Cargo builds a library again in another revision, with other features, and in another form where crates are optimised
 /// together: with bits of code alone where only programs and foreign libraries are made, and with machine code as well
 /// where a crate has an rlib beside a foreign library.
 #[test]

@@ -25,7 +25,7 @@ Examples:
   bywire bench full --levels unix,tcp
   bywire bench gm-ethernet --time 10 --output sessions/ethernet", after_help = after_help())]
 pub struct BenchArgs {
-    /// Which cells are taken
+    /// The preset, which names the cells
     #[arg(default_value = "quick", value_parser = SuggestedValues::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
     preset: String,
     /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]

@@ -22,10 +22,12 @@ Examples:
   bywire capture --interface blue:by0 --count 1000 --output frames.pcapng
   bywire capture --node one > frames.pcapng",
     after_help = "\
-Each frame is recorded as it goes on from where it entered: an interface, or the fabric. Superframes are recorded whole,
-those that were merged here too, with partial checksums; `bywire eth up --coalesce off` merges nothing. What cannot be
-written in time is lost, and counted; how much is told at the end, by Ctrl-C too, which
-is how a recording without --count ends: with 0."
+Each frame is recorded once, in the form in which it goes on from where it entered: an interface, or the fabric. \
+Superframes are recorded whole, also those that were merged here, with partial checksums. `bywire eth up --coalesce \
+off` merges nothing.
+
+Frames that cannot be written in time are lost and counted. The count is printed at the end. Ctrl-C ends a recording \
+without --count, with status 0."
 )]
 pub struct CaptureArgs {
     /// Only frames that this interface sends, or `fabric` for those of other processes [default: all]
@@ -75,9 +77,7 @@ impl CaptureArgs {
         if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != capture::FABRIC) {
             anyhow::ensure!(
                 names.iter().any(|name| name == wanted),
-                Misuse(format!(
-                    "there is no interface {wanted}: `bywire eth status` shows those that there are"
-                ))
+                Misuse(format!("there is no interface {wanted}: `bywire eth status` lists the interfaces"))
             );
         }
         let output: Box<dyn Write> = match &self.output {

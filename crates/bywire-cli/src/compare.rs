@@ -20,16 +20,16 @@ Examples:
   bywire compare before after --threshold 3 --junit compare.xml
   bywire compare before after --json",
     after_help = "\
-Take both sessions with `bywire bench --rounds 20`: five pairs a cell are too few to tell a difference among many cells
-from chance. Best is to take short sessions of both in turn, and to compare the two directories that hold them:
+Take both sessions with `bywire bench --rounds 20`: five pairs a cell are too few to tell a difference from chance. It \
+is best to take short sessions of both in turn, and to compare the two directories that hold them:
 
   for round in 1 2 3 4 5 6 7 8 9 10; do
     ./old/bywire bench --rounds 2 --output before/$round
     ./new/bywire bench --rounds 2 --output after/$round
   done
 
-Exit code 3: something is worse by more than the threshold, and outside the interval; or a cell that was measured before
-was not, or failed, after. With --allow-missing such a cell is reported and skipped."
+Exit code 3: a cell is worse by more than the threshold and outside the interval, or a cell that was measured before \
+was not measured after, or failed. With --allow-missing a missing cell is reported and skipped."
 )]
 pub struct CompareArgs {
     /// The session's directory, or a directory with several sessions of one build
@@ -74,7 +74,7 @@ impl CompareArgs {
         if store::is_same(&self.before, &self.after) {
             let (before, after) = (self.before.display(), self.after.display());
             bail!(Misuse(format!(
-                "{before} and {after} are one and the same: name what came before and what came after"
+                "{before} and {after} are the same session: name the one before the change and the one after it"
             )));
         }
         let (before, after) = (side(&self.before)?, side(&self.after)?);

@@ -340,7 +340,7 @@ const TOOLS: [(Purpose, &str, &str, &str); 19] = [
     (Purpose::Measure, "wrk", "wrk", "benches/web"),
     (Purpose::Measure, "iperf3", "iperf3", "benches/ethernet"),
     (Purpose::Measure, "sockperf", "sockperf", "benches/ethernet"),
-    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/musts, benches/rivals, benches/links"),
+    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/messages, benches/rivals, benches/links"),
     (Purpose::Measure, "fi_pingpong", "libfabric-bin", "benches/links"),
     (Purpose::Measure, "nft", "nftables", "--loss, benches/links"),
     (Purpose::Measure, "mpicc", "libopenmpi-dev", "benches/rivals"),

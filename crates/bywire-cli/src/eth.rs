@@ -35,8 +35,8 @@ More:
   bywire eth status --json
   bywire eth down",
     after_help = "\
-Exit codes: `up` ends with 0 after Ctrl-C or `down`, as that is how it is ended; `status` and `down` with 1 when nothing
-runs, `status --json` then prints [] too."
+Exit codes: `up` ends with 0 after Ctrl-C or `down`. `status` and `down` end with 1 if nothing runs; `status --json` \
+then prints [] too."
 )]
 pub struct EthArgs {
     #[command(subcommand)]

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use bywire_measure::exit_status::Misuse;
 
-/// How a key comes to be, for the help of both commands.
+/// How to make a key, for the help of both commands.
 pub const HELP: &str = "\
-A key is any 16 bytes or more that nobody guesses. Make it once, and copy the file to the other machine:
+A key is 16 random bytes or more. Make it once, and copy the file to the other machine:
   (umask 077; head -c 32 /dev/urandom | base64 > key)
   scp key HOST:
-Nobody but its owner (or a group of your choice) may have access to the file. The key itself never crosses the network.";
+Nobody but its owner (or a group of your choice) may have access to the file. The key itself never crosses the \
+network.";
 
 /// The fewest bytes of a key, without white space around them.
 const LENGTH_BYTES_MIN: usize = 16;

@@ -86,7 +86,10 @@ impl PairArgs {
         let settings = self.config.or(default).map(|path| read(&path)).transpose().map_err(Misuse::of)?;
         let spaces = settings.unwrap_or_default().spaces().map_err(Misuse::of)?;
         for (name, error) in spaces.absent() {
-            bywire_measure::exit_status::complain("bywire", format!("no namespace {name} now: {error}"));
+            bywire_measure::exit_status::complain(
+                "bywire",
+                format!("the namespace {name} cannot be opened: {error}"),
+            );
         }
         let handed_over = match self.socket {
             None => activation::socket().map_err(StartError::Socket)?,

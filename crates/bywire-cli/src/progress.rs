@@ -1,4 +1,4 @@
-//! How far something long has come: one line of standard error that is rewritten, on a terminal only.
+//! The progress of a long command: one line of standard error that is rewritten, on a terminal only.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! `bywire report`: the report of a stored session, made again.
+//! `bywire report`: a new report of a stored session.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ const SHOWN_MAX: usize = 5;
 /// Make the report of a stored session again.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Directories that `bywire bench` named: each holds session.json and cells.jsonl. Several
-    /// become one report: each preset gets a page of its own in it. Where they are of several machines (or of one that was
-    /// started again in between), or several are of one preset, each is called by its directory's name.
+    /// Directories that `bywire bench` wrote: each holds session.json and cells.jsonl. Several become one report, with a page
+    /// for each preset. Sessions of several machines, of several starts of one, or of one preset are labelled by their
+    /// directories' names
     #[arg(required = true, value_name = "SESSION")]
     sessions: Vec<PathBuf>,
     /// Where to write the report [default: report.html in the first session's directory], with a picture and a summary in
@@ -85,7 +85,7 @@ impl ReportArgs {
         for (index, path) in self.sessions.iter().enumerate() {
             if let Some(known) = self.sessions[..index].iter().find(|known| store::is_same(known, path)) {
                 bail!(Misuse(format!(
-                    "{} and {} are one session: name each once",
+                    "{} and {} are the same session: name each once",
                     known.display(),
                     path.display()
                 )));

@@ -109,7 +109,7 @@ impl RunArgs {
         let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
         let launch = served(Launch::new(&directory, &library)?.spin(spin).io_uring(self.io_uring).log(log))?;
-        let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
+        let [program, arguments @ ..] = &self.program[..] else { bail!("name a program to run") };
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
         if let Some(account) = account {

@@ -17,8 +17,9 @@ use clap::Args;
 Examples:
   bywire serve
   bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
-  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key               (on the other machine)
-  bywire measure msg latency --link udp --between 10.0.0.2 --key /etc/bywire/key    (the same)", after_help = format!(
+On the other machine:
+  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key
+  bywire measure msg latency --link udp --between 10.0.0.2 --key /etc/bywire/key", after_help = format!(
     "Link udp of level msg also needs `bywire up` on both machines.\n\n{}",
     crate::key::HELP
 ))]

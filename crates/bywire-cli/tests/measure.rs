@@ -321,7 +321,7 @@ fn invalid_input_is_reported_in_one_line() {
         (&["measure", "msg", "latency", "--link", "udp", "--lent"], "does not apply"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle does not apply"),
         (&["measure", "unix", "stream", "--congestion", "reno"], "--congestion does not apply"),
-        (&["measure", "tcp", "stream", "--congestion", "no name"], "no algorithm has that name"),
+        (&["measure", "tcp", "stream", "--congestion", "no name"], "unknown algorithm"),
         (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key"),
         (&["bench", "fast"], "choose one of quick"),
         (&["bench", "quick", "--levels", "tpc"], "choose one of memory"),

@@ -30,7 +30,7 @@ fn scratch_directory(implementation: &str) -> Option<tempfile::TempDir> {
     let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
     let output = measure(directory.path(), &arguments).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains(" is not here") {
+    if said.contains(" is not installed") {
         println!("not run: {implementation}: {}", said.trim_end());
         return None;
     }
@@ -204,7 +204,7 @@ fn a_missing_implementation_is_reported_in_one_line_with_advice() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && output.stdout.is_empty());
         assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains("is not here") && said.contains(what_to_do), "{said}");
+        assert!(said.contains("is not installed") && said.contains(what_to_do), "{said}");
     }
 }
 
@@ -224,5 +224,5 @@ fn an_open_mpi_with_other_launcher_options_is_reported_in_one_line() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && output.stdout.is_empty());
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("Open MPI 4 is not here, but 5.0.7"), "{said}");
+    assert!(said.contains("Open MPI 4 is not installed, but 5.0.7"), "{said}");
 }

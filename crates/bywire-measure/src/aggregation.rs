@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::disturbance;
 use crate::memory;
-use crate::multi_connection::{self, MultiConnection, Together, fairness, limit};
+use crate::multi_connection::{self, GroupWork, MultiConnection, fairness, limit};
 use crate::plan::Outcomes;
 use crate::plan::{Details, Outcome, Part, Plan, Test};
 use crate::size;
@@ -47,7 +47,7 @@ pub struct Aggregation {
     /// Per pair of a sweep: memcpy at the same time.
     memcpy: Vec<Outcome>,
     /// For each group, its work while all of it ran.
-    together: Vec<Together>,
+    together: Vec<GroupWork>,
 }
 
 impl Aggregation {
@@ -102,7 +102,7 @@ impl Aggregation {
             for (source, target) in source.iter().zip(target) {
                 ensure!(
                     source.sent_bytes == target.received_bytes,
-                    "of {} bytes sent {} arrived",
+                    "{} bytes were sent, and {} arrived",
                     source.sent_bytes,
                     target.received_bytes
                 );
@@ -246,7 +246,7 @@ impl Aggregation {
         }
         ensure!(
             !blocks.is_empty(),
-            "there is no N½: no length below {} reaches half of {:.3} GB/s for the first time",
+            "N½ was not found: no length below {} reaches half of {:.3} GB/s for the first time",
             size::show(curve.keys().next_back().copied().unwrap_or(0)),
             median(&references) / 1e9
         );
@@ -284,7 +284,7 @@ impl Aggregation {
         }
         let connections = self.together.first().map_or(0, |group| group.connections.len());
         let over_pairs =
-            |of: &dyn Fn(&Together) -> f64| median(&self.together.iter().map(of).collect::<Vec<_>>());
+            |of: &dyn Fn(&GroupWork) -> f64| median(&self.together.iter().map(of).collect::<Vec<_>>());
         let each: Vec<f64> =
             (0..connections).map(|connection| over_pairs(&|group| group.connections[connection])).collect();
         let (least, most) = each

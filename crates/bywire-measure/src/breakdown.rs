@@ -18,7 +18,7 @@ use crate::pair;
 use crate::placement::{Cores, Placement};
 use crate::plan::Outcomes;
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
-use crate::sampling::{self, Sampling, Symbols, Who};
+use crate::sampling::{self, Processes, Sampling, Symbols};
 use crate::workload::block_loop::PROCESS;
 
 pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
@@ -49,14 +49,14 @@ pub struct Breakdown {
     beside: Vec<(Variant, usize, bool)>,
     /// Read at first use.
     symbols: OnceLock<Result<Symbols>>,
-    taken: Vec<Taken>,
+    rounds: Vec<Round>,
 }
 
 /// One figure out of each pair.
-type Value<'a> = dyn Fn(&Taken) -> Option<f64> + 'a;
+type Value<'a> = dyn Fn(&Round) -> Option<f64> + 'a;
 
 /// The results of one round of fresh pairs, half-RTTs in ns.
-struct Taken {
+struct Round {
     ladder: Vec<f64>,
     beside: Vec<f64>,
     calls_per_message: Option<f64>,
@@ -86,7 +86,7 @@ impl Breakdown {
         let whole = Plan { test: Test::Latency, ..plan.clone() };
         let ladder = ladder(&whole, placement);
         let beside = beside(&whole, placement, &ladder);
-        Ok(Self { ladder, beside, symbols: OnceLock::new(), taken: Vec::new() })
+        Ok(Self { ladder, beside, symbols: OnceLock::new(), rounds: Vec::new() })
     }
 
     /// The plan of the whole.
@@ -123,7 +123,7 @@ impl Breakdown {
         let (ladder, beside) = half_rtts.split_at(self.ladder.len());
         let asleep = self.ladder.iter().rposition(|variant| !variant.plan.spin);
         let calls = asleep.and_then(|index| all[&index].source.details.number(CALLS));
-        self.taken.push(Taken {
+        self.rounds.push(Round {
             ladder: ladder.to_vec(),
             beside: beside.to_vec(),
             calls_per_message: calls,
@@ -131,7 +131,7 @@ impl Breakdown {
             line_ns: cores.apart().then(|| alone_ns(memory::Test::Cacheline, cores)).flatten(),
             sampled: self.sampled(cores)?,
         });
-        all.remove(&0).context("the whole has not been taken")
+        all.remove(&0).context("the whole message was not measured")
     }
 
     /// One more pair of the whole message, with both cores sampled.
@@ -149,7 +149,8 @@ impl Breakdown {
             blocks.iter().map(|part| (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)).collect();
         let process = |outcome: &crate::plan::Outcome| Some(outcome.details.count(PROCESS)? as u32);
         let ends = [process(&outcomes.source), outcomes.target.as_ref().and_then(process)];
-        let who = Who { ends: ends.into_iter().flatten().collect(), carriers: whole.plan.carriers.clone() };
+        let processes =
+            Processes { ends: ends.into_iter().flatten().collect(), carriers: whole.plan.carriers.clone() };
         let seconds: f64 = blocks.iter().map(|part| part.seconds).sum();
         let messages = 2.0 * blocks.iter().map(|part| part.operations as f64).sum::<f64>();
         let mean_ns = 1e9 * seconds / messages;
@@ -163,7 +164,7 @@ impl Breakdown {
             parts.insert(sampling::UNSAMPLED, mean_ns - ns(samples));
             Sampled { core, parts, samples }
         };
-        Ok(sampling.within(&spans, &who, symbols).into_iter().map(scaled).collect())
+        Ok(sampling.within(&spans, &processes, symbols).into_iter().map(scaled).collect())
     }
 
     /// The account of the pairs taken so far.
@@ -171,10 +172,10 @@ impl Breakdown {
     /// # Errors
     /// There is no pair.
     pub fn account(&self, cores: Cores) -> Result<Account> {
-        ensure!(!self.taken.is_empty(), "nothing has been taken");
-        let rung = |index: usize| move |taken: &Taken| Some(taken.ladder[index]);
-        let calls = |taken: &Taken| Some(taken.calls_per_message? * taken.call_ns?);
-        let line = |taken: &Taken| taken.line_ns;
+        ensure!(!self.rounds.is_empty(), "nothing was measured");
+        let rung = |index: usize| move |round: &Round| Some(round.ladder[index]);
+        let calls = |round: &Round| Some(round.calls_per_message? * round.call_ns?);
+        let line = |round: &Round| round.line_ns;
         let mut parts: Vec<Share> = Vec::new();
         for (index, variant) in self.ladder.iter().enumerate().skip(1) {
             parts.extend(self.share(variant.part, &variant.how, &[&rung(index - 1)], &[&rung(index)]));
@@ -190,7 +191,7 @@ impl Breakdown {
         let rest = self.share(REST, REST_HOW, &[&last], &taken_off);
         parts.extend(alone.into_iter().flatten().chain(rest));
         let beside = self.beside.iter().enumerate().filter_map(|(index, (variant, against, longer))| {
-            let (of_ladder, own) = (rung(*against), move |taken: &Taken| Some(taken.beside[index]));
+            let (of_ladder, own) = (rung(*against), move |round: &Round| Some(round.beside[index]));
             let (more, less): (&Value, &Value) =
                 if *longer { (&of_ladder, &own) } else { (&own, &of_ladder) };
             self.share(variant.part, &variant.how, &[more], &[less])
@@ -201,7 +202,7 @@ impl Breakdown {
     /// The medians over pairs of `more` without those of `less`, so that the parts of a ladder add up to the whole.
     /// Absent if a pair lacks one of them.
     fn share(&self, name: &str, how: &str, more: &[&Value], less: &[&Value]) -> Option<Share> {
-        let all = |of: &&Value| self.taken.iter().map(of).collect::<Option<Vec<f64>>>();
+        let all = |of: &&Value| self.rounds.iter().map(of).collect::<Option<Vec<f64>>>();
         let more: Vec<Vec<f64>> = more.iter().map(all).collect::<Option<_>>()?;
         let less: Vec<Vec<f64>> = less.iter().map(all).collect::<Option<_>>()?;
         let value = |drawn: &[usize]| {
@@ -209,7 +210,7 @@ impl Breakdown {
                 |values: &Vec<f64>| median(&drawn.iter().map(|&pair| values[pair]).collect::<Vec<_>>());
             more.iter().map(middle).sum::<f64>() - less.iter().map(middle).sum::<f64>()
         };
-        let pairs: Vec<usize> = (0..self.taken.len()).collect();
+        let pairs: Vec<usize> = (0..self.rounds.len()).collect();
         Some(Share {
             name: name.to_owned(),
             ns: value(&pairs),
@@ -219,10 +220,10 @@ impl Breakdown {
     }
 
     fn calls_said(&self) -> String {
-        let of = |value: fn(&Taken) -> Option<f64>| {
-            median(&self.taken.iter().filter_map(value).collect::<Vec<_>>())
+        let of = |value: fn(&Round) -> Option<f64>| {
+            median(&self.rounds.iter().filter_map(value).collect::<Vec<_>>())
         };
-        let (calls, ns) = (of(|taken| taken.calls_per_message), of(|taken| taken.call_ns));
+        let (calls, ns) = (of(|round| round.calls_per_message), of(|round| round.call_ns));
         format!(
             "the end's own count, {calls:.2} calls that send or receive for each message, times `memory syscall` beside \
              each pair, {ns:.0} ns"
@@ -234,15 +235,15 @@ impl Breakdown {
         let kinds = sampling::KINDS.into_iter().chain([sampling::OTHERWISE, sampling::UNSAMPLED]);
         let account = |(end, core): (&str, Option<u32>)| {
             let core = core?;
-            let of_core = |taken: &Taken| taken.sampled.iter().position(|sampled| sampled.core == core);
+            let of_core = |round: &Round| round.sampled.iter().position(|sampled| sampled.core == core);
             let all: Vec<&Sampled> = self
-                .taken
+                .rounds
                 .iter()
-                .map(|taken| Some(&taken.sampled[of_core(taken)?]))
+                .map(|round| Some(&round.sampled[of_core(round)?]))
                 .collect::<Option<_>>()?;
             let part = |kind: &'static str| {
-                let value = |taken: &Taken| {
-                    let parts = &taken.sampled[of_core(taken)?].parts;
+                let value = |round: &Round| {
+                    let parts = &round.sampled[of_core(round)?].parts;
                     Some(parts.get(kind).copied().unwrap_or(0.0))
                 };
                 let how = if kind == sampling::UNSAMPLED { UNSAMPLED_HOW } else { SAMPLES_HOW };
@@ -283,7 +284,7 @@ impl Breakdown {
         }
         if let Err(reason) = self.symbols.get_or_init(Symbols::read) {
             notes.push(format!("samples: {reason:#}"));
-        } else if self.taken.iter().any(|taken| taken.sampled.is_empty()) {
+        } else if self.rounds.iter().any(|round| round.sampled.is_empty()) {
             notes.push(
                 "samples: both cores cannot be sampled here: run as root, or set the sysctl \
                  kernel.perf_event_paranoid to -1"
@@ -297,10 +298,10 @@ impl Breakdown {
 
     /// How much the sampling itself slows the message down.
     fn sampling_cost(&self) -> String {
-        let sampled = |taken: &Taken| taken.sampled.first().map(|core| core.parts.values().sum::<f64>());
+        let sampled = |round: &Round| round.sampled.first().map(|core| core.parts.values().sum::<f64>());
         let [with, without] = [
-            median(&self.taken.iter().filter_map(sampled).collect::<Vec<_>>()),
-            median(&self.taken.iter().map(|taken| taken.ladder[0]).collect::<Vec<_>>()),
+            median(&self.rounds.iter().filter_map(sampled).collect::<Vec<_>>()),
+            median(&self.rounds.iter().map(|round| round.ladder[0]).collect::<Vec<_>>()),
         ];
         format!(
             "samples: while they were taken the mean half-RTT was {:+.0} % beside the median without",

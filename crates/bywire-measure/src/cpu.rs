@@ -15,7 +15,7 @@ pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
 
 /// The time that a thread lost in a span of wall time.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct LostTime {
     /// The length of the span.
     pub wall_seconds: f64,
     /// The core's time that the hypervisor took, in whole ticks.
@@ -93,8 +93,8 @@ impl Snapshot {
     }
 
     /// The time that the thread lost between `self` and `later`.
-    pub fn taken_until(&self, later: &Self) -> Taken {
-        Taken {
+    pub fn lost_until(&self, later: &Self) -> LostTime {
+        LostTime {
             wall_seconds: later.wall_seconds - self.wall_seconds,
             stolen_seconds: self.core_times_until(later).map(|spent| spent.steal),
             waited_seconds: later

@@ -4,17 +4,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::cpu::{Snapshot, Taken};
+use crate::cpu::{LostTime, Snapshot};
 use crate::plan::{Outcome, Outcomes, Part};
 
 /// A block is disturbed when more than this share of it was taken from one of its ends. On a quiet machine the kernel's
 /// own threads take under 0.5 %, and a program that wants the same core 10 to 50 %.
-const TAKEN_SHARE_MAX: f64 = 0.02;
+const LOST_SHARE_MAX: f64 = 0.02;
 
 /// Why the span between two snapshots of an end counts as disturbed: `steal` when the hypervisor had the core, counted in
 /// ticks of 10 ms; `waited-for-core` when another thread had it. Empty when clean.
 pub fn reasons(before: &Snapshot, after: &Snapshot) -> Vec<String> {
-    of(before.taken_until(after))
+    of(before.lost_until(after))
 }
 
 /// Why a block counts as disturbed at any of these ends, by snapshots before and after it.
@@ -23,11 +23,11 @@ pub fn at_any<'a>(ends: impl Iterator<Item = (&'a Snapshot, &'a Snapshot)>) -> V
     once_each(reasons.iter())
 }
 
-fn of(taken: Taken) -> Vec<String> {
-    let taken_max = TAKEN_SHARE_MAX * taken.wall_seconds;
-    [("steal", taken.stolen_seconds), ("waited-for-core", taken.waited_seconds)]
+fn of(lost: LostTime) -> Vec<String> {
+    let lost_seconds_max = LOST_SHARE_MAX * lost.wall_seconds;
+    [("steal", lost.stolen_seconds), ("waited-for-core", lost.waited_seconds)]
         .into_iter()
-        .filter(|(_, seconds)| seconds.is_some_and(|seconds| seconds > taken_max))
+        .filter(|(_, seconds)| seconds.is_some_and(|seconds| seconds > lost_seconds_max))
         .map(|(reason, _)| reason.to_owned())
         .collect()
 }
@@ -77,7 +77,7 @@ pub(crate) mod tests {
     #[test]
     fn disturbances_are_named_and_a_short_one_does_not_count() {
         let reasons = |stolen, waited| {
-            of(Taken { wall_seconds: 0.5, stolen_seconds: Some(stolen), waited_seconds: Some(waited) })
+            of(LostTime { wall_seconds: 0.5, stolen_seconds: Some(stolen), waited_seconds: Some(waited) })
         };
         assert!(reasons(0.0, 0.0).is_empty());
         assert!(reasons(0.01, 0.01).is_empty(), "a tick, and 2 % of waiting");

@@ -42,18 +42,15 @@ pub trait Endpoint {
 
     /// Sends one message, and waits for room. Fails if the peer takes nothing for [`TIMEOUT`].
     #[inline]
-    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
+    fn send(&mut self, length: usize, mark: Mark) -> Result<()>
+    where
+        Self: Sized,
+    {
         if self.try_send(length, mark)? {
-            return Ok(());
+            Ok(())
+        } else {
+            send_when_taken(self, |end| end.try_send(length, mark))
         }
-        let started = Instant::now();
-        while !self.try_send(length, mark)? {
-            if started.elapsed() > TIMEOUT {
-                bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
-            }
-            self.wait(Interest::Send, NAP)?;
-        }
-        Ok(())
     }
 
     /// Receives one message, and waits up to about [`NAP`] for it. `None` if none came.
@@ -127,6 +124,22 @@ pub enum Interest {
     Receive,
     /// Either of them.
     Both,
+}
+
+/// Repeats `attempt` until it has sent, and waits for room in between. Fails if the peer takes nothing for [`TIMEOUT`].
+#[inline]
+pub fn send_when_taken<E: Endpoint>(
+    end: &mut E,
+    mut attempt: impl FnMut(&mut E) -> Result<bool>,
+) -> Result<()> {
+    let started = Instant::now();
+    while !attempt(end)? {
+        if started.elapsed() > TIMEOUT {
+            bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
+        }
+        end.wait(Interest::Send, NAP)?;
+    }
+    Ok(())
 }
 
 /// The first byte of every message: its meaning to the test, and a tag that tells neighbours apart.

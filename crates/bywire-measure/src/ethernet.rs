@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::exit_status::Misuse;
-use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 use crate::options::{MTU_BYTES, Request};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::{ServiceProcess, TIMEOUT};
@@ -169,7 +169,7 @@ impl FrameLink {
         Ok(network)
     }
 
-    fn join(self, sides: &[Side]) -> Result<Joint> {
+    fn join(self, sides: &[Side]) -> Result<NamespaceLink> {
         let namespaces: Vec<&Namespace> = sides.iter().map(|side| side.namespace).collect();
         ensure!(
             !namespaces.iter().any(|namespace| namespace.is_unprivileged())
@@ -188,7 +188,7 @@ impl FrameLink {
         };
         let processes = await_peers(place, carriers.len())?;
         // The processes are dropped first, because they remove their sockets from the directory.
-        Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, scratch_directory)) })
+        Ok(NamespaceLink { name: self.link.name(), processes, kept: Box::new((carriers, scratch_directory)) })
     }
 }
 

@@ -88,7 +88,7 @@ pub struct MultiConnection {
     /// The outcomes of each connection.
     pub outcomes: Vec<Outcomes>,
     /// The work while all of them ran.
-    pub together: Together,
+    pub together: GroupWork,
     /// The number of repetitions until they ran at one time.
     pub repeats: u32,
 }
@@ -108,7 +108,7 @@ fn repeated(test: Test, mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>) -
     let mut repeats = 0;
     loop {
         let outcomes = attempt(repeats)?;
-        match Together::of(test, &outcomes) {
+        match GroupWork::of(test, &outcomes) {
             Ok(together) => return Ok(MultiConnection { outcomes, together, repeats }),
             Err(error) if repeats == REPEATS => return Err(error),
             Err(_) => repeats += 1,
@@ -158,7 +158,7 @@ fn attempt(
 
 /// The work of the connections of one group while all of them ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Together {
+pub struct GroupWork {
     /// The group in each slice.
     pub slices: Vec<Slice>,
     /// How long a slice is.
@@ -178,7 +178,7 @@ pub struct Slice {
     pub operations: f64,
 }
 
-impl Together {
+impl GroupWork {
     /// The work of the connections of one group, from their outcomes.
     ///
     /// # Errors
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn only_the_time_in_which_all_connections_ran_counts() {
         let group = [connection(0, 5), connection(15, 5)];
-        let together = Together::of(Test::Streams, &group).unwrap();
+        let together = GroupWork::of(Test::Streams, &group).unwrap();
         // From 15 to 50 ms, in five slices.
         assert!((together.slice_seconds - 0.007).abs() < 1e-9, "{together:?}");
         assert_eq!(together.slices.len(), 5);
@@ -385,7 +385,7 @@ mod tests {
             |slice: &Slice| (slice.value - 200_000.0).abs() < 1.0 && (slice.operations - 14.0).abs() < 1e-6;
         assert!(together.slices.iter().all(is), "{together:?}");
         assert!(together.connections.iter().all(|rate| (rate - 100_000.0).abs() < 1.0), "{together:?}");
-        let hotspot = Together::of(Test::Hotspot, &group).unwrap();
+        let hotspot = GroupWork::of(Test::Hotspot, &group).unwrap();
         assert!(hotspot.slices.iter().all(|slice| (slice.value - 500_000.0).abs() < 1.0), "{hotspot:?}");
         assert!((hotspot.work_per_second[0] - 1000.0).abs() < 1e-6, "{hotspot:?}");
     }
@@ -394,13 +394,13 @@ mod tests {
     fn work_of_a_connection_that_runs_alone_does_not_count() {
         // Ten operations in a millisecond are all that there are, for one connection alone or for both together.
         let group = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
-        let together = Together::of(Test::Streams, &group).unwrap();
+        let together = GroupWork::of(Test::Streams, &group).unwrap();
         assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
         assert!((together.slices[0].value - 1e6).abs() < 1.0, "{together:?}");
         assert!((together.slices[0].operations - 100.0).abs() < 1e-6, "{together:?}");
         assert!(together.work_per_second.iter().all(|rate| (rate - 5e5).abs() < 1.0), "{together:?}");
         // Each had five round trips a millisecond.
-        let hotspot = Together::of(Test::Hotspot, &group).unwrap();
+        let hotspot = GroupWork::of(Test::Hotspot, &group).unwrap();
         assert!(hotspot.connections.iter().all(|half_rtt| (half_rtt - 1e5).abs() < 1.0), "{hotspot:?}");
     }
 
@@ -410,7 +410,7 @@ mod tests {
         // A sent message may be under way or lost.
         connection.source.blocks[0].sent_bytes = 5000;
         connection.source.blocks[0].seconds = 0.005;
-        let together = Together::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
+        let together = GroupWork::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
         assert!((together.slices[0].value - 200_000.0).abs() < 1.0, "{together:?}");
         assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
     }
@@ -422,13 +422,13 @@ mod tests {
         let early = uneven(0, &[(30, 300)]);
         let mut late = uneven(0, &[(10, 0), (40, 300)]);
         late.source.blocks[0].began_ns = 10_000_000;
-        let together = Together::of(Test::Streams, &[early.clone(), late.clone()]).unwrap();
+        let together = GroupWork::of(Test::Streams, &[early.clone(), late.clone()]).unwrap();
         assert!((together.slice_seconds - 0.02).abs() < 1e-9, "{together:?}");
         assert!(together.connections.iter().all(|rate| (rate - 1e6).abs() < 1.0), "{together:?}");
         assert!((fairness(&together.work_per_second) - 1.0).abs() < 1e-9, "{together:?}");
         // A sender that has begun and then has no turn for a while gets less.
         late.source.blocks[0].began_ns = 0;
-        let starved = Together::of(Test::Streams, &[early, late]).unwrap();
+        let starved = GroupWork::of(Test::Streams, &[early, late]).unwrap();
         assert!((starved.slice_seconds - 0.03).abs() < 1e-9, "{starved:?}");
         assert!((starved.connections[1] - 2e6 / 3.0).abs() < 1.0, "{starved:?}");
         assert!(fairness(&starved.work_per_second) < 0.97, "{starved:?}");
@@ -457,7 +457,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!((group.outcomes, group.repeats), (together(), 2));
-        assert_eq!(group.together, Together::of(Test::Streams, &together()).unwrap());
+        assert_eq!(group.together, GroupWork::of(Test::Streams, &together()).unwrap());
         let refused = repeated(Test::Streams, |before| {
             attempts = before;
             Ok(apart())

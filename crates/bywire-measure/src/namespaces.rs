@@ -36,7 +36,7 @@ pub const PREFIX_LENGTH: u32 = 24;
 #[derive(Debug)]
 pub struct Namespaces {
     /// What joins them. It is dropped first.
-    joint: Joint,
+    link: NamespaceLink,
     /// Where the measuring end runs.
     pub source: Namespace,
     /// Where the answering end runs.
@@ -45,9 +45,9 @@ pub struct Namespaces {
 
 /// What joins two namespaces.
 #[derive(Debug)]
-pub struct Joint {
+pub struct NamespaceLink {
     /// Its name in cells, such as `veth`.
-    pub link: &'static str,
+    pub name: &'static str,
     /// Processes of this machine that carry the packets. Empty if the kernel does.
     pub processes: Vec<u32>,
     /// Dropped before the namespaces are, for instance a process that ends when it is dropped.
@@ -96,7 +96,7 @@ impl Namespaces {
                 Ok(())
             };
             set_up().context("cannot set up a veth pair (does this kernel have veth?)")?;
-            Ok(Joint { link: "veth", processes: Vec::new(), kept: Box::new(()) })
+            Ok(NamespaceLink { name: "veth", processes: Vec::new(), kept: Box::new(()) })
         })
     }
 
@@ -105,21 +105,21 @@ impl Namespaces {
     ///
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do; or the error of `join`.
-    pub fn joined(join: impl FnOnce(Side, Side) -> Result<Joint>) -> Result<Self> {
+    pub fn joined(join: impl FnOnce(Side, Side) -> Result<NamespaceLink>) -> Result<Self> {
         let mut made = make(2)?.into_iter();
         let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
-        let joint = join(source.side(), target.side())?;
-        Ok(Self { joint, source: source.namespace, target: target.namespace })
+        let link = join(source.side(), target.side())?;
+        Ok(Self { link, source: source.namespace, target: target.namespace })
     }
 
     /// Two namespaces that are joined already.
-    pub(crate) fn of(joint: Joint, source: Namespace, target: Namespace) -> Self {
-        Self { joint, source, target }
+    pub(crate) fn of(link: NamespaceLink, source: Namespace, target: Namespace) -> Self {
+        Self { link, source, target }
     }
 
     /// What joins them, as a cell names it.
     pub fn link(&self) -> &'static str {
-        self.joint.link
+        self.link.name
     }
 
     /// Do both ends soon drop fragments of incomplete datagrams? Where that cannot be set, this kernel's default
@@ -130,7 +130,7 @@ impl Namespaces {
 
     /// The processes that carry the packets, unless the kernel alone does.
     pub fn carriers(&self) -> &[u32] {
-        &self.joint.processes
+        &self.link.processes
     }
 }
 
@@ -462,11 +462,11 @@ mod tests {
             let mut carrier = Command::new("sleep");
             source.namespace.enter(&mut carrier)?;
             let carrier = Carrier(carrier.arg("600").spawn()?);
-            Ok(Joint { link: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
+            Ok(NamespaceLink { name: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
         });
         let Some(pair) = possible(joined) else { return };
         assert_eq!(pair.link(), "sleep");
-        let process = pair.joint.kept.downcast_ref::<Carrier>().unwrap().0.id();
+        let process = pair.link.kept.downcast_ref::<Carrier>().unwrap().0.id();
         let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
         assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
         assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));

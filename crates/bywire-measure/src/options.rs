@@ -114,7 +114,7 @@ options! {
             Opt::switch(
                 "segmentation",
                 "on",
-                "Let the interfaces between namespaces segment what is sent",
+                "Segmentation offload of the interfaces between namespaces",
             )
                 .only(|request| match request.level.as_str() {
                     web::LEVEL => request.is_link(&["veth", "eth"]),
@@ -122,11 +122,11 @@ options! {
                 });
         }
         loss_percent: Option<f64> {
-            Opt::of("loss", "PERCENT", "none", "Packets that the link between namespaces loses, at random, at either end")
+            Opt::of("loss", "PERCENT", "none", "Percentage of packets that the link between namespaces drops at random, at each end")
                 .only(Request::may_cross_a_cable);
         }
         rate_mbits: Option<u32> {
-            Opt::of("rate", "MBITS", "none", "Rate of a switch in the link between namespaces, in Mb/s, with queues of 2 ms")
+            Opt::of("rate", "MBITS", "none", "Rate limit of a switch between the namespaces, in Mb/s, with queues of 2 ms")
                 .only(Request::may_cross_a_cable);
         }
         nodes: Option<u32> {
@@ -198,7 +198,7 @@ options! {
             Opt::switch("nagle", "off", "Nagle's algorithm").only(|request| request.speaks(&["tcp", "sock"]));
         }
         congestion: Option<String> {
-            Opt::of("congestion", "NAME", "the system's", "The kernel's algorithm of congestion control, such as reno")
+            Opt::of("congestion", "NAME", "the system's", "TCP's congestion control, such as reno")
                 .reads(congestion)
                 .only(|request| request.speaks(&["tcp", "sock"]));
         }
@@ -207,22 +207,22 @@ options! {
                 "socket-buffer",
                 "SIZE",
                 "the kernel's",
-                "Socket buffers to ask for, up to 64MiB, in both directions at both ends",
+                "Requested size of both socket buffers at both ends, up to 64MiB",
             )
                 .reads(length)
                 .only(|request| !request.is_level(&["msg", MEMORY, "mpi", web::LEVEL]));
         }
         epoll: bool {
-            Opt::flag("epoll", true, "Both ends wait by epoll_wait before each receive, as servers do")
+            Opt::flag("epoll", true, "Wait by epoll_wait before each receive, at both ends, as servers do")
                 .only(|request| request.speaks(&["unix", "tcp", "sock"]));
         }
     }
     "How the ends wait, and what else runs" {
         spin: Option<bool> {
-            Opt::flag("spin", true, "Both ends poll; of sock, the library may spin before it sleeps")
+            Opt::flag("spin", true, "Poll at both ends; with sock, let the library spin before it sleeps")
                 .only(|request| request.may_poll() && (!request.epoll || request.is_level(&["sock"])))
                 .not_a_parameter();
-            Opt::flag("no-spin", false, "Both ends sleep without spinning first")
+            Opt::flag("no-spin", false, "Sleep at both ends without spinning first")
                 .only(|request| {
                     request.may_poll()
                         && !request.is_level(&["mpi"])
@@ -235,7 +235,7 @@ options! {
                 "cores",
                 "A,B",
                 "the first two allowed, of different physical cores if possible",
-                "Cores of source and target, two different ones",
+                "Two different cores: of the source, and of the target",
             )
                 .not_a_parameter();
         }
@@ -244,7 +244,7 @@ options! {
                 "load",
                 "N",
                 "none",
-                "Busy threads, half of them on the core of each end; measure for 10 s or longer then",
+                "Busy threads beside the measurement, half of them on each end's core; best with --time 10 or more",
             )
                 .only(|request| {
                     !request.is_level(&[MEMORY, "mpi", web::LEVEL])
@@ -263,7 +263,7 @@ options! {
                 .only(|request| request.ceiling() == Some(memory::Test::Cacheline));
         }
         both_cores: bool {
-            Opt::flag("both-cores", true, "Both cores at once")
+            Opt::flag("both-cores", true, "Run on both cores at once")
                 .only(|request| request.ceiling().is_some_and(memory::Test::is_rate));
         }
     }
@@ -296,7 +296,7 @@ options! {
             Opt::of("documents", "N", "1000", "Number of documents, 9 to 100000").only(Request::is_trace);
         }
         seed: Option<u64> {
-            Opt::of("seed", "N", "1", "Seed of the trace and of the times of requests")
+            Opt::of("seed", "N", "1", "Seed of the trace and of the request times")
                 .only(|request| request.is_level(&[web::LEVEL]));
         }
         trace_out: Option<PathBuf> {
@@ -490,7 +490,7 @@ fn congestion(text: &str) -> Result<String> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     ensure!(
         is_name && (1..CONGESTION_BYTES_END).contains(&text.len()),
-        "no algorithm has that name: give one such as reno, of those in /proc/sys/net/ipv4/tcp_available_congestion_control"
+        "unknown algorithm: give one that /proc/sys/net/ipv4/tcp_available_congestion_control lists, such as reno"
     );
     Ok(text.to_owned())
 }

@@ -74,7 +74,9 @@ impl Preload {
                 }
                 // The service may be held up.
                 Err(AskError::Silent) if !has_waited => {}
-                Err(error) => return Err(error).context("was it carried?"),
+                Err(error) => {
+                    return Err(error).context("cannot find out whether the connections were carried");
+                }
                 Ok(_) => {}
             }
             std::thread::sleep(Duration::from_millis(5));

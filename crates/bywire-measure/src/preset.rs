@@ -33,14 +33,11 @@ pub struct Preset {
 pub const PRESETS: [(&str, &str); 7] = [
     ("quick", "what each level delivers and costs"),
     ("full", "every test of every level by size"),
-    ("gm", "GM's own measurements: rates and half-RTT by size, N½, host CPU per message, memory"),
-    (
-        "gm-ethernet",
-        "GM's netperf set over Ethernet: TCP and UDP stream and request/response, CPU at both ends",
-    ),
-    ("trapeze", "Duke's TCP and UDP rates at sender and receiver, and half-RTT by size"),
-    ("bip", "Lyon's ping-pong by size at two MTUs, streams, and transactions per second"),
-    ("toe", "Los Alamos's and Ohio's two MTUs, segmentation offload, many connections, and web servers"),
+    ("gm", "GM's rates and half-RTT by size, N½, CPU for each message, memory"),
+    ("gm-ethernet", "GM's netperf set over Ethernet: TCP and UDP, CPU at both ends"),
+    ("trapeze", "Duke's rates of TCP and UDP at both ends, half-RTT by size"),
+    ("bip", "Lyon's ping-pong by size at two MTUs, streams, transactions"),
+    ("toe", "two MTUs, segmentation offload, many connections, web servers"),
 ];
 
 /// The default duration of each preset in minutes. [`crate::bench::expected`] computes it, but takes too long for a

@@ -43,7 +43,7 @@ macro_rules! levels {
                 own_link: Some("shm"),
                 is_adaptive: true,
                 ..Carrier::of(
-                    "the same program and calls as tcp, its connections carried in memory as by `bywire run`",
+                    "the program of tcp under `bywire run`: its connections are carried in memory",
                 )
             };
             /// The kernel's UDP.
@@ -60,7 +60,7 @@ macro_rules! levels {
                 own_link: Some("shm"),
                 polls: true,
                 times_cacheline: true,
-                ..Carrier::of("MPI implementations as they come, between two ranks that poll")
+                ..Carrier::of("MPI implementations as distributed, between two ranks that poll")
             };
         }
     };
@@ -82,7 +82,7 @@ macro_rules! tests {
             /// Two-way summed rate.
             Bidir = "bidir" [bidir::Bidir] Kind {
                 is_one_way: false,
-                ..Kind::one_way("two-way rate: both ends send at once; what arrives at both, added up")
+                ..Kind::one_way("two-way rate: both ends send at once; the sum of what arrives at both")
             };
             /// Transactions per second.
             Rr = "rr" [rr::Rr] Kind {
@@ -117,7 +117,7 @@ macro_rules! tests {
             Streams = "streams" [stream::Stream] Kind {
                 is_multi_connection: true,
                 ..Kind::one_way(
-                    "several connections at once: their rates while all of them run, added up, and fairness",
+                    "several connections at once: the sum of their rates while all of them run, and fairness",
                 )
             };
             /// Half-RTT of each of several clients of one server.
@@ -131,12 +131,12 @@ macro_rules! tests {
             /// Summed rate of several senders to one receiver.
             Fanin = "fanin" [stream::Stream] Kind {
                 is_multi_connection: true,
-                ..Kind::one_way("several senders to one node: their rates added up")
+                ..Kind::one_way("several senders to one node: the sum of their rates")
             };
             /// Summed rate of one sender to several receivers.
             Fanout = "fanout" [stream::Stream] Kind {
                 is_multi_connection: true,
-                ..Kind::one_way("one node's senders to several others: their rates added up")
+                ..Kind::one_way("one node's senders to several others: the sum of their rates")
             };
         }
     };
@@ -309,19 +309,19 @@ pub fn rows() -> Vec<Row> {
     let words = |tests: &[Test]| tests.iter().map(|test| (test.name(), test.kind().about)).collect();
     let memory = Row {
         name: MEMORY,
-        about: "the machine itself: what no way of sending can beat",
+        about: "the machine itself: copies, cache lines, futexes, system calls",
         tests: memory::Test::rows(),
         links: Vec::new(),
     };
     let ethernet = Row {
         name: ethernet::LEVEL,
-        about: "the kernel's TCP, with what it sent again, or UDP over Ethernet of the fabric, or over plain veth (needs root)",
+        about: "the kernel's TCP and UDP over Ethernet of the fabric, or over veth (requires root)",
         tests: words(Test::ALL),
         links: ethernet::Link::rows(),
     };
     let web = Row {
         name: web::LEVEL,
-        about: "nginx and Apache, asked over connections that stay open",
+        about: "nginx and Apache as distributed, over persistent connections",
         tests: web::Test::rows(),
         links: web::Link::rows(),
     };

@@ -155,16 +155,16 @@ struct Verdict {
 /// One side of a control connection.
 struct Line {
     stream: TcpStream,
-    reader: BufReader<Heard>,
+    reader: BufReader<DeadlineReader>,
 }
 
 /// The other side's bytes, with a deadline that does not move as they come.
-struct Heard {
+struct DeadlineReader {
     stream: TcpStream,
     until: Option<Instant>,
 }
 
-impl Read for Heard {
+impl Read for DeadlineReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(until) = self.until {
             let rest = until.saturating_duration_since(Instant::now());
@@ -182,7 +182,7 @@ impl Line {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let until = Some(Instant::now() + HANDSHAKE_TIMEOUT);
-        let reader = BufReader::new(Heard { stream: stream.try_clone()?, until });
+        let reader = BufReader::new(DeadlineReader { stream: stream.try_clone()?, until });
         Ok(Self { stream, reader })
     }
 
@@ -232,7 +232,7 @@ impl Line {
     }
 
     /// The server's side of the handshake. An admitted client takes a place among `clients`.
-    fn admit(&mut self, key: Option<&[u8]>, clients: &Arc<AtomicUsize>) -> Result<Seat> {
+    fn admit(&mut self, key: Option<&[u8]>, clients: &Arc<AtomicUsize>) -> Result<Permit> {
         let server_nonce = nonce();
         self.say(&Challenge {
             protocol: PROTOCOL,
@@ -250,7 +250,7 @@ impl Line {
             Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
         } else {
             same_version(hello.protocol, &hello.version).and_then(|()| {
-                Seat::take(clients, CLIENTS_MAX)
+                Permit::take(clients, CLIENTS_MAX)
                     .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
             })
         };
@@ -304,18 +304,18 @@ fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonc
     bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
 }
 
-/// A place of a bounded number of places, until it is dropped.
-struct Seat(Arc<AtomicUsize>);
+/// One of a bounded number of permits, until it is dropped.
+struct Permit(Arc<AtomicUsize>);
 
-impl Seat {
-    fn take(taken: &Arc<AtomicUsize>, seats_max: usize) -> Option<Self> {
-        let one_more = |taken| (taken < seats_max).then_some(taken + 1);
+impl Permit {
+    fn take(taken: &Arc<AtomicUsize>, permits_max: usize) -> Option<Self> {
+        let one_more = |taken| (taken < permits_max).then_some(taken + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Arc::clone(taken)))
     }
 }
 
-impl Drop for Seat {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -330,7 +330,7 @@ pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Res
             std::thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let Some(stranger) = Seat::take(&strangers, STRANGERS_MAX) else { continue };
+        let Some(stranger) = Permit::take(&strangers, STRANGERS_MAX) else { continue };
         let (key, clients) = (Arc::clone(&key), Arc::clone(&clients));
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
@@ -347,7 +347,7 @@ pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Res
 fn serve_one(
     stream: TcpStream,
     key: Option<&[u8]>,
-    stranger: Seat,
+    stranger: Permit,
     clients: &Arc<AtomicUsize>,
     log: impl Fn(&str),
 ) -> Result<()> {

@@ -78,7 +78,12 @@ impl Sampling {
     }
 
     /// The samples of each core within `spans` (begin and end in ns of the monotonic clock).
-    pub fn within(mut self, spans: &[(u64, u64)], who: &Who, symbols: &Symbols) -> Vec<(u32, Profile)> {
+    pub fn within(
+        mut self,
+        spans: &[(u64, u64)],
+        processes: &Processes,
+        symbols: &Symbols,
+    ) -> Vec<(u32, Profile)> {
         let profile = |(core, sampler): &mut (u32, Sampler)| {
             let mut profile = Profile::new();
             while let Some(record) = sampler.next_record() {
@@ -89,7 +94,8 @@ impl Sampling {
                     continue;
                 };
                 if spans.iter().any(|&(from, to)| (from..to).contains(&time_ns)) {
-                    let kind = if address >= KERNEL { symbols.kind(address) } else { who.kind(process) };
+                    let kind =
+                        if address >= KERNEL { symbols.kind(address) } else { processes.kind(process) };
                     *profile.entry(kind).or_default() += 1;
                 }
             }
@@ -101,14 +107,14 @@ impl Sampling {
 
 /// The processes, by their part in the measurement.
 #[derive(Clone, Debug, Default)]
-pub struct Who {
+pub struct Processes {
     /// The two ends.
     pub ends: Vec<u32>,
     /// The processes that carry the messages.
     pub carriers: Vec<u32>,
 }
 
-impl Who {
+impl Processes {
     fn kind(&self, process: u32) -> &'static str {
         match process {
             end if self.ends.contains(&end) => PROGRAM,
@@ -202,8 +208,8 @@ mod tests {
             (began_ns, crate::clock::monotonic_ns())
         });
         let span = busy.join().unwrap();
-        let who = Who { ends: vec![std::process::id()], carriers: Vec::new() };
-        let profiles = sampling.within(&[span], &who, &symbols);
+        let processes = Processes { ends: vec![std::process::id()], carriers: Vec::new() };
+        let profiles = sampling.within(&[span], &processes, &symbols);
         let own = profiles[0].1.get(PROGRAM).copied().unwrap_or(0);
         assert!(own > 100, "{profiles:?}");
         // Some idle time is normal: a process with a share of a core is stopped at times.

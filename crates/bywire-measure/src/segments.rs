@@ -45,7 +45,7 @@ impl Segments {
         let number = |name: &str| -> Result<u64> {
             let mut pairs = names.split_whitespace().zip(numbers.split_whitespace());
             let found = pairs.find(|(known, _)| *known == name);
-            let (_, number) = found.with_context(|| format!("/proc/net/snmp does not tell {name}"))?;
+            let (_, number) = found.with_context(|| format!("/proc/net/snmp has no {name}"))?;
             Ok(number.parse()?)
         };
         Ok(Self { sent: number("OutSegs")?, again: number("RetransSegs")? })

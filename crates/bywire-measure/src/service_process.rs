@@ -42,8 +42,8 @@ impl ServiceProcess {
     fn await_lines(&mut self, expected: usize) -> Result<()> {
         let name = self.name;
         let child = &mut self.leader.child;
-        let said = child.stdout.take().with_context(|| format!("`{name}` has no output"))?;
-        let complaints = child.stderr.take().with_context(|| format!("`{name}` has no errors"))?;
+        let said = child.stdout.take().with_context(|| format!("`{name}` has no standard output"))?;
+        let complaints = child.stderr.take().with_context(|| format!("`{name}` has no standard error"))?;
         // Its errors are read from the beginning, so that it never blocks on a full pipe; the first line tells the reason.
         let (complain, complaint) = channel();
         std::thread::spawn(move || {

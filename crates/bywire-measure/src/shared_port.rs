@@ -156,7 +156,9 @@ impl<'a> SharedPort<'a> {
     fn admit(&mut self, peer: Peer) -> Result<()> {
         let info = self.port.peer_info(peer).context("a peer is gone already")?;
         let is_it = |number: &usize| *info.port() == PortName::Name(peer_name(End::Source, *number as u32));
-        let number = (0..self.slots.len()).find(is_it).context("a stranger has connected")?;
+        let number = (0..self.slots.len())
+            .find(is_it)
+            .context("a port that does not belong to the test has connected")?;
         self.slots[number].peer = Some(peer);
         self.numbers.insert(peer, number);
         Ok(())
@@ -298,7 +300,10 @@ impl<'a> SharedPort<'a> {
         self.moved_ns = monotonic_ns();
         match event {
             Event::Message(message) => {
-                let number = *self.numbers.get(&message.peer).context("a stranger sent a message")?;
+                let number = *self
+                    .numbers
+                    .get(&message.peer)
+                    .context("a port that does not belong to the test sent a message")?;
                 let received = self.slots[number].reader.read(&message.payload)?;
                 whole(&received, self.received_length)?;
                 if message.payload.len() <= FRAGMENT_BYTES {
@@ -316,7 +321,8 @@ impl<'a> SharedPort<'a> {
                 Ok(None)
             }
             Event::Disconnected { peer, .. } => {
-                let number = *self.numbers.get(&peer).context("a stranger has left")?;
+                let number =
+                    *self.numbers.get(&peer).context("a port that does not belong to the test has left")?;
                 let slot = &mut self.slots[number];
                 ensure!(slot.is_finished, "a peer closed its connection in the middle of the test");
                 slot.has_left = true;

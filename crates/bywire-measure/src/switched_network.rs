@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::exit_status::Misuse;
-use crate::namespaces::{self, INTERFACE, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, INTERFACE, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 
 /// The permitted number of nodes.
 pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
@@ -15,7 +15,7 @@ pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
 #[derive(Debug)]
 pub struct SwitchedNetwork {
     /// The switch. It is dropped first.
-    joint: Joint,
+    link: NamespaceLink,
     /// The nodes, with addresses in one network.
     pub nodes: Vec<Namespace>,
 }
@@ -48,8 +48,9 @@ impl SwitchedNetwork {
             Ok(())
         };
         set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
-        let joint = Joint { link: "bridge", processes: Vec::new(), kept: Box::new(switch.into_namespace()) };
-        Ok(Self { joint, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
+        let link =
+            NamespaceLink { name: "bridge", processes: Vec::new(), kept: Box::new(switch.into_namespace()) };
+        Ok(Self { link, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
     }
 
     /// Its two nodes as a pair.
@@ -58,29 +59,29 @@ impl SwitchedNetwork {
         let (Some(source), Some(target), None) = (nodes.next(), nodes.next(), nodes.next()) else {
             bail!("a pair has two nodes")
         };
-        Ok(Namespaces::of(self.joint, source, target))
+        Ok(Namespaces::of(self.link, source, target))
     }
 
     /// Makes `count` nodes joined by `join`, which makes an interface in each. The interfaces are up when it returns.
     ///
     /// # Errors
     /// One line: why this machine or user cannot do this, or the error of `join`.
-    pub fn joined(count: u32, join: impl FnOnce(&[Side]) -> Result<Joint>) -> Result<Self> {
+    pub fn joined(count: u32, join: impl FnOnce(&[Side]) -> Result<NamespaceLink>) -> Result<Self> {
         check(count)?;
         let made = namespaces::make(count as usize)?;
         let sides: Vec<Side> = made.iter().map(namespaces::Made::side).collect();
-        let joint = join(&sides)?;
-        Ok(Self { joint, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
+        let link = join(&sides)?;
+        Ok(Self { link, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
     }
 
     /// The link's name in a cell.
     pub fn link(&self) -> &'static str {
-        self.joint.link
+        self.link.name
     }
 
     /// The processes that carry the frames, if it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
-        &self.joint.processes
+        &self.link.processes
     }
 }
 

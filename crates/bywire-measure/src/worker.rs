@@ -30,7 +30,7 @@ pub fn run() -> Result<()> {
     let assignment: Assignment = serde_json::from_str(&line).context("a worker's assignment is not valid")?;
     if let (Job::Web(plan), Role::Target { core }) = (&assignment.job, &assignment.role) {
         // The server's guard outlives its parent until it has cleaned up.
-        return web::guard(plan, *core, say);
+        return web::guard(plan, *core, tell_parent);
     }
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let deadline = assignment.job.deadline();
@@ -43,12 +43,12 @@ pub fn run() -> Result<()> {
         },
     };
     std::thread::spawn(move || end_with_parent(end, deadline));
-    fulfil(&assignment, &say);
+    fulfil(&assignment, &tell_parent);
     Ok(())
 }
 
 /// Writes one line to the parent. An error means that the parent has ended.
-fn say(message: WorkerMessage) {
+fn tell_parent(message: WorkerMessage) {
     if let Ok(line) = serde_json::to_string(&message) {
         let mut output = io::stdout().lock();
         let _gone = writeln!(output, "{line}").and_then(|()| output.flush());
@@ -68,7 +68,7 @@ fn end_with_parent(end: End, deadline: Duration) {
             continue;
         }
         if ready == Ok(0) {
-            say(WorkerMessage::Failed {
+            tell_parent(WorkerMessage::Failed {
                 end,
                 reason: format!("not finished after {} s", deadline.as_secs()),
             });
@@ -78,31 +78,31 @@ fn end_with_parent(end: End, deadline: Duration) {
     }
 }
 
-fn fulfil(assignment: &Assignment, say: &Say) {
+fn fulfil(assignment: &Assignment, tell_parent: &TellParent) {
     match (&assignment.job, &assignment.role) {
-        (Job::Memory(plan), role) => measure_memory(plan, role, say),
-        (Job::Web(plan), role) => measure_web(plan, role, say),
+        (Job::Memory(plan), role) => measure_memory(plan, role, tell_parent),
+        (Job::Web(plan), role) => measure_web(plan, role, tell_parent),
         (Job::Messages(plan), Role::SharedPort { core, connections }) => {
             let played = pin(*core).and_then(|()| {
-                shared_port::run(plan, *core, *connections, |address| say(listening(address)))
+                shared_port::run(plan, *core, *connections, |address| tell_parent(listening(address)))
             });
             match played {
-                Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(say),
-                Err(error) => say(failed(shared_port::end(plan.test), &error)),
+                Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(tell_parent),
+                Err(error) => tell_parent(failed(shared_port::end(plan.test), &error)),
             }
         }
         (Job::Messages(plan), role) => match player(plan.level) {
-            Some(play) => play(plan, role, say),
-            None => say(failed(End::Source, &anyhow!("level {} has workers of its own", plan.level))),
+            Some(play) => play(plan, role, tell_parent),
+            None => tell_parent(failed(End::Source, &anyhow!("level {} has workers of its own", plan.level))),
         },
     }
 }
 
 /// Plays a role of a plan.
-type Player = fn(&Plan, &Role, &Say);
+type Player = fn(&Plan, &Role, &TellParent);
 
 /// Sends a message to the parent.
-type Say = dyn Fn(WorkerMessage) + Sync;
+type TellParent = dyn Fn(WorkerMessage) + Sync;
 
 macro_rules! players {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:ident :: $type:ident)?] $carrier:expr;)+) => {
@@ -118,36 +118,38 @@ macro_rules! players {
 
 levels!(players);
 
-fn play<T: Transport>(plan: &Plan, role: &Role, say: &Say) {
+fn play<T: Transport>(plan: &Plan, role: &Role, tell_parent: &TellParent) {
     match role {
         Role::Target { core } => {
-            report(End::Target, say, || play_target::<T>(plan, *core, |address| say(listening(address))));
+            report(End::Target, tell_parent, || {
+                play_target::<T>(plan, *core, |address| tell_parent(listening(address)))
+            });
         }
         Role::Source { core, address } => {
-            report(End::Source, say, || play_source::<T>(plan, *core, address));
+            report(End::Source, tell_parent, || play_source::<T>(plan, *core, address));
         }
         Role::SharedPort { .. } => {
-            say(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
+            tell_parent(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
         }
         Role::Both { source_core, target_core } => std::thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             scope.spawn(move || {
-                report(End::Target, say, || {
+                report(End::Target, tell_parent, || {
                     play_target::<T>(plan, *target_core, |address| {
                         let _gone = sender.send(address);
                     })
                 });
             });
             if let Ok(address) = receiver.recv() {
-                say(listening(address.clone()));
-                report(End::Source, say, || play_source::<T>(plan, *source_core, &address));
+                tell_parent(listening(address.clone()));
+                report(End::Source, tell_parent, || play_source::<T>(plan, *source_core, &address));
             }
         }),
     }
 }
 
-fn report(end: End, say: &Say, part: impl FnOnce() -> Result<Outcome>) {
-    say(match part() {
+fn report(end: End, tell_parent: &TellParent, part: impl FnOnce() -> Result<Outcome>) {
+    tell_parent(match part() {
         Ok(outcome) => WorkerMessage::Outcome(outcome),
         Err(error) => failed(end, &error),
     });
@@ -190,32 +192,32 @@ fn pin(core: Option<u32>) -> Result<()> {
     }
 }
 
-fn measure_web(plan: &web::Plan, role: &Role, say: &Say) {
+fn measure_web(plan: &web::Plan, role: &Role, tell_parent: &TellParent) {
     let Role::Source { core, address } = role else {
-        return say(failed(End::Source, &anyhow!("a web server is a process of its own")));
+        return tell_parent(failed(End::Source, &anyhow!("a web server is a process of its own")));
     };
     let measured = pin(*core).and_then(|()| web::measure(plan, *core, &serde_json::from_str(address)?));
     match measured {
-        Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(say),
-        Err(error) => say(failed(End::Source, &error)),
+        Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(tell_parent),
+        Err(error) => tell_parent(failed(End::Source, &error)),
     }
 }
 
-fn measure_memory(plan: &MemoryPlan, role: &Role, say: &Say) {
+fn measure_memory(plan: &MemoryPlan, role: &Role, tell_parent: &TellParent) {
     match role {
-        Role::Target { core } => report(End::Target, say, || {
+        Role::Target { core } => report(End::Target, tell_parent, || {
             pin(*core)?;
             let mut target = memory::Target::create(&plan.spec, *core)?;
-            say(listening(serde_json::to_string(&target.address())?));
+            tell_parent(listening(serde_json::to_string(&target.address())?));
             target.serve()?;
             Ok(Outcome::of(End::Target))
         }),
-        Role::Source { core, address } => report(End::Source, say, || {
+        Role::Source { core, address } => report(End::Source, tell_parent, || {
             pin(*core)?;
             memory_blocks(plan, *core, address)
         }),
         Role::Both { .. } | Role::SharedPort { .. } => {
-            say(failed(End::Source, &anyhow!("level memory measures between processes only")))
+            tell_parent(failed(End::Source, &anyhow!("level memory measures between processes only")))
         }
     }
 }

@@ -150,6 +150,10 @@ mod tests {
         Mapping::create("bywire-test", 4096).expect("memory").1
     }
 
+    fn counts_nothing(kept_memory: &KeptMemory) -> bool {
+        kept_memory.users.is_empty() && kept_memory.connections.is_empty() && kept_memory.segments.is_empty()
+    }
+
     #[test]
     fn kept_memory_counts_until_it_is_released() {
         let mut kept_memory = KeptMemory::default();
@@ -170,11 +174,7 @@ mod tests {
         assert!(kept_memory.may_begin(USERS));
         drop(kept);
         assert!(kept_memory.may_begin(USERS));
-        assert!(
-            kept_memory.users.is_empty()
-                && kept_memory.connections.is_empty()
-                && kept_memory.segments.is_empty()
-        );
+        assert!(counts_nothing(&kept_memory));
         assert!(kept_memory.ends.is_empty());
     }
 
@@ -191,11 +191,7 @@ mod tests {
         drop(files);
         assert!(kept_memory.may_begin(USERS));
         (0..2 * KEPT_MAX as u64).for_each(|number| kept_memory.end((1, number)));
-        assert!(
-            kept_memory.users.is_empty()
-                && kept_memory.connections.is_empty()
-                && kept_memory.segments.is_empty()
-        );
+        assert!(counts_nothing(&kept_memory));
     }
 
     #[test]
@@ -208,11 +204,7 @@ mod tests {
         kept_memory.end((1, 2));
         drop(one);
         assert!(kept_memory.may_begin(USERS));
-        assert!(
-            kept_memory.users.is_empty()
-                && kept_memory.connections.is_empty()
-                && kept_memory.segments.is_empty()
-        );
+        assert!(counts_nothing(&kept_memory));
     }
 
     #[test]
@@ -244,10 +236,6 @@ mod tests {
         assert!(!kept_memory.may_begin(USERS) && !kept_memory.may_begin(USERS), "what is there is there");
         drop(kept);
         assert!(kept_memory.may_begin(USERS));
-        assert!(
-            kept_memory.users.is_empty()
-                && kept_memory.connections.is_empty()
-                && kept_memory.segments.is_empty()
-        );
+        assert!(counts_nothing(&kept_memory));
     }
 }

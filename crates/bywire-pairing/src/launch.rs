@@ -55,10 +55,10 @@ pub enum LaunchError {
         cause: io::Error,
     },
     /// The directory has a character with a special meaning for the loader.
-    #[error("{} cannot be told to the loader, which reads ` `, `:` and `$` as more than letters: choose another BYWIRE_RUNTIME_DIR", .0.display())]
+    #[error("{} cannot be named in LD_PRELOAD, where ` `, `:` and `$` have a meaning of their own: choose another BYWIRE_RUNTIME_DIR", .0.display())]
     Place(PathBuf),
     /// The named file is not the library.
-    #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or name that", .0.display())]
+    #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or give the path of that", .0.display())]
     OtherFile(PathBuf),
     /// The service could not be started, so everything would stay TCP.
     #[error("cannot start the pairing service: {0}")]

@@ -103,14 +103,14 @@ pub enum Verdict {
     /// existed.
     Again = 6,
     /// Never: the other end belongs to another user, and the two programs have no doorbell.
-    Foreign = 7,
+    OtherUser = 7,
 }
 
 impl Verdict {
     /// The verdict with this number.
     pub fn of(number: u8) -> Option<Self> {
         let first = [Self::Waiting, Self::Paired, Self::Refused, Self::Device];
-        let rest = [Self::Namespace, Self::Full, Self::Again, Self::Foreign];
+        let rest = [Self::Namespace, Self::Full, Self::Again, Self::OtherUser];
         first.into_iter().chain(rest).find(|verdict| *verdict as u8 == number)
     }
 }

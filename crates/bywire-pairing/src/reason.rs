@@ -42,7 +42,7 @@ reasons! {
     Refused = "the kernel's own account of it did not fit",
     IoUring = "the program uses io_uring",
     Passed = "its descriptor went to another program",
-    Foreign = "the other end is another user's, and no more of those can be talked to",
+    OtherUser = "the other end belongs to another user, and no further connection to other users can be carried",
     Sandbox = "a filter of system calls was installed, and everything is TCP from then on (once for each program)",
     Go = "a program in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
 }

@@ -289,7 +289,7 @@ impl Registry {
         let end = End { space, local: identity.local, remote: identity.remote };
         let place = self.users.place_to_wait(user);
         // An offer that is paired at once needs no place to wait. If it were refused, offers that fill all places
-        // would wait for each other's ends for ever.
+        // would wait for each other's ends forever.
         let may_wait =
             place.is_some() || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
         let segment = Held::new(segment, place);
@@ -363,7 +363,7 @@ impl Registry {
             self.users.has_paired(program.user, other_user.is_some(), -1);
             if let Some(user) = other_user {
                 self.kept_memory.end((tag, token));
-                self.mute_bell(tag, user);
+                self.release_doorbell(tag, user);
             }
         }
         Some(state)
@@ -374,10 +374,10 @@ impl Registry {
         let is_other_user = ours.user != theirs.user;
         if is_other_user && !self.begin_other_user(ours, theirs) {
             self.forget(theirs.program, theirs.token);
-            if !self.verdict(theirs.program, theirs.token, Verdict::Foreign) {
+            if !self.verdict(theirs.program, theirs.token, Verdict::OtherUser) {
                 self.sever(theirs.program);
             }
-            return self.verdict(ours.program, ours.token, Verdict::Foreign);
+            return self.verdict(ours.program, ours.token, Verdict::OtherUser);
         }
         self.users.paired([ours.user, theirs.user]);
         for (end, other) in [(ours, theirs), (theirs, ours)] {
@@ -397,17 +397,17 @@ impl Registry {
     fn begin_other_user(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
-        if !self.kept_memory.may_begin(users) || !self.found_bell(ours.program, theirs.user) {
+        if !self.kept_memory.may_begin(users) || !self.ensure_doorbell(ours.program, theirs.user) {
             return false;
         }
-        if !self.found_bell(theirs.program, ours.user) {
-            self.mute_bell(ours.program, theirs.user);
+        if !self.ensure_doorbell(theirs.program, ours.user) {
+            self.release_doorbell(ours.program, theirs.user);
             return false;
         }
         let has_begun = self.kept_memory.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok();
         if !has_begun {
-            self.mute_bell(ours.program, theirs.user);
-            self.mute_bell(theirs.program, ours.user);
+            self.release_doorbell(ours.program, theirs.user);
+            self.release_doorbell(theirs.program, ours.user);
         }
         has_begun
     }
@@ -437,7 +437,7 @@ impl Registry {
     }
 
     /// Makes sure that a program has a doorbell that only programs of `user` may ring, for one more connection.
-    fn found_bell(&mut self, tag: u64, user: u32) -> bool {
+    fn ensure_doorbell(&mut self, tag: u64, user: u32) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else { return false };
         // Earlier withdrawals of which the program could not be told.
         program.other_user_doorbells.withdraw_unused(&program.socket);
@@ -462,7 +462,7 @@ impl Registry {
     }
 
     /// A connection with a program of `user` is over, or has not begun after all.
-    fn mute_bell(&mut self, tag: u64, user: u32) {
+    fn release_doorbell(&mut self, tag: u64, user: u32) {
         if let Some(program) = self.programs.get_mut(&tag) {
             program.other_user_doorbells.release(user);
             program.other_user_doorbells.withdraw_unused(&program.socket);

@@ -37,9 +37,7 @@ pub enum StartError {
     #[error("a pairing service listens at {0} already")]
     Served(PathBuf),
     /// The path exists, and is no socket that a service has left behind.
-    #[error(
-        "{0} is there already, and no socket that nobody serves any more: name another one, or remove it"
-    )]
+    #[error("{0} exists and is not the socket of an ended service: choose another path, or remove it")]
     Occupied(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {cause}")]
@@ -50,7 +48,9 @@ pub enum StartError {
         cause: Errno,
     },
     /// The passed descriptor is no listening packet socket.
-    #[error("the socket that was handed over cannot be used: {0}; it has to be a listening one of packets")]
+    #[error(
+        "the socket that was handed over cannot be used: {0}; it must be a listening Unix socket of type SOCK_SEQPACKET"
+    )]
     Socket(Errno),
 }
 

@@ -335,7 +335,7 @@ mod tests {
         std::iter::repeat_with(take).map_while(|place| place).collect()
     }
 
-    /// Takes all programs that the user gets, for ever.
+    /// Takes all programs that the user gets, forever.
     fn admit_all(users: &mut Users, user: u32) -> usize {
         let places = take_all(|| users.admit(user));
         places.into_iter().map(std::mem::forget).count()
@@ -374,7 +374,7 @@ mod tests {
         assert!(threads < 4096 && shared.threads.take(ONE) && shared.threads.take(SERVICE));
     }
 
-    /// A user whose thread hangs in a file for ever keeps the places of its programs, and takes none from other
+    /// A user whose thread hangs in a file forever keeps the places of its programs, and takes none from other
     /// users.
     #[test]
     fn a_user_that_keeps_everything_keeps_only_its_share() {

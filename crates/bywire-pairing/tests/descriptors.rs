@@ -7,14 +7,12 @@ mod protocol_client;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::status;
-use bywire_pairing::user::Scope;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Eventfd;
 use rustix::event::epoll;
@@ -22,7 +20,7 @@ use rustix::fs::inotify;
 use rustix::process::Uid;
 
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
-use protocol_client::ProtocolClient;
+use protocol_client::{ProtocolClient, machine_service};
 
 const HOSTILE: u32 = 54_331;
 const HONEST: u32 = 54_332;
@@ -38,16 +36,10 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Prints that the test needs root and returns `None`, if it does not run as root.
+    /// `None`: the test does not run as root.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("not run: only root can be other users; run this test as root");
-            return None;
-        }
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-        let path = directory.path().join("pairing");
-        let service = Some(Service::start(&path, Scope::Machine).expect("a service"));
+        let (service, path, directory) = machine_service()?;
+        let service = Some(service);
         Some(Self { path, service, began: Instant::now(), receivers: Vec::new(), _directory: directory })
     }
 
@@ -83,10 +75,7 @@ impl Fixture {
         let (client, server) = connection();
         let pair =
             self.as_user(HONEST, || [ProtocolClient::new(&self.path), ProtocolClient::new(&self.path)]);
-        pair[0].offer(1, client.as_fd());
-        assert_eq!(pair[0].verdict(1), Verdict::Waiting);
-        pair[1].offer(2, server.as_fd());
-        assert_eq!(pair[1].verdict(2), Verdict::Paired);
+        pair[0].pairs_with(&pair[1], client.as_fd(), server.as_fd());
         let elapsed = self.began.elapsed();
         assert!(elapsed < UNDISTURBED, "{what}: the service was held up for {elapsed:?}");
     }
@@ -278,10 +267,7 @@ fn unmapped_users_exclude_nobody_else() {
     assert!(is_heard(&connect(&fixture, HONEST)), "nor do others");
     let (client, server) = connection();
     let root = [ProtocolClient::new(&fixture.path), ProtocolClient::new(&fixture.path)];
-    root[0].offer(1, client.as_fd());
-    assert_eq!(root[0].verdict(1), Verdict::Waiting);
-    root[1].offer(2, server.as_fd());
-    assert_eq!(root[1].verdict(2), Verdict::Paired);
+    root[0].pairs_with(&root[1], client.as_fd(), server.as_fd());
     fixture.began = Instant::now();
     fixture.is_undisturbed("users who are there");
     // After they have gone, others like them are let in as soon as their threads have ended.

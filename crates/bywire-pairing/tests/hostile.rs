@@ -208,10 +208,7 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
         socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         ProtocolClient { socket, segment: segment.try_clone().expect("a copy") }
     });
-    ends[0].offer(1, client.as_fd());
-    assert_eq!(ends[0].verdict(1), Verdict::Waiting);
-    ends[1].offer(2, server.as_fd());
-    assert_eq!(ends[1].verdict(2), Verdict::Paired);
+    ends[0].pairs_with(&ends[1], client.as_fd(), server.as_fd());
     assert_eq!(ends[0].verdict(1), Verdict::Paired);
     began.elapsed()
 }

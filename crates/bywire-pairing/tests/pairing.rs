@@ -11,7 +11,7 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use protocol_client::{ProtocolClient, TIMEOUT};
+use protocol_client::{ProtocolClient, TIMEOUT, machine_service};
 
 /// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
@@ -43,10 +43,7 @@ fn two_ends_of_one_connection_are_paired_and_both_are_told() {
     let (_directory, path) = service();
     let (client, server) = connection();
     let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
-    first.offer(1, client.as_fd());
-    assert_eq!(first.verdict(1), Verdict::Waiting);
-    second.offer(2, server.as_fd());
-    assert_eq!(second.verdict(2), Verdict::Paired);
+    first.pairs_with(&second, client.as_fd(), server.as_fd());
     assert_eq!(first.verdict(1), Verdict::Paired);
     let found = asked(&path);
     assert_eq!((found.processes, found.carried, found.waiting), (2, 1, 0));
@@ -189,10 +186,7 @@ fn programs_that_vanish_without_a_message_count_as_killed() {
     let (_directory, path) = service();
     let (client, server) = connection();
     let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
-    first.offer(1, client.as_fd());
-    assert_eq!(first.verdict(1), Verdict::Waiting);
-    second.offer(2, server.as_fd());
-    assert_eq!(second.verdict(2), Verdict::Paired);
+    first.pairs_with(&second, client.as_fd(), server.as_fd());
     second.say(&Packet::new(Kind::Leave, 0));
     drop((first, second));
     let end = Instant::now() + Duration::from_secs(20);
@@ -212,10 +206,7 @@ fn paired_ends_that_moved_no_bytes_are_counted_separately() {
         let (client, server) = connection();
         let before = asked(&path);
         let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
-        first.offer(1, client.as_fd());
-        assert_eq!(first.verdict(1), Verdict::Waiting);
-        second.offer(2, server.as_fd());
-        assert_eq!(second.verdict(2), Verdict::Paired);
+        first.pairs_with(&second, client.as_fd(), server.as_fd());
         told.iter().for_each(|packet| second.say(packet));
         drop((first, second));
         let end = Instant::now() + Duration::from_secs(20);
@@ -270,26 +261,18 @@ fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<s
                 end.say(&Packet::new(Kind::End, token));
                 // The service has received the end before it answers this.
                 end.say(&Packet::new(Kind::Ask, token));
-                assert_eq!(end.hear_beside_bells().expect("an answer").0.kind, Kind::Go);
+                assert_eq!(end.hear_beside_doorbells().expect("an answer").0.kind, Kind::Go);
             }
             Some(given.remove(0))
         }
-        Verdict::Foreign => None,
+        Verdict::OtherUser => None,
         other => panic!("{other:?}"),
     }
 }
 
-/// A service for all users. Prints that the test needs root and returns `None`, if it does not run as root.
+/// A service for all users, which runs. `None`: the test does not run as root.
 fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
-    use std::os::unix::fs::PermissionsExt;
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can be other users; run this test as root");
-        return None;
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let path = directory.path().join("pairing");
-    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    let (mut service, path, directory) = machine_service()?;
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
     Some((directory, path))
 }

@@ -15,7 +15,7 @@ names! {
     /// The requested documents.
     Test, "test of level web" {
         File = "web-file": "requests per second for one file, then latency at 50, 70 and 90 % of that",
-        Zipf = "web-zipf": "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α",
+        Zipf = "web-zipf": "the same for files of 0.1 to 900 KB, the i-th requested in proportion to 1/i^α",
     }
 }
 

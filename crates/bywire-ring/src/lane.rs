@@ -304,7 +304,7 @@ impl Producer {
     /// Writes the payload of the next record, which is not published yet, in steps of `step_bytes`. Between two steps
     /// it stops if `goes_on` returns `false`. Returns `true` once the whole payload is there for
     /// [`Self::push_staged`]. Otherwise the next call goes on. Any other record pushed meanwhile takes its place, and
-    /// staging begins anew.
+    /// staging begins again.
     ///
     /// # Errors
     /// [`PushError`]; nothing was written then.

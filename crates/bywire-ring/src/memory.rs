@@ -102,7 +102,7 @@ impl Shared {
     }
 
     /// A reference that can be upgraded as long as this process uses the mapping.
-    pub fn witness(&self) -> Weak<Mapping> {
+    pub fn downgrade(&self) -> Weak<Mapping> {
         Arc::downgrade(&self.mapping)
     }
 

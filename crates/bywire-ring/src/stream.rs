@@ -285,7 +285,7 @@ impl Stream {
     pub fn room<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
         let unread = self.unread_by_peer(own, remote)?;
         if unread == 0 {
-            // Everything written has been read: begin anew where pages are in use already. The reader looks at the
+            // Everything written has been read: begin again where pages are in use already. The reader looks at the
             // shift only behind a tail that it has not reached, and such a tail is published after this.
             let tail = own.load(TAIL, Ordering::Relaxed);
             own.store(SHIFT, tail.wrapping_neg(), Ordering::Relaxed);

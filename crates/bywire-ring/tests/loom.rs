@@ -26,6 +26,16 @@ fn header(length: u16) -> Header {
     Header { kind: PROMPT, length, check: 0 }
 }
 
+/// The header of the next record, which the consumer awaits.
+fn next_header(consumer: &mut Consumer, forward: &Modelled) -> Header {
+    loop {
+        match consumer.peek(forward).expect("no corruption") {
+            Some(header) => return header,
+            None => loom::thread::yield_now(),
+        }
+    }
+}
+
 #[test]
 fn inline_records_arrive_whole_and_in_order_over_several_laps() {
     loom::model(|| {
@@ -44,12 +54,7 @@ fn inline_records_arrive_whole_and_in_order_over_several_laps() {
         });
         let mut consumer = Consumer::new(LAYOUT);
         for expected in 1..=3u64 {
-            let header = loop {
-                match consumer.peek(&forward).expect("no corruption") {
-                    Some(header) => break header,
-                    None => loom::thread::yield_now(),
-                }
-            };
+            let header = next_header(&mut consumer, &forward);
             assert_eq!(consumer.words(&forward)[0], expected);
             consumer.advance(&back, header);
         }
@@ -75,12 +80,7 @@ fn a_bulk_payload_is_never_overwritten_before_it_is_read() {
         });
         let mut consumer = Consumer::new(LAYOUT);
         for expected in 1..=3u64 {
-            let header = loop {
-                match consumer.peek(&forward).expect("no corruption") {
-                    Some(header) => break header,
-                    None => loom::thread::yield_now(),
-                }
-            };
+            let header = next_header(&mut consumer, &forward);
             let mut payload = [0; 8];
             consumer.read_bulk(&forward, &mut payload);
             assert_eq!(u64::from_ne_bytes(payload), expected);
@@ -167,7 +167,7 @@ fn no_wake_up_is_lost_between_a_record_and_credit() {
         });
         let (mut sleeper, mut has_room, mut has_record) = (Sleeper::default(), false, false);
         let sleeps = loop {
-            // What rang before is silenced, then armed anew.
+            // What rang before is silenced, then armed again.
             *doorbell.lock().expect("no panic") = false;
             sleeper.arm(&page, Wants { records: true, credit: true });
             let room = !has_room && producer.push_inline(&ours, &theirs, header(8), &[4]).is_ok();

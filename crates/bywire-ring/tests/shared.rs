@@ -267,7 +267,7 @@ impl Owing {
         owing::owe(&self.word);
     }
 
-    /// What a thread does before it waits for other things, without paying; `false`: it may wait for ever.
+    /// What a thread does before it waits for other things, without paying; `false`: it may wait forever.
     fn look(&self) -> bool {
         if !owing::may(&self.word) {
             return false;

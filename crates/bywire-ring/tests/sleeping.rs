@@ -45,7 +45,7 @@ impl End {
         }
     }
 
-    /// As `Connection::sleep`, without the look at the kernel after a while: who is not woken sleeps for ever, which ends
+    /// As `Connection::sleep`, without the look at the kernel after a while: who is not woken sleeps forever, which ends
     /// the model.
     fn sleep(&self, sleep: Sleep, again: impl Fn() -> bool) {
         let expected = STREAM.arm(&self.own, &self.remote, sleep);

@@ -7,7 +7,7 @@ use bywire_wire::frame::Lane;
 pub struct Source {
     /// 0 or 1.
     pub end: usize,
-    /// How often the connection has been made anew.
+    /// How often the connection has been made again.
     pub life: u32,
 }
 

@@ -59,7 +59,7 @@ enum Event {
     Wake {
         end: usize,
     },
-    /// The connection is made anew, and this end has it from now on.
+    /// The connection is made again, and this end has it from now on.
     Renew {
         end: usize,
         from_ns: u64,
@@ -134,7 +134,7 @@ impl Simulation {
         simulation
     }
 
-    /// One end crashes and restarts, and its peer is told. Both make the connection anew.
+    /// One end crashes and restarts, and its peer is told. Both make the connection again.
     fn plan_crash(&mut self) {
         let Some(at_ns) = self.scenario.crash_ns else { return };
         let end = self.random.random_range(0..2);
@@ -262,7 +262,7 @@ impl Simulation {
         self.wakes[end] = None;
         self.wake(end, from_ns);
         if let Some(trace) = &mut self.trace {
-            trace.note(self.now_ns, &format!("end {end} begins anew, from {} µs on", from_ns / 1000));
+            trace.note(self.now_ns, &format!("end {end} begins again, from {} µs on", from_ns / 1000));
         }
     }
 

@@ -446,7 +446,7 @@ fn ready_for_another_reason(text: &mut String) {
     tell(text, "there is room", events_in(outer, 20_000).into());
     tell(text, "it was told", events_in(outer, SILENCE_MS).into());
     fill_and_empty(client, server);
-    tell(text, "there is room anew", events_in(outer, 20_000).into());
+    tell(text, "there is room again", events_in(outer, 20_000).into());
     tell(text, "it was told", events_in(outer, SILENCE_MS).into());
 }
 

@@ -559,7 +559,7 @@ static int is_in_sleep(pid_t process) {
     long number = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, orig_rax), 0);
     long result = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, rax), 0);
     int is_receive = number == SYS_recvfrom || number == SYS_futex || number == 449 /* futex_waitv */;
-    /* The kernel's own error numbers of a call that it begins anew. */
+    /* The kernel's own error numbers of a call that it begins again. */
     return is_receive && result <= -512 && result >= -516;
 }
 

@@ -101,7 +101,7 @@ static int control(int operation, int fd, struct epoll_event *event) {
 static void want(struct end *end, int operation) {
     unsigned events = end->is_out ? EPOLLOUT : EPOLLIN;
     if (is_edge) events |= EPOLLET;
-    /* By edges both are wanted from the beginning, unless each has to be asked for anew. */
+    /* By edges both are wanted from the beginning, unless each has to be asked for again. */
     if (is_edge && !is_once && end != &listener) events |= EPOLLIN | EPOLLOUT;
     if (is_once) events |= EPOLLONESHOT;
     struct epoll_event event = {.events = events, .data.ptr = end};

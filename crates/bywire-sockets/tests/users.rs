@@ -222,8 +222,8 @@ const WITHDRAWN: &str = "a_withdrawn_doorbell_is_in_no_set";
 #[test]
 fn a_withdrawn_doorbell_is_in_no_set() {
     match test_service::role().as_deref() {
-        Some("serve") => return watch_a_bell(),
-        Some("keep") => return keep_a_bell(),
+        Some("serve") => return watch_a_doorbell(),
+        Some("keep") => return keep_a_doorbell(),
         _ => {}
     }
     if !test_service::is_root() {
@@ -242,7 +242,7 @@ fn a_withdrawn_doorbell_is_in_no_set() {
 }
 
 /// Closes its connection, and keeps what it was sent for as long as the test allows.
-fn keep_a_bell() {
+fn keep_a_doorbell() {
     let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let client = client();
@@ -292,7 +292,7 @@ fn give_back_until_asked(peer: &mut TcpStream) {
     }
 }
 
-fn watch_a_bell() {
+fn watch_a_doorbell() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");

@@ -7,10 +7,9 @@
 //! more descriptors are taken from that user.
 //!
 //! A socket is on a separate account of its peer's user, with a thread of its own, because of the contents of its
-//! queue. A user with many waiting sockets is a crowd, for example after a close that never ends. While there is a
-//! crowd, no descriptor gets into the queue of a connection that has not been accepted, where the kernel can refuse
-//! that (Linux 6.16). Connections of a crowd are refused. A crowd's sockets beyond its share take no place of another
-//! user.
+//! queue. A user with too many waiting sockets is over its quota, for example after a close that never ends, and its
+//! connections are refused. While there is such a user, no descriptor gets into the queue of a connection that has not
+//! been accepted, where the kernel can refuse that (Linux 6.16). Sockets beyond the quota take no place of another user.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};

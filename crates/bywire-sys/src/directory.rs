@@ -108,7 +108,7 @@ pub fn remove_empty(path: &Path) {
 /// Takes this user's lock of a directory. It is held until the descriptor is dropped.
 ///
 /// If no other user can open the directory, it is the lock of the directory itself. Otherwise it is the lock of a
-/// file in it, which stays: a user that can open a file can hold its lock for ever.
+/// file in it, which stays: a user that can open a file can hold its lock forever.
 ///
 /// # Errors
 /// [`Errno::AGAIN`] if another process has the lock; [`Errno::PERM`] if the file's name belongs to another user.

@@ -1,4 +1,4 @@
-//! Listening Unix sockets that keep packet boundaries and refuse crowds.
+//! Listening Unix sockets that keep packet boundaries, and refuse users with too many sockets to close.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::deferred;
 use crate::option;
 use crate::socket::{Socket, check_packet_socket, packet_socket};
 
-/// The most connections of crowds that one accept turns away.
+/// The most connections that one accept turns away.
 const TURNED_AWAY_MAX: usize = 16;
 /// The most connections that wait to be accepted, unless [`Listener::set_backlog`] changes it.
 const BACKLOG: i32 = 4096;
@@ -75,7 +75,7 @@ impl Listener {
         rustix::net::listen(&*self.file, connections - 1)
     }
 
-    /// The number of connections of crowds that were turned away.
+    /// The number of connections that were turned away, as their users have too many sockets to close.
     pub fn turned_away(&self) -> u64 {
         // Relaxed: a count that nothing else depends on.
         self.turned_away.load(Ordering::Relaxed)
@@ -83,9 +83,9 @@ impl Listener {
 
     /// The next waiting connection, if any.
     ///
-    /// A user with too many sockets that wait to be closed is a crowd, and its connections are refused. While there
-    /// is a crowd, no client can send descriptors before it is accepted ([`Errno::PERM`]), so a refused connection
-    /// can be closed at once.
+    /// A connection of a user over its quota of sockets that wait to be closed is refused. While there is such a user,
+    /// no client can send descriptors before it is accepted ([`Errno::PERM`]), so a refused connection can be closed at
+    /// once.
     ///
     /// # Errors
     /// [`Errno::MFILE`] or [`Errno::NFILE`] if descriptors have run out. [`Errno::BUSY`] while too many sockets wait
@@ -105,7 +105,7 @@ impl Listener {
             }
             let account = Account::of_sockets(credentials::user(&socket));
             // The connection may be older than the guard. If it is refused, its drop looks at its queue.
-            if !account.is_crowd() && may_pass_rights(&socket, true) {
+            if !account.refuses_connections() && may_pass_rights(&socket, true) {
                 return Ok(Some(socket));
             }
             self.turned_away.fetch_add(1, Ordering::Relaxed);
@@ -220,22 +220,22 @@ mod tests {
             println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
             return;
         }
-        let crowd = close_account::Crowd::of(710_003);
+        let over_quota = close_account::Backlog::of(710_003);
         assert!(accept().is_none(), "from here on");
         let caller = Socket::connect(&path).expect("connected");
         assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
-        let accepted = accept().expect("it is no crowd");
+        let accepted = accept().expect("its user has no such sockets");
         caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
         assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
-        let ours = close_account::Crowd::of(crate::process::user());
+        let ours = close_account::Backlog::of(crate::process::user());
         let caller = Socket::connect(&path).expect("connected");
         assert_eq!(listener.turned_away(), 0);
-        assert!(accept().is_none(), "it is one of a crowd");
+        assert!(accept().is_none(), "its user is over the quota");
         assert_eq!(listener.turned_away(), 1);
         assert_closed(&caller);
         let early = Socket::connect(&path).expect("connected");
-        drop((crowd, ours));
-        let accepted = accept().expect("there is no crowd any more");
+        drop((over_quota, ours));
+        let accepted = accept().expect("no user is over the quota any more");
         early.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
         assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
         let caller = Socket::connect(&path).expect("connected");
@@ -281,15 +281,15 @@ mod tests {
             return;
         }
         // Thousands of connections of two users were closed, with unread descriptors.
-        let two = [720_001, 720_002].map(|user| close_account::Crowd::of_many(user, 5000));
+        let two = [720_001, 720_002].map(|user| close_account::Backlog::of_many(user, 5000));
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "two users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "two users keep root out");
         assert_eq!(is_let_in(&listeners, 720_001), [false; 2]);
         drop(two);
         assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
-        // Many users that each stay below the limit of a crowd.
+        // Many users that each stay below the quota.
         let [places, share] = close_account::places();
-        let below = |user: usize| close_account::Crowd::of_many(721_000 + user as u32, share - 1);
+        let below = |user: usize| close_account::Backlog::of_many(721_000 + user as u32, share - 1);
         let count = places / (share - 1) + 1;
         let many: Vec<_> = (0..count).map(below).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");

@@ -71,7 +71,7 @@ impl Poller {
         let _ = epoll::delete(&self.file, file);
     }
 
-    /// Waits until something is ready or `timeout` has passed (`None`: for ever), and returns the tags. The wait ends
+    /// Waits until something is ready or `timeout` has passed (`None`: forever), and returns the tags. The wait ends
     /// early without tags at a signal, and after about 24 days.
     ///
     /// # Errors

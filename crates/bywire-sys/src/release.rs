@@ -41,7 +41,7 @@ struct Parts {
     has_missed: bool,
 }
 
-/// Holds the instance of a process. It is leaked, as a forked child may find its lock held for ever.
+/// Holds the instance of a process. It is leaked, as a forked child may find its lock held forever.
 #[derive(Debug)]
 struct ProcessInstance {
     owner: u32,

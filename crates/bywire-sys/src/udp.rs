@@ -183,7 +183,7 @@ impl UdpSocket {
     }
 
     /// Makes a socket of [`Self::connected_to`] receive nothing, before it is closed. The close alone is not enough if a forked
-    /// child has a copy: it would receive the peer's packets for ever.
+    /// child has a copy: it would receive the peer's packets forever.
     pub fn retire(&self, peer: SocketAddr) {
         /// The discard service (RFC 863), which sends nothing.
         const DISCARD: u16 = 9;

@@ -14,7 +14,7 @@ const NAMED: [&str; 9] = [
     "crates/bywire-measure/",
     "benches/src/bare_copy.rs",
     "benches/src/bare_ring.rs",
-    "crates/bywire-capi/src/inside.rs",
+    "crates/bywire-capi/src/call_guard.rs",
     "fuzz/",
 ];
 

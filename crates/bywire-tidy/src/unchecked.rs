@@ -4,12 +4,11 @@ use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// Crates for unsafe code, then single files with their reason.
-const NAMED: [&str; 21] = [
+const NAMED: [&str; 20] = [
     "crates/bywire-sys/",
     "crates/bywire-ring/",
     "crates/bywire-capi/",
     "crates/bywire-sockets/",
-    "crates/bywire-ofi/",
     // Buffers lent to the program out of shared memory.
     "crates/bywire/src/message/buffer.rs",
     "crates/bywire/src/message/lend.rs",

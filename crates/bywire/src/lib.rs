@@ -52,7 +52,6 @@
 mod message;
 mod port;
 mod shm;
-#[expect(dead_code, reason = "ports do not use all of it yet")]
 mod wire;
 
 pub use message::address::{Address, AddressError, NAME_BYTES_MAX, PortName};

@@ -295,7 +295,7 @@ fn only_dead_entries_are_removed_a_few_at_a_time() {
         assert!(before - left() <= 4, "a few at a time");
         before = left();
         opens += 1;
-        assert!(opens < 1000, "{before} dead sockets stay for ever");
+        assert!(opens < 1000, "{before} dead sockets stay forever");
     }
     // While it is young, its owner may be about to give it its name.
     let is_young = start.elapsed() < Duration::from_secs(9);

@@ -235,7 +235,7 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
     }
 }
 
-/// Sends numbered messages for ever, and records in a file which of them were delivered.
+/// Sends numbered messages forever, and records in a file which of them were delivered.
 fn streaming(context: &mut Context) {
     let notes: String = context.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
@@ -288,7 +288,7 @@ fn number_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 
-/// Takes messages for ever, and records their number in a file.
+/// Takes messages forever, and records their number in a file.
 fn receiving(context: &mut Context) {
     let notes: String = context.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
@@ -362,7 +362,7 @@ fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
         }
         // A child is killed a little after it has delivered its random number of messages.
         let ripe = loop {
-            let event = survivors.victim.wait(Some(MINUTE)).expect("wait").expect("they send for ever");
+            let event = survivors.victim.wait(Some(MINUTE)).expect("wait").expect("they send forever");
             take_streamed(&mut survivors.victim, &mut running, event);
             if let Some(ripe) =
                 running.iter().position(|(_, _, peer, seen, goal)| peer.is_some() && seen >= goal)

@@ -139,7 +139,7 @@ fn talker(context: &mut Context) {
 /// Takes the next message of a talker, which must be the next in order.
 fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
     loop {
-        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk for ever") {
+        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk forever") {
             Event::Message(message) => {
                 let place = talkers.iter().position(|(peer, _)| *peer == message.peer).expect("one of them");
                 let next = &mut talkers[place].1;
@@ -206,7 +206,7 @@ fn a_stopped_peer_is_kept_and_delays_nobody() {
     // Everything arrives, in both directions.
     let mut is_delivered = false;
     while !is_delivered || talkers[0].1 < before + 500 {
-        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk for ever") {
+        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk forever") {
             Event::Sent { id, result: Ok(()), .. } => {
                 assert_eq!(id, last);
                 is_delivered = true;

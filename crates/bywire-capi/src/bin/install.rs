@@ -210,8 +210,8 @@ impl Installation {
 /// Builds everything beside this program and tells where it lies. One call of cargo for all, as in `./x`: in another
 /// selection of crates, libraries below would be built in other forms, once more.
 fn build() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let target = program.ancestors().nth(2).context("this program lies in no directory of cargo's")?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let target = program.ancestors().nth(2).context("this program is not in a directory that cargo built")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "-p", "bywire-cli", "-p", "bywire-sockets", "-p", "bywire-capi"]);
     cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);

@@ -81,7 +81,7 @@ fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_
         let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--", "true"];
         let output = ended(fabric.plain(&words).env("BYWIRE_RUNTIME_DIR", &place));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("cannot be told to the loader"), "{said}");
+        assert!(!output.status.success() && said.contains("cannot be named in LD_PRELOAD"), "{said}");
     }
 }
 

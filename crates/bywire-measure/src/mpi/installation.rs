@@ -96,12 +96,12 @@ impl Tools {
                 let path = env::var_os("PATH").unwrap_or_default();
                 let directories: Vec<PathBuf> = env::split_paths(&path).collect();
                 let found = Self::among(&directories, implementation).context(
-                    "Open MPI is not here: install it with `apt-get install openmpi-bin libopenmpi-dev`",
+                    "Open MPI is not installed: install it with `apt-get install openmpi-bin libopenmpi-dev`",
                 )?;
                 ensure!(
                     found.version.split('.').next() == Some(OPEN_MPI_MAJOR),
-                    "Open MPI {OPEN_MPI_MAJOR} is not here, but {} at {}, whose launcher takes other options: put one of \
-                     {OPEN_MPI_MAJOR} before it in PATH, or leave Open MPI out",
+                    "Open MPI {OPEN_MPI_MAJOR} is not installed, but {} at {} with another launcher: put Open MPI {OPEN_MPI_MAJOR} \
+                     before it in PATH, or leave Open MPI out",
                     found.version,
                     found.launcher.display()
                 );
@@ -113,7 +113,7 @@ impl Tools {
                 Self::among(&[place.join("bin")], implementation).with_context(|| {
                     let place = place.display();
                     format!(
-                        "MPICH is not here: install it with `python3 -m venv {place} && {place}/bin/pip install mpich`, \
+                        "MPICH is not installed: install it with `python3 -m venv {place} && {place}/bin/pip install mpich`, \
                          or name its prefix in {MPICH_DIRECTORY}"
                     )
                 })

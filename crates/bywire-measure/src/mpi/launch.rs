@@ -239,7 +239,7 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         end_with_this_thread(&mut command);
         let mut leader = Leader::start(&mut command).context("cannot start MPI's launcher")?;
-        let said = leader.child.stderr.take().context("MPI's launcher has no errors")?;
+        let said = leader.child.stderr.take().context("MPI's launcher has no standard error")?;
         let complaints = Some(std::thread::spawn(move || read_some(said)));
         Ok(Self { leader, complaints })
     }

@@ -1,9 +1,9 @@
 //! Messages of known length over a kernel byte stream, as a program with fixed records sends them: one call for each
 //! send, and reads that take all available bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bywire_sys::preloadable::{self, Watch};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::gone;
 use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, send_when_taken};
 use crate::payload::{Reader, Writer};
 use crate::plan::{self, Details, End, Plan};
 
@@ -199,14 +199,7 @@ impl Endpoint for ByteStream {
         if self.watch.is_none() {
             return send_by(self.spin, |flags| self.push(flags));
         }
-        let started = Instant::now();
-        while !self.push(SendFlags::DONTWAIT)? {
-            if started.elapsed() > TIMEOUT {
-                bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
-            }
-            self.wait(Interest::Send, NAP)?;
-        }
-        Ok(())
+        send_when_taken(self, |end| end.push(SendFlags::DONTWAIT))
     }
 
     #[inline]

@@ -40,7 +40,7 @@ impl Transport for Tcp {
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<ByteStream>> {
-        let address: SocketAddr = address.parse().context("the target's address is none")?;
+        let address: SocketAddr = address.parse().context("the target's address is invalid")?;
         connect_lanes(plan, || {
             let socket = open(address, plan)?;
             preloadable::connect(&socket, &address)
@@ -64,8 +64,8 @@ fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
     if let Some(name) = &plan.request.congestion {
         sockopt::set_tcp_congestion(&socket, name).with_context(|| {
             format!(
-                "cannot use congestion control `{name}`: /proc/sys/net/ipv4/tcp_available_congestion_control lists what there \
-                 is, and tcp_allowed_congestion_control beside it what does not need root"
+                "cannot use congestion control `{name}`: /proc/sys/net/ipv4/tcp_available_congestion_control lists the \
+                 algorithms, and tcp_allowed_congestion_control beside it those that need no root"
             )
         })?;
     }

@@ -59,7 +59,7 @@ impl Transport for Udp {
         let addresses = addresses.split(',').enumerate();
         addresses
             .map(|(lane, address)| {
-                let address: SocketAddr = address.parse().context("the target's address is none")?;
+                let address: SocketAddr = address.parse().context("the target's address is invalid")?;
                 let any: SocketAddr =
                     if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
                 let socket = open(any, plan)?;

@@ -193,12 +193,12 @@ impl Load {
     /// # Errors
     /// As [`Load::closed`].
     pub fn open(&mut self, per_second: f64, duration: Duration, seed: u64) -> Result<Open> {
-        let mut moments = Moments::new(per_second, seed);
+        let mut arrivals = PoissonArrivals::new(per_second, seed);
         let mut idle: Vec<usize> = (0..self.connections.len()).collect();
         let began_ns = self.clock.now_ns();
         let end_ns = began_ns + duration.as_nanos() as u64;
         let give_up_ns = end_ns + (GRACE + duration).as_nanos() as u64;
-        let mut due_ns = moments.next_after(began_ns);
+        let mut due_ns = arrivals.next_after(began_ns);
         let mut open =
             Open { due: 0, answered: 0, elapsed_ns: 0, from_due: histogram(), from_sent: histogram() };
         loop {
@@ -207,7 +207,7 @@ impl Load {
                 let Some(connection) = idle.pop() else { break };
                 self.ask(connection, due_ns)?;
                 open.due += 1;
-                due_ns = moments.next_after(due_ns);
+                due_ns = arrivals.next_after(due_ns);
             }
             if now_ns >= give_up_ns || (due_ns >= end_ns && idle.len() == self.connections.len()) {
                 break;
@@ -226,13 +226,19 @@ impl Load {
                 open.elapsed_ns = answered.at_ns.saturating_sub(began_ns);
             }
         }
-        self.charge_unanswered(&mut open, due_ns, end_ns, &mut moments);
+        self.charge_unanswered(&mut open, due_ns, end_ns, &mut arrivals);
         self.drain()?;
         Ok(open)
     }
 
     /// Counts requests without an answer, and those that were not even sent, with the time that they have waited.
-    fn charge_unanswered(&self, open: &mut Open, mut due_ns: u64, end_ns: u64, moments: &mut Moments) {
+    fn charge_unanswered(
+        &self,
+        open: &mut Open,
+        mut due_ns: u64,
+        end_ns: u64,
+        arrivals: &mut PoissonArrivals,
+    ) {
         let now_ns = self.clock.now_ns();
         for asked in self.connections.iter().filter_map(|connection| connection.asked) {
             open.from_due.saturating_record(now_ns.saturating_sub(asked.due_ns));
@@ -240,7 +246,7 @@ impl Load {
         while due_ns < end_ns {
             open.due += 1;
             open.from_due.saturating_record(now_ns.saturating_sub(due_ns));
-            due_ns = moments.next_after(due_ns);
+            due_ns = arrivals.next_after(due_ns);
         }
     }
 
@@ -297,7 +303,7 @@ impl Load {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno).context("cannot receive from the server"),
         };
-        let asked = connection.asked.context("the server answered what nobody asked")?;
+        let asked = connection.asked.context("the server sent an answer without a request")?;
         let document = connection.document;
         let size = self.documents.sizes()[document as usize];
         let (documents, verify) = (&self.documents, self.verify);
@@ -344,7 +350,7 @@ fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
         match preloadable::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::AGAIN) => {
-                ensure!(started.elapsed() < TIMEOUT, "the server takes no request");
+                ensure!(started.elapsed() < TIMEOUT, "the server accepts no request");
                 preloadable::poll(socket, PollFlags::OUT, NAP)?;
             }
             Err(Errno::INTR) => {}
@@ -354,13 +360,13 @@ fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Random times with exponentially distributed gaps.
-struct Moments {
+/// The times of a Poisson process: random, with exponentially distributed gaps.
+struct PoissonArrivals {
     mean_ns: f64,
     random: SplitMix,
 }
 
-impl Moments {
+impl PoissonArrivals {
     fn new(per_second: f64, seed: u64) -> Self {
         Self { mean_ns: 1e9 / per_second, random: SplitMix::new(seed) }
     }
@@ -457,8 +463,8 @@ mod tests {
 
     #[test]
     fn arrivals_have_the_requested_rate() {
-        let mut moments = Moments::new(1e6, 9);
-        let last = (0..100_000).fold(0, |moment, _| moments.next_after(moment));
+        let mut arrivals = PoissonArrivals::new(1e6, 9);
+        let last = (0..100_000).fold(0, |moment, _| arrivals.next_after(moment));
         assert!((98_000_000..102_000_000).contains(&last), "{last} ns for 100,000 of 1 µs");
     }
 }

@@ -71,7 +71,7 @@ fn head_length(bytes: &[u8], expected: u64) -> Result<Option<usize>> {
     let length = match response.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => bail!("the server speaks no HTTP: {error}"),
+        Err(error) => bail!("the server does not speak HTTP: {error}"),
     };
     let code = response.code.unwrap_or(0);
     ensure!(code == 200, "the server answered {code} {}", response.reason.unwrap_or_default());
@@ -81,7 +81,7 @@ fn head_length(bytes: &[u8], expected: u64) -> Result<Option<usize>> {
         let value = std::str::from_utf8(line.value).unwrap_or_default().trim();
         if is("content-length") {
             let agrees = value.parse() == Ok(expected) && stated.is_none_or(|stated| stated == value);
-            ensure!(agrees, "a response of {value:?} bytes came where {expected} were due");
+            ensure!(agrees, "a response has {value:?} bytes instead of {expected}");
             stated = Some(value);
         }
         ensure!(!is("transfer-encoding"), "the server sends a body without a length: {value}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bywire::{ConnectError, Event, NoFabric, Port, PortOptions};
 use rustix::process::Signal;
 
+use crate::actor::Actor;
 use crate::cable::Stream;
 use crate::ends::{next, open, options, stop, try_connect};
 use crate::node::start_node;
@@ -80,6 +81,26 @@ impl<'network> Connector<'network> {
     }
 }
 
+/// Two services, a stream from the first machine to the second, and a connector that has connected meanwhile.
+pub struct Transfer<'network> {
+    pub ours: Actor,
+    pub theirs: Actor,
+    pub stream: Stream,
+    pub acceptor: Acceptor,
+    pub connector: Connector<'network>,
+}
+
+impl<'network> Transfer<'network> {
+    pub fn start(here: &'network Machine, there: &Machine) -> Self {
+        let (ours, theirs) = (start_node(here), start_node(there));
+        let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
+        let acceptor = Acceptor::open(there);
+        let mut connector = Connector::of(here, "b/open");
+        meanwhile(&mut stream, || connector.once()).expect("both serve");
+        Self { ours, theirs, stream, acceptor, connector }
+    }
+}
+
 /// Runs a closure while the stream continues. The stream must deliver something every second.
 pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result + Send) -> Result {
     std::thread::scope(|scope| {
@@ -101,11 +122,7 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
 fn a_transfer_is_unaffected_by_killed_and_stopped_services() {
     let Some(network) = TestNetwork::without_services(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
-    let (mut ours, mut theirs) = (start_node(here), start_node(there));
-    let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let acceptor = Acceptor::open(there);
-    let mut connector = Connector::of(here, "b/open");
-    meanwhile(&mut stream, || connector.once()).expect("both serve");
+    let Transfer { mut ours, mut theirs, mut stream, acceptor, mut connector } = Transfer::start(here, there);
 
     theirs.kill();
     let error = meanwhile(&mut stream, || connector.once()).expect_err("the service is stopped");

@@ -11,7 +11,7 @@ use crate::actor::{Actor, Context};
 use crate::cable::Stream;
 use crate::ends::start;
 use crate::node::start_node;
-use crate::stopped_services::{Acceptor, Connector, meanwhile};
+use crate::stopped_services::{Connector, Transfer, meanwhile};
 use crate::test_network::{Machine, TestNetwork};
 
 /// A service of another version, which refuses all ports for that reason.
@@ -45,11 +45,7 @@ fn replace(node: &mut Actor, machine: &Machine, stream: &mut Stream, connector: 
 fn a_transfer_is_unaffected_by_upgraded_services() {
     let Some(network) = TestNetwork::without_services(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
-    let (mut ours, mut theirs) = (start_node(here), start_node(there));
-    let mut stream = Stream::start(here, there, 1, [Duration::from_secs(2); 2]);
-    let acceptor = Acceptor::open(there);
-    let mut connector = Connector::of(here, "b/open");
-    meanwhile(&mut stream, || connector.once()).expect("both serve");
+    let Transfer { mut ours, mut theirs, mut stream, acceptor, mut connector } = Transfer::start(here, there);
 
     // One machine after the other, three times, as in a rolling upgrade.
     for _ in 0..3 {

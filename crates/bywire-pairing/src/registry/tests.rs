@@ -68,7 +68,9 @@ fn a_programs_files_keep_their_slots_until_they_are_closed() {
     let (socket, _program) = Socket::pair().expect("socketpair");
     let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
     let (pair, _readers) = pair();
-    assert!(registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
+    assert!(
+        registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.ensure_doorbell(tag, 7)
+    );
     let others = free(&mut registry);
     assert!(others.0 < all.0 && others.1 < all.1);
     registry.dismiss(tag);
@@ -187,7 +189,7 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     // In place of each doorbell there is a file whose last close is delayed.
     let mut ends = Vec::new();
     for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
-        assert!(registry.found_bell(tag, user));
+        assert!(registry.ensure_doorbell(tag, user));
         let [sender, receiver] = lingering();
         ends.push(receiver);
         let doorbell = registry
@@ -201,8 +203,8 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     // The first doorbell is withdrawn and acknowledged, the second only withdrawn, and the third goes with its
     // program.
     let name = change(&shared, |registry| {
-        registry.mute_bell(one, 8);
-        registry.mute_bell(one, 9);
+        registry.release_doorbell(one, 8);
+        registry.release_doorbell(one, 9);
         let withdrawn = &registry.programs[&one].other_user_doorbells.withdrawn;
         *withdrawn.iter().find(|(_, doorbell)| doorbell.users == [7, 8]).expect("it is kept").0
     });

@@ -3,10 +3,13 @@
 #![allow(dead_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::service::Service;
+use bywire_pairing::user::Scope;
 use bywire_ring::stream::SEGMENT_BYTES;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::Mapping;
@@ -16,6 +19,20 @@ use bywire_sys::wake::Eventfd;
 
 /// Enough on a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A service for all users, its socket, and the directory of that. Prints that the test needs root and returns `None`, if
+/// it does not run as root.
+pub fn machine_service() -> Option<(Service, PathBuf, tempfile::TempDir)> {
+    if bywire_sys::process::user() != 0 {
+        println!("not run: only root can be other users; run this test as root");
+        return None;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let path = directory.path().join("pairing");
+    let service = Service::start(&path, Scope::Machine).expect("a service");
+    Some((service, path, directory))
+}
 
 /// A program as the service sees it.
 pub struct ProtocolClient {
@@ -68,6 +85,15 @@ impl ProtocolClient {
         self.socket.send(&offer, &[connection, self.segment.as_fd()]).expect("an offer");
     }
 
+    /// Offers the ends of a connection: `client` here as 1, then `server` by `other` as 2, to which the service answers
+    /// that they are paired.
+    pub fn pairs_with(&self, other: &Self, client: BorrowedFd<'_>, server: BorrowedFd<'_>) {
+        self.offer(1, client);
+        assert_eq!(self.verdict(1), Verdict::Waiting);
+        other.offer(2, server);
+        assert_eq!(other.verdict(2), Verdict::Paired);
+    }
+
     fn receive(&self) -> Result<Option<PacketAndFiles>, HungUp> {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer).expect("a packet") {
@@ -101,7 +127,7 @@ impl ProtocolClient {
     }
 
     /// Waits for the next packet other than doorbells that are given and withdrawn. `None`: the service has hung up.
-    pub fn hear_beside_bells(&self) -> Option<PacketAndFiles> {
+    pub fn hear_beside_doorbells(&self) -> Option<PacketAndFiles> {
         loop {
             let received = self.hear()?;
             match received.0.kind {
@@ -114,7 +140,7 @@ impl ProtocolClient {
 
     /// Waits for the answer to an offer, which comes next but for doorbells, and returns it with its descriptors.
     pub fn answer(&self, token: u64) -> (Verdict, Vec<OwnedFd>) {
-        let (packet, descriptors) = self.hear_beside_bells().expect("an answer");
+        let (packet, descriptors) = self.hear_beside_doorbells().expect("an answer");
         assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
         let verdict = Verdict::of(packet.code).expect("a verdict");
         assert_eq!(descriptors.len(), if verdict == Verdict::Paired { 3 } else { 0 });

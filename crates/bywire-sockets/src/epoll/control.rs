@@ -1,4 +1,4 @@
-//! The program's epoll sets that hold carried connections.
+//! What the program asks of its epoll sets that hold carried connections: `epoll_ctl`.
 //!
 //! The program still waits on the kernel's set. That set holds the doorbell. For a carried connection it watches only
 //! the events that the rings do not know. What it reports for one is kept until the look that also examines the rings,
@@ -118,7 +118,7 @@ impl OpenSet {
             Ok(connection) => connection,
         };
         // If the set cannot hear the doorbell, the kernel reports everything.
-        if !self.add_bell() {
+        if !self.add_doorbell() {
             connection.bring_back(Reason::Memory);
         }
         // The kernel decides whether the operation is possible at all, with the events that it will watch.
@@ -224,7 +224,7 @@ impl OpenSet {
         let Some(Ok(connection)) = sockets::by_index(socket.fd, socket.index).map(Socket::mapped) else {
             return;
         };
-        if !self.add_bell() {
+        if !self.add_doorbell() {
             connection.bring_back(Reason::Memory);
         }
         self.list(&connection, at, item);
@@ -252,7 +252,7 @@ impl OpenSet {
         doorbell::announce_sleepers(self.set);
     }
 
-    fn add_bell(&self) -> bool {
+    fn add_doorbell(&self) -> bool {
         if self.set.has_doorbell.load(Ordering::Relaxed) == 0 && doorbell::add_to(self.set_fd) {
             self.set.has_doorbell.store(1, Ordering::Relaxed);
         }
@@ -294,7 +294,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         let Some(set_fd) = descriptors::of_set(name) else { return false };
         let Some((_, set)) = descriptors::set(set_fd) else { return false };
         let _held = set.lock.hold();
-        if !OpenSet::of(set_fd, name, set).add_bell() {
+        if !OpenSet::of(set_fd, name, set).add_doorbell() {
             return false;
         }
     }

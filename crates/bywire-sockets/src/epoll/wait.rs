@@ -147,9 +147,9 @@ impl Wait<'_> {
     fn ask(&self, view: &View) -> i32 {
         loop {
             let heard = (self.real)(self.events, self.count, Some(0));
-            let (kept, was_bell) = view.sort(self.events, heard);
+            let (kept, was_doorbell) = view.sort(self.events, heard);
             // The doorbell's event may have taken the room of another one.
-            if kept > 0 || !was_bell || heard < self.count {
+            if kept > 0 || !was_doorbell || heard < self.count {
                 return kept;
             }
         }
@@ -160,8 +160,8 @@ impl Wait<'_> {
         if heard < 0 {
             return Some(heard);
         }
-        let (mut sorted, was_bell) = view.sort(self.events, heard);
-        if sorted == 0 && was_bell && heard == self.count {
+        let (mut sorted, was_doorbell) = view.sort(self.events, heard);
+        if sorted == 0 && was_doorbell && heard == self.count {
             sorted = self.ask(view);
         }
         let found = sorted + view.look(self.at(sorted), self.count - sorted);
@@ -183,13 +183,13 @@ impl View {
     /// Keeps what the kernel reports of carried connections for [`Self::look`], and leaves the rest to the program.
     /// Returns the number left, and whether the doorbell was among the events.
     fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
-        let (mut kept, mut was_bell, mut held) = (0, false, None);
+        let (mut kept, mut was_doorbell, mut held) = (0, false, None);
         for index in 0..count.max(0) as usize {
             // SAFETY: the kernel has written `count` events there.
             let mut event = unsafe { events.add(index).read_unaligned() };
             let data = { event.u64 };
             if data == DOORBELL_DATA {
-                was_bell = true;
+                was_doorbell = true;
                 continue;
             }
             if registrations::is_name(data) {
@@ -214,11 +214,11 @@ impl View {
             kept += 1;
         }
         drop(held);
-        if was_bell {
+        if was_doorbell {
             nested::taken(self.set);
             doorbell::take_ring();
         }
-        (kept as i32, was_bell)
+        (kept as i32, was_doorbell)
     }
 
     /// What is left wakes the next sleeper, as with the kernel's own sets, and threads that watch this set.

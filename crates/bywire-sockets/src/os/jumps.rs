@@ -128,7 +128,7 @@ fn is_left(place: usize, here: usize, (base, length): (usize, usize)) -> bool {
     place <= here && is_on(place) == is_on(here) || is_on(place) && !is_on(here)
 }
 
-/// Clears the notes in a forked child: it has one thread, and what calls of its parent have taken was counted anew.
+/// Clears the notes in a forked child: it has one thread, and what calls of its parent have taken was counted again.
 pub fn after_fork_in_child() {
     NOTES.with(|notes| notes.count.set(0));
 }

@@ -1,3 +1,3 @@
-//! How a connection leaves the kernel: the pairing service is told of it.
+//! This program as a client of the pairing service.
 
 pub mod offer;

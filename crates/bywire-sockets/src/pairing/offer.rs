@@ -451,7 +451,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             let is_other_user = packet.first != 0;
             if is_other_user && !doorbell::has_timer(packet.first) {
                 [segment, doorbell, page].iter().for_each(|fd| close(*fd));
-                socket.stay(Reason::Foreign);
+                socket.stay(Reason::OtherUser);
                 // Release: pairs with the acquire loads of the stage. The answer was handled before.
                 socket.shared.stage.store(stage::PLAIN, Ordering::Release);
                 return;
@@ -489,7 +489,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             socket.shared.calls.store(policy::calls_min(), Ordering::Relaxed);
             return socket.shared.stage.store(stage::PLAIN, Ordering::Release);
         }
-        Some(Verdict::Foreign) => Reason::Foreign,
+        Some(Verdict::OtherUser) => Reason::OtherUser,
         Some(Verdict::Device) => Reason::Device,
         Some(Verdict::Namespace) => Reason::Namespace,
         _ => Reason::Refused,

@@ -5,7 +5,7 @@
 //! and threads for all.
 
 #[cfg(test)]
-mod crowd;
+mod backlog;
 mod held;
 mod kind;
 mod registry;
@@ -21,7 +21,7 @@ use kind::Kind;
 use registry::{LANES_MAX, Lane, Registry, lock};
 
 #[cfg(test)]
-pub(crate) use crowd::{Crowd, is_alone, places};
+pub(crate) use backlog::{Backlog, is_alone, places};
 pub use held::{Held, Ticket};
 
 /// The most descriptors in one packet.
@@ -74,7 +74,7 @@ pub(crate) fn has_room() -> bool {
 pub(crate) fn is_pressed() -> bool {
     let registry = Registry::own();
     attend_all(registry);
-    registry.crowds.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
+    registry.users_refused.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
 }
 
 /// Starts the threads that could not be started before, as far as there is room for them by now.
@@ -128,7 +128,7 @@ impl Account {
     }
 
     /// Do so many sockets of this user wait that its connections are refused?
-    pub fn is_crowd(&self) -> bool {
+    pub fn refuses_connections(&self) -> bool {
         let held = self.lane.held.load(Ordering::Relaxed);
         held >= self.share() || self.is_kept_out(held)
     }
@@ -158,7 +158,7 @@ impl Account {
     /// Does a thread serve the lane? If files wait because a thread could not be started, this starts one. Nothing
     /// else would, as no more files are taken then.
     fn is_attended(&self) -> bool {
-        // Nothing waits, or this is a forked child, in which a lock may stay held for ever.
+        // Nothing waits, or this is a forked child, in which a lock may stay held forever.
         if self.lane.held.load(Ordering::Relaxed) == 0 || self.registry.owner != std::process::id() {
             return false;
         }

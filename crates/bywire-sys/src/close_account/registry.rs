@@ -53,7 +53,7 @@ pub(super) struct Registry {
     /// Taken places of each pool, in the order of [`Kind::pool`].
     pub places: [AtomicUsize; POOLS],
     /// Users with so many waiting sockets that their connections are refused.
-    pub crowds: AtomicUsize,
+    pub users_refused: AtomicUsize,
     /// Something waits in a lane without a thread.
     pub has_unattended: AtomicBool,
     pub is_forgone: AtomicBool,
@@ -79,7 +79,7 @@ impl Lane {
 
 impl Registry {
     /// Updates the counts after a change of an account. A count that reaches its share and falls below it again
-    /// changes `crowds` once in each direction.
+    /// changes `users_refused` once in each direction.
     pub fn count(&self, lane: &Lane, kind: Kind, [before, after]: [usize; 2]) {
         let share = self.share(lane, kind);
         let (is_more, higher) = (after > before, before.max(after));
@@ -93,7 +93,7 @@ impl Registry {
         if matches!(kind, Kind::Sockets(_)) {
             change(&self.sockets);
             if higher == share {
-                change(&self.crowds);
+                change(&self.users_refused);
             }
         }
     }
@@ -137,7 +137,7 @@ impl Registry {
             threads: Mutex::new([(); POOLS].map(|()| Shares::new(THREADS))),
             sockets: AtomicUsize::new(0),
             places: [const { AtomicUsize::new(0) }; POOLS],
-            crowds: AtomicUsize::new(0),
+            users_refused: AtomicUsize::new(0),
             has_unattended: AtomicBool::new(false),
             is_forgone: AtomicBool::new(false),
         }

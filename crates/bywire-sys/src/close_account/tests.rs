@@ -114,7 +114,7 @@ fn alone(user: u32) -> Account {
 }
 
 /// The same, while other users' files hang in as many threads as these users get.
-fn crowded(user: u32) -> Account {
+fn without_threads(user: u32) -> Account {
     let account = alone(user);
     let mut threads = lock(&account.registry.threads);
     let taken = (1..).take_while(|other| threads[0].take(*other)).count();
@@ -138,7 +138,7 @@ fn files_that_wait_without_a_thread_get_one_as_soon_as_possible() {
 #[test]
 fn packets_without_descriptors_are_unaffected_when_every_thread_is_blocked() {
     let (ours, theirs) = Socket::pair().expect("a pair");
-    ours.set_account(crowded(OTHER));
+    ours.set_account(without_threads(OTHER));
     let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
     theirs.send(b"bare", &[]).expect("sent");
     theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
@@ -148,7 +148,7 @@ fn packets_without_descriptors_are_unaffected_when_every_thread_is_blocked() {
     let own = rustix::process::geteuid().as_raw();
     for trusted in [own, 0] {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        ours.set_account(crowded(trusted));
+        ours.set_account(without_threads(trusted));
         theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
         assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(5, _))), "user {trusted}");
     }
@@ -166,18 +166,18 @@ fn a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open() {
     lock(&hanging.lane.waiting).is_attended = true;
     let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
     for _ in 0..hanging.share() {
-        assert!(!hanging.is_crowd());
+        assert!(!hanging.refuses_connections());
         for account in [&hanging, &other] {
             account.hold();
             account.close(reader.try_clone().expect("dup"));
         }
     }
-    assert!(hanging.is_crowd() && is_pressed());
+    assert!(hanging.refuses_connections() && is_pressed());
     until("the other's are closed", || other.lane.held.load(Ordering::Relaxed) == 0);
-    assert!(hanging.is_crowd() && has_room());
+    assert!(hanging.refuses_connections() && has_room());
     lock(&hanging.lane.waiting).is_attended = hanging.start_thread();
     until("so are these", || hanging.lane.held.load(Ordering::Relaxed) == 0);
-    until("it is no crowd", || !is_pressed());
+    until("its connections are let in", || !is_pressed());
 }
 
 #[test]
@@ -188,9 +188,15 @@ fn no_user_takes_all_slots_of_a_small_table() {
             let of = |user| Account::in_registry(registry, kind(user));
             let one = of(ONE);
             (0..2 * HELD_MAX).for_each(|_| one.hold());
-            assert!(one.is_over() && one.is_crowd() && !registry.is_full(one.kind), "{descriptors}");
+            assert!(
+                one.is_over() && one.refuses_connections() && !registry.is_full(one.kind),
+                "{descriptors}"
+            );
             of(OTHER).hold();
-            assert!(!of(OTHER).is_over() && !of(OTHER).is_crowd(), "one of {descriptors} keeps others out");
+            assert!(
+                !of(OTHER).is_over() && !of(OTHER).refuses_connections(),
+                "one of {descriptors} keeps others out"
+            );
             // As many again for users without a waiting file, then only for root.
             let many = (0..).map(|number| of(1000 + number)).take_while(|next| {
                 let may_come = !next.is_over();
@@ -199,7 +205,7 @@ fn no_user_takes_all_slots_of_a_small_table() {
             });
             let many: Vec<_> = many.take(20_000).collect();
             assert!(many.len() * DESCRIPTORS_MAX < 2 * registry.places_max, "{descriptors}");
-            assert!(of(900_000).is_over() && of(900_000).is_crowd() && !of(0).is_over());
+            assert!(of(900_000).is_over() && of(900_000).refuses_connections() && !of(0).is_over());
         }
     }
 }

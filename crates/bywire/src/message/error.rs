@@ -149,7 +149,7 @@ pub enum ConnectError {
     System(Errno),
 }
 
-/// Why a port turns a stranger away.
+/// Why a port refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The two ports speak different versions.

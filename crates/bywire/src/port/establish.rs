@@ -1,8 +1,8 @@
-//! Meeting peers: the handshake over Unix sockets, and which socket is ready.
+//! Connecting to peers of this machine: the handshake over Unix sockets, and which socket is ready.
 //!
 //! The connecting port sends `Hello` with its segment, its page and its doorbell. The accepting port checks the sender's
-//! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections of strangers are
-//! kept in a bounded table.
+//! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections that have
+//! not introduced themselves are kept in a bounded table.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{limits, wake};
 
 use super::Port;
+use super::incoming::{Tag, tag_of};
 use super::slots::{Connecting, Slot};
-use super::strangers::{Tag, tag_of};
 use crate::message::address::Address;
 use crate::message::error::{ConnectError, DisconnectReason, Refusal};
 use crate::message::event::Event;
@@ -26,14 +26,14 @@ use crate::message::options::Admit;
 use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::{OtherUser, is_within_share};
 use crate::shm::account::{Kind, NoMemory};
-use crate::shm::connection::{Connection, Meeting, is_own_or_root};
+use crate::shm::connection::{Connection, Setup, is_own_or_root};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
 /// The most connections that have not introduced themselves. The oldest one makes room for the next.
-const STRANGERS_MAX: usize = 64;
+const INCOMING_MAX: usize = 64;
 /// How long a connect pauses between looks while too many events wait.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
-/// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
+/// Connections accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
 /// How long waiting connections are left alone while none can be let in, and how often an introduction is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -77,7 +77,7 @@ impl Port {
     fn connect_and_wait(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let peer = self.begin_connect(address, false)?;
 
-        // A timeout beyond the range of the clock means for ever.
+        // A timeout beyond the range of the clock means forever.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             match self.slots.peek(peer) {
@@ -174,7 +174,7 @@ impl Port {
             Err(other) => return Err(ConnectError::System(other)),
         };
         if unsent.is_some() {
-            self.strangers.timer.set(PAUSE).map_err(ConnectError::System)?;
+            self.incoming.timer.set(PAUSE).map_err(ConnectError::System)?;
         }
         Ok(Connecting { socket, outbound, unsent, address: address.clone(), announce })
     }
@@ -196,7 +196,7 @@ impl Port {
 
     /// Ends a pause: connections are accepted again, and introductions that could not be sent are tried again.
     fn resume(&mut self) {
-        self.strangers.timer.drain();
+        self.incoming.timer.drain();
         // The listener is watched already unless this was its pause.
         let _ = self.poller.resume(&self.claim.listener, Tag::Listener.bits());
         for index in self.slots.indices() {
@@ -212,7 +212,7 @@ impl Port {
                 && let Some(connecting) = self.slots.connecting_at(index)
             {
                 connecting.unsent = Some(file);
-                let _ = self.strangers.timer.set(PAUSE);
+                let _ = self.incoming.timer.set(PAUSE);
             }
         }
     }
@@ -220,7 +220,7 @@ impl Port {
     /// Pauses accepting, because no connection can be let in for the moment. Waiting connections wake nothing before
     /// the pause is over.
     fn pause(&self) {
-        if self.strangers.timer.set(PAUSE).is_ok() {
+        if self.incoming.timer.set(PAUSE).is_ok() {
             let _ = self.poller.pause(&self.claim.listener, Tag::Listener.bits());
         }
     }
@@ -276,7 +276,7 @@ impl Port {
                 // Peers that come and go make events. They wait until the program has taken some.
                 tag if self.resources.is_full() && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
-                Tag::Stranger(number) => self.hear_stranger(number),
+                Tag::Incoming(number) => self.receive_introduction(number),
                 Tag::Peer { index, generation } => {
                     // A tag of an earlier batch may name a peer that has gone since.
                     let is_current = self
@@ -307,7 +307,7 @@ impl Port {
             | Tag::Udp
             | Tag::Node
             | Tag::Clock
-            | Tag::Stranger(_) => true,
+            | Tag::Incoming(_) => true,
         }
     }
 
@@ -317,31 +317,31 @@ impl Port {
                 Ok(Some(socket)) => {
                     socket.limit_queue();
                     ensure_headroom(&socket);
-                    if self.strangers.waiting.len() >= STRANGERS_MAX {
-                        let (_, oldest) = self.strangers.waiting.remove(0);
+                    if self.incoming.waiting.len() >= INCOMING_MAX {
+                        let (_, oldest) = self.incoming.waiting.remove(0);
                         self.poller.remove(&oldest);
                         self.statistics.refused += 1;
                     }
-                    let number = self.strangers.next;
-                    self.strangers.next += 1;
-                    if self.poller.add(&socket, Tag::Stranger(number).bits()).is_ok() {
-                        self.strangers.waiting.push((number, socket));
+                    let number = self.incoming.next;
+                    self.incoming.next += 1;
+                    if self.poller.add(&socket, Tag::Incoming(number).bits()).is_ok() {
+                        self.incoming.waiting.push((number, socket));
                     }
                     // Its introduction is often there already.
-                    self.hear_stranger(number);
+                    self.receive_introduction(number);
                 }
                 Ok(None) => return,
                 Err(Errno::MFILE)
                     if limits::raise_descriptor_limit(limits::descriptor_limit() + DESCRIPTORS_SPARE)
                         .is_ok() => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Without a descriptor the connection would wait for ever, and wake us again and again.
-                    self.strangers.reserve = None;
+                    // Without a descriptor the connection would wait forever, and wake us again and again.
+                    self.incoming.reserve = None;
                     if let Ok(Some(socket)) = self.claim.listener.accept() {
                         self.turn_away(&socket, Refusal::NoResources);
                     }
-                    self.strangers.reserve = limits::reserve_descriptor().ok();
-                    if self.strangers.reserve.is_none() {
+                    self.incoming.reserve = limits::reserve_descriptor().ok();
+                    if self.incoming.reserve.is_none() {
                         self.pause();
                     }
                     return;
@@ -356,17 +356,17 @@ impl Port {
         let _ = socket.send(&Packet::Refuse(refusal).to_bytes(), &[]);
     }
 
-    /// Reads a stranger's introduction. If it is in order, the stranger becomes a peer.
-    fn hear_stranger(&mut self, number: u64) {
-        let Some(place) = self.strangers.waiting.iter().position(|(known, _)| *known == number) else {
+    /// Reads the introduction on an incoming connection. If it is in order, its sender becomes a peer.
+    fn receive_introduction(&mut self, number: u64) {
+        let Some(place) = self.incoming.waiting.iter().position(|(known, _)| *known == number) else {
             return;
         };
         let mut bytes = [0; PACKET_BYTES_MAX];
-        let received = self.strangers.waiting[place].1.receive(&mut bytes);
+        let received = self.incoming.waiting[place].1.receive(&mut bytes);
         if matches!(received, Ok(Received::Nothing)) {
             return;
         }
-        let (_, socket) = self.strangers.waiting.remove(place);
+        let (_, socket) = self.incoming.waiting.remove(place);
         self.poller.remove(&socket);
         let (length, descriptors) = match received {
             Ok(Received::Packet(length, descriptors)) => (length, descriptors),
@@ -380,7 +380,7 @@ impl Port {
             _ => Err(Refusal::BadOffer),
         };
         let admitted = hello.and_then(|hello| {
-            let credentials = self.admit_stranger(&socket, &hello)?;
+            let credentials = self.admit_incoming(&socket, &hello)?;
             let offer = Offer::open(&hello, descriptors)?;
             Ok((hello, credentials, offer))
         });
@@ -390,8 +390,8 @@ impl Port {
         }
     }
 
-    /// Checks a stranger's identity, which the kernel attests. The stranger's own word never counts.
-    fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
+    /// Checks the identity of a connecting port, which the kernel attests. The port's own word never counts.
+    fn admit_incoming(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
         let other_user = (!is_own_or_root(credentials.uid)).then_some(OtherUser::Local(credentials.uid));
@@ -459,7 +459,7 @@ impl Port {
         if let Some(process) = &process {
             let _ = self.poller.add(process, tag);
         }
-        let meeting = Meeting {
+        let setup = Setup {
             info,
             uid: credentials.uid,
             socket,
@@ -474,7 +474,7 @@ impl Port {
             returns: self.returns.clone(),
             guard: self.guard.clone(),
         };
-        self.slots.replace(peer, Slot::Ring(Box::new(Connection::new(peer, meeting))));
+        self.slots.replace(peer, Slot::Ring(Box::new(Connection::new(peer, setup))));
         if !watched {
             // A peer whose end we could not notice is refused.
             return self.end(peer.index, DisconnectReason::Refused(Refusal::NoResources));

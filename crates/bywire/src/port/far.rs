@@ -11,7 +11,7 @@ use crate::message::error::DisconnectReason;
 use crate::message::options::PortOptions;
 use crate::message::peer::{Owner, Peer, PeerInfo};
 use crate::message::share::OtherUser;
-use crate::wire::connection::{Connection, Meeting, windows};
+use crate::wire::connection::{Connection, Setup, windows};
 
 /// A peer is active once this many packets have come from it.
 pub(super) const ACTIVE_PACKETS: u64 = 64;
@@ -109,7 +109,7 @@ impl Far {
             peer_windows: introduction.windows,
             route_bytes: terms.route_bytes,
         };
-        let meeting = Meeting {
+        let setup = Setup {
             info,
             other_user,
             options,
@@ -117,7 +117,7 @@ impl Far {
             fragment_bytes: port.geometry.fragment_bytes,
         };
         Self {
-            wire: Connection::new(peer, meeting),
+            wire: Connection::new(peer, setup),
             to: terms.address,
             number,
             peer_number: introduction.connection,

@@ -4,13 +4,13 @@ mod establish;
 mod fabric;
 mod far;
 mod hot;
+mod incoming;
 mod lending;
 mod peer_socket;
 mod polling;
 mod sending;
 mod slots;
 mod spin;
-mod strangers;
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,9 +33,9 @@ use crate::shm::account::Account;
 use crate::shm::runtime::{Claim, RuntimeDirectory};
 use fabric::Fabric;
 use hot::HotPeers;
+use incoming::{Incoming, Tag};
 use slots::{Slot, Slots};
 use spin::Spin;
-use strangers::{Strangers, Tag};
 
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 ///
@@ -56,7 +56,7 @@ pub struct Port {
     returns: Arc<Returns>,
     /// Peers that may still get a large window.
     large_windows_left: u32,
-    strangers: Strangers,
+    incoming: Incoming,
     /// The state for other machines, once it is needed.
     fabric: Option<Box<Fabric>>,
     poller: Poller,
@@ -91,7 +91,7 @@ pub struct Statistics {
     pub datagrams_unsent: u64,
     /// Datagrams that arrived damaged and were dropped.
     pub datagrams_damaged: u64,
-    /// Connections of strangers that were turned away.
+    /// Incoming connections that were turned away.
     pub refused: u64,
     /// Times that the port slept.
     pub sleeps: u64,
@@ -114,8 +114,8 @@ impl Port {
         poller.add(&eventfd, Tag::Wakeup.bits()).map_err(system)?;
         let guard = Arc::new(ForkGuard::new().map_err(system)?);
         let resources = Resources::new(&options);
-        let strangers = Strangers::new().map_err(system)?;
-        poller.add(&strangers.timer, Tag::Timer.bits()).map_err(system)?;
+        let incoming = Incoming::new().map_err(system)?;
+        poller.add(&incoming.timer, Tag::Timer.bits()).map_err(system)?;
         let mut random = [0; 8];
         process::random(&mut random).map_err(system)?;
         // The name comes last: a failure before this leaves no name behind.
@@ -133,7 +133,7 @@ impl Port {
             account: Account::default(),
             returns: Arc::new(Returns::new(eventfd)),
             large_windows_left: options.large_window_peers_max,
-            strangers,
+            incoming,
             fabric: None,
             poller,
             doorbell,

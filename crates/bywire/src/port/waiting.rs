@@ -20,14 +20,14 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// The time left. `None`: for ever.
+    /// The time left. `None`: forever.
     fn rest(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         let now = Instant::now();
         match self.instant {
             Some(instant) => Some(instant.saturating_duration_since(now)),
             None => {
-                // A timeout beyond the range of the clock means for ever.
+                // A timeout beyond the range of the clock means forever.
                 self.instant = now.checked_add(timeout);
                 self.timeout = self.instant.map(|_| timeout);
                 self.timeout
@@ -37,7 +37,7 @@ impl Deadline {
 }
 
 impl Port {
-    /// Waits for the next event, at most `timeout` (`None`: for ever). Spins for a bounded time, then sleeps. Returns
+    /// Waits for the next event, at most `timeout` (`None`: forever). Spins for a bounded time, then sleeps. Returns
     /// `None` when the time is up.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl Account {
         let memory = Shared::new(mapping);
         if let Some(user) = other_user {
             let number = self.watch(&file).map_err(NoMemory::System)?;
-            self.pieces.insert(number, Piece { user, length_bytes, kind, ours: memory.witness() });
+            self.pieces.insert(number, Piece { user, length_bytes, kind, ours: memory.downgrade() });
         }
         Ok((memory, file))
     }

@@ -1,5 +1,5 @@
 //! The packets that two ports exchange over their Unix socket: introductions, memory, and good-bye. Every packet here
-//! comes from a stranger.
+//! comes from a process that is not trusted.
 
 use bywire_ring::geometry::{Geometry, LaneGeometry};
 

@@ -3,7 +3,7 @@
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Counts, Options, Receipt};
 
-use super::connection::{Connection, Meeting, windows};
+use super::connection::{Connection, Setup, windows};
 use crate::message::address::{Address, PortName};
 use crate::message::buffer::Buffer;
 use crate::message::error::{DisconnectReason, SendError, Unsent};
@@ -42,7 +42,7 @@ impl End {
             message_bytes_max: peer_message_bytes_max,
             integrity: true,
         };
-        let meeting = Meeting {
+        let setup = Setup {
             info,
             other_user: None,
             options,
@@ -50,7 +50,7 @@ impl End {
             fragment_bytes: port.geometry.fragment_bytes,
         };
         Self {
-            connection: Connection::new(Peer { index: 0, generation: 1 }, meeting),
+            connection: Connection::new(Peer { index: 0, generation: 1 }, setup),
             resources: Resources::new(port),
             polls: 0,
             next_transfer: 1,

@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Serves for ever. A client that does not take its answers holds up nobody else: they wait in a queue of its own.
+/// Serves forever. A client that does not take its answers holds up nobody else: they wait in a queue of its own.
 fn serve(reach: Reach) -> Result<()> {
     let mut port = Port::open(PortOptions { reach, ..PortOptions::default() })?;
     println!("{}", port.address());

@@ -17,7 +17,7 @@ use crate::message::share::OtherUser;
 use transfer::{Incoming, Undelivered, Waiting};
 
 pub use transfer::NOTE_BYTES_MAX;
-pub(crate) use transfer::{Note, Outgoing, PutRequest, Reply, Short, Step, Unposted, What, status_code};
+pub(crate) use transfer::{Note, Operation, Outgoing, PutRequest, Reply, Short, Step, Unposted, status_code};
 
 /// Every transfer with one peer.
 pub(crate) struct Transfers {

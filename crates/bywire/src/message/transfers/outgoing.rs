@@ -3,7 +3,7 @@
 use bywire_wire::planted::{self, Bug};
 
 use super::Transfers;
-use super::transfer::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
+use super::transfer::{Note, Operation, Outgoing, Reply, TransferKind, Undelivered, Waiting, status_of};
 use crate::message::buffer::Buffer;
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::event::Event;
@@ -14,7 +14,7 @@ use crate::message::resources::Resources;
 impl Transfers {
     /// Queues a message.
     pub fn send(&mut self, id: TransferId, priority: Priority, buffer: Buffer, confirm: Confirm) {
-        self.queue(id, priority, buffer, What::Message { confirm });
+        self.queue(id, priority, buffer, Operation::Message { confirm });
     }
 
     /// Queues a put into the peer's region.
@@ -27,18 +27,24 @@ impl Transfers {
         note: Note,
     ) {
         let transfer = self.await_answer(id, TransferKind::Put, priority, Buffer::default());
-        self.queue(id, priority, buffer, What::Put { key, offset, note, transfer });
+        self.queue(id, priority, buffer, Operation::Put { key, offset, note, transfer });
     }
 
     /// Queues a get from the peer's region.
     pub fn get(&mut self, id: TransferId, priority: Priority, (key, offset): (Key, u64), buffer: Buffer) {
         let length = buffer.as_ref().len() as u64;
         let transfer = self.await_answer(id, TransferKind::Get, priority, buffer);
-        self.queue(id, priority, Buffer::default(), What::Get { key, offset, length, transfer });
+        self.queue(id, priority, Buffer::default(), Operation::Get { key, offset, length, transfer });
     }
 
-    fn queue(&mut self, id: TransferId, priority: Priority, buffer: Buffer, what: What) {
-        self.outgoing[priority as usize].push_back(Outgoing { id, buffer, sent: 0, is_open: false, what });
+    fn queue(&mut self, id: TransferId, priority: Priority, buffer: Buffer, operation: Operation) {
+        self.outgoing[priority as usize].push_back(Outgoing {
+            id,
+            buffer,
+            sent: 0,
+            is_open: false,
+            operation,
+        });
     }
 
     /// Enters a transfer into the table of those that wait for an answer. Returns its number: the first free one.
@@ -94,7 +100,7 @@ impl Transfers {
     /// [`Self::fail`]. From now on the peer may answer it.
     pub fn take_first(&mut self, priority: Priority) -> Option<Outgoing> {
         let entry = self.outgoing[priority as usize].pop_front()?;
-        if let What::Put { transfer, .. } = entry.what
+        if let Operation::Put { transfer, .. } = entry.operation
             && let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize)
         {
             (waiting.asked, waiting.is_out) = (true, true);
@@ -104,19 +110,19 @@ impl Transfers {
 
     /// Notes that a transfer has been sent whole, up to this position of its lane, and that its memory is back.
     pub fn finish(&mut self, entry: Outgoing, priority: Priority, position: u64, resources: &mut Resources) {
-        let Outgoing { id, buffer, what, .. } = entry;
-        match what {
-            What::Message { confirm: Confirm::Copied } => {
+        let Outgoing { id, buffer, operation, .. } = entry;
+        match operation {
+            Operation::Message { confirm: Confirm::Copied } => {
                 resources.complete(Event::Sent { id, buffer, result: Ok(()) }, priority);
             }
-            What::Message { confirm: Confirm::Delivered } => {
+            Operation::Message { confirm: Confirm::Delivered } => {
                 let queue = &mut self.undelivered[priority as usize];
                 // Where memory comes back late, a later message may be here already.
                 let place = queue.partition_point(|other| other.position <= position);
                 queue.insert(place, Undelivered { position, id, buffer });
             }
-            What::Put { transfer, .. } => self.finish_put(transfer, buffer, resources),
-            What::Get { transfer, .. } => {
+            Operation::Put { transfer, .. } => self.finish_put(transfer, buffer, resources),
+            Operation::Get { transfer, .. } => {
                 if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
                     waiting.asked = true;
                 }
@@ -146,7 +152,7 @@ impl Transfers {
         resources: &mut Resources,
     ) {
         // A put under way is in both tables, and is completed once.
-        if let What::Put { transfer, .. } = entry.what
+        if let Operation::Put { transfer, .. } = entry.operation
             && !planted::is(Bug::PutEndsTwice)
             && let Some(waiting) = self.waiting.get_mut(transfer as usize)
         {

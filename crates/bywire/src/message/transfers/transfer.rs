@@ -103,11 +103,12 @@ pub(crate) struct Outgoing {
     pub sent: usize,
     /// Has its first record been sent? (That record may hold no bytes.)
     pub is_open: bool,
-    pub what: What,
+    pub operation: Operation,
 }
 
+/// The operation that a transfer belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum Operation {
     Message {
         confirm: Confirm,
     },
@@ -207,10 +208,10 @@ impl Outgoing {
 
     /// The completion of a transfer that will never be sent whole. The completion of a get comes from the table.
     pub fn failed(self, result: Result<(), TransferError>) -> Option<Event> {
-        match self.what {
-            What::Message { .. } => Some(TransferKind::Send.event(self.id, self.buffer, result)),
-            What::Put { .. } => Some(TransferKind::Put.event(self.id, self.buffer, result)),
-            What::Get { .. } => None,
+        match self.operation {
+            Operation::Message { .. } => Some(TransferKind::Send.event(self.id, self.buffer, result)),
+            Operation::Put { .. } => Some(TransferKind::Put.event(self.id, self.buffer, result)),
+            Operation::Get { .. } => None,
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::message::peer::Peer;
 use crate::message::share::OtherUser;
 use crate::port::Port;
 use crate::port::far::{Call, Far, Stage, address_of};
+use crate::port::incoming::Tag;
 use crate::port::slots::Slot;
-use crate::port::strangers::Tag;
 use crate::wire::connection::windows;
 
 /// The most packets of the node that are processed at a time.

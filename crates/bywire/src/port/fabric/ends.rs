@@ -15,8 +15,8 @@ use crate::message::peer::Peer;
 use crate::message::resources::Resources;
 use crate::port::Port;
 use crate::port::far::{ACTIVE_PACKETS, Call, Far, Leaving, Stage};
+use crate::port::incoming::Tag;
 use crate::port::slots::{Slot, Slots};
-use crate::port::strangers::Tag;
 
 /// How long the end of a peer waits until the program takes events.
 const FULL_PAUSE_NS: u64 = 1_000_000;
@@ -93,7 +93,7 @@ impl Port {
         }
     }
 
-    /// Gives memory back that the traffic of an idle peer has taken, and asks anew how long the packets are that its route
+    /// Gives memory back that the traffic of an idle peer has taken, and asks again how long the packets are that its route
     /// carries.
     fn look_for_idleness(&mut self, now_ns: u64, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };

@@ -43,8 +43,8 @@ impl Port {
             return None;
         }
         let are_waiting = !fabric.ready.is_empty();
-        let is_time =
-            self.polls.is_multiple_of(ANSWER_EVERY) && (!are_waiting || fabric.look.is_due_beside_messages());
+        let is_time = self.polls.is_multiple_of(ANSWER_EVERY)
+            && (!are_waiting || fabric.read_interval.is_due_beside_messages());
         if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.
             self.look_far();
@@ -59,7 +59,7 @@ impl Port {
             return Some(event);
         }
         let fabric = self.fabric.as_deref_mut()?;
-        if !fabric.look.is_due(is_ring_hot) {
+        if !fabric.read_interval.is_due(is_ring_hot) {
             return None;
         }
         self.look_far();
@@ -74,7 +74,7 @@ impl Port {
         // The previous batch has been processed.
         fabric.answer(now_ns, &mut self.slots);
         let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
-        fabric.look.found(found);
+        fabric.read_interval.found(found);
         self.progressed |= found;
         fabric.run_timers(now_ns, &mut self.slots);
         self.take_news(now_ns);

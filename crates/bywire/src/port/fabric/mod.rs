@@ -8,8 +8,8 @@ mod ends;
 mod events;
 #[cfg(test)]
 mod fixture;
-mod look;
 mod packets;
+mod read_interval;
 mod runs;
 mod service;
 mod sockets;
@@ -26,7 +26,7 @@ use bywire_wire::batch::Batch;
 
 use crate::message::error::NoFabric;
 use crate::shm::runtime::RuntimeDirectory;
-use look::Look;
+use read_interval::ReadInterval;
 use service::Service;
 use sockets::{Sockets, Stalled};
 use timers::Timers;
@@ -65,7 +65,7 @@ pub(super) struct Fabric {
     buffer: Box<[u8]>,
     batch: Batch,
     stalled: Option<Stalled>,
-    look: Look,
+    read_interval: ReadInterval,
 }
 
 /// The names of this process's user and of the admitted group. Other machines know these names only.
@@ -102,7 +102,7 @@ impl Fabric {
             buffer: vec![0; RECEIVE_BYTES].into(),
             batch: Batch::new(BATCH_BYTES_MAX, BATCH_PACKETS_MAX),
             stalled: None,
-            look: Look::default(),
+            read_interval: ReadInterval::default(),
         })
     }
 

@@ -92,8 +92,8 @@ enum Window {
     SmallForGood,
 }
 
-/// Everything that both ends have exchanged when a connection begins.
-pub(crate) struct Meeting {
+/// What both ends have exchanged when a connection begins.
+pub(crate) struct Setup {
     pub info: PeerInfo,
     /// The peer's user.
     pub uid: u32,
@@ -119,9 +119,9 @@ impl Window {
 }
 
 impl Connection {
-    pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, socket, process, outbound, inbound, page, doorbell, .. } = meeting;
-        let Meeting { uid, own_geometry, peer_geometry, returns, guard, .. } = meeting;
+    pub fn new(peer: Peer, setup: Setup) -> Self {
+        let Setup { info, socket, process, outbound, inbound, page, doorbell, .. } = setup;
+        let Setup { uid, own_geometry, peer_geometry, returns, guard, .. } = setup;
         let integrity = info.integrity;
         let other_user = (!is_own_or_root(uid)).then_some(uid);
         let ends =
@@ -143,7 +143,7 @@ impl Connection {
             blocks_out: 0,
             returns,
             guard,
-            inline_bytes_max: meeting.message_bytes_max.min(INLINE_BYTES as u64) as u16,
+            inline_bytes_max: setup.message_bytes_max.min(INLINE_BYTES as u64) as u16,
         }
     }
 

@@ -7,7 +7,7 @@ use super::Connection;
 use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::resources::Resources;
-use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
+use crate::message::transfers::{Note, Operation, Outgoing, Reply, status_code};
 use crate::shm::lanes::{Lanes, lane_of};
 use crate::shm::record::{DATAGRAM, FIRST, GET, GET_DATA, MESSAGE, NEXT, PUT, PUT_NEXT, PUT_NOTE, STATUS};
 
@@ -124,13 +124,15 @@ impl Connection {
         let Self { lanes, transfers, is_put_aside, .. } = self;
         let Some(entry) = transfers.first_mut(priority) else { return Ok(false) };
         let before = (entry.sent, lanes.staged(lane));
-        let what = entry.what;
+        let operation = entry.operation;
         let is_put_aside = &mut is_put_aside[priority as usize];
         let mut push = Push { lanes, lane, entry, is_put_aside, may_pause };
-        let is_whole = match what {
-            What::Message { confirm } => push.message(confirm)?,
-            What::Put { key, offset, note, transfer } => push.put([key.0, offset, transfer.into()], note)?,
-            What::Get { key, offset, length, transfer } => {
+        let is_whole = match operation {
+            Operation::Message { confirm } => push.message(confirm)?,
+            Operation::Put { key, offset, note, transfer } => {
+                push.put([key.0, offset, transfer.into()], note)?
+            }
+            Operation::Get { key, offset, length, transfer } => {
                 push.lanes.push_words(lane, GET, &[key.0, offset, length, transfer.into()])?
             }
         };

@@ -13,7 +13,6 @@ mod outgoing;
 
 use bywire_wire::connection::{self as packets, Receipt, State};
 use bywire_wire::frame::Lane;
-use bywire_wire::rtt::Rtt;
 
 use crate::message::error::DisconnectReason;
 use crate::message::peer::{Peer, PeerInfo, Priority};
@@ -73,7 +72,7 @@ enum Stage {
 }
 
 /// The parameters that both ends know when a connection begins.
-pub(crate) struct Meeting {
+pub(crate) struct Setup {
     pub info: PeerInfo,
     /// The peer's user, unless it is ours or root.
     pub other_user: Option<OtherUser>,
@@ -98,8 +97,8 @@ pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
 }
 
 impl Connection {
-    pub fn new(peer: Peer, meeting: Meeting) -> Self {
-        let Meeting { info, other_user, options, message_bytes_max, fragment_bytes } = meeting;
+    pub fn new(peer: Peer, setup: Setup) -> Self {
+        let Setup { info, other_user, options, message_bytes_max, fragment_bytes } = setup;
         let low_window_bytes = options.windows[Lane::Low as usize];
         Self {
             peer,
@@ -186,11 +185,6 @@ impl Connection {
     /// The counts.
     pub fn counts(&self) -> &packets::Counts {
         self.packets.counts()
-    }
-
-    /// The round-trip time.
-    pub fn rtt(&self) -> &Rtt {
-        self.packets.rtt()
     }
 
     /// The packet size.

@@ -14,7 +14,7 @@ use super::{Connection, Stage, lane_of};
 use crate::message::error::{DisconnectReason, SendError, TransferError};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::resources::Resources;
-use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
+use crate::message::transfers::{Note, Operation, Outgoing, Reply, status_code};
 
 /// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
@@ -287,9 +287,9 @@ impl Connection {
         resources: &mut Resources,
     ) -> Result<bool, DisconnectReason> {
         let failed = Err(TransferError::OutOfRange);
-        match entry.what {
-            What::Message { .. } => self.transfers.fail(entry, priority, failed, resources),
-            What::Put { transfer, .. } | What::Get { transfer, .. } => {
+        match entry.operation {
+            Operation::Message { .. } => self.transfers.fail(entry, priority, failed, resources),
+            Operation::Put { transfer, .. } | Operation::Get { transfer, .. } => {
                 self.transfers.finish(entry, priority, 0, resources);
                 self.transfers.receive_status(transfer.into(), status_code(failed), resources)?;
             }
@@ -388,17 +388,17 @@ impl Connection {
 /// The head of a transfer's record, and the note after its payload. `None`: it is too long.
 fn head_of(entry: &Outgoing, is_long: bool) -> Option<(Head, Note)> {
     let total = entry.buffer.as_ref().len() as u64;
-    let (head, note, length) = match entry.what {
-        What::Message { confirm } => {
+    let (head, note, length) = match entry.operation {
+        Operation::Message { confirm } => {
             let is_prompt = confirm == Confirm::Delivered;
             (Head::Message { length: total, is_long, is_prompt }, Note::default(), total)
         }
-        What::Put { key, offset, note, transfer } => {
+        Operation::Put { key, offset, note, transfer } => {
             let length = note.bytes().map(|note| note.len() as u8);
             let transfer = transfer.into();
             (Head::Put { length: total, key: key.0, offset, transfer, note: length }, note, total)
         }
-        What::Get { key, offset, length, transfer } => {
+        Operation::Get { key, offset, length, transfer } => {
             (Head::Get { key: key.0, offset, length, transfer: transfer.into() }, Note::default(), length)
         }
     };

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use bywire_benches::contest::Contest;
 use bywire_benches::ethernet;
 use bywire_benches::program::{self, Arguments};
+use bywire_benches::reference::{self, Network};
 use bywire_benches::table;
-use bywire_benches::witness::{self, Network};
 use bywire_measure::ethernet::{FrameLink, Link};
 use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
@@ -16,7 +16,7 @@ use clap::Parser;
 
 /// The laboratory beside iperf3 and sockperf, in one run, as a Markdown table (needs root)
 #[derive(Parser)]
-struct Witnesses {
+struct Accuracy {
     #[command(flatten)]
     arguments: Arguments,
     /// Only over these: loopback, one-process, two-processes, veth
@@ -106,12 +106,12 @@ const KNOBS: [(&str, &str, &str); 10] = [
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     exit_status::of(
-        "witnesses",
+        "accuracy",
         match words.first().map(String::as_str) {
             Some("__worker") => bywire_measure::worker::run(),
             Some("eth") => program::become_bywire(&words),
             _ => {
-                let Witnesses { arguments, over, knobs } = Witnesses::parse();
+                let Accuracy { arguments, over, knobs } = Accuracy::parse();
                 let mut ways = ways();
                 ways.retain(|way| over.as_ref().is_none_or(|over| over.iter().any(|name| name == way.0)));
                 arguments.run(
@@ -162,7 +162,7 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
             untouched: true,
             epoll: true,
             congestion: Some(CONGESTION.to_owned()),
-            ..over("stream", witness::IPERF3_BLOCK_BYTES)
+            ..over("stream", reference::IPERF3_BLOCK_BYTES)
         };
         let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
@@ -170,7 +170,7 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
             let contestant = match stream {
                 Laboratory(change, true) => ethernet::settled(&name, change(like.clone())),
                 Laboratory(change, false) => ethernet::laboratory(&name, change(like.clone()), pair_seconds),
-                Iperf3(options) => witness::iperf3(&name, way.clone(), options),
+                Iperf3(options) => reference::iperf3(&name, way.clone(), options),
             };
             contest.add(&name, Ok(contestant));
         }
@@ -178,11 +178,11 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
             continue;
         }
         let name = format!("latency {place}");
-        let latency = over("latency", witness::SOCKPERF_BYTES);
+        let latency = over("latency", reference::SOCKPERF_BYTES);
         // One pair may have another gait than the next; sockperf's single one runs for as long as all of these.
         contest.add(&name, Ok(ethernet::whole(&name, latency, pair_seconds)));
         let name = format!("sockperf {place}");
-        contest.add(&name, Ok(witness::sockperf(&name, way)));
+        contest.add(&name, Ok(reference::sockperf(&name, way)));
     }
     contest
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::contest::Contestant;
 use crate::ethernet::{self, Ends, Join};
 
-/// How the two ends of a witness are joined.
+/// How the server and the client of a reference program are connected.
 #[derive(Clone)]
 pub enum Network {
     /// Two processes of this machine's own network.
@@ -31,7 +31,7 @@ pub fn iperf3(name: &str, network: Network, options: &'static [&str]) -> Contest
     let fixed = ["-l", &block, "-O", "1", "-t", "1"].map(str::to_owned);
     let told: Vec<String> = fixed.into_iter().chain(options.iter().map(|word| (*word).to_owned())).collect();
     let command = format!("iperf3 -c TARGET {}", told.join(" "));
-    ethernet::witness(name, &command, "iperf3", move || {
+    ethernet::program_contestant(name, &command, "iperf3", move || {
         network.between(|ends| {
             let mut client = vec!["iperf3", "-c", &ends.address, "-J"];
             client.extend(told.iter().map(String::as_str));
@@ -44,7 +44,7 @@ pub fn iperf3(name: &str, network: Network, options: &'static [&str]) -> Contest
 pub fn sockperf(name: &str, network: Network) -> Contestant {
     let size = SOCKPERF_BYTES.to_string();
     let command = format!("sockperf pp --tcp -i TARGET -t 1 -m {size}");
-    ethernet::witness(name, &command, "sockperf", move || {
+    ethernet::program_contestant(name, &command, "sockperf", move || {
         network.between(|ends| {
             let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
             let client = ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];

@@ -8,7 +8,7 @@ use bywire_sys::{Errno, limits, wake};
 use crate::message::peer::Peer;
 
 /// Incoming connections that have not introduced themselves.
-pub(super) struct Strangers {
+pub(super) struct Incoming {
     pub waiting: Vec<(u64, Socket)>,
     pub next: u64,
     /// Closed when descriptors have run out, so that one connection can be accepted and turned away.
@@ -37,7 +37,8 @@ pub(super) enum Tag {
         index: u32,
         generation: u32,
     },
-    Stranger(u64),
+    /// An incoming connection, by its number.
+    Incoming(u64),
 }
 
 impl Tag {
@@ -53,7 +54,7 @@ impl Tag {
             Self::Peer { index, generation } => {
                 2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
             }
-            Self::Stranger(number) => 3 << 62 | (number & !(3 << 62)),
+            Self::Incoming(number) => 3 << 62 | (number & !(3 << 62)),
         }
     }
 
@@ -69,7 +70,7 @@ impl Tag {
             },
             1 => Self::Listener,
             2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
-            _ => Self::Stranger(bits & !(3 << 62)),
+            _ => Self::Incoming(bits & !(3 << 62)),
         }
     }
 }
@@ -78,7 +79,7 @@ pub(super) fn tag_of(peer: Peer) -> u64 {
     Tag::Peer { index: peer.index, generation: peer.generation }.bits()
 }
 
-impl Strangers {
+impl Incoming {
     pub fn new() -> Result<Self, Errno> {
         let (reserve, timer) = (Some(limits::reserve_descriptor()?), wake::Timer::new()?);
         Ok(Self { waiting: Vec::new(), next: 0, reserve, timer })

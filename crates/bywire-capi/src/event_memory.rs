@@ -3,7 +3,7 @@
 use bywire::Payload;
 
 /// The memory that the last event points to.
-pub enum Held {
+pub enum EventMemory {
     /// No memory of the library.
     Nothing,
     /// Memory of the library.

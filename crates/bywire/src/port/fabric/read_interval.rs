@@ -11,15 +11,15 @@ const INTERVAL_MAX_NS: u64 = 16_000;
 /// The interval between reads while received messages wait for the program.
 const BESIDE_MESSAGES_NS: u64 = 20_000;
 
-/// When the sockets are read.
+/// How often the sockets are read.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct ReadInterval {
     interval_ns: u64,
     /// The last read, in cycles.
     last: u64,
 }
 
-impl Look {
+impl ReadInterval {
     /// Is it time to read the socket? It always is if no ring is hot.
     #[inline]
     pub fn is_due(&self, is_ring_hot: bool) -> bool {
@@ -55,13 +55,13 @@ mod tests {
 
     #[test]
     fn the_polling_interval_grows_while_nothing_arrives() {
-        let mut look = Look::default();
-        assert!(look.is_due(false) && look.is_due(false));
-        look.found(false);
-        assert_eq!(look.interval_ns, INTERVAL_MIN_NS);
-        (0..10).for_each(|_| look.found(false));
-        assert_eq!(look.interval_ns, INTERVAL_MAX_NS);
-        look.found(true);
-        assert_eq!(look.interval_ns, INTERVAL_MIN_NS);
+        let mut read_interval = ReadInterval::default();
+        assert!(read_interval.is_due(false) && read_interval.is_due(false));
+        read_interval.found(false);
+        assert_eq!(read_interval.interval_ns, INTERVAL_MIN_NS);
+        (0..10).for_each(|_| read_interval.found(false));
+        assert_eq!(read_interval.interval_ns, INTERVAL_MAX_NS);
+        read_interval.found(true);
+        assert_eq!(read_interval.interval_ns, INTERVAL_MIN_NS);
     }
 }

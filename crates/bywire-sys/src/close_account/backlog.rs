@@ -4,8 +4,8 @@ use super::Account;
 use super::kind::{Kind, SOCKETS_OF_USER_MAX};
 use super::registry::Registry;
 
-/// A user with many sockets that wait to be closed, for tests.
-pub(crate) struct Crowd(Account, usize);
+/// Many sockets of one user that wait to be closed.
+pub(crate) struct Backlog(Account, usize);
 
 /// The places of this process in one pool, and the most of them that a user takes.
 pub(crate) fn places() -> [usize; 2] {
@@ -13,7 +13,7 @@ pub(crate) fn places() -> [usize; 2] {
     [most, Kind::Sockets(1).share(most)]
 }
 
-impl Crowd {
+impl Backlog {
     pub fn of(user: u32) -> Self {
         Self::of_many(user, SOCKETS_OF_USER_MAX)
     }
@@ -25,14 +25,14 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Backlog {
     fn drop(&mut self) {
         (0..self.1).for_each(|_| self.0.release());
     }
 }
 
-/// Is this test alone in its process? A crowd concerns the whole process. If not, the test runs again in a process of
-/// its own, and has to pass there.
+/// Is this test alone in its process? A user over its quota affects the whole process. If not, the test runs again in a
+/// process of its own, and has to pass there.
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "BYWIRE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

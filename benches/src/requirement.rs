@@ -13,16 +13,16 @@ pub enum Bound {
     /// Less is better.
     AtMost {
         /// The bound.
-        must: f64,
+        required: f64,
         /// Better still.
-        aim: f64,
+        goal: f64,
     },
     /// More is better.
     AtLeast {
         /// The bound.
-        must: f64,
+        required: f64,
         /// Better still.
-        aim: f64,
+        goal: f64,
     },
 }
 
@@ -38,7 +38,7 @@ pub enum Basis {
 }
 
 /// A figure that must be reached.
-pub struct Must {
+pub struct Requirement {
     /// The name of the measurement in tables.
     pub measure: &'static str,
     /// The required value.
@@ -52,23 +52,24 @@ pub struct Must {
 /// A distance with fewer rounds has no figure.
 const ROUNDS_MIN: usize = 3;
 
-/// Each of `musts` with its bounds, and at each distance of the cores what was measured and which bound that reaches.
-pub fn table_by_distance(musts: &[Must], contest: &Contest) -> String {
+/// Each of `requirements` with its bounds, and at each distance of the cores what was measured and which bound that reaches.
+pub fn table_by_distance(requirements: &[Requirement], contest: &Contest) -> String {
     let names = Distance::ALL.map(Distance::name);
-    let mut page = table::heading(&[&["measure", "must", "aim"], &names[..], &["all rounds"]].concat());
-    for must in musts {
-        let (least, aim) = must.bound.shown(must.show);
-        let mut cells = vec![must.measure.to_owned(), least, aim];
+    let mut page = table::heading(&[&["measure", "required", "goal"], &names[..], &["all rounds"]].concat());
+    for requirement in requirements {
+        let (required, goal) = requirement.bound.shown(requirement.show);
+        let mut cells = vec![requirement.measure.to_owned(), required, goal];
         cells.extend(Distance::ALL.map(|distance| {
             let rounds = contest.rounds_at(distance);
-            match must.basis.figure(rounds).filter(|_| must.basis.rounds(rounds) >= ROUNDS_MIN) {
-                Some(figure) => must.told(figure),
+            match requirement.basis.figure(rounds).filter(|_| requirement.basis.rounds(rounds) >= ROUNDS_MIN)
+            {
+                Some(figure) => requirement.told(figure),
                 None => "—".to_owned(),
             }
         }));
-        cells.push(match must.basis.figure(contest.rounds()) {
-            Some(figure) => must.told(figure),
-            None => format!("not measured: {}", must.basis.reason(contest)),
+        cells.push(match requirement.basis.figure(contest.rounds()) {
+            Some(figure) => requirement.told(figure),
+            None => format!("not measured: {}", requirement.basis.reason(contest)),
         });
         page.push_str(&table::row(&cells));
     }
@@ -79,18 +80,20 @@ pub fn table_by_distance(musts: &[Must], contest: &Contest) -> String {
     )
 }
 
-/// Each of `musts` with its bounds, what was measured, and which bound that reaches.
-pub fn table(musts: &[Must], contest: &Contest) -> String {
+/// Each of `requirements` with its bounds, what was measured, and which bound that reaches.
+pub fn table(requirements: &[Requirement], contest: &Contest) -> String {
     let mut page =
-        table::heading(&["measure", "must", "aim", "measured (lowest to highest round)", "reached"]);
-    for must in musts {
-        let figure = must.basis.figure(contest.rounds());
+        table::heading(&["measure", "required", "goal", "measured (lowest to highest round)", "reached"]);
+    for requirement in requirements {
+        let figure = requirement.basis.figure(contest.rounds());
         let (measured, reached) = match figure {
-            Some(figure) => (table::figure(figure, must.show), must.bound.verdict(figure.value).to_owned()),
-            None => ("not measured".to_owned(), must.basis.reason(contest)),
+            Some(figure) => {
+                (table::figure(figure, requirement.show), requirement.bound.verdict(figure.value).to_owned())
+            }
+            None => ("not measured".to_owned(), requirement.basis.reason(contest)),
         };
-        let (least, aim) = must.bound.shown(must.show);
-        page.push_str(&table::row(&[must.measure.to_owned(), least, aim, measured, reached]));
+        let (required, goal) = requirement.bound.shown(requirement.show);
+        page.push_str(&table::row(&[requirement.measure.to_owned(), required, goal, measured, reached]));
     }
     page
 }
@@ -98,17 +101,17 @@ pub fn table(musts: &[Must], contest: &Contest) -> String {
 /// Holds a contest to its table, for tests.
 ///
 /// # Panics
-/// When nobody in it yields a series that one of `musts` is made of.
-pub fn assert_contestants(musts: &[Must], contest: &Contest) {
+/// When nobody in it yields a series that one of `requirements` is made of.
+pub fn assert_contestants(requirements: &[Requirement], contest: &Contest) {
     let names: Vec<&str> = contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
-    for must in musts {
-        for name in must.basis.contestants() {
-            assert!(names.contains(&name), "{}: nobody yields {name}", must.measure);
+    for requirement in requirements {
+        for name in requirement.basis.contestants() {
+            assert!(names.contains(&name), "{}: nobody yields {name}", requirement.measure);
         }
     }
 }
 
-impl Must {
+impl Requirement {
     fn told(&self, figure: Figure) -> String {
         format!("{}: {}", table::figure(figure, self.show), self.bound.verdict(figure.value))
     }
@@ -178,21 +181,21 @@ impl Basis {
 
 impl Bound {
     fn verdict(self, value: f64) -> &'static str {
-        let (must, aim) = match self {
-            AtMost { must, aim } => (value <= must, value <= aim),
-            AtLeast { must, aim } => (value >= must, value >= aim),
+        let (required, goal) = match self {
+            AtMost { required, goal } => (value <= required, value <= goal),
+            AtLeast { required, goal } => (value >= required, value >= goal),
         };
-        match (must, aim) {
-            (_, true) => "aim",
-            (true, false) => "must",
+        match (required, goal) {
+            (_, true) => "goal",
+            (true, false) => "required",
             (false, false) => "**missed**",
         }
     }
 
     fn shown(self, show: Show) -> (String, String) {
         match self {
-            AtMost { must, aim } => (format!("≤ {}", show(must)), format!("≤ {}", show(aim))),
-            AtLeast { must, aim } => (format!("≥ {}", show(must)), format!("≥ {}", show(aim))),
+            AtMost { required, goal } => (format!("≤ {}", show(required)), format!("≤ {}", show(goal))),
+            AtLeast { required, goal } => (format!("≥ {}", show(required)), format!("≥ {}", show(goal))),
         }
     }
 }
@@ -203,9 +206,9 @@ mod tests {
 
     #[test]
     fn verdicts_respect_the_direction_of_a_figure() {
-        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.2), "must");
-        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.4), "**missed**");
-        assert_eq!(AtLeast { must: 20.0, aim: 40.0 }.verdict(41.0), "aim");
-        assert_eq!(AtMost { must: 0.0, aim: 0.0 }.verdict(0.0), "aim");
+        assert_eq!(AtMost { required: 1.3, goal: 1.1 }.verdict(1.2), "required");
+        assert_eq!(AtMost { required: 1.3, goal: 1.1 }.verdict(1.4), "**missed**");
+        assert_eq!(AtLeast { required: 20.0, goal: 40.0 }.verdict(41.0), "goal");
+        assert_eq!(AtMost { required: 0.0, goal: 0.0 }.verdict(0.0), "goal");
     }
 }
