@@ -4,6 +4,7 @@
 
 pub mod ask;
 pub mod broker;
+pub mod change;
 pub mod configuration;
 pub mod fabric;
 pub mod file;

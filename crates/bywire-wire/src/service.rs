@@ -105,6 +105,11 @@ pub enum Request {
         /// The first entry of the part.
         from: Position,
     },
+    /// Asks the service to read its fabric file again. Only root and the service's own user may.
+    Reload {
+        /// [`VERSION`].
+        version: u16,
+    },
 }
 
 /// A packet from the service to a port.
@@ -165,6 +170,11 @@ pub enum Notice {
         connection: u32,
         /// The address.
         ip: IpAddr,
+    },
+    /// The fabric file has been read.
+    Reloaded {
+        /// The error in it, cut where it is long. The previous one is in use then.
+        complaint: Option<String>,
     },
 }
 

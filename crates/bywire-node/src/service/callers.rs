@@ -12,7 +12,7 @@ use crate::link;
 use crate::lookup::Question;
 
 use super::caller::{Caller, Copies, Duplicate, Stage};
-use super::{LISTENER, RETRY_NS, Service, users};
+use super::{LISTENER, RETRY_NS, Service, report, users};
 
 /// How long a caller may take until its first packet.
 const TIMEOUT_NS: u64 = 5_000_000_000;
@@ -169,6 +169,11 @@ impl Service<'_> {
         }
     }
 
+    /// May a caller change what the service does? Its own user and root may.
+    fn may_change(&self, id: PortId) -> bool {
+        self.callers.get(&id).is_some_and(|caller| [0, process::user()].contains(&caller.uid()))
+    }
+
     /// Does what a packet asks for.
     fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<ReceivedFd>) {
         let Ok(request) = service::from_bytes::<Request>(packet) else {
@@ -186,7 +191,13 @@ impl Service<'_> {
                     *until_ns = now_ns.saturating_add(TIMEOUT_NS);
                 }
             }
-            Request::Status { .. } => self.refuse(id, Unregistered::Version),
+            Request::Reload { version: VERSION } if descriptors.is_empty() && self.may_change(id) => {
+                self.reload(now_ns);
+                let complaint = self.complaint.as_deref().map(report::shortened);
+                self.tell(id, &Notice::Reloaded { complaint });
+            }
+            Request::Reload { version: VERSION } => self.refuse(id, Unregistered::Unverified),
+            Request::Status { .. } | Request::Reload { .. } => self.refuse(id, Unregistered::Version),
             Request::Register { version, .. } if version != VERSION => {
                 self.refuse(id, Unregistered::Version);
             }
@@ -238,7 +249,7 @@ impl Service<'_> {
             Request::Decline { offer, refusal } => self.broker.decline(id, offer, refusal),
             Request::Release { connection } => self.broker.release(id, connection),
             Request::Inquire { connection } => self.broker.inquire(now_ns, id, connection),
-            Request::Register { .. } | Request::Status { .. } => {}
+            Request::Register { .. } | Request::Status { .. } | Request::Reload { .. } => {}
         }
     }
 

@@ -161,7 +161,9 @@ impl<'a> Service<'a> {
     pub fn start(options: &Options, say: &'a dyn Fn(&str)) -> Result<Self, ServiceError> {
         let began_ns = clock::nanoseconds();
         let key = key::read(&options.configuration.join(key::FILE_NAME))?;
-        let fabric = Fabric::read(&options.configuration.join(fabric::FILE_NAME), &key.public())?;
+        let path = options.configuration.join(fabric::FILE_NAME);
+        let text = fabric::read_text(&path).map_err(FabricError::from)?;
+        let fabric = Fabric::of(&path, &text, &key.public())?;
         let directory =
             RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
         // Fewer are enough, because a port without one is refused.
@@ -214,14 +216,14 @@ impl<'a> Service<'a> {
             complaint: None,
             say,
         };
-        service.begun()
+        service.begun(text)
     }
 
-    fn begun(mut self) -> Result<Self, ServiceError> {
+    fn begun(mut self, text: String) -> Result<Self, ServiceError> {
         self.poller.add(&self.claim.listener, LISTENER)?;
         self.poller.add(&self.link, NETWORK)?;
         self.poller.add(&self.lookups, ANSWERS)?;
-        self.follow(self.began_ns, None);
+        self.follow(self.began_ns, None, text);
         Ok(self)
     }
 
@@ -343,6 +345,7 @@ impl<'a> Service<'a> {
                 Action::Send(node, message) => self.link.send(now_ns, node, &message, user),
                 Action::Want(node) => self.link.want(now_ns, &node),
                 Action::Release(node) => self.link.release(&node),
+                Action::Adopt(text) => self.adopt(now_ns, &text),
             }
         }
     }

@@ -109,7 +109,7 @@ impl TestNetwork {
             addresses: vec![machine.address.to_string().parse().expect("an address")],
             key: machine.key,
         });
-        Fabric { name: "lab".to_owned(), serial: 1, is_encrypted: true, nodes: nodes.collect() }
+        Fabric { name: "lab".to_owned(), serial: 1, keeper: None, is_encrypted: true, nodes: nodes.collect() }
     }
 }
 
