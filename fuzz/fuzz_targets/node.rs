@@ -159,7 +159,7 @@ impl Fixture {
             Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
             Ok(Request::Release { connection }) => self.broker.release(id, connection),
             Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),
-            Ok(Request::Status { .. } | Request::Reload { .. }) | Err(_) => {}
+            Ok(Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. }) | Err(_) => {}
         }
     }
 

@@ -11,6 +11,7 @@ mod eth;
 mod explain;
 mod help;
 mod historic;
+mod join;
 mod key;
 mod manual;
 mod measure;
@@ -90,6 +91,10 @@ enum Action {
     Init(node::InitArgs),
     /// Serve this machine's ports: connections to other machines, until Ctrl-C
     Up(node::UpArgs),
+    /// Print an invitation, by which another machine becomes a node of the fabric
+    Invite(join::InviteArgs),
+    /// Make this machine a node of a fabric by an invitation
+    Join(join::JoinArgs),
     /// Show or change the nodes of the fabric
     Node(nodes::NodeArgs),
     /// Print this machine's public key
@@ -168,6 +173,8 @@ impl Action {
             Self::Run(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
+            Self::Invite(arguments) => arguments.run(),
+            Self::Join(arguments) => arguments.run(),
             Self::Node(arguments) => arguments.run(),
             Self::Key(arguments) => arguments.run(),
             Self::Status(arguments) => arguments.run(),

@@ -9,7 +9,9 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
 use bywire_wire::service::status::{Entry, Position};
-use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
+use bywire_wire::service::{
+    self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+};
 
 /// How long a service may take for each part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,6 +68,19 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
 pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskError> {
     match Asked::call(runtime_directory)?.ask(&Request::Reload { version: VERSION })? {
         Notice::Reloaded { complaint } => Ok(complaint),
+        _ => Err(AskError::Silent),
+    }
+}
+
+/// Makes an invitation for a node. Returns its line, or why there is none.
+///
+/// # Errors
+/// [`AskError`].
+pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
+    let request = Request::Invite { version: VERSION, node: node.to_owned() };
+    match Asked::call(runtime_directory)?.ask(&request)? {
+        Notice::Invited(InvitationText(line)) => Ok(Ok(line)),
+        Notice::NotInvited(reason) => Ok(Err(reason)),
         _ => Err(AskError::Silent),
     }
 }

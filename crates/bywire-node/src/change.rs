@@ -242,7 +242,7 @@ key = \"AC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=\"  # new
     fn a_change_that_cannot_be_made_leaves_the_file_as_it_was() {
         let fixture = Fixture::new(FILE);
         let own = key_of("i");
-        let refused = |own: &PublicKey, change| fixture.change(own, change).expect_err("refused");
+        let refused = |own: &PublicKey, change: Change<'_>| fixture.change(own, change).expect_err("refused");
         assert!(matches!(refused(&own, Change::Add(&node("web2", "B"))), ChangeError::NameTaken(_)));
         assert!(matches!(refused(&own, Change::Add(&node("web3", "A"))), ChangeError::Fabric(_)));
         assert!(matches!(refused(&own, Change::Add(&node("a b", "B"))), ChangeError::Fabric(_)));

@@ -8,6 +8,8 @@ pub mod change;
 pub mod configuration;
 pub mod fabric;
 pub mod file;
+pub mod invitation;
+pub mod join;
 pub mod key;
 mod link;
 mod lookup;

@@ -19,6 +19,14 @@
 //!                            ◄──    FileHeld             it uses the file
 //! ```
 //!
+//! A machine that has an invitation joins the fabric, and then asks for the file in the same way:
+//!
+//! ```text
+//! service of the keeper              `bywire join`
+//!                            ◄──    Join
+//! Joined | NotJoined         ──►
+//! ```
+//!
 //! A message is one value of [`ServiceMessage`], encoded by [`crate::service::to_bytes`]. A service vouches for the
 //! name, user and incarnation of its own ports, which it has verified. A message does not name the sender's node,
 //! because the channel proves it.
@@ -115,6 +123,30 @@ pub enum ServiceMessage {
         /// The serial of the file that it uses.
         serial: u64,
     },
+    /// Asks the keeper to add the sender, which has used an invitation, to the fabric.
+    Join {
+        /// The sender's name, which is that of the invitation.
+        name: String,
+        /// Its addresses. If there are none, it has the one that its packets come from.
+        addresses: Vec<String>,
+        /// The UDP port of its service.
+        udp_port: u16,
+    },
+    /// The sender's fabric file has the receiver.
+    Joined,
+    /// The receiver was not added.
+    NotJoined(NotJoined),
+}
+
+/// Why a node was not added to the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotJoined {
+    /// The invitation has been used by another machine.
+    Used,
+    /// The time of the invitation is over.
+    Expired,
+    /// Anything else, in words.
+    Rejected(String),
 }
 
 /// A part of a fabric file.
@@ -242,6 +274,9 @@ impl std::fmt::Debug for ServiceMessage {
                 write!(formatter, "FilePart({} bytes of {serial} at {offset} of {length})", bytes.len())
             }
             Self::FileHeld { serial } => write!(formatter, "FileHeld({serial})"),
+            Self::Join { name, .. } => write!(formatter, "Join({name})"),
+            Self::Joined => formatter.write_str("Joined"),
+            Self::NotJoined(reason) => write!(formatter, "NotJoined({reason:?})"),
         }
     }
 }

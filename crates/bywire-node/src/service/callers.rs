@@ -5,7 +5,9 @@ use bywire::PortName;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{process, tcp, udp};
-use bywire_wire::service::{self, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
+use bywire_wire::service::{
+    self, InvitationText, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+};
 
 use crate::broker::{Port, PortId};
 use crate::link;
@@ -196,8 +198,19 @@ impl Service<'_> {
                 let complaint = self.complaint.as_deref().map(report::shortened);
                 self.tell(id, &Notice::Reloaded { complaint });
             }
-            Request::Reload { version: VERSION } => self.refuse(id, Unregistered::Unverified),
-            Request::Status { .. } | Request::Reload { .. } => self.refuse(id, Unregistered::Version),
+            Request::Invite { version: VERSION, node } if descriptors.is_empty() && self.may_change(id) => {
+                let notice = match self.invite(now_ns, node) {
+                    Ok(invitation) => Notice::Invited(InvitationText(invitation.to_string())),
+                    Err(reason) => Notice::NotInvited(reason),
+                };
+                self.tell(id, &notice);
+            }
+            Request::Reload { version: VERSION } | Request::Invite { version: VERSION, .. } => {
+                self.refuse(id, Unregistered::Unverified);
+            }
+            Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. } => {
+                self.refuse(id, Unregistered::Version);
+            }
             Request::Register { version, .. } if version != VERSION => {
                 self.refuse(id, Unregistered::Version);
             }
@@ -249,7 +262,10 @@ impl Service<'_> {
             Request::Decline { offer, refusal } => self.broker.decline(id, offer, refusal),
             Request::Release { connection } => self.broker.release(id, connection),
             Request::Inquire { connection } => self.broker.inquire(now_ns, id, connection),
-            Request::Register { .. } | Request::Status { .. } | Request::Reload { .. } => {}
+            Request::Register { .. }
+            | Request::Status { .. }
+            | Request::Reload { .. }
+            | Request::Invite { .. } => {}
         }
     }
 

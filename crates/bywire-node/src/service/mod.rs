@@ -4,6 +4,8 @@
 mod caller;
 mod callers;
 mod held;
+mod invitations;
+mod joins;
 mod nodes;
 mod outages;
 mod refusals;
@@ -33,6 +35,7 @@ use crate::lookup::Lookups;
 
 use caller::Caller;
 use held::Held;
+use invitations::Invitations;
 use outages::Outages;
 use refusals::Refusals;
 use users::Users;
@@ -137,6 +140,7 @@ pub struct Service<'a> {
     accept_again_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
+    invitations: Invitations,
     /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
@@ -213,6 +217,7 @@ impl<'a> Service<'a> {
             refusals: Refusals::default(),
             accept_again_ns: None,
             outages: Outages::default(),
+            invitations: Invitations::default(),
             complaint: None,
             say,
         };

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use bywire_wire::channel::Event;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{self, NotConnected};
+use bywire_wire::service_message::ServiceMessage;
 
 use crate::broker::FabricFile;
 use crate::fabric::{self, Fabric, FabricError, ServiceAddress};
@@ -138,6 +139,9 @@ impl Service<'_> {
                 self.broker.moved(node, address, link::route_bytes(address));
             }
             Event::Message { node, bytes } => match service::from_bytes(&bytes) {
+                Ok(ServiceMessage::Join { name, addresses, udp_port }) => {
+                    self.join(now_ns, node, &name, &addresses, udp_port);
+                }
                 Ok(message) => self.broker.hear(now_ns, node, message),
                 // The sender has the key and speaks this version, so its program is faulty. Only this message is
                 // affected.

@@ -63,7 +63,7 @@ pub(super) fn work_of(request: &Request) -> u64 {
         Request::Register { kept, .. } => 16 + kept.len() as u64,
         Request::Status { .. } => 16,
         // A file is read, and applied to all nodes.
-        Request::Reload { .. } => 256,
+        Request::Reload { .. } | Request::Invite { .. } => 256,
         _ => 1,
     }
 }
