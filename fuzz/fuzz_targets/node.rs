@@ -2,7 +2,7 @@
 //! connection of an honest port ends or is told of to anybody else, and everything that is said fits into a packet.
 #![no_main]
 
-use bywire_node::broker::{Action, Broker, Port, PortId, ThisNode};
+use bywire_node::broker::{Action, Broker, FabricFile, Port, PortId, ThisNode};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Introduction, Notice, Refusal, Request, from_bytes, to_bytes};
@@ -60,6 +60,7 @@ impl Fixture {
     fn new() -> Self {
         let mut broker = Broker::new(0, own());
         broker.follow(own(), &[(FRIEND, "b".to_owned()), (FOE, "c".to_owned())]);
+        broker.use_file(FabricFile { serial: 7, keeper: Some(FRIEND), text: "x".repeat(5000) });
         for (id, name) in [(HONEST, "honest"), (ROGUE, "rogue")] {
             broker.register(id, port(name, 1000 + id as u32)).expect("the name is free");
             broker.keep(id, Vec::new(), true);
@@ -158,7 +159,7 @@ impl Fixture {
             Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
             Ok(Request::Release { connection }) => self.broker.release(id, connection),
             Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),
-            Ok(Request::Status { .. }) | Err(_) => {}
+            Ok(Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. }) | Err(_) => {}
         }
     }
 
@@ -177,6 +178,8 @@ impl Fixture {
                         self.said.push(message);
                     }
                 }
+                // No file of the foe's: it is not the keeper.
+                Action::Adopt(text) => panic!("{text}"),
                 Action::Want(_) | Action::Release(_) => {}
             }
         }

@@ -11,10 +11,12 @@ mod eth;
 mod explain;
 mod help;
 mod historic;
+mod join;
 mod key;
 mod manual;
 mod measure;
 mod node;
+mod nodes;
 mod output;
 mod pair;
 mod preload_diagnosis;
@@ -89,6 +91,14 @@ enum Action {
     Init(node::InitArgs),
     /// Serve this machine's ports: connections to other machines, until Ctrl-C
     Up(node::UpArgs),
+    /// Print an invitation, by which another machine becomes a node of the fabric
+    Invite(join::InviteArgs),
+    /// Make this machine a node of a fabric by an invitation
+    Join(join::JoinArgs),
+    /// Show or change the nodes of the fabric
+    Node(nodes::NodeArgs),
+    /// Print this machine's public key
+    Key(nodes::KeyArgs),
     /// Show this machine's node, and which connections of `bywire run` are carried, which are not, and why
     Status(status::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
@@ -163,6 +173,10 @@ impl Action {
             Self::Run(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
+            Self::Invite(arguments) => arguments.run(),
+            Self::Join(arguments) => arguments.run(),
+            Self::Node(arguments) => arguments.run(),
+            Self::Key(arguments) => arguments.run(),
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),

@@ -1,40 +1,47 @@
 //! `bywire init`, `bywire up`, and this machine's node in `bywire status`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::{Misuse, complain};
-use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
+use bywire_node::fabric::{self, Fabric, FabricError, Node};
 use bywire_node::file::{self, FileError};
 use bywire_node::service::{self, Options, Service, ServiceError};
-use bywire_node::{ask, configuration, key};
+use bywire_node::{ask, key};
 use bywire_sys::process;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::{self, Entry, State};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::count;
+use crate::{count, nodes};
 
 /// Arguments of `bywire init`.
 #[derive(Args, Debug)]
 #[command(
     before_help = "\
 Examples:
+  bywire init --up
   bywire init web1 --address 10.0.0.1
   bywire init web2 --address web2.example --address '[2001:db8::2]:7248' --fabric lab",
     after_help = "\
-Makes node.key, which stays on this machine, and fabric.toml with this node. An existing fabric.toml is not changed. \
-Prints the [[node]] lines of this machine: add them to the fabric.toml of every other machine. The directory is \
-/etc/bywire for root, and $XDG_CONFIG_HOME/bywire for other users."
+Begins a fabric: makes node.key, which stays on this machine, and fabric.toml with this node as its keeper. Other machines \
+join by an invitation of the keeper: see `bywire invite --help`. An existing fabric.toml is not changed; the [[node]] lines \
+that are printed have to be added to it then. The directory is /etc/bywire for root, and $XDG_CONFIG_HOME/bywire for other \
+users."
 )]
 pub struct InitArgs {
-    /// Name of this machine in the fabric
-    name: String,
+    /// Name of this machine in the fabric [default: the host's name]
+    name: Option<String>,
     /// Address for other machines, port 7248 unless given; can be repeated [default: the host's name]
     #[arg(long = "address", value_name = "HOST[:PORT]")]
     addresses: Vec<String>,
+    /// Then serve, as `bywire up` does
+    #[arg(long)]
+    up: bool,
+    /// UDP port of the service, also of addresses without one
+    #[arg(long, value_name = "PORT", default_value_t = fabric::UDP_PORT)]
+    port: u16,
     /// Name of the fabric
     #[arg(long, value_name = "NAME", default_value = "fabric")]
     fabric: String,
@@ -69,23 +76,13 @@ pub struct UpArgs {
     port: u16,
 }
 
-/// The given directory, or the default one.
-fn directory(named: Option<&Path>) -> Result<PathBuf> {
-    let none = || {
-        Misuse(
-            "this user has no home directory: give the directory of node.key and fabric.toml by --config"
-                .into(),
-        )
-    };
-    Ok(configuration::directory(named).ok_or_else(none)?)
-}
-
 impl InitArgs {
     /// Makes a key and a fabric file.
     pub fn run(self) -> Result<()> {
-        let node = self.node_without_key()?;
-        let directory = directory(self.config.as_deref())?;
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let name = self.name.clone().unwrap_or_else(host);
+        let node = self.node_without_key(&name)?;
+        let directory = nodes::directory(self.config.as_deref())?;
+        nodes::make_directory(&directory)?;
         let key_path = directory.join(key::FILE_NAME);
         let key = key::make(&key_path).map_err(|error| match error {
             error @ key::KeyError::File(FileError::Exists(_)) => Misuse::of(error),
@@ -93,70 +90,82 @@ impl InitArgs {
         })?;
         let node = Node { key: key.public(), ..node };
         let path = directory.join(fabric::FILE_NAME);
-        let fabric =
-            Fabric { name: self.fabric, serial: 1, is_encrypted: !self.plain, nodes: vec![node.clone()] };
-        let made = match file::make(&path, 0o644, &fabric.to_string()) {
-            Ok(()) => format!("made {} and {}", key_path.display(), path.display()),
-            Err(FileError::Exists(_)) => {
-                format!("made {}; {} exists and was not changed", key_path.display(), path.display())
-            }
-            Err(error) => return Err(error.into()),
+        let fabric = Fabric {
+            name: self.fabric,
+            serial: 1,
+            keeper: Some(name),
+            is_encrypted: !self.plain,
+            nodes: vec![node.clone()],
         };
-        let all = "add these lines to the fabric.toml of every other node";
-        crate::output::print(&format!("# {made}\n# {all}\n{}", fabric::stanza(&node)))
+        match file::make(&path, file::PUBLIC_MODE, &fabric.to_string()) {
+            Ok(()) => crate::output::print(&format!(
+                "# made {} and {}\n# to add a machine: bywire invite NODE, once bywire up runs here\n{}",
+                key_path.display(),
+                path.display(),
+                fabric::stanza(&node)
+            ))?,
+            Err(FileError::Exists(_)) => crate::output::print(&format!(
+                "# made {}; {} exists and was not changed\n# add these lines to it, on every node\n{}",
+                key_path.display(),
+                path.display(),
+                fabric::stanza(&node)
+            ))?,
+            Err(error) => return Err(error.into()),
+        }
+        if self.up { serve(&directory, self.port) } else { Ok(()) }
     }
 
     /// The node that the arguments describe. Its key is not known yet.
-    fn node_without_key(&self) -> Result<Node> {
-        let allowed = "letters, digits, `-`, `_` and `.`, 48 at most, and not `localhost`";
-        for name in [&self.name, &self.fabric] {
-            if !fabric::is_name(name) || self.name == "localhost" {
-                return Err(
-                    Misuse(format!("`{name}` cannot be the name of a node or a fabric: {allowed}")).into()
-                );
-            }
-        }
-        let host = vec![process::host_name()];
-        let addresses = if self.addresses.is_empty() { &host } else { &self.addresses };
-        if addresses.len() > fabric::ADDRESSES_MAX {
-            return Err(Misuse(format!("a node has at most {} addresses", fabric::ADDRESSES_MAX)).into());
-        }
-        let parsed = |text: &String| {
-            text.parse::<ServiceAddress>().map_err(|_| {
-                Misuse(format!("`{text}` is not an address: give --address HOST or --address HOST:PORT"))
-            })
-        };
-        let addresses = addresses.iter().map(parsed).collect::<Result<_, _>>()?;
+    fn node_without_key(&self, name: &str) -> Result<Node> {
+        nodes::check_name(name)?;
+        nodes::check_name(&self.fabric)?;
+        let host = [process::host_name()];
+        let typed = if self.addresses.is_empty() { &host[..] } else { &self.addresses };
+        let addresses = nodes::parse_addresses(typed, self.port)?;
         let key = bywire_wire::handshake::PublicKey([0; 32]);
-        Ok(Node { name: self.name.clone(), addresses, key })
+        Ok(Node { name: name.to_owned(), addresses, key })
     }
+}
+
+/// The first part of this machine's host name.
+fn host() -> String {
+    let name = process::host_name();
+    name.split('.').next().unwrap_or(&name).to_owned()
 }
 
 impl UpArgs {
     /// Serves.
     pub fn run(self) -> Result<()> {
-        let options = Options {
-            configuration: directory(self.config.as_deref())?,
-            runtime_directory: None,
-            udp_port: self.port,
-            boot_id: service::boot_id().context("cannot tell this start of the machine from others")?,
-        };
-        let (stop, reload) = service::watch_signals()?;
-        let say = |line: &str| complain("bywire", line);
-        let service = Service::start(&options, &say).map_err(refused)?;
-        let Fabric { name, nodes, is_encrypted, .. } = service.fabric();
-        let ready = format!(
-            "node {} of fabric {name} is up: {}, {}, UDP port {}\n",
-            service.node(),
-            count::of(nodes.len() as u64, "node", "nodes"),
-            if *is_encrypted { "encrypted" } else { "not encrypted" },
-            service.udp_port()
-        );
-        crate::output::print(&ready)?;
-        // Without a service manager there is no socket to notify.
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        Ok(service.run(&stop, &reload)?)
+        serve(&nodes::directory(self.config.as_deref())?, self.port)
     }
+}
+
+/// Serves until a signal, after one line that tells that it is ready.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn serve(directory: &Path, udp_port: u16) -> Result<()> {
+    let options = Options {
+        configuration: directory.to_owned(),
+        runtime_directory: None,
+        udp_port,
+        boot_id: service::boot_id().context("cannot tell this start of the machine from others")?,
+    };
+    let (stop, reload) = service::watch_signals()?;
+    let say = |line: &str| complain("bywire", line);
+    let service = Service::start(&options, &say).map_err(refused)?;
+    let Fabric { name, nodes, is_encrypted, .. } = service.fabric();
+    let ready = format!(
+        "node {} of fabric {name} is up: {}, {}, UDP port {}\n",
+        service.node(),
+        count::of(nodes.len() as u64, "node", "nodes"),
+        if *is_encrypted { "encrypted" } else { "not encrypted" },
+        service.udp_port()
+    );
+    crate::output::print(&ready)?;
+    // Without a service manager there is no socket to notify.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    Ok(service.run(&stop, &reload)?)
 }
 
 /// An error that the reader has to correct is misuse.

@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 39] = [
+const RULES: [(&str, Rule); 43] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -71,6 +71,10 @@ const RULES: [(&str, Rule); 39] = [
     ("bywire run ", Run(Carried)),
     ("bywire status", Run(Carried)),
     ("bywire init ", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire invite ", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire join ", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire node ", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire key", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire up", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("ip netns ", Run(Network)),
     ("bywire eth up --background ", Run(Network)),

@@ -1,5 +1,5 @@
-//! `bywire init`, `bywire up` and `bywire status` from outside: two machines as docs/links.md says, a service that is killed,
-//! and errors in files, in one line each.
+//! `bywire init`, `invite`, `join`, `up`, `node`, `key` and `status` from outside: two machines as docs/links.md says, nodes that
+//! come and go, a service that is killed, and errors in files, in one line each.
 
 #[path = "../../bywire-node/tests/test_network/mod.rs"]
 mod test_network;
@@ -41,21 +41,29 @@ fn text(bytes: &[u8]) -> String {
 struct Up(Child);
 
 impl Up {
-    /// Starts it inside a machine, and waits until it is ready.
+    /// Starts it inside a machine, and waits until it is ready. Returns the line that says so.
     fn start(machine: &Machine) -> (Self, String) {
+        Self::run(machine, &["up"])
+    }
+
+    /// The same with any command that serves in the end.
+    fn run(machine: &Machine, arguments: &[&str]) -> (Self, String) {
         let configuration = machine.configuration();
-        let arguments = ["up", "--config", configuration.to_str().expect("text")];
+        let arguments = [arguments, &["--config", configuration.to_str().expect("text")]].concat();
         let mut command = bywire(&arguments, &machine.runtime());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = machine.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("read");
-        if ready.is_empty() {
-            let mut said = String::new();
-            let _closed = child.stderr.take().expect("piped").read_to_string(&mut said);
-            panic!("it did not begin: {said}");
+        let mut printed = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains(" is up: ") {
+            line.clear();
+            if printed.read_line(&mut line).expect("read") == 0 {
+                let mut said = String::new();
+                let _closed = child.stderr.take().expect("piped").read_to_string(&mut said);
+                panic!("it did not begin: {said}");
+            }
         }
-        (Self(child), ready)
+        (Self(child), line)
     }
 
     fn signal(&self, signal: &str) {
@@ -83,35 +91,80 @@ fn status(machine: &Machine) -> Value {
     serde_json::from_slice(&done.stdout).expect("JSON")
 }
 
-/// Both machines are set up as the page says, with a connection in the end.
-fn two_machines() -> Option<(TestNetwork, [Up; 2])> {
-    let network = TestNetwork::without_services(2)?;
-    let mut stanzas = Vec::new();
+/// The commands of a page that set up two machines, without comments.
+fn commands(page: &'static str) -> Vec<&'static str> {
+    let words = |line: &'static str| line.split(" #").next().unwrap_or(line).trim_end();
+    let is_one = |line: &&str| {
+        ["init", "invite", "join"].iter().any(|word| line.starts_with(&format!("bywire {word} ")))
+    };
+    page.lines().map(words).filter(is_one).collect()
+}
+
+/// A network without services and files.
+fn bare_machines(count: usize) -> Option<TestNetwork> {
+    let network = TestNetwork::without_services(count)?;
     for machine in &network.machines {
-        let configuration = machine.configuration();
-        for entry in fs::read_dir(&configuration).expect("a directory").flatten() {
+        for entry in fs::read_dir(machine.configuration()).expect("a directory").flatten() {
             fs::remove_file(entry.path()).expect("removed");
         }
-        let printed = PAGE.lines().filter(|line| line.starts_with("bywire init "));
-        let printed = printed.clone().nth(stanzas.len()).expect("one for each machine");
-        let (address, place) = (machine.address.ip().to_string(), configuration.display().to_string());
-        let mut words: Vec<&str> = printed.split(' ').skip(1).collect();
-        // The name and the address are the machine's, and the rest is as printed.
-        (words[1], words[3]) = (&machine.name, &address);
-        let done = inside(machine, &[&words[..], &["--config", &place]].concat());
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        let mode = fs::metadata(configuration.join("node.key")).expect("made").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        stanzas.push(text(&done.stdout));
     }
-    // The second one's lines are added to the first one's file, which is copied.
+    Some(network)
+}
+
+/// The arguments of the page's `init` for a machine.
+fn init_of(machine: &Machine) -> Vec<String> {
+    let [init, ..] = &commands(PAGE)[..] else { panic!("there is one") };
+    let mut words: Vec<String> = init.split(' ').skip(1).map(str::to_owned).collect();
+    // The name and the address are the machine's, and the rest is as printed.
+    assert_eq!((words[0].as_str(), words[2].as_str(), words[4].as_str()), ("init", "--address", "--up"));
+    (words[1], words[3]) = (machine.name.clone(), machine.address.ip().to_string());
+    words
+}
+
+/// The words of an invitation of the first machine for a node of this name.
+fn invitation(keeper: &Machine, name: &str) -> String {
+    let done = inside(keeper, &["invite", name]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let printed = text(&done.stdout);
+    let line = printed.strip_prefix("bywire join '").and_then(|rest| rest.strip_suffix("'\n"));
+    let line = line.unwrap_or_else(|| panic!("{printed}")).to_owned();
+    assert!(!line.contains(['\'', '\n']));
+    line
+}
+
+/// Runs a command that fails, and returns its status and its one line.
+fn failed(machine: &Machine, arguments: &[&str]) -> (Option<i32>, String) {
+    let done = inside(machine, arguments);
+    let said = text(&done.stderr);
+    assert!(!done.status.success() && said.lines().count() == 1, "{arguments:?}: {said}");
+    (done.status.code(), said)
+}
+
+/// Both machines are set up as the page says.
+fn two_machines() -> Option<(TestNetwork, [Up; 2])> {
+    let network = bare_machines(2)?;
     let [a, b] = &network.machines[..] else { unreachable!() };
-    let file = a.configuration().join("fabric.toml");
-    let both = fs::read_to_string(&file).expect("made") + &stanzas[1];
-    fs::write(&file, &both).expect("written");
-    fs::write(b.configuration().join("fabric.toml"), both).expect("written");
-    let [(one, ready), (other, _)] = [a, b].map(Up::start);
-    assert_eq!(ready, "node a of fabric fabric is up: 2 nodes, encrypted, UDP port 7248\n");
+    let init = init_of(a);
+    let (one, ready) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(ready, "node a of fabric fabric is up: 1 node, encrypted, UDP port 7248\n");
+    let [_, invite, join] = commands(PAGE)[..] else { panic!("three commands") };
+    assert_eq!(invite, "bywire invite web2");
+    let line = invitation(a, "b");
+    // The page has words in place of keys, and the same form.
+    let printed =
+        join.strip_prefix("bywire join '").and_then(|rest| rest.strip_suffix("' --up")).expect("quotes");
+    assert_eq!(printed.split(' ').count(), line.split(' ').count());
+    let (other, ready) = Up::run(b, &["join", &line, "--up"]);
+    assert_eq!(ready, "node b of fabric fabric is up: 2 nodes, encrypted, UDP port 7248\n");
+    for machine in [a, b] {
+        let mode = |name: &str| {
+            let found = fs::metadata(machine.configuration().join(name)).expect("made");
+            found.permissions().mode() & 0o777
+        };
+        assert_eq!((mode("node.key"), mode("fabric.toml")), (0o600, 0o644));
+    }
+    let file = |machine: &Machine| fs::read(machine.configuration().join("fabric.toml")).expect("read");
+    assert_eq!(file(a), file(b));
     Some((network, [one, other]))
 }
 
@@ -128,7 +181,7 @@ fn two_machines_connect_and_connections_survive_a_killed_service() {
     assert_eq!(found["node"]["connections"][0]["peer_port"], "render");
     let said = text(&inside(a, &["status"]).stdout);
     assert!(
-        said.starts_with("node a of fabric fabric, serial 1, encrypted, UDP port 7248, up for "),
+        said.starts_with("node a of fabric fabric, serial 2, encrypted, UDP port 7248, up for "),
         "{said}"
     );
     assert!(said.contains("\nnode b (10.78.0.2:7248) up at 10.78.0.2:7248, "), "{said}");
@@ -166,13 +219,125 @@ fn two_machines_connect_and_connections_survive_a_killed_service() {
 /// So the commands of the README are run here, too.
 #[test]
 fn the_readme_sets_up_two_machines_as_the_page_does() {
-    let commands = |page: &'static str| -> Vec<&'static str> {
-        let words = |line: &'static str| line.split('#').next().unwrap_or(line).trim_end();
-        let is_command = |line: &&str| line.starts_with("bywire init ") || line.starts_with("bywire up");
-        page.lines().map(words).filter(is_command).collect()
-    };
     assert_eq!(commands(README), commands(PAGE));
     assert_eq!(commands(PAGE).len(), 3);
+}
+
+#[test]
+fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
+    let Some(network) = bare_machines(3) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let place = |machine: &Machine| machine.configuration().to_str().expect("text").to_owned();
+    let (_, said) = failed(a, &["invite", "b"]);
+    assert!(said.contains("no service runs here: start one by `bywire up`"), "{said}");
+    let init = init_of(a);
+    let (one, _) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
+    for (name, expected) in [("a", "there is a node a already"), ("a b", "cannot be the name of a node")] {
+        let (status, said) = failed(a, &["invite", name]);
+        assert!(status == Some(2) && said.contains(expected), "{said}");
+    }
+    // A second one for the same node replaces the first one. No answer takes 15 s.
+    let old = invitation(a, "b");
+    let line = invitation(a, "b");
+    let (status, said) = failed(c, &["join", &old, "--config", &place(c)]);
+    assert!(status == Some(1) && said.contains("no answer from 10.78.0.1:7248"), "{said}");
+    assert!(said.contains("bywire invite b"), "{said}");
+    // The words without quotes are understood, too.
+    let words: Vec<&str> = ["join"].into_iter().chain(line.split(' ')).chain(["--up"]).collect();
+    let (other, _) = Up::run(b, &words);
+    let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
+    assert!(status == Some(2) && said.contains("used by another machine"), "{said}");
+    assert!(!c.configuration().join("fabric.toml").exists());
+    let (status, said) = failed(b, &["join", &line, "--config", &place(b)]);
+    assert!(status == Some(2) && said.contains("this machine is in a fabric already"), "{said}");
+    let (status, said) = failed(c, &["join", "10.78.0.1", "--config", &place(c)]);
+    assert!(status == Some(2) && said.contains("not an invitation"), "{said}");
+    let (status, said) = failed(b, &["invite", "c"]);
+    assert!(status == Some(2) && said.contains("a is the keeper of this fabric: run this there"), "{said}");
+    // A file was lost before it was written: the same machine asks again.
+    other.signal("-TERM");
+    assert!(other.ended().success());
+    fs::remove_file(b.configuration().join("fabric.toml")).expect("removed");
+    let done = inside(b, &["join", &line, "--config", &place(b)]);
+    assert_eq!(text(&done.stdout).lines().count(), 1, "{}", text(&done.stderr));
+    assert!(text(&done.stdout).starts_with("b has joined fabric fabric, and "));
+    // The keeper has lost its invitations with its service, and no answer says so.
+    let line = invitation(a, "c");
+    one.signal("-TERM");
+    assert!(one.ended().success());
+    let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
+    assert!(status == Some(1) && said.contains("check that `bywire up` runs there"), "{said}");
+}
+
+#[test]
+fn nodes_are_listed_added_and_removed() {
+    let Some(network) = bare_machines(3) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let place = |machine: &Machine| machine.configuration().to_str().expect("text").to_owned();
+    let run = |machine: &Machine, arguments: &[&str]| {
+        let done = inside(machine, &[arguments, &["--config", &place(machine)]].concat());
+        assert!(done.status.success(), "{arguments:?}: {}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let fails = |machine: &Machine, arguments: &[&str]| {
+        failed(machine, &[arguments, &["--config", &place(machine)]].concat())
+    };
+    let init = init_of(a);
+    let (_one, _) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
+    let file = a.configuration().join("fabric.toml");
+    let commented = format!("# Mine.\n{}", fs::read_to_string(&file).expect("read"));
+    fs::write(&file, commented).expect("written");
+    let (_other, _) = Up::run(b, &["join", &invitation(a, "b"), "--up"]);
+    assert!(
+        fs::read_to_string(b.configuration().join("fabric.toml")).expect("read").starts_with("# Mine.\n")
+    );
+
+    // A machine whose key is known is added, and gets the file by hand.
+    let key = run(c, &["key"]);
+    assert_eq!(run(c, &["key"]), key, "it is made once");
+    let key = key.trim_end();
+    let address = c.address.ip().to_string();
+    let added = run(a, &["node", "add", "c", "--address", &address, "--key", key]);
+    assert!(added.starts_with("added c; fabric.toml has serial 3 now; the other nodes get it"), "{added}");
+    let nodes = |machine: &Machine| -> Value {
+        serde_json::from_str(&run(machine, &["node", "list", "--json"])).expect("JSON")
+    };
+    eventually("b has the file", || nodes(b)["serial"] == 3);
+    let found = nodes(b);
+    assert_eq!((&found["keeper"], &found["nodes"][1]["is_own"]), (&"a".into(), &true.into()));
+    assert_eq!((&found["nodes"][2]["name"], &found["nodes"][2]["key"]), (&"c".into(), &key.into()));
+    let listed = run(b, &["node", "list"]);
+    assert!(listed.starts_with("fabric fabric, serial 3, keeper a, encrypted\na  "), "{listed}");
+    assert!(listed.contains("  10.78.0.2:7248  this machine\n"), "{listed}");
+    fs::copy(&file, c.configuration().join("fabric.toml")).expect("copied");
+    let (_third, _) = Up::start(c);
+    let (mut asking, mut asked) = (FakePort::open(b, "asking"), FakePort::open(c, "render"));
+    let _terms = asking.meet(1, "c", &mut asked, 11);
+
+    // Only the keeper changes the nodes.
+    for arguments in
+        [&["node", "remove", "c"][..], &["node", "add", "d", "--address", "10.0.0.4", "--key", key]]
+    {
+        let (status, said) = fails(b, arguments);
+        assert!(status == Some(2) && said.contains("a is the keeper of this fabric"), "{said}");
+    }
+    for (arguments, expected) in [
+        (&["node", "remove", "d"][..], "there is no node d"),
+        (&["node", "remove", "a"], "a is this machine"),
+        (&["node", "add", "b", "--address", "10.0.0.4", "--key", key], "there is a node b already"),
+        (&["node", "add", "d", "--address", "10.0.0.4", "--key", key], "have the same key"),
+        (&["node", "add", "d", "--address", "10.0.0.4", "--key", "short"], "is not a key"),
+        (&["node", "add", "d", "--address", "1.2.3", "--key", key], "is not an address"),
+    ] {
+        let (status, said) = fails(a, arguments);
+        assert!(status == Some(2) && said.contains(expected), "{said}");
+    }
+    let removed = run(a, &["node", "remove", "c"]);
+    assert!(removed.starts_with("removed c; fabric.toml has serial 4 now"), "{removed}");
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
+    eventually("b has the file", || nodes(b)["serial"] == 4);
+    assert_eq!(nodes(b)["nodes"].as_array().map(Vec::len), Some(2));
+    assert!(fs::read_to_string(&file).expect("read").starts_with("# Mine.\n"));
 }
 
 #[test]
@@ -227,10 +392,10 @@ fn a_file_is_read_again_on_sighup() {
     let a = &network.machines[0];
     let file = a.configuration().join("fabric.toml");
     let both = fs::read_to_string(&file).expect("read");
-    fs::write(&file, both.replace("serial = 1", "serial = 7")).expect("written");
+    fs::write(&file, both.replace("serial = 2", "serial = 7")).expect("written");
     one.signal("-HUP");
     eventually("the new file", || status(a)["node"]["serial"] == 7);
-    fs::write(&file, both.replace("serial = 1", "serial = x")).expect("written");
+    fs::write(&file, both.replace("serial = 2", "serial = x")).expect("written");
     one.signal("-HUP");
     eventually("the complaint", || {
         status(a)["node"]["complaint"].as_str().is_some_and(|complaint| complaint.contains("line 2"))

@@ -58,7 +58,7 @@ impl FabricPair {
             nodes.push(Node { name: node_name(end), addresses: vec![address], key });
         }
         let is_encrypted = security == Security::Encrypted;
-        let fabric = Fabric { name: "laboratory".to_owned(), serial: 1, is_encrypted, nodes };
+        let fabric = Fabric { name: "laboratory".to_owned(), serial: 1, keeper: None, is_encrypted, nodes };
         let start = |(end, namespace): (End, &Namespace)| {
             let configuration = configuration(scratch.path(), end);
             file::make(&configuration.join(fabric::FILE_NAME), 0o644, &fabric.to_string())?;

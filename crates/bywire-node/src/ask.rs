@@ -1,4 +1,4 @@
-//! Asks a node's service for its state, for `bywire status`.
+//! Asks a node's service for its state, and to do something, for the commands.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,9 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
 use bywire_wire::service::status::{Entry, Position};
-use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
+use bywire_wire::service::{
+    self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+};
 
 /// How long a service may take for each part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +35,9 @@ pub enum AskError {
     /// It does not answer, or has another version.
     #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
     Silent,
+    /// The service obeys only root and its own user.
+    #[error("the service runs as another user: run this as that user or as root")]
+    NotAllowed,
 }
 
 /// The state of this machine's service.
@@ -40,24 +45,83 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
-    let directory = RuntimeDirectory::open(runtime_directory)?;
-    let socket = call(&directory.service_path())?;
-    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
-    if owner != 0 && owner != process::user() {
-        return Err(AskError::OtherUser(owner));
-    }
-    let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
-    poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
+    let mut service = Asked::call(runtime_directory)?;
     let (mut entries, mut from) = (Vec::new(), Position::Start);
     loop {
         let request = Request::Status { version: VERSION, from: from.clone() };
-        let request = service::to_bytes(&request).map_err(|_| AskError::Silent)?;
-        socket.send(&request, &[]).map_err(|_| AskError::Silent)?;
-        let (part, next) = answer(&socket, &mut poller)?;
+        let Notice::Status { entries: part, next } = service.ask(&request)? else {
+            return Err(AskError::Silent);
+        };
         entries.extend(part);
         match next {
             Some(next) if next > from && entries.len() < ENTRIES_MAX => from = next,
             _ => return Ok(entries),
+        }
+    }
+}
+
+/// Makes this machine's service read its fabric file again. Returns the error in the file; the service then uses the
+/// previous one.
+///
+/// # Errors
+/// [`AskError`].
+pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskError> {
+    match Asked::call(runtime_directory)?.ask(&Request::Reload { version: VERSION })? {
+        Notice::Reloaded { complaint } => Ok(complaint),
+        _ => Err(AskError::Silent),
+    }
+}
+
+/// Makes an invitation for a node. Returns its line, or why there is none.
+///
+/// # Errors
+/// [`AskError`].
+pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
+    let request = Request::Invite { version: VERSION, node: node.to_owned() };
+    match Asked::call(runtime_directory)?.ask(&request)? {
+        Notice::Invited(InvitationText(line)) => Ok(Ok(line)),
+        Notice::NotInvited(reason) => Ok(Err(reason)),
+        _ => Err(AskError::Silent),
+    }
+}
+
+/// The service, while it is asked.
+struct Asked {
+    socket: Socket,
+    poller: Poller,
+}
+
+impl Asked {
+    fn call(runtime_directory: Option<&Path>) -> Result<Self, AskError> {
+        let directory = RuntimeDirectory::open(runtime_directory)?;
+        let socket = call(&directory.service_path())?;
+        let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
+        if owner != 0 && owner != process::user() {
+            return Err(AskError::OtherUser(owner));
+        }
+        let poller = Poller::new().map_err(|_| AskError::Silent)?;
+        poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
+        Ok(Self { socket, poller })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Notice, AskError> {
+        let request = service::to_bytes(request).map_err(|_| AskError::Silent)?;
+        self.socket.send(&request, &[]).map_err(|_| AskError::Silent)?;
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let mut packet = [0; PACKET_BYTES_MAX];
+            match self.socket.receive_from_own(&mut packet) {
+                Ok(Received::Packet(length, _)) => match service::from_bytes(&packet[..length]) {
+                    Ok(Notice::Refused(Unregistered::Unverified)) => return Err(AskError::NotAllowed),
+                    Ok(notice) => return Ok(notice),
+                    Err(_) => return Err(AskError::Silent),
+                },
+                Ok(Received::Nothing) => {
+                    let left = deadline.checked_duration_since(Instant::now()).ok_or(AskError::Silent)?;
+                    self.poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
+                }
+                _ => return Err(AskError::Silent),
+            }
         }
     }
 }
@@ -71,26 +135,6 @@ fn call(path: &Path) -> Result<Socket, AskError> {
             Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(PAUSE),
             Err(Errno::AGAIN) => return Err(AskError::Silent),
             Err(_) => return Err(AskError::Absent),
-        }
-    }
-}
-
-fn answer(socket: &Socket, poller: &mut Poller) -> Result<(Vec<Entry>, Option<Position>), AskError> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        let mut packet = [0; PACKET_BYTES_MAX];
-        match socket.receive_from_own(&mut packet) {
-            Ok(Received::Packet(length, _)) => {
-                return match service::from_bytes(&packet[..length]) {
-                    Ok(Notice::Status { entries, next }) => Ok((entries, next)),
-                    _ => Err(AskError::Silent),
-                };
-            }
-            Ok(Received::Nothing) => {
-                let left = deadline.checked_duration_since(Instant::now()).ok_or(AskError::Silent)?;
-                poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
-            }
-            _ => return Err(AskError::Silent),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! ```toml
 //! name = "lab"
 //! serial = 1
+//! keeper = "web1"
 //! security = "encrypted"
 //!
 //! [[node]]
@@ -33,7 +34,7 @@ pub const NODES_MAX: usize = 1024;
 /// The most addresses of a node.
 pub const ADDRESSES_MAX: usize = 8;
 /// The longest file.
-const BYTES_MAX: u64 = 1 << 20;
+pub const BYTES_MAX: usize = 1 << 20;
 /// The longest name of a host.
 const HOST_BYTES_MAX: usize = 253;
 
@@ -44,6 +45,8 @@ pub struct Fabric {
     pub name: String,
     /// The number of this version of the file.
     pub serial: u64,
+    /// The name of the node that may change the file for all others. `None`: the file is copied by hand.
+    pub keeper: Option<String>,
     /// Are packets encrypted? Otherwise they have a check value only.
     pub is_encrypted: bool,
     /// Its nodes, this one among them.
@@ -101,6 +104,7 @@ pub enum FabricError {
 struct File {
     name: Spanned<String>,
     serial: u64,
+    keeper: Option<Spanned<String>>,
     security: Spanned<String>,
     #[serde(rename = "node", default)]
     nodes: Vec<NodeTable>,
@@ -120,9 +124,16 @@ impl Fabric {
     /// # Errors
     /// [`FabricError`].
     pub fn read(path: &Path, own: &PublicKey) -> Result<Self, FabricError> {
-        let text = file::read_public(path, BYTES_MAX)?;
-        let fabric = Self::parse(&text).map_err(|Complaint { at, text: complaint }| {
-            let line = text.get(..at).unwrap_or(&text).matches('\n').count() + 1;
+        Self::of(path, &read_text(path)?, own)
+    }
+
+    /// The fabric in a text, which is that of the file at `path` or is to be written there.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn of(path: &Path, text: &str, own: &PublicKey) -> Result<Self, FabricError> {
+        let fabric = Self::parse(text).map_err(|Complaint { at, text: complaint }| {
+            let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
             FabricError::Line { path: path.to_owned(), line, complaint }
         })?;
         if fabric.named(own).is_none() {
@@ -134,6 +145,12 @@ impl Fabric {
     /// The node with this key.
     pub fn named(&self, key: &PublicKey) -> Option<&Node> {
         self.nodes.iter().find(|node| node.key == *key)
+    }
+
+    /// The keeper.
+    pub fn keeper(&self) -> Option<&Node> {
+        let keeper = self.keeper.as_ref()?;
+        self.nodes.iter().find(|node| node.name == *keeper)
     }
 
     fn parse(text: &str) -> Result<Self, Complaint> {
@@ -151,8 +168,26 @@ impl Fabric {
             }
         };
         let nodes = parse_nodes(&file.nodes)?;
-        Ok(Self { name: file.name.into_inner(), serial: file.serial, is_encrypted, nodes })
+        if let Some(keeper) = &file.keeper
+            && nodes.iter().all(|node| node.name != *keeper.get_ref())
+        {
+            let text = format!(
+                "keeper = {:?} is no node of the file: write the name of one, or leave the line out",
+                keeper.get_ref()
+            );
+            return Err(Complaint::at(keeper, text));
+        }
+        let keeper = file.keeper.map(Spanned::into_inner);
+        Ok(Self { name: file.name.into_inner(), serial: file.serial, keeper, is_encrypted, nodes })
     }
+}
+
+/// The text of a fabric file.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_text(path: &Path) -> Result<String, FileError> {
+    file::read_public(path, BYTES_MAX as u64)
 }
 
 fn parse_nodes(tables: &[NodeTable]) -> Result<Vec<Node>, Complaint> {
@@ -247,17 +282,27 @@ impl FromStr for ServiceAddress {
     type Err = NoServiceAddress;
 
     fn from_str(text: &str) -> Result<Self, NoServiceAddress> {
+        Self::parse(text, UDP_PORT)
+    }
+}
+
+impl ServiceAddress {
+    /// The address in a text, with this port unless the text has one.
+    ///
+    /// # Errors
+    /// [`NoServiceAddress`].
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, NoServiceAddress> {
         if let Ok(address) = text.parse::<SocketAddr>() {
             return if address.port() == 0 { Err(NoServiceAddress) } else { Ok(Self::Address(address)) };
         }
         if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-            return Ok(Self::Address(SocketAddr::new(ip, UDP_PORT)));
+            return Ok(Self::Address(SocketAddr::new(ip, default_port)));
         }
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) => {
                 (host, port.parse().ok().filter(|port| *port != 0).ok_or(NoServiceAddress)?)
             }
-            None => (text, UDP_PORT),
+            None => (text, default_port),
         };
         let is_host = (1..=HOST_BYTES_MAX).contains(&host.len())
             && !host.starts_with(['-', '.'])
@@ -292,11 +337,14 @@ impl fmt::Display for Fabric {
     /// The text of its file.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let security = if self.is_encrypted { "encrypted" } else { "plain" };
-        writeln!(
-            formatter,
-            "name = \"{}\"\nserial = {}\n# \"plain\": not encrypted, against accidents only\nsecurity = \"{security}\"",
-            self.name, self.serial
-        )?;
+        writeln!(formatter, "name = \"{}\"\nserial = {}", self.name, self.serial)?;
+        if let Some(keeper) = &self.keeper {
+            writeln!(
+                formatter,
+                "# this node sends changes of the file to the others\nkeeper = \"{keeper}\""
+            )?;
+        }
+        writeln!(formatter, "# \"plain\": not encrypted, against accidents only\nsecurity = \"{security}\"")?;
         self.nodes.iter().try_for_each(|node| formatter.write_str(&stanza(node)))
     }
 }
@@ -318,7 +366,10 @@ mod tests {
         let addresses = texts.map(|text| text.parse().expect(text)).to_vec();
         let key = key::from_text(KEY).expect("a key");
         let node = Node { name: "web1".to_owned(), addresses, key };
-        let fabric = Fabric { name: "lab".to_owned(), serial: 7, is_encrypted: false, nodes: vec![node] };
+        let keeper = Some("web1".to_owned());
+        let fabric =
+            Fabric { name: "lab".to_owned(), serial: 7, keeper, is_encrypted: false, nodes: vec![node] };
+        assert_eq!(fabric.keeper().map(|node| node.key), Some(key));
         assert_eq!(Fabric::parse(&fabric.to_string()).expect("its own"), fabric);
         assert_eq!(fabric.named(&key).map(|node| node.name.as_str()), Some("web1"));
         assert_eq!("10.0.0.1".parse(), Ok(ServiceAddress::Address(([10, 0, 0, 1], UDP_PORT).into())));
@@ -345,6 +396,7 @@ mod tests {
             (file(&format!("{good}{good}")), 9, "two nodes have the name \"a\""),
             (file(&format!("{good}{}", node("\"b\"", "[\"h\"]", KEY))), 11, "have the same key"),
             (file(&format!("{good}port = 1\n")), 8, "unknown field `port`"),
+            (format!("keeper = \"b\"\n{}", file(&good)), 1, "keeper = \"b\" is no node of the file"),
         ];
         for (text, line, expected) in cases {
             let Complaint { at, text: complaint } = Fabric::parse(&text).expect_err(&text);

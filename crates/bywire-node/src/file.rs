@@ -5,7 +5,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bywire_sys::process;
+use bywire_sys::{directory, process};
+
+/// The mode of a file without secrets.
+pub const PUBLIC_MODE: u32 = 0o644;
 
 /// The error of a file as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +92,22 @@ pub fn make(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(unwritable)
 }
 
+/// Replaces a file at once: whoever reads it finds the old text or the new one. Its mode stays.
+///
+/// # Errors
+/// [`FileError`].
+pub fn replace(path: &Path, text: &str) -> Result<(), FileError> {
+    let mode = std::fs::metadata(path).map_or(PUBLIC_MODE, |found| found.mode() & 0o777);
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // One that was not finished.
+    directory::remove(&new);
+    make(&new, mode, text)?;
+    let renamed = directory::rename(&new, path);
+    renamed.map_err(|error| FileError::Unwritable(path.to_owned(), error.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -113,5 +132,19 @@ mod tests {
             assert_eq!(read_public(&path, 10).is_ok(), is_safe, "{mode:o}");
         }
         assert!(matches!(read_public(directory.path(), 10), Err(FileError::TooLong(..))));
+    }
+
+    #[test]
+    fn a_replaced_file_has_the_new_text_and_leaves_nothing_beside_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("fabric.toml");
+        // A replacement that was interrupted has left this.
+        fs::write(directory.path().join("fabric.toml.new"), "half").expect("written");
+        for text in ["one", "two"] {
+            replace(&path, text).expect("replaced");
+            assert_eq!(read_public(&path, 10).expect("read"), text);
+        }
+        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 1);
+        assert!(matches!(replace(&path.join("x"), ""), Err(FileError::Unwritable(..))));
     }
 }

@@ -4,9 +4,12 @@
 
 pub mod ask;
 pub mod broker;
+pub mod change;
 pub mod configuration;
 pub mod fabric;
 pub mod file;
+pub mod invitation;
+pub mod join;
 pub mod key;
 mod link;
 mod lookup;

@@ -9,7 +9,7 @@ use bywire_sys::poller::Poller;
 use bywire_sys::udp::{self, ReceiveError, UdpSocket};
 use bywire_sys::{Errno, process};
 use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
-use bywire_wire::handshake::{Identity, PublicKey};
+use bywire_wire::handshake::{Identity, InvitationId, KEY_BYTES, PublicKey};
 use bywire_wire::service;
 use bywire_wire::service_message::ServiceMessage;
 
@@ -103,6 +103,21 @@ impl Link {
         self.channels.remove(now_ns, node);
         self.forget(node);
         self.addresses.remove(node);
+    }
+
+    /// Makes an invitation with this secret. `None`: there are too many.
+    pub fn invite(&mut self, secret: [u8; KEY_BYTES]) -> Option<InvitationId> {
+        self.channels.invite(secret)
+    }
+
+    /// Forgets an invitation. The node that uses it goes.
+    pub fn withdraw(&mut self, now_ns: u64, id: &InvitationId) {
+        self.channels.withdraw(now_ns, id);
+    }
+
+    /// The invitation that a node uses which has not been added.
+    pub fn invitation(&self, node: &PublicKey) -> Option<InvitationId> {
+        self.channels.invitation(node)
     }
 
     /// Ends a channel and begins a new one. Both services are told.

@@ -105,6 +105,18 @@ pub enum Request {
         /// The first entry of the part.
         from: Position,
     },
+    /// Asks the service to read its fabric file again. Only root and the service's own user may.
+    Reload {
+        /// [`VERSION`].
+        version: u16,
+    },
+    /// Asks for an invitation. Only root and the service's own user may.
+    Invite {
+        /// [`VERSION`].
+        version: u16,
+        /// The name of the node that is to join.
+        node: String,
+    },
 }
 
 /// A packet from the service to a port.
@@ -166,6 +178,42 @@ pub enum Notice {
         /// The address.
         ip: IpAddr,
     },
+    /// The fabric file has been read.
+    Reloaded {
+        /// The error in it, cut where it is long. The previous one is in use then.
+        complaint: Option<String>,
+    },
+    /// An invitation was made.
+    Invited(InvitationText),
+    /// No invitation was made.
+    NotInvited(NotInvited),
+}
+
+/// The line of an invitation, which contains its secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvitationText(pub String);
+
+impl std::fmt::Debug for InvitationText {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("InvitationText(..)")
+    }
+}
+
+/// Why no invitation was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotInvited {
+    /// The fabric has no keeper.
+    NoKeeper,
+    /// Another node, of this name, is the keeper.
+    OtherKeeper(String),
+    /// The fabric has a node of this name.
+    NameTaken,
+    /// This is not a name for a node.
+    NoName,
+    /// There are as many nodes as a fabric may have.
+    FabricFull,
+    /// There are too many invitations.
+    TooMany,
 }
 
 /// The greeting of a port for another one.

@@ -9,6 +9,24 @@
 //! Check                     ◄──►    Alive for the connections that are alive, Ended for each that is not
 //! ```
 //!
+//! The keeper of the fabric spreads its file:
+//!
+//! ```text
+//! service of the keeper              service of another node
+//! FileSerial                 ──►                         the file has changed
+//!                            ◄──    FileAsk              its own file is older, or it has just started
+//! FilePart                   ──►                         again and again, until it has the whole file
+//!                            ◄──    FileHeld             it uses the file
+//! ```
+//!
+//! A machine that has an invitation joins the fabric, and then asks for the file in the same way:
+//!
+//! ```text
+//! service of the keeper              `bywire join`
+//!                            ◄──    Join
+//! Joined | NotJoined         ──►
+//! ```
+//!
 //! A message is one value of [`ServiceMessage`], encoded by [`crate::service::to_bytes`]. A service vouches for the
 //! name, user and incarnation of its own ports, which it has verified. A message does not name the sender's node,
 //! because the channel proves it.
@@ -84,6 +102,64 @@ pub enum ServiceMessage {
         /// Their connections.
         connections: Vec<ConnectionName>,
     },
+    /// The serial of the sender's fabric file.
+    FileSerial {
+        /// The serial.
+        serial: u64,
+    },
+    /// Asks for a part of the receiver's fabric file, if that is newer than the sender's.
+    FileAsk {
+        /// The serial of the sender's file.
+        held: u64,
+        /// The serial of the file of which the sender has parts already, or 0.
+        wanted: u64,
+        /// The bytes of it that the sender has.
+        offset: u32,
+    },
+    /// A part of the sender's fabric file.
+    FilePart(FilePart),
+    /// The sender uses the receiver's fabric file, or a newer one.
+    FileHeld {
+        /// The serial of the file that it uses.
+        serial: u64,
+    },
+    /// Asks the keeper to add the sender, which has used an invitation, to the fabric.
+    Join {
+        /// The sender's name, which is that of the invitation.
+        name: String,
+        /// Its addresses. If there are none, it has the one that its packets come from.
+        addresses: Vec<String>,
+        /// The UDP port of its service.
+        udp_port: u16,
+    },
+    /// The sender's fabric file has the receiver.
+    Joined,
+    /// The receiver was not added.
+    NotJoined(NotJoined),
+}
+
+/// Why a node was not added to the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotJoined {
+    /// The invitation has been used by another machine.
+    Used,
+    /// The time of the invitation is over.
+    Expired,
+    /// Anything else, in words.
+    Rejected(String),
+}
+
+/// A part of a fabric file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePart {
+    /// The serial of the file.
+    pub serial: u64,
+    /// The bytes of the whole file.
+    pub length: u32,
+    /// Where the part begins.
+    pub offset: u32,
+    /// The part.
+    pub bytes: Vec<u8>,
 }
 
 /// One end of a connection. Its node is the one whose channel says so.
@@ -190,6 +266,17 @@ impl std::fmt::Debug for ServiceMessage {
             }
             Self::Check { connections } => write!(formatter, "Check({} connections)", connections.len()),
             Self::Alive { connections } => write!(formatter, "Alive({} connections)", connections.len()),
+            Self::FileSerial { serial } => write!(formatter, "FileSerial({serial})"),
+            Self::FileAsk { held, wanted, offset } => {
+                write!(formatter, "FileAsk(behind {held}, {wanted} from {offset})")
+            }
+            Self::FilePart(FilePart { serial, length, offset, bytes }) => {
+                write!(formatter, "FilePart({} bytes of {serial} at {offset} of {length})", bytes.len())
+            }
+            Self::FileHeld { serial } => write!(formatter, "FileHeld({serial})"),
+            Self::Join { name, .. } => write!(formatter, "Join({name})"),
+            Self::Joined => formatter.write_str("Joined"),
+            Self::NotJoined(reason) => write!(formatter, "NotJoined({reason:?})"),
         }
     }
 }

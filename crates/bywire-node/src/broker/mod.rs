@@ -5,6 +5,7 @@
 //! deadline. Both services compare their lists whenever a channel comes up, so an end that happened in between is
 //! reported then.
 
+mod file;
 mod nodes;
 mod ports;
 #[cfg(test)]
@@ -19,6 +20,8 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security};
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
+
+pub use file::{FabricFile, IncomingFile};
 
 /// How long a request or an offer may take.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -56,6 +59,8 @@ pub enum Action {
     Want(PublicKey),
     /// It is no longer needed.
     Release(PublicKey),
+    /// Replace the fabric file by this text of the keeper, if it is valid, and use it.
+    Adopt(String),
 }
 
 /// This node.
@@ -206,6 +211,7 @@ pub struct Broker {
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
+    spread: file::Spread,
 }
 
 impl Broker {
@@ -230,6 +236,7 @@ impl Broker {
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
+            spread: file::Spread::default(),
         }
     }
 

@@ -86,6 +86,7 @@ impl Broker {
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node) {
             self.ask(number);
         }
+        self.spread_to(node);
     }
 
     /// The node's packets come from a new address.
@@ -143,7 +144,17 @@ impl Broker {
 
     /// Processes a message of a node's service.
     pub fn hear(&mut self, now_ns: u64, node: PublicKey, message: ServiceMessage) {
+        // A guest, which says only what the service itself hears.
+        if !self.nodes.contains_key(&node) {
+            return;
+        }
         match message {
+            ServiceMessage::FileSerial { serial } => self.hear_serial(node, serial),
+            ServiceMessage::FileAsk { held, wanted, offset } => self.answer_ask(node, held, wanted, offset),
+            ServiceMessage::FilePart(part) => self.take_part(node, part),
+            ServiceMessage::FileHeld { serial } => self.hear_held(node, serial),
+            // They concern the service and `bywire join`.
+            ServiceMessage::Join { .. } | ServiceMessage::Joined | ServiceMessage::NotJoined(_) => {}
             ServiceMessage::Connect { request, port, from, security, half } => {
                 if let Err(reason) = self.offer(now_ns, node, request, &port, from, security, half) {
                     self.send(node, ServiceMessage::Decline { request, reason });

@@ -3,9 +3,13 @@
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
-use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
+use bywire_wire::service_message::{
+    ConnectionName, EndName, FilePart, Half, PortEnd, PortIdentity, ServiceMessage,
+};
 
-use super::{Action, Broker, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode, UNDER_WAY_MAX};
+use super::{
+    Action, Broker, FabricFile, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode, UNDER_WAY_MAX,
+};
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 const NAMES: [&str; 2] = ["a", "b"];
@@ -23,6 +27,8 @@ struct Fixture {
     /// What services have said, each with the side that said it.
     said: Vec<(usize, ServiceMessage)>,
     is_wanted: [bool; 2],
+    /// Files that services were to use, each with its side.
+    adopted: Vec<(usize, String)>,
 }
 
 fn own(side: usize) -> ThisNode {
@@ -64,6 +70,11 @@ fn end(port: &str, incarnation: u64, connection: u32) -> EndName {
     EndName { port: port.to_owned(), incarnation, connection }
 }
 
+/// A file of several parts.
+fn text_of(serial: u64) -> String {
+    serial.to_string().repeat(9000)
+}
+
 impl Fixture {
     /// Two services after their grace, with port `asking` on a and port `render` on b.
     fn new() -> Self {
@@ -83,7 +94,8 @@ impl Fixture {
             broker
         };
         let brokers = [A, B].map(broker);
-        Self { now_ns: 0, brokers, is_up: false, told: Vec::new(), said: Vec::new(), is_wanted: [false; 2] }
+        let (told, said, adopted) = (Vec::new(), Vec::new(), Vec::new());
+        Self { now_ns: 0, brokers, is_up: false, told, said, is_wanted: [false; 2], adopted }
     }
 
     fn settle(&mut self) {
@@ -95,6 +107,7 @@ impl Fixture {
                 Action::Tell(..) => panic!("no other port"),
                 Action::Want(_) => self.is_wanted[side] = true,
                 Action::Release(_) => self.is_wanted[side] = false,
+                Action::Adopt(text) => self.adopted.push((side, text)),
                 Action::Send(node, message) => {
                     assert!(self.is_up && node == KEYS[1 - side], "there is no channel");
                     self.said.push((side, message.clone()));
@@ -166,6 +179,13 @@ impl Fixture {
             })
             .collect();
         terms.try_into().expect("one for each end")
+    }
+
+    /// A side uses a file of this serial, which the given side keeps.
+    fn use_file(&mut self, side: usize, serial: u64, keeper: usize) {
+        let text = text_of(serial);
+        self.brokers[side].use_file(FabricFile { serial, keeper: Some(KEYS[keeper]), text });
+        self.settle();
     }
 
     /// Nothing is left of anything.
@@ -607,4 +627,101 @@ fn inquiries_with_invalid_port_names_are_not_remembered() {
         }
     }
     assert!(fixture.brokers[B].asked.is_empty());
+}
+
+#[test]
+fn a_file_of_the_keeper_reaches_the_other_node_once_it_is_reached() {
+    let mut fixture = Fixture::new();
+    fixture.use_file(A, 1, A);
+    fixture.use_file(B, 1, A);
+    assert_eq!(fixture.is_wanted, [true; 2], "each has to hear of the other");
+    fixture.up();
+    assert!(fixture.is_empty() && fixture.adopted.is_empty());
+
+    fixture.use_file(A, 2, A);
+    assert_eq!(fixture.adopted, [(B, text_of(2))]);
+    assert!(!fixture.is_empty(), "it has not said yet that it uses the file");
+    fixture.use_file(B, 2, A);
+    assert!(fixture.is_empty());
+
+    // The channel is lost in the middle, and the file has changed when it is up again.
+    fixture.adopted.clear();
+    fixture.down();
+    fixture.use_file(A, 3, A);
+    fixture.is_up = true;
+    let address = ([10, 0, 0, 1], 7248).into();
+    fixture.brokers[B].up(KEYS[A], [A as u8; 16], address, 1472);
+    fixture.brokers[B].hear(0, KEYS[A], ServiceMessage::FileSerial { serial: 3 });
+    let first = FilePart { serial: 3, length: 9000, offset: 0, bytes: b"3".repeat(100) };
+    fixture.brokers[B].hear(0, KEYS[A], ServiceMessage::FilePart(first));
+    fixture.down();
+    fixture.use_file(A, 4, A);
+    assert!(fixture.adopted.is_empty() && fixture.is_wanted == [true; 2]);
+    fixture.up();
+    assert_eq!(fixture.adopted, [(B, text_of(4))]);
+    fixture.use_file(B, 4, A);
+    assert!(fixture.is_empty());
+
+    // The keeper hands over, and the next one changes the file.
+    fixture.use_file(A, 5, B);
+    fixture.use_file(B, 5, B);
+    assert!(fixture.is_empty());
+    fixture.adopted.clear();
+    fixture.use_file(B, 6, B);
+    assert_eq!(fixture.adopted, [(A, text_of(6))]);
+    fixture.use_file(A, 6, B);
+    assert!(fixture.is_empty());
+}
+
+#[test]
+fn a_node_that_was_away_asks_the_keeper_first() {
+    let mut fixture = Fixture::new();
+    fixture.use_file(A, 5, A);
+    fixture.is_wanted[A] = false;
+    fixture.use_file(B, 3, A);
+    assert!(fixture.is_wanted[B]);
+    fixture.up();
+    assert_eq!(fixture.adopted, [(B, text_of(5))]);
+    fixture.use_file(B, 5, A);
+    assert!(fixture.is_empty());
+}
+
+#[test]
+fn a_file_is_taken_only_from_the_keeper_of_the_present_one_and_only_if_it_is_newer() {
+    let mut fixture = Fixture::new();
+    // The other node keeps no file that this one knows of.
+    fixture.use_file(A, 5, A);
+    fixture.use_file(B, 5, B);
+    fixture.up();
+    fixture.said.clear();
+    let part = |serial: u64| FilePart { serial, length: 4, offset: 0, bytes: b"evil".to_vec() };
+    for side in [A, B] {
+        for message in [
+            ServiceMessage::FilePart(part(9)),
+            ServiceMessage::FileSerial { serial: 9 },
+            ServiceMessage::FilePart(part(9)),
+        ] {
+            fixture.brokers[side].hear(0, KEYS[1 - side], message);
+            fixture.settle();
+        }
+    }
+    assert!(fixture.adopted.is_empty() && fixture.said.is_empty(), "{:?}", fixture.said);
+    // A keeper sends an older one, or one that nobody has asked for.
+    fixture.use_file(A, 6, B);
+    fixture.said.clear();
+    for message in [
+        ServiceMessage::FilePart(part(5)),
+        ServiceMessage::FilePart(part(6)),
+        ServiceMessage::FilePart(part(9)),
+    ] {
+        fixture.brokers[A].hear(0, KEYS[B], message);
+        fixture.settle();
+    }
+    assert!(fixture.adopted.is_empty() && fixture.said.is_empty(), "{:?}", fixture.said);
+    // A removed node is neither told nor asked.
+    fixture.use_file(B, 7, B);
+    fixture.brokers[B].follow(own(B), &[]);
+    fixture.use_file(B, 8, B);
+    assert_eq!(fixture.brokers[B].nodes.len(), 0);
+    assert!(fixture.brokers[B].next_action().is_none());
 }

@@ -5,14 +5,16 @@ use bywire::PortName;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{process, tcp, udp};
-use bywire_wire::service::{self, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
+use bywire_wire::service::{
+    self, InvitationText, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+};
 
 use crate::broker::{Port, PortId};
 use crate::link;
 use crate::lookup::Question;
 
 use super::caller::{Caller, Copies, Duplicate, Stage};
-use super::{LISTENER, RETRY_NS, Service, users};
+use super::{LISTENER, RETRY_NS, Service, report, users};
 
 /// How long a caller may take until its first packet.
 const TIMEOUT_NS: u64 = 5_000_000_000;
@@ -169,6 +171,11 @@ impl Service<'_> {
         }
     }
 
+    /// May a caller change what the service does? Its own user and root may.
+    fn may_change(&self, id: PortId) -> bool {
+        self.callers.get(&id).is_some_and(|caller| [0, process::user()].contains(&caller.uid()))
+    }
+
     /// Does what a packet asks for.
     fn obey(&mut self, now_ns: u64, id: PortId, packet: &[u8], descriptors: Vec<ReceivedFd>) {
         let Ok(request) = service::from_bytes::<Request>(packet) else {
@@ -186,7 +193,24 @@ impl Service<'_> {
                     *until_ns = now_ns.saturating_add(TIMEOUT_NS);
                 }
             }
-            Request::Status { .. } => self.refuse(id, Unregistered::Version),
+            Request::Reload { version: VERSION } if descriptors.is_empty() && self.may_change(id) => {
+                self.reload(now_ns);
+                let complaint = self.complaint.as_deref().map(report::shortened);
+                self.tell(id, &Notice::Reloaded { complaint });
+            }
+            Request::Invite { version: VERSION, node } if descriptors.is_empty() && self.may_change(id) => {
+                let notice = match self.invite(now_ns, node) {
+                    Ok(invitation) => Notice::Invited(InvitationText(invitation.to_string())),
+                    Err(reason) => Notice::NotInvited(reason),
+                };
+                self.tell(id, &notice);
+            }
+            Request::Reload { version: VERSION } | Request::Invite { version: VERSION, .. } => {
+                self.refuse(id, Unregistered::Unverified);
+            }
+            Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. } => {
+                self.refuse(id, Unregistered::Version);
+            }
             Request::Register { version, .. } if version != VERSION => {
                 self.refuse(id, Unregistered::Version);
             }
@@ -238,7 +262,10 @@ impl Service<'_> {
             Request::Decline { offer, refusal } => self.broker.decline(id, offer, refusal),
             Request::Release { connection } => self.broker.release(id, connection),
             Request::Inquire { connection } => self.broker.inquire(now_ns, id, connection),
-            Request::Register { .. } | Request::Status { .. } => {}
+            Request::Register { .. }
+            | Request::Status { .. }
+            | Request::Reload { .. }
+            | Request::Invite { .. } => {}
         }
     }
 

@@ -4,6 +4,8 @@
 mod caller;
 mod callers;
 mod held;
+mod invitations;
+mod joins;
 mod nodes;
 mod outages;
 mod refusals;
@@ -33,6 +35,7 @@ use crate::lookup::Lookups;
 
 use caller::Caller;
 use held::Held;
+use invitations::Invitations;
 use outages::Outages;
 use refusals::Refusals;
 use users::Users;
@@ -137,6 +140,7 @@ pub struct Service<'a> {
     accept_again_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
+    invitations: Invitations,
     /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
@@ -161,7 +165,9 @@ impl<'a> Service<'a> {
     pub fn start(options: &Options, say: &'a dyn Fn(&str)) -> Result<Self, ServiceError> {
         let began_ns = clock::nanoseconds();
         let key = key::read(&options.configuration.join(key::FILE_NAME))?;
-        let fabric = Fabric::read(&options.configuration.join(fabric::FILE_NAME), &key.public())?;
+        let path = options.configuration.join(fabric::FILE_NAME);
+        let text = fabric::read_text(&path).map_err(FabricError::from)?;
+        let fabric = Fabric::of(&path, &text, &key.public())?;
         let directory =
             RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
         // Fewer are enough, because a port without one is refused.
@@ -211,17 +217,18 @@ impl<'a> Service<'a> {
             refusals: Refusals::default(),
             accept_again_ns: None,
             outages: Outages::default(),
+            invitations: Invitations::default(),
             complaint: None,
             say,
         };
-        service.begun()
+        service.begun(text)
     }
 
-    fn begun(mut self) -> Result<Self, ServiceError> {
+    fn begun(mut self, text: String) -> Result<Self, ServiceError> {
         self.poller.add(&self.claim.listener, LISTENER)?;
         self.poller.add(&self.link, NETWORK)?;
         self.poller.add(&self.lookups, ANSWERS)?;
-        self.follow(self.began_ns, None);
+        self.follow(self.began_ns, None, text);
         Ok(self)
     }
 
@@ -343,6 +350,7 @@ impl<'a> Service<'a> {
                 Action::Send(node, message) => self.link.send(now_ns, node, &message, user),
                 Action::Want(node) => self.link.want(now_ns, &node),
                 Action::Release(node) => self.link.release(&node),
+                Action::Adopt(text) => self.adopt(now_ns, &text),
             }
         }
     }

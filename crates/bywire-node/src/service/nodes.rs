@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use bywire_wire::channel::Event;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{self, NotConnected};
+use bywire_wire::service_message::ServiceMessage;
 
-use crate::fabric::{self, Fabric, ServiceAddress};
-use crate::link;
+use crate::broker::FabricFile;
+use crate::fabric::{self, Fabric, FabricError, ServiceAddress};
 use crate::lookup::{Answer, Question};
+use crate::{file, link};
 
 use super::{Service, own};
 
@@ -16,25 +18,48 @@ impl Service<'_> {
     /// Reads the fabric file again. If that fails, nothing changes.
     pub(super) fn reload(&mut self, now_ns: u64) {
         let path = self.configuration.join(fabric::FILE_NAME);
-        match Fabric::read(&path, &self.key.public()) {
-            Ok(fabric) => {
+        let read = || -> Result<_, FabricError> {
+            let text = fabric::read_text(&path)?;
+            Ok((Fabric::of(&path, &text, &self.key.public())?, text))
+        };
+        match read() {
+            Ok((fabric, text)) => {
+                let is_kept_here = fabric.keeper().is_some_and(|keeper| keeper.key == self.key.public());
                 let before = std::mem::replace(&mut self.fabric, fabric);
                 self.complaint = None;
-                self.follow(now_ns, Some(&before));
+                self.follow(now_ns, Some(&before), text);
                 let Fabric { name, serial, nodes, .. } = &self.fabric;
                 (self.say)(&format!("fabric {name}, serial {serial}: {} nodes", nodes.len()));
+                if is_kept_here && self.fabric != before && *serial <= before.serial {
+                    (self.say)(
+                        "the fabric file has changed, but not its serial: raise it, or the other nodes keep theirs",
+                    );
+                }
             }
-            Err(error) => {
-                (self.say)(&format!(
-                    "the new fabric file was rejected, and the previous one is in use: {error}"
-                ));
-                self.complaint = Some(error.to_string());
-            }
+            Err(error) => self.reject(&error),
         }
     }
 
-    /// Applies the fabric file. `before` was its previous content.
-    pub(super) fn follow(&mut self, now_ns: u64, before: Option<&Fabric>) {
+    /// Uses the keeper's fabric file, which the broker has got.
+    pub(super) fn adopt(&mut self, now_ns: u64, text: &str) {
+        let path = self.configuration.join(fabric::FILE_NAME);
+        match Fabric::of(&path, text, &self.key.public()) {
+            Ok(fabric) if fabric.serial <= self.fabric.serial => {}
+            Ok(_) => match file::replace(&path, text) {
+                Ok(()) => self.reload(now_ns),
+                Err(error) => self.reject(&error.into()),
+            },
+            Err(error) => self.reject(&error),
+        }
+    }
+
+    fn reject(&mut self, error: &FabricError) {
+        (self.say)(&format!("the new fabric file was rejected, and the previous one is in use: {error}"));
+        self.complaint = Some(error.to_string());
+    }
+
+    /// Applies the fabric file, whose text this is. `before` was its previous content.
+    pub(super) fn follow(&mut self, now_ns: u64, before: Option<&Fabric>, text: String) {
         for node in before.iter().flat_map(|before| &before.nodes) {
             if self.fabric.named(&node.key).is_none() {
                 self.link.remove(now_ns, &node.key);
@@ -62,6 +87,8 @@ impl Service<'_> {
             self.link.add(now_ns, key, addresses.collect());
             self.look_up(key);
         }
+        let keeper = self.fabric.keeper().map(|keeper| keeper.key);
+        self.broker.use_file(FabricFile { serial: self.fabric.serial, keeper, text });
     }
 
     /// Looks up the hosts among the addresses of a node.
@@ -112,6 +139,9 @@ impl Service<'_> {
                 self.broker.moved(node, address, link::route_bytes(address));
             }
             Event::Message { node, bytes } => match service::from_bytes(&bytes) {
+                Ok(ServiceMessage::Join { name, addresses, udp_port }) => {
+                    self.join(now_ns, node, &name, &addresses, udp_port);
+                }
                 Ok(message) => self.broker.hear(now_ns, node, message),
                 // The sender has the key and speaks this version, so its program is faulty. Only this message is
                 // affected.

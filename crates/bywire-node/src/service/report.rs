@@ -167,7 +167,8 @@ fn complaint(counts: &NodeCounts) -> &'static str {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// A complaint that fits into a packet beside other things.
+pub(super) fn shortened(text: &str) -> String {
     let mut end = text.len().min(COMPLAINT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

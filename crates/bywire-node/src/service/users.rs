@@ -62,6 +62,8 @@ pub(super) fn work_of(request: &Request) -> u64 {
         // A look-up of names, and a thread that closes a socket.
         Request::Register { kept, .. } => 16 + kept.len() as u64,
         Request::Status { .. } => 16,
+        // A file is read, and applied to all nodes.
+        Request::Reload { .. } | Request::Invite { .. } => 256,
         _ => 1,
     }
 }

@@ -109,7 +109,7 @@ impl TestNetwork {
             addresses: vec![machine.address.to_string().parse().expect("an address")],
             key: machine.key,
         });
-        Fabric { name: "lab".to_owned(), serial: 1, is_encrypted: true, nodes: nodes.collect() }
+        Fabric { name: "lab".to_owned(), serial: 1, keeper: None, is_encrypted: true, nodes: nodes.collect() }
     }
 }
 
@@ -153,9 +153,12 @@ impl Machine {
 
     /// Replaces its fabric file.
     pub fn write(&self, fabric: &Fabric) {
-        let path = self.configuration().join(FILE_NAME);
-        let _none = std::fs::remove_file(&path);
-        file::make(&path, 0o644, &fabric.to_string()).expect("written");
+        self.write_text(&fabric.to_string());
+    }
+
+    /// Replaces its fabric file by this text.
+    pub fn write_text(&self, text: &str) {
+        file::replace(&self.configuration().join(FILE_NAME), text).expect("written");
     }
 
     /// Starts its service.

@@ -12,10 +12,13 @@
 //!   again in the new channel. So messages arrive once and in order until one of the two services gives up the other.
 //! - The work that a stranger can cause is bounded: one hash for each packet without this node's public key, and 500
 //!   handshakes a second in all with it. No state is kept for strangers.
+//! - A node that is not in the table gets a channel only if its hello names an invitation. It is a guest until the owner
+//!   adds it.
 //!
 //! [`Connection`]: crate::connection::Connection
 
 mod established;
+mod guests;
 mod limits;
 mod out;
 mod peer;
@@ -30,11 +33,13 @@ use std::net::SocketAddr;
 use crate::handshake::cookie::{self, Cookies};
 use crate::handshake::load::Load;
 use crate::handshake::macs::MacKey;
-use crate::handshake::{self, Identity, PublicKey, ReadHello};
+use crate::handshake::{self, Identity, InvitationId, KEY_BYTES, PublicKey, ReadHello};
 use crate::packet::{self, Header, PacketKind};
 use crate::random::draw;
 
 pub use crate::random::Random;
+use guests::Guests;
+pub use guests::{GUEST_NS, INVITATIONS_MAX};
 pub use limits::*;
 use peer::Peer;
 pub use session::SendError;
@@ -59,6 +64,7 @@ pub struct Channels {
     due: BTreeSet<(u64, PublicKey)>,
     /// Nodes whose messages wait until events are taken.
     stalled: BTreeSet<PublicKey>,
+    guests: Guests,
     load: Load,
     cookies: Cookies,
     strangers: Strangers,
@@ -73,18 +79,21 @@ impl Channels {
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
             stalled: BTreeSet::new(),
+            guests: Guests::default(),
             load: Load::default(),
             cookies: Cookies::default(),
             strangers: Strangers::default(),
         }
     }
 
-    /// Pins the key of a node, or changes its addresses, which are tried in turn. `false`: the key is this node's own.
+    /// Pins the key of a node, or changes its addresses, which are tried in turn. A guest keeps its channel. `false`: the key
+    /// is this node's own.
     pub fn add(&mut self, now_ns: u64, node: PublicKey, addresses: Vec<SocketAddr>) -> bool {
         if node == self.shared.identity.key.public() {
             return false;
         }
         let shared = &mut self.shared;
+        self.guests.end(&node);
         let peer = self.peers.entry(node).or_insert_with(|| Peer::new(node, shared.next_session()));
         peer.set_addresses(now_ns, addresses);
         self.settle(node);
@@ -98,7 +107,26 @@ impl Channels {
             self.due.remove(&(at_ns, *node));
         }
         self.stalled.remove(node);
+        self.guests.end(node);
         peer.close(now_ns, DownReason::Removed, &mut self.shared);
+    }
+
+    /// Makes an invitation with this secret. A node that uses it gets a channel, for [`GUEST_NS`] unless it is added. `None`:
+    /// there are [`INVITATIONS_MAX`] already.
+    pub fn invite(&mut self, secret: [u8; KEY_BYTES]) -> Option<InvitationId> {
+        self.guests.invite(secret)
+    }
+
+    /// Forgets an invitation. Its guest goes.
+    pub fn withdraw(&mut self, now_ns: u64, id: &InvitationId) {
+        if let Some(guest) = self.guests.withdraw(id) {
+            self.remove(now_ns, &guest);
+        }
+    }
+
+    /// The invitation that a node uses which has not been added.
+    pub fn invitation(&self, node: &PublicKey) -> Option<InvitationId> {
+        self.guests.invitation(node)
     }
 
     /// Keeps a channel to a node from now on: makes it, keeps it alive, and makes it again after it has ended.
@@ -169,11 +197,12 @@ impl Channels {
             return Some(0);
         }
         let due_ns = self.due.first().map(|(at_ns, _)| *at_ns);
-        due_ns.into_iter().chain(self.shared.closing_timeout_ns()).min()
+        due_ns.into_iter().chain(self.shared.closing_timeout_ns()).chain(self.guests.next_ns()).min()
     }
 
     /// Adds the packets that have to leave by now.
     pub fn transmit(&mut self, now_ns: u64, random: Random, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
+        self.guests.due(now_ns).iter().for_each(|guest| self.remove(now_ns, guest));
         let mut due = Vec::new();
         while let Some(next) = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
             self.due.remove(&next);
@@ -226,11 +255,17 @@ impl Channels {
         if !is_admitted {
             return;
         }
-        let Some(hello) = handshake::read_hello(&self.shared.identity, draw(random), packet) else {
+        let Some(mut hello) = handshake::read_hello(&self.shared.identity, draw(random), packet) else {
             self.strangers.unreadable += 1;
             return;
         };
-        let ReadHello { initiator, .. } = hello;
+        let ReadHello { initiator, invitation, .. } = hello;
+        if let Some(id) = invitation
+            && let Some(secret) = self.guests.secret(&id)
+        {
+            hello.use_secret(secret);
+            self.let_in(now_ns, &id, initiator);
+        }
         let Some(peer) = self.peers.get(&initiator) else {
             self.strangers.unknown_keys += 1;
             self.strangers.last_unknown = Some((initiator, from));
@@ -243,6 +278,21 @@ impl Channels {
         let Some(peer) = self.peers.get_mut(&initiator) else { return };
         peer.receive_hello(now_ns, random, from, header, hello, &mut self.shared);
         self.settle(initiator);
+    }
+
+    /// A node uses an invitation. It takes the place of a guest that has not got so far as a channel.
+    fn let_in(&mut self, now_ns: u64, id: &InvitationId, node: PublicKey) {
+        if self.peers.contains_key(&node) || node == self.shared.identity.key.public() {
+            return;
+        }
+        if let Some(before) = self.guests.guest(id) {
+            if self.status(&before).is_some_and(|status| status.channel.is_some()) {
+                return;
+            }
+            self.remove(now_ns, &before);
+        }
+        self.guests.begin(now_ns, id, node);
+        self.peers.insert(node, Peer::new(node, self.shared.next_session()));
     }
 
     /// Has the sender of a hello proved its address, and may the work of its handshake be done now? If it has not, it gets a

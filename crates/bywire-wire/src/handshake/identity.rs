@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::invitation::InvitationId;
 use super::macs::KEY_BYTES;
 use super::noise::{self, Keys};
 
@@ -52,7 +53,7 @@ impl std::fmt::Debug for PrivateKey {
 pub struct Identity {
     /// Its key.
     pub key: PrivateKey,
-    /// The secret that all nodes of the fabric share, if there is one.
+    /// The secret of the invitation that it uses, if it is about to join a fabric.
     pub shared_secret: Option<[u8; KEY_BYTES]>,
     /// Differs between starts of the machine.
     pub boot_id: [u8; 16],
@@ -63,6 +64,10 @@ pub struct Identity {
 impl Identity {
     pub(super) fn keys(&self) -> Keys<'_> {
         Keys { private: self.key.bytes(), shared: self.shared_secret.as_ref() }
+    }
+
+    pub(super) fn invitation(&self) -> Option<InvitationId> {
+        self.shared_secret.as_ref().map(InvitationId::of)
     }
 }
 

@@ -5,7 +5,7 @@
 //! hello   header · Noise message 1 (e, es, s, ss, payload) · mac1 16 · mac2 16       1,200 bytes
 //! answer  header · Noise message 2 (e, ee, se, psk, payload) · mac1 16               1,200 bytes
 //! cookie  header · salt 32 · cookie 16 · tag 16                                         80 bytes
-//! payload lowest version u16 · highest version u16 · length u16 · greeting · zeros
+//! payload lowest version u16 · highest version u16 · length u16 · greeting · invitation 8 or 0 · zeros
 //! ```
 //!
 //! - A hello and its answer have [`BASE_BYTES`]. So an answer is never longer than the packet that caused it, and a
@@ -16,11 +16,14 @@
 //! - `mac1` is keyed by the receiver's public key. A sender that does not know that key gets no answer, and costs one
 //!   hash.
 //! - `mac2` is keyed by a cookie, which a responder under load sends to the address of the hello.
+//! - A node that joins a fabric has an invitation. Its secret is the pre-shared key of the handshake, which is zeros
+//!   otherwise, and the hello has the invitation's identity.
 //! - Versions are in the payload, so only the two nodes see them. The rest of the payload is parsed only if the two
 //!   have a version in common.
 
 pub(crate) mod cookie;
 mod identity;
+mod invitation;
 pub(crate) mod load;
 pub(crate) mod macs;
 pub(crate) mod noise;
@@ -34,6 +37,7 @@ use crate::reader::Reader;
 use crate::size::BASE_BYTES;
 
 pub use identity::{Identity, PrivateKey, PublicKey};
+pub use invitation::InvitationId;
 pub use macs::KEY_BYTES;
 use macs::{MAC_BYTES, MacKey};
 
@@ -83,7 +87,12 @@ pub enum HandshakePayload {
 /// # Panics
 /// If `LENGTH` is too short for any greeting.
 pub fn write_payload<const LENGTH: usize>(greeting: &Greeting) -> [u8; LENGTH] {
-    let greeting = postcard::to_stdvec(greeting).expect("a greeting holds numbers only");
+    write(greeting, None)
+}
+
+fn write<const LENGTH: usize>(greeting: &Greeting, invitation: Option<InvitationId>) -> [u8; LENGTH] {
+    let mut greeting = postcard::to_stdvec(greeting).expect("a greeting holds numbers only");
+    greeting.extend(invitation.iter().flat_map(|invitation| invitation.0));
     let mut payload = [0; LENGTH];
     payload[0..2].copy_from_slice(&VERSIONS.start().to_le_bytes());
     payload[2..4].copy_from_slice(&VERSIONS.end().to_le_bytes());
@@ -94,19 +103,25 @@ pub fn write_payload<const LENGTH: usize>(greeting: &Greeting) -> [u8; LENGTH] {
 
 /// Parses the payload of a hello or an answer. `None`: it is malformed.
 pub fn read_payload(payload: &[u8]) -> Option<HandshakePayload> {
+    read(payload).map(|(payload, _)| payload)
+}
+
+fn read(payload: &[u8]) -> Option<(HandshakePayload, Option<InvitationId>)> {
     let mut reader = Reader(payload);
     let (lowest, highest) = (reader.u16()?, reader.u16()?);
     if lowest > highest {
         return None;
     }
     if lowest > *VERSIONS.end() || highest < *VERSIONS.start() {
-        return Some(HandshakePayload::OtherVersion);
+        return Some((HandshakePayload::OtherVersion, None));
     }
     let length = reader.u16()?;
-    match postcard::take_from_bytes(reader.bytes(length.into())?) {
-        Ok((greeting, [])) => Some(HandshakePayload::Greeting(greeting)),
-        _ => None,
-    }
+    let (greeting, rest) = postcard::take_from_bytes(reader.bytes(length.into())?).ok()?;
+    let invitation = match rest {
+        [] => None,
+        rest => Some(InvitationId(rest.try_into().ok()?)),
+    };
+    Some((HandshakePayload::Greeting(greeting), invitation))
 }
 
 /// A hello that was sent and that waits for its answer.
@@ -135,7 +150,7 @@ pub(crate) fn write_hello(
         number,
     };
     let header = header.to_bytes();
-    let payload = write_payload::<HELLO_PAYLOAD>(greeting);
+    let payload = write::<HELLO_PAYLOAD>(greeting, identity.invitation());
     let (initiation, message) = noise::initiate(identity.keys(), &responder.0, ephemeral, &header, &payload);
     let mut packet = Vec::with_capacity(HELLO_BYTES);
     packet.extend_from_slice(&header);
@@ -168,6 +183,7 @@ impl SentHello {
 pub(crate) struct ReadHello {
     pub initiator: PublicKey,
     pub payload: HandshakePayload,
+    pub invitation: Option<InvitationId>,
     response: noise::Response,
 }
 
@@ -204,10 +220,16 @@ pub(crate) fn read_hello(identity: &Identity, ephemeral: [u8; KEY_BYTES], hello:
     let (header, message) = hello.get(..HELLO_MAC1)?.split_at_checked(HEADER_BYTES)?;
     let (initiator, payload, response) = noise::read(identity.keys(), ephemeral, header, message)?;
     let initiator = PublicKey(initiator);
-    Some(ReadHello { initiator, payload: read_payload(&payload)?, response })
+    let (payload, invitation) = read(&payload)?;
+    Some(ReadHello { initiator, payload, invitation, response })
 }
 
 impl ReadHello {
+    /// Answers with the secret of an invitation.
+    pub fn use_secret(&mut self, secret: &[u8; KEY_BYTES]) {
+        self.response.use_secret(secret);
+    }
+
     /// The answer, and the secret of the channel. `connection` is the initiator's number, and `mac_key` belongs to its
     /// public key.
     pub fn answer(self, mac_key: &MacKey, connection: u32, greeting: &Greeting) -> Option<(Vec<u8>, Secret)> {

@@ -32,7 +32,7 @@ impl Random for Drawn {
 #[derive(Clone, Copy)]
 pub struct Keys<'keys> {
     pub private: &'keys [u8; KEY_BYTES],
-    /// The secret that all nodes share, if there is one.
+    /// The secret that both ends know beforehand, if there is one.
     pub shared: Option<&'keys [u8; KEY_BYTES]>,
 }
 
@@ -145,6 +145,12 @@ pub fn read(
 }
 
 impl Response {
+    /// Changes the secret that both ends know beforehand. The first message does not depend on it.
+    pub fn use_secret(&mut self, secret: &[u8; KEY_BYTES]) {
+        let place = usize::from(SECRET_PLACE);
+        self.0.set_psk(place, secret).expect("the pattern has a secret at this place");
+    }
+
     /// Makes the second message, and returns it with the secret. `None`: the library refuses.
     pub fn answer(mut self, payload: &[u8]) -> Option<(Vec<u8>, Secret)> {
         let mut message = vec![0; KEY_BYTES + payload.len() + TAG_BYTES];

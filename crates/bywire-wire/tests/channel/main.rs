@@ -1,6 +1,7 @@
 //! Channels of nodes in memory: delivery, unknown senders, replayed packets, and restarts.
 
 mod foreign;
+mod guests;
 mod hostile;
 mod making;
 #[cfg(planted)]

@@ -272,7 +272,9 @@ impl Port {
             }
             Notice::Alive { connection } => self.far_is_alive(connection),
             Notice::Moved { connection, ip } => self.far_has_moved(connection, ip),
-            Notice::Status { .. } => return Err(NoFabric::Malformed),
+            Notice::Status { .. } | Notice::Reloaded { .. } | Notice::Invited(_) | Notice::NotInvited(_) => {
+                return Err(NoFabric::Malformed);
+            }
         }
         Ok(())
     }

@@ -1,0 +1,148 @@
+//! `bywire invite` and `bywire join`: another machine becomes a node of the fabric.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use bywire_measure::exit_status::Misuse;
+use bywire_node::fabric::{self, Fabric};
+use bywire_node::file::{self, FileError};
+use bywire_node::invitation::Invitation;
+use bywire_node::join::{self, Candidate, JoinError};
+use bywire_node::{ask, service};
+use bywire_wire::service::NotInvited;
+use clap::Args;
+
+use crate::{node, nodes};
+
+/// Arguments of `bywire invite`.
+#[derive(Args, Debug)]
+#[command(
+    before_help = "\
+Examples:
+  bywire invite web2
+  ssh web2 \"$(bywire invite web2) --up\"",
+    after_help = "\
+Prints the command that the other machine has to run, as one line. It is good once, for ten minutes, and contains a secret: who \
+runs it first, joins. This machine has to be the keeper of the fabric, and `bywire up` has to run here. The service forgets \
+its invitations when it ends."
+)]
+pub struct InviteArgs {
+    /// Name of the other machine in the fabric
+    name: String,
+}
+
+/// Arguments of `bywire join`.
+#[derive(Args, Debug)]
+#[command(
+    before_help = "\
+Examples (KEY and SECRET are printed by `bywire invite web2` on the keeper):
+  bywire join '10.0.0.1:7248 KEY SECRET web2 fabric' --up
+  bywire join '10.0.0.1:7248 KEY SECRET web2 fabric' --address web2.example --port 7300",
+    after_help = "\
+Makes node.key if there is none, asks the keeper to add this machine to the fabric, and writes fabric.toml. The keeper sends the \
+changed file to all other nodes. If it was interrupted, run it again with the same invitation."
+)]
+pub struct JoinArgs {
+    /// The invitation, as `bywire invite` has printed it
+    #[arg(required = true, value_name = "INVITATION")]
+    invitation: Vec<String>,
+    /// Address for other machines, the port of --port unless given; can be repeated [default: as the keeper sees this machine]
+    #[arg(long = "address", value_name = "HOST[:PORT]")]
+    addresses: Vec<String>,
+    /// UDP port of the service
+    #[arg(long, value_name = "PORT", default_value_t = fabric::UDP_PORT)]
+    port: u16,
+    /// Then serve, as `bywire up` does
+    #[arg(long)]
+    up: bool,
+    /// Directory of node.key and fabric.toml [default: /etc/bywire, or the user's own]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+}
+
+impl InviteArgs {
+    /// Prints an invitation.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub fn run(self) -> Result<()> {
+        match ask::invite(None, &self.name)? {
+            Ok(line) => crate::output::print(&format!("bywire join '{line}'\n")),
+            Err(reason) => Err(Misuse(refusal(&reason, &self.name)).into()),
+        }
+    }
+}
+
+fn refusal(reason: &NotInvited, name: &str) -> String {
+    match reason {
+        NotInvited::NoKeeper => {
+            "this fabric has no keeper: write `keeper = \"NODE\"` into fabric.toml on all nodes, and send \
+                                 their services SIGHUP"
+                .to_owned()
+        }
+        NotInvited::OtherKeeper(keeper) => format!("{keeper} is the keeper of this fabric: run this there"),
+        NotInvited::NameTaken => {
+            format!(
+                "there is a node {name} already: choose another name, or run `bywire node remove {name}` first"
+            )
+        }
+        NotInvited::NoName => format!(
+            "`{name}` cannot be the name of a node: letters, digits, `-`, `_` and `.`, 48 at most, and not `localhost`"
+        ),
+        NotInvited::FabricFull => {
+            format!("a fabric has at most {} nodes: remove one first", fabric::NODES_MAX)
+        }
+        NotInvited::TooMany => {
+            "there are too many invitations: wait until some are used or have expired".to_owned()
+        }
+    }
+}
+
+impl JoinArgs {
+    /// Joins, and then serves if that is wanted.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub fn run(self) -> Result<()> {
+        let invitation: Invitation = self.invitation.join(" ").parse().map_err(Misuse::of)?;
+        let addresses = nodes::parse_addresses(&self.addresses, self.port)?;
+        let directory = nodes::directory(self.config.as_deref())?;
+        let path = directory.join(fabric::FILE_NAME);
+        if path.exists() {
+            return Err(in_a_fabric(&path));
+        }
+        let key = nodes::own_or_new_key(&directory)?;
+        let boot_id = service::boot_id().context("cannot tell this start of the machine from others")?;
+        let candidate = Candidate { key: &key, addresses: &addresses, udp_port: self.port, boot_id };
+        let text = join::join(&invitation, &candidate).map_err(refused)?;
+        let joined = Fabric::of(&path, &text, &key.public())
+            .context("the keeper's file cannot be used: see `bywire status` there")?;
+        if joined.named(&invitation.keeper).is_none() || joined.name != invitation.fabric {
+            anyhow::bail!("the invitation is for another fabric: make a new one on the keeper");
+        }
+        file::make(&path, file::PUBLIC_MODE, &text).map_err(|error| match error {
+            FileError::Exists(path) => in_a_fabric(&path),
+            error => error.into(),
+        })?;
+        let Fabric { name, .. } = &joined;
+        let own = joined.named(&key.public()).map_or(invitation.node.as_str(), |node| &node.name);
+        crate::output::print(&format!("{own} has joined fabric {name}, and {} is made\n", path.display()))?;
+        if self.up { node::serve(&directory, self.port) } else { Ok(()) }
+    }
+}
+
+fn in_a_fabric(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    Misuse(format!(
+        "this machine is in a fabric already, as there is {path}: run `bywire up`, or remove the file to join another one"
+    ))
+    .into()
+}
+
+/// An error that the reader has to correct is misuse.
+fn refused(error: JoinError) -> anyhow::Error {
+    match error {
+        JoinError::NoAddress(_) | JoinError::Used(_) | JoinError::Expired(_) => Misuse::of(error),
+        error => error.into(),
+    }
+}

@@ -1,0 +1,110 @@
+//! The service's part for nodes that join the fabric. Only the keeper has one.
+
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::service::NotInvited;
+use bywire_wire::service_message::{NotJoined, ServiceMessage};
+use std::net::SocketAddr;
+use zeroize::Zeroizing;
+
+use crate::change::{self, Change};
+use crate::fabric::{self, NODES_MAX, Node, ServiceAddress};
+use crate::invitation::Invitation;
+use crate::link;
+
+use super::{Service, report};
+
+impl Service<'_> {
+    /// Makes an invitation for a node of this name.
+    pub(super) fn invite(&mut self, now_ns: u64, name: String) -> Result<Invitation, NotInvited> {
+        let keeper = self.fabric.keeper().ok_or(NotInvited::NoKeeper)?;
+        if keeper.key != self.key.public() {
+            return Err(NotInvited::OtherKeeper(keeper.name.clone()));
+        }
+        if !fabric::is_name(&name) || name == "localhost" {
+            return Err(NotInvited::NoName);
+        }
+        if self.fabric.nodes.iter().any(|node| node.name == name) {
+            return Err(NotInvited::NameTaken);
+        }
+        if self.fabric.nodes.len() >= NODES_MAX {
+            return Err(NotInvited::FabricFull);
+        }
+        let mut secret = Zeroizing::new([0; 32]);
+        link::random(&mut *secret);
+        let addresses = keeper.addresses.clone();
+        let fabric = self.fabric.name.clone();
+        for id in self.invitations.make_place(now_ns, &name) {
+            self.link.withdraw(now_ns, &id);
+        }
+        let id = self.link.invite(*secret).ok_or(NotInvited::TooMany)?;
+        self.invitations.add(now_ns, id, name.clone());
+        Ok(Invitation { addresses, keeper: self.key.public(), secret, node: name, fabric })
+    }
+
+    /// A node that has used an invitation asks to be added.
+    pub(super) fn join(
+        &mut self,
+        now_ns: u64,
+        node: PublicKey,
+        name: &str,
+        addresses: &[String],
+        udp_port: u16,
+    ) {
+        let answer = match self.admit(now_ns, node, name, addresses, udp_port) {
+            Ok(()) => ServiceMessage::Joined,
+            Err(reason) => {
+                (self.say)(&format!("the node {name:?} was not added: {reason:?}"));
+                ServiceMessage::NotJoined(reason)
+            }
+        };
+        self.link.send(now_ns, node, &answer, None);
+    }
+
+    fn admit(
+        &mut self,
+        now_ns: u64,
+        node: PublicKey,
+        name: &str,
+        addresses: &[String],
+        udp_port: u16,
+    ) -> Result<(), NotJoined> {
+        // One that was added, and has not heard that, asks again.
+        if self.fabric.named(&node).is_some() {
+            return Ok(());
+        }
+        let id = self.link.invitation(&node).ok_or(NotJoined::Used)?;
+        self.invitations.check(now_ns, &id, name)?;
+        let addresses = self.addresses_of(node, addresses, udp_port)?;
+        let node = Node { name: name.to_owned(), addresses, key: node };
+        let added = change::try_lock(&self.configuration).and_then(|lock| {
+            change::make(&self.configuration, &lock, &self.key.public(), Change::Add(&node))
+        });
+        added.map_err(|error| NotJoined::Rejected(report::shortened(&error.to_string())))?;
+        self.invitations.use_up(&id);
+        self.reload(now_ns);
+        match &self.complaint {
+            None => Ok(()),
+            Some(complaint) => Err(NotJoined::Rejected(report::shortened(complaint))),
+        }
+    }
+
+    /// The addresses that a node gives, or the one that its packets come from.
+    fn addresses_of(
+        &self,
+        node: PublicKey,
+        given: &[String],
+        udp_port: u16,
+    ) -> Result<Vec<ServiceAddress>, NotJoined> {
+        let rejected = |text: String| NotJoined::Rejected(text);
+        if !given.is_empty() {
+            let parsed = given.iter().map(|text| ServiceAddress::parse(text, udp_port));
+            return parsed.collect::<Result<_, _>>().map_err(|error| rejected(error.to_string()));
+        }
+        let channel = self.link.status(&node).and_then(|status| status.channel);
+        let seen = channel.map(|channel| SocketAddr::new(channel.address.ip(), udp_port));
+        match seen.filter(|_| udp_port != 0) {
+            Some(address) => Ok(vec![ServiceAddress::Address(address)]),
+            None => Err(rejected("it has no address: give one by --address".to_owned())),
+        }
+    }
+}

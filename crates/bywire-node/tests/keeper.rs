@@ -1,0 +1,211 @@
+//! The fabric file of a keeper reaches the services of other nodes, in network namespaces on one bridge.
+
+mod test_network;
+
+use std::time::{Duration, Instant};
+
+use bywire_node::fabric::Fabric;
+use bywire_node::{fabric, key};
+use bywire_sys::udp::UdpSocket;
+use bywire_sys::{clock, process};
+use bywire_wire::channel::{Channels, Event, Options};
+use bywire_wire::handshake::{Identity, PublicKey};
+use bywire_wire::service::status::{Entry, Service};
+use bywire_wire::service::{End, Notice, from_bytes, to_bytes};
+use bywire_wire::service_message::{FilePart, ServiceMessage};
+
+use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, eventually};
+
+/// How soon a removed node has to be cut off.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
+/// A fabric of all machines, whose keeper is the first one.
+fn kept(network: &TestNetwork, serial: u64) -> Fabric {
+    Fabric { serial, keeper: Some("a".to_owned()), ..network.fabric() }
+}
+
+fn service(machine: &Machine) -> Service {
+    match machine.status().into_iter().next() {
+        Some(Entry::Service(service)) => service,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn has_serial(machine: &Machine, serial: u64) -> bool {
+    service(machine).serial == serial
+}
+
+#[test]
+fn a_changed_file_reaches_every_node_and_ends_connections_with_a_removed_one() {
+    let Some(mut network) = TestNetwork::without_services(4) else { return };
+    let fabric = kept(&network, 1);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    network.machines.iter_mut().take(3).for_each(Machine::start);
+    let [a, b, c, _] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(b, "asking"), FakePort::open(c, "render"));
+    let _terms = asking.meet(1, "c", &mut asked, 11);
+
+    // With a file of many parts: the comments of the user are in it.
+    let mut text = kept(&network, 2).to_string();
+    (0..5000).for_each(|line| text += &format!("# comment {line}\n"));
+    a.write_text(&text);
+    assert_eq!(a.reload(), "fabric lab, serial 2: 4 nodes");
+    for machine in [b, c] {
+        eventually("the file", || has_serial(machine, 2));
+        let path = machine.configuration().join(fabric::FILE_NAME);
+        assert_eq!(std::fs::read_to_string(path).expect("read"), text);
+    }
+
+    // The other nodes cut the removed one off.
+    let mut without = kept(&network, 3);
+    without.nodes.remove(2);
+    a.write(&without);
+    let began = Instant::now();
+    assert_eq!(a.reload(), "fabric lab, serial 3: 3 nodes");
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
+    let took = began.elapsed();
+    println!("a node was cut off after {took:?}");
+    assert!(took < CUT_OFF, "{took:?}");
+    eventually("the file", || has_serial(b, 3));
+    assert!(has_serial(c, 2), "it is not told");
+
+    // A node that was away gets it when it is back, although its keeper has been told of nothing.
+    network.machines[3].start();
+    eventually("the file of a node that was away", || has_serial(&network.machines[3], 3));
+    // So does one whose keeper is away at first.
+    network.machines[0].stop();
+    network.machines[3].stop();
+    network.machines[0].write(&Fabric { serial: 4, ..without.clone() });
+    network.machines[3].start();
+    network.machines[0].start();
+    eventually("the file of a keeper that was away", || has_serial(&network.machines[3], 4));
+}
+
+#[test]
+fn a_file_that_a_node_cannot_use_is_reported_and_changes_nothing() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let fabric = kept(&network, 1);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    eventually("a channel", || b.count_of("a", "channels") > 0);
+    // Something is where the other node writes it.
+    let configuration = b.configuration();
+    std::fs::create_dir(configuration.join("fabric.toml.new")).expect("made");
+    a.write(&kept(&network, 2));
+    a.reload();
+    eventually("the complaint", || {
+        service(b).complaint.is_some_and(|complaint| complaint.contains("fabric.toml.new is there already"))
+    });
+    assert!(has_serial(b, 1));
+    std::fs::remove_dir(configuration.join("fabric.toml.new")).expect("removed");
+    a.write(&kept(&network, 3));
+    a.reload();
+    eventually("the next file", || has_serial(b, 3) && service(b).complaint.is_none());
+}
+
+/// A node of the fabric whose service says anything.
+struct Rogue {
+    socket: UdpSocket,
+    channels: Channels,
+    heard: Vec<ServiceMessage>,
+}
+
+impl Rogue {
+    fn new(machine: &Machine, target: &Machine) -> Self {
+        let bind = || UdpSocket::bind_everywhere(machine.address.port());
+        let socket = machine.namespace.run(bind).expect("inside").expect("bound");
+        let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
+        let identity = Identity { key, shared_secret: None, boot_id: [9; 16], incarnation: 1 };
+        let mut channels = Channels::new(identity, Options { has_aes: false });
+        let now_ns = clock::nanoseconds();
+        assert!(channels.add(now_ns, target.key, vec![target.address]));
+        channels.connect(now_ns, &target.key).expect("just added");
+        Self { socket, channels, heard: Vec::new() }
+    }
+
+    /// Lets packets pass, until the condition holds.
+    fn run_until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut buffer = [0; 65_536];
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "timed out waiting: {what}");
+            let now_ns = clock::nanoseconds();
+            let mut random = |bytes: &mut [u8]| process::random(bytes).expect("random numbers");
+            while let Ok(Some((length, from))) = self.socket.receive_from(&mut buffer) {
+                self.channels.receive(now_ns, &mut random, from, &mut buffer[..length]);
+            }
+            let mut out = Vec::new();
+            self.channels.transmit(now_ns, &mut random, &mut out);
+            for (to, packet) in out {
+                self.socket.send(Some(to), &packet).expect("sent");
+            }
+            while let Some(event) = self.channels.next_event(now_ns) {
+                if let Event::Message { bytes, .. } = event {
+                    self.heard.push(from_bytes(&bytes).expect("a message"));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn say(&mut self, target: &PublicKey, message: &ServiceMessage) {
+        let bytes = to_bytes(message).expect("it fits");
+        self.channels.send(clock::nanoseconds(), target, &bytes).expect("the channel is up");
+    }
+}
+
+#[test]
+fn a_member_that_is_not_the_keeper_spreads_nothing_and_invites_nobody() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let fabric = kept(&network, 5);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    network.machines.iter_mut().take(2).for_each(Machine::start);
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    // One without this node, one that makes the rogue the keeper, an older one, and ones that are too long.
+    let evil = Fabric { keeper: Some("c".to_owned()), ..kept(&network, 9) }.to_string().into_bytes();
+    let part = |serial: u64, length: usize| {
+        let (length, bytes) = (length as u32, evil[..evil.len().min(3000)].to_vec());
+        ServiceMessage::FilePart(FilePart { serial, length, offset: 0, bytes })
+    };
+    for target in [a, b] {
+        let mut rogue = Rogue::new(c, target);
+        rogue.run_until("a channel", |rogue| {
+            rogue.channels.status(&target.key).is_some_and(|status| status.channel.is_some())
+        });
+        let join = ServiceMessage::Join {
+            name: "d".to_owned(),
+            addresses: vec!["10.78.0.9".to_owned()],
+            udp_port: 7248,
+        };
+        for message in [
+            ServiceMessage::FileSerial { serial: 9 },
+            part(9, evil.len()),
+            part(4, evil.len()),
+            part(9, usize::from(u16::MAX)),
+            part(9, u32::MAX as usize),
+            ServiceMessage::FileHeld { serial: u64::MAX },
+            join,
+            ServiceMessage::Joined,
+            // This one is answered.
+            ServiceMessage::FileAsk { held: 0, wanted: 77, offset: u32::MAX },
+        ] {
+            rogue.say(&target.key, &message);
+        }
+        rogue.run_until("an answer", |rogue| {
+            rogue.heard.iter().any(|heard| matches!(heard, ServiceMessage::FilePart(_)))
+        });
+        let found = rogue.heard.iter().find_map(|heard| match heard {
+            ServiceMessage::FilePart(part) => Some((part.serial, part.offset)),
+            _ => None,
+        });
+        assert_eq!(found, Some((5, 0)), "everybody in the fabric may read the file");
+        let is_asked = |heard: &ServiceMessage| matches!(heard, ServiceMessage::FileAsk { .. });
+        assert!(!rogue.heard.iter().any(is_asked), "{:?}", rogue.heard);
+        assert!(has_serial(target, 5));
+    }
+    let nodes = |machine: &Machine| {
+        machine.status().into_iter().filter(|entry| matches!(entry, Entry::Node(_))).count()
+    };
+    assert_eq!((nodes(a), nodes(b)), (3, 3));
+}
