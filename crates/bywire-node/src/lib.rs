@@ -14,3 +14,4 @@ pub mod key;
 mod link;
 mod lookup;
 pub mod service;
+mod waiting;

@@ -1,6 +1,6 @@
 //! The service's UDP port, and the channels over it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -13,26 +13,17 @@ use bywire_wire::handshake::{Identity, InvitationId, KEY_BYTES, PublicKey};
 use bywire_wire::service;
 use bywire_wire::service_message::ServiceMessage;
 
+use crate::waiting::Waiting;
+
 /// The most packets of one socket that are received before other work has its turn.
 const PACKETS_PER_TURN: usize = 64;
 /// The most nodes that have a socket of their own here, and the tag of the socket that all others have in common.
 const OWN_SOCKETS_MAX: usize = 1024;
 const COMMON: u64 = 0;
-/// The most messages to one node that wait for room. Beyond that the channel is begun anew, and both services compare
-/// their lists.
-const WAITING_MAX: usize = 16_384;
-/// Of these, messages that the requests of one user have caused. Behind that its programs have to wait.
-const WAITING_MAX_OF_USER: usize = 256;
 /// Wanted for the socket's queues: services say little, but strangers may say much.
 const BUFFER_BYTES: usize = 1 << 20;
 /// The payload that every IPv6 path carries, used if the kernel does not know the route.
 const ROUTE_BYTES: u16 = 1232;
-
-/// A message that waits for room in its channel, and the user whose request has caused it.
-struct Waiting {
-    bytes: Vec<u8>,
-    user: Option<u32>,
-}
 
 /// What a node whose channel is up sends, apart from what strangers send: they fill another queue.
 struct OwnSocket {
@@ -50,9 +41,7 @@ pub struct Link {
     poller: Poller,
     channels: Channels,
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
-    waiting: HashMap<PublicKey, VecDeque<Waiting>>,
-    /// How many of them users have caused.
-    caused: HashMap<u32, usize>,
+    waiting: Waiting,
     buffer: Vec<u8>,
     batch: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -75,8 +64,7 @@ impl Link {
             poller,
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
-            waiting: HashMap::new(),
-            caused: HashMap::new(),
+            waiting: Waiting::default(),
             buffer: vec![0; udp::RECEIVE_BYTES],
             batch: Vec::new(),
         })
@@ -120,12 +108,15 @@ impl Link {
         self.channels.invitation(node)
     }
 
-    /// Ends a channel and begins a new one. Both services are told.
+    /// Ends a channel, and begins a new one if this service needs it. Both services are told.
     fn begin_anew(&mut self, now_ns: u64, node: &PublicKey) {
+        let is_wanted = self.channels.status(node).is_some_and(|status| status.is_wanted);
         self.channels.remove(now_ns, node);
         let addresses = self.addresses.get(node).cloned().unwrap_or_default();
         self.channels.add(now_ns, *node, addresses);
-        self.want(now_ns, node);
+        if is_wanted {
+            self.want(now_ns, node);
+        }
     }
 
     /// Notes that a channel to this node is needed.
@@ -141,37 +132,27 @@ impl Link {
 
     /// Forgets waiting messages, which were for the channel that is down.
     pub fn forget(&mut self, node: &PublicKey) {
-        for Waiting { user, .. } in self.waiting.remove(node).into_iter().flatten() {
-            Self::discharge(&mut self.caused, user);
-        }
+        self.waiting.forget(node);
     }
 
     /// May the requests of a user cause messages to other nodes now?
     pub fn may_ask(&self, user: u32) -> bool {
-        self.caused.get(&user).is_none_or(|count| *count < WAITING_MAX_OF_USER)
+        self.waiting.may_ask(user)
     }
 
-    fn discharge(caused: &mut HashMap<u32, usize>, user: Option<u32>) {
-        if let Some(user) = user
-            && let Some(count) = caused.get_mut(&user)
-        {
-            *count -= 1;
-            if *count == 0 {
-                caused.remove(&user);
-            }
-        }
-    }
-
-    /// Sends a message, now or once there is room. The request of `user` has caused it.
-    pub fn send(&mut self, now_ns: u64, node: PublicKey, message: &ServiceMessage, user: Option<u32>) {
+    /// Sends a message, now or once there is room. The request of `user` has caused it. If more than `owed_bytes_max` waits
+    /// that no user has caused, the channel is begun anew, and both services compare their lists.
+    pub fn send(
+        &mut self,
+        now_ns: u64,
+        node: PublicKey,
+        message: &ServiceMessage,
+        user: Option<u32>,
+        owed_bytes_max: usize,
+    ) {
         // Each part of a message is bounded so that it fits. One that did not would be as lost as with its channel.
         let Ok(bytes) = service::to_bytes(message) else { return };
-        let waiting = self.waiting.entry(node).or_default();
-        waiting.push_back(Waiting { bytes, user });
-        if let Some(user) = user {
-            *self.caused.entry(user).or_default() += 1;
-        }
-        if waiting.len() > WAITING_MAX {
+        if !self.waiting.push(node, bytes, user, owed_bytes_max) {
             self.forget(&node);
             self.begin_anew(now_ns, &node);
         }
@@ -179,19 +160,12 @@ impl Link {
 
     /// Passes waiting messages to the channels, as far as they have room.
     fn drain(&mut self, now_ns: u64) {
-        for (node, waiting) in &mut self.waiting {
-            while let Some(Waiting { bytes, user }) = waiting.front() {
-                match self.channels.send(now_ns, node, bytes) {
-                    // There is no channel. Its end has been reported, or will be.
-                    Ok(()) | Err(SendError::NotUp | SendError::Length) => {
-                        Self::discharge(&mut self.caused, *user);
-                        waiting.pop_front();
-                    }
-                    Err(SendError::Full) => break,
-                }
-            }
-        }
-        self.waiting.retain(|_, waiting| !waiting.is_empty());
+        let Self { waiting, channels, .. } = self;
+        waiting.drain(|node, bytes| match channels.send(now_ns, node, bytes) {
+            // Without a channel its end has been reported, or will be.
+            Ok(()) | Err(SendError::NotUp | SendError::Length) => true,
+            Err(SendError::Full) => false,
+        });
     }
 
     /// Receives some of the waiting packets, first those of nodes whose channels are up.
@@ -309,4 +283,72 @@ pub fn has_aes() -> bool {
         && std::arch::is_aarch64_feature_detected!("pmull");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bywire_sys::clock;
+    use bywire_wire::channel::{DownReason, QUEUE_MESSAGES_MAX};
+    use bywire_wire::handshake::PrivateKey;
+
+    use super::*;
+
+    fn is_up(link: &Link, node: &PublicKey) -> bool {
+        link.status(node).is_some_and(|status| status.channel.is_some())
+    }
+
+    /// Lets two services go on until both have a channel to the other. Returns the events of the first.
+    fn await_channel(links: [&mut Link; 2], keys: [PublicKey; 2]) -> Vec<Event> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let [here, there] = links;
+        let mut events = Vec::new();
+        loop {
+            for link in [&mut *here, &mut *there] {
+                let now_ns = clock::nanoseconds();
+                link.receive(now_ns);
+                link.flush(now_ns);
+            }
+            let now_ns = clock::nanoseconds();
+            events.extend(std::iter::from_fn(|| here.next_event(now_ns)));
+            while there.next_event(now_ns).is_some() {}
+            if is_up(here, &keys[1]) && is_up(there, &keys[0]) {
+                return events;
+            }
+            assert!(Instant::now() < deadline, "no channel: {events:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_node_that_takes_nothing_loses_its_channel_and_gets_another() {
+        const OWED_BYTES_MAX: usize = 64 << 10;
+        let key = |byte| PrivateKey::new([byte; 32]);
+        let [mut here, mut there] = [1, 2].map(|byte| {
+            let identity =
+                Identity { key: key(byte), shared_secret: None, boot_id: [byte; 16], incarnation: 1 };
+            Link::open(0, identity).expect("bound")
+        });
+        let keys = [1, 2].map(|byte| key(byte).public());
+        let at = |link: &Link| vec![([127, 0, 0, 1], link.port()).into()];
+        let now_ns = clock::nanoseconds();
+        here.add(now_ns, keys[1], at(&there));
+        there.add(now_ns, keys[0], at(&here));
+        here.want(now_ns, &keys[1]);
+        await_channel([&mut here, &mut there], keys);
+        // From now on the other one acknowledges nothing.
+        let mut count = 0;
+        while is_up(&here, &keys[1]) {
+            let now_ns = clock::nanoseconds();
+            here.send(now_ns, keys[1], &ServiceMessage::Cancel { request: count }, None, OWED_BYTES_MAX);
+            here.flush(now_ns);
+            count += 1;
+            let most = QUEUE_MESSAGES_MAX + OWED_BYTES_MAX / 64 + 1;
+            assert!(count as usize <= most, "{count} messages wait");
+        }
+        let events = await_channel([&mut here, &mut there], keys);
+        let is_down = |event: &Event| matches!(event, Event::Down { reason: DownReason::Removed, .. });
+        assert!(events.iter().any(is_down), "both are told: {events:?}");
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bywire_sys::names;
+use bywire_sys::share::block;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::GROUPS_BYTES_MAX;
 use bywire_wire::service_message::GROUPS_MAX;
@@ -17,8 +18,8 @@ use bywire_wire::service_message::GROUPS_MAX;
 use crate::broker::{PortId, USER_BYTES_MAX};
 use crate::fabric::ServiceAddress;
 
-/// The most questions that wait. A port asks at most one.
-const WAITING_MAX: usize = 4096;
+/// The most questions that wait. A port asks at most one, and this is more than all ports that there can be.
+const WAITING_MAX: usize = 1 << 16;
 /// The most addresses of one host.
 const HOST_ADDRESSES_MAX: usize = 16;
 
@@ -104,7 +105,7 @@ impl Lookups {
     /// Adds a question. `false`: too many wait.
     pub fn ask(&self, question: Question) -> bool {
         match question {
-            Question::User { uid, .. } => self.users.join(uid, question),
+            Question::User { uid, .. } => self.users.join(block(uid), question),
             Question::Node { .. } => self.hosts.join(0, question),
         }
     }
@@ -124,7 +125,8 @@ impl Drop for Lookups {
     }
 }
 
-/// Questions that wait. Each user has a line of its own, and the lines have their turns.
+/// Questions that wait. Each user has a line of its own, and the lines have their turns. Numbers that may be subordinate ones of
+/// one person count as one user.
 #[derive(Debug, Default)]
 struct Line {
     waiting: Mutex<Waiting>,

@@ -56,14 +56,38 @@ impl Shares {
     pub fn take(&mut self, user: u32) -> bool {
         let may_take = self.may_take(user);
         if may_take {
-            let taken = self.taken.entry(user).or_default();
-            *taken += 1;
-            if *taken > self.places.own {
-                *self.blocks.entry(block(user)).or_default() += 1;
-                self.common += 1;
-            }
+            self.add(user);
         }
         may_take
+    }
+
+    /// Takes a place that a user had before these shares began. `false`: it may have no more. In whichever order users come
+    /// back, each may have as many as one user alone could have taken. All of them together may have the common places twice,
+    /// so that some are left behind users who claim more than they had.
+    pub fn take_again(&mut self, user: u32) -> bool {
+        let common = self.places.common;
+        let of_block = self.blocks.get(&block(user)).copied().unwrap_or_default();
+        let may_take = match self.taken(user).checked_sub(self.places.own) {
+            None => true,
+            Some(beyond) => {
+                beyond < common.div_ceil(PART + 1)
+                    && of_block < common.div_ceil(PART_OF_BLOCK + 1)
+                    && self.common < 2 * common
+            }
+        };
+        if may_take {
+            self.add(user);
+        }
+        may_take
+    }
+
+    fn add(&mut self, user: u32) {
+        let taken = self.taken.entry(user).or_default();
+        *taken += 1;
+        if *taken > self.places.own {
+            *self.blocks.entry(block(user)).or_default() += 1;
+            self.common += 1;
+        }
     }
 
     /// Gives a place back.
@@ -108,6 +132,26 @@ mod tests {
         }
         shares.give_back(1);
         assert!(shares.taken.is_empty() && shares.blocks.is_empty() && shares.common == 0);
+    }
+
+    #[test]
+    fn whatever_users_had_they_get_again_in_any_order() {
+        let places = Places { own: 2, common: 1000 };
+        let mut before = Shares::new(places);
+        let had: Vec<_> = (1..10).map(|user| (user, take_all(&mut before, user))).collect();
+        for order in [had.clone(), had.iter().rev().copied().collect()] {
+            let mut shares = Shares::new(places);
+            // Some claim all that they can get, and come first.
+            let claimed: Vec<_> = (20..24)
+                .map(|user| std::iter::repeat_with(|| shares.take_again(user)).take_while(|is| *is).count())
+                .collect();
+            assert_eq!(claimed, [252; 4], "no more than one user alone");
+            for (user, count) in order {
+                assert!((0..count).all(|_| shares.take_again(user)), "user {user} had {count}");
+            }
+            assert!(shares.common <= 2000);
+            assert_eq!(take_all(&mut shares, 50), 2, "nothing is left for new ones");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! deadline. Both services compare their lists whenever a channel comes up, so an end that happened in between is
 //! reported then.
 
+mod asked;
 mod file;
 mod nodes;
 mod ports;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 
+use asked::Asked;
 use bywire_sys::share::{Places, Shares};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security};
@@ -36,8 +38,13 @@ pub const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
 const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
 /// The least time between two inquiries about one connection. The channel loses none, so one is enough.
 const INQUIRY_NS: u64 = 5_000_000_000;
-/// Connections that other services have asked about during the grace, and incarnations that have ended during it.
-const ASKED_MAX: usize = 65_536;
+/// The most ports that have ended during the grace and are remembered.
+const PORTS_GONE_MAX: usize = 65_536;
+/// The most bytes that wait for a node because of its own messages and of ends, if it has no connection with this one. The
+/// answers to everything that fits into its window are shorter.
+const OWED_BYTES: usize = 256 << 10;
+/// So many more for each connection: it can be in a question, an answer and the report of its end at the same time.
+const OWED_BYTES_OF_CONNECTION: usize = 3 * 256;
 
 /// The longest name of a user or a group.
 pub const USER_BYTES_MAX: usize = 256;
@@ -133,6 +140,8 @@ struct OtherNode {
     route_bytes: u16,
     /// The connections with it, and the requests and offers under way.
     needs: usize,
+    /// The most of them since the channel came up.
+    needs_max: usize,
     /// A channel has been requested.
     is_wanted: bool,
 }
@@ -202,7 +211,7 @@ pub struct Broker {
     /// The number of each offer, by the node that asks and its number for the request.
     offered: HashMap<(PublicKey, u32), u32>,
     /// Connections that others believe in, and that a port may still bring along.
-    asked: HashMap<EndName, (PublicKey, EndName)>,
+    asked: Asked,
     /// Ports, each with its incarnation, that have ended during the grace: they bring nothing along any more.
     gone: HashSet<(String, u64)>,
     places: Shares,
@@ -229,7 +238,7 @@ impl Broker {
             offers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             offered: HashMap::new(),
-            asked: HashMap::new(),
+            asked: Asked::default(),
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
             requests: Shares::new(REQUESTS),
@@ -299,12 +308,28 @@ impl Broker {
             self.give_up(number, NotConnected::Unreachable);
             self.withdraw(number, Some(NotConnected::Unreachable));
         }
-        if now_ns >= self.grace_until_ns {
+        if !self.is_in_grace(now_ns) {
             self.gone = HashSet::new();
-            for (own, (node, theirs)) in std::mem::take(&mut self.asked) {
-                self.tell_ended(node, own, theirs, PortEnd::Released);
+            for (node, connections) in self.asked.take_all() {
+                let reason = PortEnd::Released;
+                self.send_parts(node, connections, |connections| ServiceMessage::Ended {
+                    connections,
+                    reason,
+                });
             }
         }
+    }
+
+    /// May ports that were there before this service still register?
+    pub fn is_in_grace(&self, now_ns: u64) -> bool {
+        now_ns < self.grace_until_ns
+    }
+
+    /// The most bytes that wait for a node because of its own messages and of ends. One that does not take what it has asked
+    /// for does not get more of the service's memory than one that does.
+    pub fn owed_bytes_max(&self, node: &PublicKey) -> usize {
+        let needs = self.nodes.get(node).map_or(0, |other| other.needs_max);
+        OWED_BYTES + needs * OWED_BYTES_OF_CONNECTION
     }
 
     fn tell(&mut self, port: PortId, notice: Notice) {
@@ -326,6 +351,7 @@ impl Broker {
     fn need(&mut self, node: PublicKey) {
         let Some(other) = self.nodes.get_mut(&node) else { return };
         other.needs += 1;
+        other.needs_max = other.needs_max.max(other.needs);
         if !std::mem::replace(&mut other.is_wanted, true) {
             self.actions.push_back(Action::Want(node));
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 
+use bywire_sys::share::Shares;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{Security, Side};
 use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Terms};
@@ -12,8 +13,8 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, Offer, OtherNode, Outgoing, PortId, REQUEST_TIMEOUT_NS, is_port,
-    is_sound, numbers,
+    Action, Broker, Connection, Offer, OtherNode, Outgoing, PortId, REQUEST_TIMEOUT_NS, is_port, is_sound,
+    numbers,
 };
 
 impl Broker {
@@ -34,6 +35,7 @@ impl Broker {
                 boot_id: None,
                 route_bytes: u16::MAX,
                 needs: 0,
+                needs_max: 0,
                 is_wanted: false,
             });
             other.name.clone_from(name);
@@ -63,7 +65,7 @@ impl Broker {
             }
         }
         self.withdraw_all(node);
-        self.asked.retain(|_, (asking, _)| *asking != node);
+        self.asked.forget(node);
         self.nodes.remove(&node);
         // Nothing more is sent to it.
         self.actions
@@ -74,6 +76,7 @@ impl Broker {
     pub fn up(&mut self, node: PublicKey, boot_id: [u8; 16], address: SocketAddr, route_bytes: u16) {
         let Some(other) = self.nodes.get_mut(&node) else { return };
         (other.address, other.route_bytes) = (Some(address), route_bytes);
+        other.needs_max = other.needs;
         if other.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
             self.end_all(node, End::NodeRestarted);
         }
@@ -299,7 +302,7 @@ impl Broker {
             ip,
             inquired_ns: None,
         };
-        let own = self.add(outgoing.port, connection, known)?;
+        let own = self.add(outgoing.port, connection, known, Shares::take)?;
         let initiator = secret_half(self.own.key, &own, &outgoing.random);
         let responder = secret_half(outgoing.node, &theirs, &half.random);
         let secret = connection_secret(initiator, responder);
@@ -328,7 +331,7 @@ impl Broker {
             ip,
             inquired_ns: None,
         };
-        let own = self.add(id, own_half.introduction.connection, known)?;
+        let own = self.add(id, own_half.introduction.connection, known, Shares::take)?;
         let initiator = secret_half(offer.node, &theirs, &offer.half.random);
         let responder = secret_half(self.own.key, &own, &own_half.random);
         let secret = connection_secret(initiator, responder);
@@ -358,9 +361,7 @@ impl Broker {
     /// The other end of a connection is over.
     fn ended(&mut self, node: PublicKey, name: ConnectionName, reason: PortEnd) {
         let ConnectionName { receiver: own, sender: theirs } = name;
-        if self.asked.get(&own).is_some_and(|(asking, end)| *asking == node && *end == theirs) {
-            self.asked.remove(&own);
-        }
+        self.asked.take(node, &own, &theirs);
         if self.connections.get(&own).is_none_or(|known| !known.is(node, &theirs)) {
             return;
         }
@@ -386,10 +387,8 @@ impl Broker {
                     alive.push(ConnectionName { receiver: theirs, sender: own });
                 }
                 // Its port may not have registered again yet.
-                None if now_ns < self.grace_until_ns && self.may_come_back(&own) => {
-                    if self.asked.len() < ASKED_MAX {
-                        self.asked.insert(own, (node, theirs));
-                    }
+                None if self.is_in_grace(now_ns) && self.may_come_back(&own) => {
+                    self.asked.add(node, own, theirs);
                 }
                 _ => over.push(ConnectionName { receiver: theirs, sender: own }),
             }

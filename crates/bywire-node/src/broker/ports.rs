@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use bywire_sys::share::Shares;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Unregistered, parts};
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    ASKED_MAX, Action, Broker, Connection, INQUIRY_NS, Outgoing, Port, PortId, REQUEST_TIMEOUT_NS, Random,
-    Registered, UNDER_WAY_MAX,
+    Action, Broker, Connection, INQUIRY_NS, Outgoing, PORTS_GONE_MAX, Port, PortId, REQUEST_TIMEOUT_NS,
+    Random, Registered, UNDER_WAY_MAX,
 };
+
+/// Takes a place among the connections of all users.
+pub(super) type TakePlace = fn(&mut Shares, u32) -> bool;
 
 impl Broker {
     /// Registers a port whose identity was verified.
@@ -29,11 +33,12 @@ impl Broker {
 
     /// A port brings connections along that it had before this service began. They are the port's own by its name, which is
     /// verified, and the other services are asked whether the other ends know of them.
-    pub fn keep(&mut self, id: PortId, kept: Vec<Kept>, is_last: bool) {
+    pub fn keep(&mut self, now_ns: u64, id: PortId, kept: Vec<Kept>, is_last: bool) {
+        let take = if self.is_in_grace(now_ns) { Shares::take_again } else { Shares::take };
         let mut checks: HashMap<PublicKey, Vec<ConnectionName>> = HashMap::new();
         for kept in kept {
             let (connection, node) = (kept.connection, kept.node);
-            match self.take_kept(id, kept) {
+            match self.take_kept(id, kept, take) {
                 Ok(name) => checks.entry(node).or_default().push(name),
                 Err(reason) => self.tell(id, Notice::Ended { connection, reason }),
             }
@@ -46,7 +51,7 @@ impl Broker {
         }
     }
 
-    fn take_kept(&mut self, id: PortId, kept: Kept) -> Result<ConnectionName, End> {
+    fn take_kept(&mut self, id: PortId, kept: Kept, take: TakePlace) -> Result<ConnectionName, End> {
         let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection, ip } =
             kept;
         if !self.nodes.contains_key(&node) {
@@ -64,9 +69,9 @@ impl Broker {
         }
         let known =
             Connection { port: id, node, peer: peer.clone(), peer_user, security, ip, inquired_ns: None };
-        let own = self.add(id, connection, known).ok_or(End::PeerReleased)?;
+        let own = self.add(id, connection, known, take).ok_or(End::PeerReleased)?;
         self.follow_address(node, own.clone());
-        if self.asked.remove(&own).is_some_and(|asking| asking == (node, peer.clone())) {
+        if self.asked.take(node, &own, &peer) {
             let connections = vec![ConnectionName { receiver: peer.clone(), sender: own.clone() }];
             self.send(node, ServiceMessage::Alive { connections });
         }
@@ -238,17 +243,23 @@ impl Broker {
         if let Some(registered) = self.ports.remove(&id) {
             let Port { name, incarnation, .. } = registered.port;
             self.names.remove(&name);
-            if now_ns < self.grace_until_ns && self.gone.len() < ASKED_MAX {
+            if self.is_in_grace(now_ns) && self.gone.len() < PORTS_GONE_MAX {
                 self.gone.insert((name, incarnation));
             }
         }
     }
 
-    /// Notes a connection. `None`: its number is taken, or its user has too many.
-    pub(super) fn add(&mut self, id: PortId, connection: u32, known: Connection) -> Option<EndName> {
+    /// Notes a connection. `None`: its number is taken, or its user gets no place by `take`.
+    pub(super) fn add(
+        &mut self,
+        id: PortId,
+        connection: u32,
+        known: Connection,
+        take: TakePlace,
+    ) -> Option<EndName> {
         let own = self.end_of(id, connection)?;
         let registered = self.ports.get_mut(&id)?;
-        if registered.numbers.contains(&connection) || !self.places.take(registered.port.uid) {
+        if registered.numbers.contains(&connection) || !take(&mut self.places, registered.port.uid) {
             return None;
         }
         registered.numbers.insert(connection);

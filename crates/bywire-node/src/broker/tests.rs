@@ -8,7 +8,8 @@ use bywire_wire::service_message::{
 };
 
 use super::{
-    Action, Broker, FabricFile, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode, UNDER_WAY_MAX,
+    Action, Broker, CONNECTIONS, FabricFile, GRACE_NS, Port, PortId, REQUEST_TIMEOUT_NS, ThisNode,
+    UNDER_WAY_MAX,
 };
 
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
@@ -296,12 +297,17 @@ fn a_service_that_just_started_waits_for_its_ports_before_it_denies_a_connection
     let mut fixture = Fixture::just_started();
     fixture.brokers[B].port_ended(0, PORT);
     // One of a port that has ended since, one of a port that comes back, and one of a port that never does.
-    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200), kept(B, 2, 300), kept(B, 3, 400)], true);
+    fixture.brokers[A].keep(
+        fixture.now_ns,
+        PORT,
+        vec![kept(B, 1, 200), kept(B, 2, 300), kept(B, 3, 400)],
+        true,
+    );
     fixture.up();
     let over = |connection| (A, Notice::Ended { connection, reason: End::PeerReleased });
     assert_eq!(fixture.take(), [over(1)]);
     fixture.brokers[B].register(PORT, port("render", 300)).expect("free");
-    fixture.brokers[B].keep(PORT, vec![kept(A, 2, 100)], true);
+    fixture.brokers[B].keep(fixture.now_ns, PORT, vec![kept(A, 2, 100)], true);
     fixture.brokers[A].inquire(fixture.now_ns, PORT, 2);
     fixture.settle();
     assert_eq!(fixture.take(), [(A, Notice::Alive { connection: 2 })]);
@@ -478,7 +484,7 @@ fn only_a_message_that_names_both_ends_ends_a_connection() {
         stranger.uid = 1001;
         fixture.brokers[A].register(PORT + 2, stranger).expect("free");
         let claimed = Kept { connection: 1, peer_connection: 11, ..kept(B, 1, 200) };
-        fixture.brokers[A].keep(PORT + 2, vec![claimed], true);
+        fixture.brokers[A].keep(fixture.now_ns, PORT + 2, vec![claimed], true);
         fixture.brokers[A].release(PORT + 2, 1);
         fixture.brokers[A].port_ended(fixture.now_ns, PORT + 2);
     }
@@ -530,12 +536,17 @@ fn a_pending_inquiry_is_not_repeated_and_one_in_the_grace_period_is_answered_lat
     assert_eq!(fixture.take(), []);
     fixture.brokers[B].register(PORT, port("render", 200)).expect("free");
     // It comes back with a part of what it has, and nothing that it may still bring along is denied.
-    fixture.brokers[B].keep(PORT, Vec::new(), false);
+    fixture.brokers[B].keep(fixture.now_ns, PORT, Vec::new(), false);
     fixture.now_ns += super::INQUIRY_NS;
     fixture.brokers[A].inquire(fixture.now_ns, PORT, 1);
     fixture.settle();
     assert_eq!(fixture.take(), []);
-    fixture.brokers[B].keep(PORT, vec![Kept { connection: 11, peer_connection: 1, ..kept(A, 1, 100) }], true);
+    fixture.brokers[B].keep(
+        fixture.now_ns,
+        PORT,
+        vec![Kept { connection: 11, peer_connection: 1, ..kept(A, 1, 100) }],
+        true,
+    );
     fixture.settle();
     assert_eq!(fixture.take(), [(A, Notice::Alive { connection: 1 })]);
 }
@@ -550,7 +561,12 @@ fn plain_connections_end_when_the_fabric_becomes_encrypted() {
     fixture.up();
     fixture.meet(1, 11);
     let before = kept(B, 2, 200);
-    fixture.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before.clone() }], true);
+    fixture.brokers[A].keep(
+        fixture.now_ns,
+        PORT,
+        vec![Kept { security: Security::Plain, ..before.clone() }],
+        true,
+    );
     fixture.brokers[A].release(PORT, 2);
     fixture.settle();
     assert_eq!(fixture.take(), [], "nothing is wrong with a plain one now");
@@ -559,7 +575,7 @@ fn plain_connections_end_when_the_fabric_becomes_encrypted() {
     let reason = End::SecurityChanged;
     let over = (B, Notice::Ended { connection: 11, reason: End::PeerReleased });
     assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 1, reason }), over]);
-    fixture.brokers[A].keep(PORT, vec![Kept { security: Security::Plain, ..before }], true);
+    fixture.brokers[A].keep(fixture.now_ns, PORT, vec![Kept { security: Security::Plain, ..before }], true);
     fixture.settle();
     assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 2, reason })]);
     assert!(fixture.is_empty());
@@ -572,7 +588,7 @@ fn a_kept_connection_follows_the_key_of_its_node() {
     // The name b has gone to another machine.
     let others = [(PublicKey([3; 32]), "b".to_owned())];
     fixture.brokers[A].follow(own(A), &others);
-    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    fixture.brokers[A].keep(fixture.now_ns, PORT, vec![kept(B, 1, 200)], true);
     fixture.settle();
     assert_eq!(fixture.take(), [(A, Notice::Ended { connection: 1, reason: End::NodeRemoved })]);
 }
@@ -606,7 +622,7 @@ fn connections_follow_a_machine_to_its_new_address() {
     expect(&mut fixture, again, &[1]);
     let mut fixture = Fixture::just_started();
     fixture.brokers[A].up(KEYS[B], [1; 16], (moved, 7248).into(), 1472);
-    fixture.brokers[A].keep(PORT, vec![kept(B, 1, 200)], true);
+    fixture.brokers[A].keep(fixture.now_ns, PORT, vec![kept(B, 1, 200)], true);
     let notice = std::iter::from_fn(|| fixture.brokers[A].next_action()).find_map(|action| match action {
         Action::Tell(_, notice) => Some(notice),
         _ => None,
@@ -724,4 +740,20 @@ fn a_file_is_taken_only_from_the_keeper_of_the_present_one_and_only_if_it_is_new
     fixture.use_file(B, 8, B);
     assert_eq!(fixture.brokers[B].nodes.len(), 0);
     assert!(fixture.brokers[B].next_action().is_none());
+}
+
+#[test]
+fn after_a_restart_each_user_gets_its_connections_back_whoever_comes_first() {
+    let mut fixture = Fixture::just_started();
+    let most = CONNECTIONS.common as u32 / 4;
+    let bring_along = |broker: &mut Broker, now_ns: u64, id: PortId, uid: u32| {
+        let own = Port { uid, ..port(&format!("p{uid}"), 100) };
+        broker.register(id, own).expect("free");
+        broker.keep(now_ns, id, (0..most).map(|connection| kept(B, connection, 200)).collect(), true);
+        broker.places.taken(uid) as u32
+    };
+    let broker = &mut fixture.brokers[A];
+    let back = [1001, 1002, 1003].map(|uid| bring_along(broker, 0, uid.into(), uid));
+    assert_eq!(back, [most; 3]);
+    assert!(bring_along(broker, GRACE_NS, 1004, 1004) < most, "its ports have had their time");
 }

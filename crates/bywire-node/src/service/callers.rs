@@ -79,7 +79,12 @@ impl Service<'_> {
     /// Takes in a caller. `false`: it is refused, because its user has as many as it may have.
     fn take_in(&mut self, now_ns: u64, socket: Socket) -> bool {
         let Ok(user) = socket.credentials() else { return false };
-        if !self.places.take(user.uid) {
+        // Ports of the last service come back in any order.
+        let has_place = match self.broker.is_in_grace(now_ns) {
+            true => self.places.take_again(user.uid),
+            false => self.places.take(user.uid),
+        };
+        if !has_place {
             // It may have gone.
             let refused = service::to_bytes(&Notice::Refused(Unregistered::NoResources));
             let _ = refused.map(|packet| socket.send(&packet, &[]));
@@ -221,7 +226,7 @@ impl Service<'_> {
                 if !is_same {
                     return self.refuse(id, Unregistered::Malformed);
                 }
-                self.registered(id, (kept, is_last));
+                self.registered(now_ns, id, (kept, is_last));
             }
             Request::Register { port, incarnation, is_reachable, udp_port, kept, is_last, .. } => {
                 let port = Port {
@@ -323,7 +328,7 @@ impl Service<'_> {
             self.refuse(before, Unregistered::Unverified);
         }
         match self.broker.register(id, Port { user, groups, ..port }) {
-            Ok(()) if is_watched => self.registered(id, kept),
+            Ok(()) if is_watched => self.registered(now_ns, id, kept),
             Ok(()) => self.dismiss(id),
             Err(reason) => self.refuse(id, reason),
         }
@@ -337,10 +342,10 @@ impl Service<'_> {
     }
 
     /// A registration has been taken.
-    fn registered(&mut self, id: PortId, (kept, is_last): (Vec<Kept>, bool)) {
+    fn registered(&mut self, now_ns: u64, id: PortId, (kept, is_last): (Vec<Kept>, bool)) {
         let node = self.node().to_owned();
         self.tell(id, &Notice::Registered { node });
-        self.broker.keep(id, kept, is_last);
+        self.broker.keep(now_ns, id, kept, is_last);
     }
 
     /// Sends a caller away.

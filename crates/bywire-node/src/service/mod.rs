@@ -49,10 +49,11 @@ const RELOAD: u64 = 3;
 const ANSWERS: u64 = 4;
 const FIRST_CALLER: u64 = 16;
 
-/// The most callers of each user, and of all users: ports, and programs that ask for the status.
+/// The most callers of each user, and of all users: ports, and programs that ask for the status. Twice as many come back after
+/// a restart.
 const CALLERS: Places = Places { own: 16, common: 4096 };
 /// The descriptors that this takes: three for a port, and some more.
-const DESCRIPTORS: u64 = 16_384;
+const DESCRIPTORS: u64 = 32_768;
 /// How long the end of a service is repeated to a node that does not answer.
 const LEAVE_NS: u64 = 1_000_000_000;
 /// How soon something is tried again that the kernel could not do.
@@ -347,7 +348,10 @@ impl<'a> Service<'a> {
                     self.refuse(port, Unregistered::Unverified);
                 }
                 Action::Tell(port, notice) => self.tell(port, &notice),
-                Action::Send(node, message) => self.link.send(now_ns, node, &message, user),
+                Action::Send(node, message) => {
+                    let owed_bytes_max = self.broker.owed_bytes_max(&node);
+                    self.link.send(now_ns, node, &message, user, owed_bytes_max);
+                }
                 Action::Want(node) => self.link.want(now_ns, &node),
                 Action::Release(node) => self.link.release(&node),
                 Action::Adopt(text) => self.adopt(now_ns, &text),

@@ -4,6 +4,8 @@
 pub const MESSAGE_BYTES_MAX: usize = crate::service::PACKET_BYTES_MAX;
 /// The most bytes of messages that wait for one node.
 pub const QUEUE_BYTES_MAX: usize = 256 * 1024;
+/// The most messages that wait for one node, because each takes memory besides its bytes.
+pub const QUEUE_MESSAGES_MAX: usize = 4096;
 /// A wanted channel that has been silent for this long is asked for a sign of life.
 pub const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 /// A channel on which an answer has been missing for this long is made anew.

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::frame::Lane;
 use crate::planted::{self, Bug};
 
-use super::limits::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX};
+use super::limits::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX};
 
 /// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum SendError {
     /// It is empty, or longer than [`super::MESSAGE_BYTES_MAX`].
     #[error("a message between services has 1 to 4096 bytes")]
     Length,
-    /// Too many bytes wait: see [`super::QUEUE_BYTES_MAX`].
+    /// Too many bytes or messages wait: see [`super::QUEUE_BYTES_MAX`] and [`super::QUEUE_MESSAGES_MAX`].
     #[error("too many messages wait for the node")]
     Full,
 }
@@ -85,7 +85,9 @@ impl Session {
         if message.is_empty() || message.len() > MESSAGE_BYTES_MAX {
             return Err(SendError::Length);
         }
-        if self.waiting_bytes + message.len() > QUEUE_BYTES_MAX {
+        let is_full =
+            self.waiting_bytes + message.len() > QUEUE_BYTES_MAX || self.waiting.len() >= QUEUE_MESSAGES_MAX;
+        if is_full {
             return Err(SendError::Full);
         }
         self.waiting_bytes += message.len();

@@ -312,10 +312,10 @@ impl Port {
         }
     }
 
-    /// Takes everything that a peer sent and answered before its end, then ends the connection.
+    /// Takes everything that a peer of this machine sent and answered before its end, then ends the connection.
     pub(super) fn drain_and_end(&mut self, index: u32, reason: DisconnectReason) {
         if let Some(mut link) = self.slots.state_at(index).and_then(Slot::link) {
-            link.drain(&mut self.resources);
+            let _ = link.drain(&mut self.resources);
         }
         self.end(index, reason);
     }

@@ -71,15 +71,21 @@ impl Link<'_> {
         }
     }
 
-    /// Takes everything that a peer sent and answered before its end.
-    pub fn drain(&mut self, resources: &mut Resources) {
+    /// Takes everything that a peer sent and answered before its end. `false`: too much waits for the program already, and
+    /// there is more. What a network has brought can wait in its lanes, where a message takes only its bytes. Rings cannot
+    /// hold so many messages.
+    pub fn drain(&mut self, resources: &mut Resources) -> bool {
         match self {
             Self::Ring(ring) => ring.begin_draining(),
             Self::Wire(far) => far.wire.begin_draining(),
         }
         // Bounded: each turn takes a record or a step of one, and each lane yields at most as many records as it can
         // hold.
+        let may_pause = matches!(self, Self::Wire(_));
         loop {
+            if may_pause && resources.is_full() {
+                return false;
+            }
             let step = match self.receive(Priority::High, resources) {
                 Ok(Step::Nothing) => match self.receive(Priority::Low, resources) {
                     Ok(Step::Nothing) => self.receive_reply(resources),
@@ -98,6 +104,7 @@ impl Link<'_> {
             Self::Ring(ring) => ring.confirm_all_delivered(resources),
             Self::Wire(far) => far.wire.confirm_all_delivered(resources),
         };
+        true
     }
 
     fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, DisconnectReason> {

@@ -23,8 +23,6 @@ use crate::wire::connection::windows;
 const NOTICES_AT_ONCE: usize = 16;
 /// How long a node may take for an answer. It answers within 5 s unless it is stopped.
 const CALL_NS: u64 = 10_000_000_000;
-/// How long a port that connects calls a node whose backlog is full.
-const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the first packet of a peer is awaited.
 const PROVE_MAX: Duration = Duration::from_secs(30);
 /// If a connect is given up after this time without a packet, its error says that the network blocks packets.
@@ -58,7 +56,7 @@ impl Port {
     /// [`OpenError::Fabric`].
     pub(in crate::port) fn join_fabric(&mut self) -> Result<(), OpenError> {
         self.fabric().map_err(OpenError::System)?;
-        self.join_node(ANSWER_MAX).map_err(OpenError::Fabric)?;
+        self.join_node().map_err(OpenError::Fabric)?;
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
             let Some(fabric) = self.fabric.as_deref() else {
@@ -67,8 +65,8 @@ impl Port {
             if fabric.service.is_known() {
                 return Ok(());
             }
-            if fabric.service.socket().is_none() {
-                return Err(OpenError::Fabric(fabric.refused.unwrap_or(NoFabric::NotRunning)));
+            if let Some(reason) = fabric.refused {
+                return Err(OpenError::Fabric(reason));
             }
             let rest = deadline.saturating_duration_since(Instant::now());
             if rest.is_zero() {
@@ -76,21 +74,26 @@ impl Port {
             }
             let rest = self.rest_of_sleep(Some(rest));
             self.look_after_sockets(rest).map_err(OpenError::System)?;
-            // The node may not have accepted the call yet.
+            // The node may not have accepted the call yet, or its backlog may be full.
             self.try_node_again(now_ns());
         }
     }
 
     /// Calls the node and registers, with the connections that were kept from its last service. While the node's backlog is
-    /// full, the port calls again, for at most `timeout`.
-    pub(super) fn join_node(&mut self, timeout: Duration) -> Result<(), NoFabric> {
+    /// full, the port calls again.
+    pub(super) fn join_node(&mut self) -> Result<(), NoFabric> {
+        let mut indices = self.slots.indices();
+        let is_awaited = indices.any(|index| matches!(self.slots.state_at(index), Some(Slot::Calling(_))));
         let kept = self.slots.far().map(Far::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
         let Fabric { service, sockets, .. } = fabric;
         let udp = sockets.common();
         let (port, incarnation) = (&self.claim.name, self.incarnation);
-        service.register(Registration { port, incarnation, is_reachable, kept, udp }, timeout)?;
+        if !service.register(Registration { port, incarnation, is_reachable, kept, udp })? {
+            service.call_again(now_ns(), is_awaited || fabric.node.is_none());
+            return Ok(());
+        }
         let watched = service.socket().map(|socket| self.poller.add(socket, Tag::Node.bits()));
         if let Some(Err(_)) = watched {
             self.lose_node(NoFabric::NotRunning);
@@ -106,7 +109,7 @@ impl Port {
             fabric.service.flush_in_time(now_ns);
         }
         if again_at_ns.is_some_and(|at_ns| at_ns <= now_ns)
-            && let Err(reason) = self.join_node(Duration::ZERO)
+            && let Err(reason) = self.join_node()
         {
             self.lose_node(reason);
         }
@@ -116,7 +119,7 @@ impl Port {
     fn lose_node(&mut self, reason: NoFabric) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         fabric.refused = Some(reason);
-        if let Some(socket) = fabric.service.lose(now_ns(), reason) {
+        if let Some(socket) = fabric.service.lose(now_ns()) {
             self.poller.remove(&socket);
         }
         for index in self.slots.indices() {
@@ -144,7 +147,7 @@ impl Port {
         // A program may connect again and again without polling: here it learns that its node has gone.
         self.hear_node();
         if self.fabric.as_deref().is_some_and(|fabric| fabric.service.socket().is_none()) {
-            self.join_node(NODE_TIMEOUT).map_err(ConnectError::NoFabric)?;
+            self.join_node().map_err(ConnectError::NoFabric)?;
         }
         let call = Call {
             address: address.clone(),

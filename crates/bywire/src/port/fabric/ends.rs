@@ -16,9 +16,9 @@ use crate::message::resources::Resources;
 use crate::port::Port;
 use crate::port::far::{ACTIVE_PACKETS, Call, Far, Leaving, Stage};
 use crate::port::incoming::Tag;
-use crate::port::slots::{Slot, Slots};
+use crate::port::slots::{Link, Slot, Slots};
 
-/// How long the end of a peer waits until the program takes events.
+/// How long the end of a peer waits for the program to take events.
 const FULL_PAUSE_NS: u64 = 1_000_000;
 /// How often a peer's node is asked whether the peer lives while nothing comes from it.
 const INQUIRY_NS: u64 = 1_000_000_000;
@@ -188,17 +188,17 @@ impl Port {
         }
     }
 
-    /// Takes everything that a peer sent before its end and that has arrived, then ends the connection.
+    /// Takes everything that a peer sent before its end and that has arrived, then ends the connection. While too much waits
+    /// for the program, the rest stays in the lanes.
     fn drain_far(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        if self.resources.is_full() {
-            if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
-                far.failed = Some(reason);
-            }
-            return fabric.wake_at(index, now_ns.saturating_add(FULL_PAUSE_NS));
-        }
         fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
-        self.drain_and_end(index, reason);
+        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
+        if Link::Wire(far).drain(&mut self.resources) {
+            return self.end(index, reason);
+        }
+        far.failed = Some(reason);
+        fabric.wake_at(index, now_ns.saturating_add(FULL_PAUSE_NS));
     }
 
     /// Closes the connection to a peer on another machine. It continues to send for as long as the port lingers.

@@ -79,6 +79,10 @@ impl Fabric {
         resources: &mut Resources,
     ) {
         let Some(far) = far_at(slots, index) else { return };
+        if far.wire.is_draining() {
+            // Its end is known. What it sends afterwards counts no more.
+            return;
+        }
         match far.wire.receive_packet(now_ns, packet, resources) {
             Receipt::Taken if !std::mem::replace(&mut far.is_touched, true) => self.touched.push(index),
             Receipt::Violation(_) => self.news.push(index),

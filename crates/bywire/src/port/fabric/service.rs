@@ -1,9 +1,9 @@
 //! The client of this machine's node: its socket, and when to try it again.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -25,9 +25,9 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
 /// How soon a node whose backlog is full is called again by a program that waits for it, …
-const CALL_PAUSE: Duration = Duration::from_millis(1);
+const AWAITED_PAUSE_NS: u64 = 1_000_000;
 /// … and how soon by one that does not wait.
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
+const BUSY_PAUSE_NS: u64 = 10_000_000;
 
 /// How soon packets are sent again for which the node's socket had no room. The same holds for a registration, if the node takes
 /// no descriptors before it has accepted the call.
@@ -51,6 +51,8 @@ pub(super) struct Service {
     again_at_ns: Option<u64>,
     /// Packets that the node has to have and has not taken yet, and when they are tried again.
     unsent: VecDeque<Unsent>,
+    /// What the end of a connection makes needless of them.
+    subjects: HashSet<Subject>,
     flush_at_ns: Option<u64>,
 }
 
@@ -58,6 +60,16 @@ pub(super) struct Service {
 struct Unsent {
     bytes: Vec<u8>,
     udp: Option<OwnedFd>,
+    subject: Option<Subject>,
+}
+
+/// What a packet is about that the end of its connection makes needless.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Subject {
+    /// A request for the connection with this number. The node does not know it yet.
+    Connect(u32),
+    /// A question about it.
+    Inquire(u32),
 }
 
 impl Service {
@@ -70,6 +82,7 @@ impl Service {
             pause: PAUSE_FIRST,
             again_at_ns: None,
             unsent: VecDeque::new(),
+            subjects: HashSet::new(),
             flush_at_ns: None,
         }
     }
@@ -93,14 +106,15 @@ impl Service {
         self.again_at_ns.or(self.flush_at_ns)
     }
 
-    /// Calls the node and registers. [`Notice::Registered`] or [`Notice::Refused`] follows. While the node's backlog is full,
-    /// the node is called again, for at most `timeout`. A call that the node has not accepted yet keeps its place.
-    pub fn register(&mut self, registration: Registration<'_>, timeout: Duration) -> Result<(), NoFabric> {
-        let socket = call(&self.path, Instant::now() + timeout).map_err(|error| match error {
-            Errno::ACCESS | Errno::PERM => NoFabric::OtherUser,
-            Errno::AGAIN => NoFabric::Silent,
-            _ => NoFabric::NotRunning,
-        })?;
+    /// Calls the node and registers. [`Notice::Registered`] or [`Notice::Refused`] follows. A call that the node has not
+    /// accepted yet keeps its place. `false`: the node's backlog is full, and [`Self::call_again`] follows.
+    pub fn register(&mut self, registration: Registration<'_>) -> Result<bool, NoFabric> {
+        let socket = match Socket::connect_entry(&self.path) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::ACCESS | Errno::PERM) => return Err(NoFabric::OtherUser),
+            Err(_) => return Err(NoFabric::NotRunning),
+        };
         // As attested by the kernel, because the listening process vouches for the identity of all others.
         if !socket.credentials().is_ok_and(|node| is_own_or_root(node.uid)) {
             return Err(NoFabric::OtherUser);
@@ -114,26 +128,58 @@ impl Service {
             let (port, is_last) = (port.clone(), place == last);
             to_bytes(&Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last })
         });
-        let packets = packets.map(|packet| packet.map(|bytes| Unsent { bytes, udp: None }));
+        let packets = packets.map(|packet| packet.map(|bytes| Unsent { bytes, udp: None, subject: None }));
         let mut packets: VecDeque<_> = packets.collect::<Result<_, _>>().map_err(|_| NoFabric::Malformed)?;
         if let Some(first) = packets.front_mut() {
             first.udp = Some(udp.as_fd().try_clone_to_owned().map_err(|_| NoFabric::Silent)?);
         }
         (self.socket, self.is_known, self.again_at_ns) = (Some(socket), false, None);
-        self.unsent = packets;
+        (self.unsent, self.subjects) = (packets, HashSet::new());
         self.flush();
-        Ok(())
+        Ok(true)
+    }
+
+    /// Has the node called again soon, because its backlog is full.
+    pub fn call_again(&mut self, now_ns: u64, is_awaited: bool) {
+        let pause_ns = if is_awaited { AWAITED_PAUSE_NS } else { BUSY_PAUSE_NS };
+        self.again_at_ns = Some(now_ns.saturating_add(pause_ns));
     }
 
     /// Sends the node a request, as soon as its socket has room. If there is no node, the request is dropped: the next node
-    /// does not need it.
+    /// does not need it. For a stopped node no more waits than the port has connections and has had while the node took
+    /// something: a request and a question are of no use once their connection has ended.
     pub fn tell(&mut self, request: &Request) {
-        if self.socket.is_some()
-            && let Ok(bytes) = to_bytes(request)
-        {
-            self.unsent.push_back(Unsent { bytes, udp: None });
+        if self.socket.is_none() {
+            return;
+        }
+        let subject = match request {
+            Request::Connect { introduction, .. } => Some(Subject::Connect(introduction.connection)),
+            Request::Inquire { connection } => Some(Subject::Inquire(*connection)),
+            _ => None,
+        };
+        if subject.is_some_and(|subject| self.subjects.contains(&subject)) {
+            return;
+        }
+        if let Request::Release { connection } = request {
+            self.drop_needless(Subject::Inquire(*connection));
+            if self.drop_needless(Subject::Connect(*connection)) {
+                return;
+            }
+        }
+        if let Ok(bytes) = to_bytes(request) {
+            self.unsent.push_back(Unsent { bytes, udp: None, subject });
+            self.subjects.extend(subject);
             self.flush();
         }
+    }
+
+    /// Drops the waiting packet about a connection that has ended. `false`: there was none.
+    fn drop_needless(&mut self, subject: Subject) -> bool {
+        let was_waiting = self.subjects.remove(&subject);
+        if was_waiting {
+            self.unsent.retain(|unsent| unsent.subject != Some(subject));
+        }
+        was_waiting
     }
 
     /// Sends the waiting requests if it is time to try again.
@@ -146,13 +192,16 @@ impl Service {
     /// Sends the waiting requests, as far as there is room.
     pub fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
-        while let Some(Unsent { bytes, udp }) = self.unsent.front() {
+        while let Some(Unsent { bytes, udp, subject }) = self.unsent.front() {
             let sent = match udp {
                 Some(udp) => socket.send(bytes, &[udp.as_fd()]),
                 None => socket.send(bytes, &[]),
             };
             if sent.is_err() {
                 break;
+            }
+            if let Some(subject) = subject {
+                self.subjects.remove(subject);
             }
             self.unsent.pop_front();
         }
@@ -181,18 +230,12 @@ impl Service {
         Ok(Some(notice))
     }
 
-    /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles. A node with a full
-    /// backlog is tried again soon, because connections end that are not registered again in time.
-    pub fn lose(&mut self, now_ns: u64, reason: NoFabric) -> Option<Socket> {
+    /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles.
+    pub fn lose(&mut self, now_ns: u64) -> Option<Socket> {
         self.is_known = false;
-        (self.unsent, self.flush_at_ns) = (VecDeque::new(), None);
-        let pause = match reason {
-            NoFabric::Silent => BUSY_PAUSE,
-            _ => {
-                let doubled = PAUSE_MAX.min(2 * self.pause);
-                std::mem::replace(&mut self.pause, doubled)
-            }
-        };
+        (self.unsent, self.subjects, self.flush_at_ns) = (VecDeque::new(), HashSet::new(), None);
+        let doubled = PAUSE_MAX.min(2 * self.pause);
+        let pause = std::mem::replace(&mut self.pause, doubled);
         self.again_at_ns = Some(now_ns.saturating_add(pause.as_nanos() as u64));
         self.socket.take()
     }
@@ -203,16 +246,6 @@ fn take_notice(bytes: &mut [u8]) -> Result<Notice, Malformed> {
     let notice = from_bytes(bytes);
     bytes.zeroize();
     notice
-}
-
-/// Calls the node, and again until the deadline while its backlog is full.
-fn call(path: &Path, deadline: Instant) -> Result<Socket, Errno> {
-    loop {
-        match Socket::connect_entry(path) {
-            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CALL_PAUSE),
-            outcome => return outcome,
-        }
-    }
 }
 
 /// The meaning of a refused registration.
@@ -231,6 +264,7 @@ mod tests {
     use bywire_sys::listener::Listener;
     use bywire_wire::handshake::PublicKey;
     use bywire_wire::keys::Security;
+    use bywire_wire::service::Introduction;
 
     use super::*;
 
@@ -255,7 +289,7 @@ mod tests {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
         let port = PortName::Number(7);
         let registration = Registration { port: &port, incarnation: 1, is_reachable: true, kept, udp: &udp };
-        service.register(registration, Duration::ZERO).expect("the node is there");
+        assert_eq!(service.register(registration), Ok(true));
         (service, listener.accept().expect("accept").expect("somebody"), directory)
     }
 
@@ -301,6 +335,41 @@ mod tests {
     }
 
     #[test]
+    fn a_stopped_node_makes_no_more_wait_than_there_are_connections() {
+        const KNOWN: u32 = 1000;
+        let (mut service, node, _directory) = registered(Vec::new());
+        let introduction =
+            |connection| Introduction { connection, message_bytes_max: 1, integrity: true, windows: [1; 3] };
+        // The socket is full, and a program connects and gives up again and again.
+        for number in 0..100_000 {
+            let (node, port) = ("b".to_owned(), "render".to_owned());
+            let introduction = introduction(number);
+            service.tell(&Request::Connect { request: number, node, port, introduction });
+            service.tell(&Request::Release { connection: number });
+        }
+        for _ in 0..100 {
+            (0..KNOWN).for_each(|connection| service.tell(&Request::Inquire { connection }));
+        }
+        assert!(service.unsent.len() <= KNOWN as usize + 1, "{}", service.unsent.len());
+        (0..KNOWN).for_each(|connection| service.tell(&Request::Release { connection }));
+        let mut open = HashSet::new();
+        let mut released = 0;
+        for _ in 0..1000 {
+            for request in requests(&node) {
+                match request {
+                    Request::Connect { request, .. } => assert!(open.insert(request)),
+                    Request::Release { connection } => released += u32::from(!open.remove(&connection)),
+                    Request::Inquire { .. } => panic!("its connection is over"),
+                    _ => {}
+                }
+            }
+            service.hear().expect("it is there");
+        }
+        assert!(open.is_empty(), "every request that the node has got is over: {open:?}");
+        assert!(service.unsent.is_empty() && released >= KNOWN - 1, "{released}");
+    }
+
+    #[test]
     fn a_call_keeps_its_place_while_the_node_takes_no_descriptors_before_it_accepts() {
         let directory = tempfile::tempdir().expect("a directory");
         let listener = Listener::bind(&directory.path().join(SOCKET_NAME)).expect("bound");
@@ -314,7 +383,7 @@ mod tests {
         let port = PortName::Number(7);
         let (incarnation, is_reachable, kept) = (1, true, vec![kept(1)]);
         let registration = Registration { port: &port, incarnation, is_reachable, kept, udp: &udp };
-        service.register(registration, Duration::ZERO).expect("it waits");
+        assert_eq!(service.register(registration), Ok(true));
         service.tell(&Request::Release { connection: 1 });
         let due_ns = service.due_at_ns().expect("it is tried again");
         assert!(due_ns <= clock::nanoseconds() + FLUSH_PAUSE_NS);
@@ -331,15 +400,19 @@ mod tests {
 
     #[test]
     fn a_node_with_a_full_backlog_is_called_again_soon_and_an_absent_one_at_doubling_intervals() {
-        use NoFabric::{NotRunning, Silent};
         let directory = tempfile::tempdir().expect("a directory");
         let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
         let mut service = Service::new(&runtime);
-        let pauses = [Silent, NotRunning, Silent, NotRunning, NotRunning, Silent].map(|reason| {
-            service.lose(0, reason);
-            service.due_at_ns().map(|at_ns| at_ns / 1_000_000)
-        });
-        assert_eq!(pauses, [10, 1000, 10, 2000, 4000, 10].map(Some));
+        let mut due_ms = |is_absent: bool, is_awaited: bool| {
+            match is_absent {
+                true => drop(service.lose(0)),
+                false => service.call_again(0, is_awaited),
+            }
+            service.due_at_ns().expect("it is called again") / 1_000_000
+        };
+        let pauses = [false, true, false, true, true].map(|is_absent| due_ms(is_absent, false));
+        assert_eq!(pauses, [10, 1000, 10, 2000, 4000]);
+        assert_eq!(due_ms(false, true), 1);
     }
 
     #[test]

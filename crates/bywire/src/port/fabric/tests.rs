@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::frame::Lane;
 use bywire_wire::record::Head;
-use bywire_wire::service::{End, Notice, PACKET_BYTES_MAX, Request, from_bytes, to_bytes};
+use bywire_wire::service::{End, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, from_bytes, to_bytes};
 
 use super::fixture::{FakePeer, Fixture, TIMEOUT};
 use super::*;
@@ -34,7 +34,7 @@ fn requests(node: &Socket) -> Vec<Request> {
 /// The port registers, and its node answers.
 fn register(fixture: &mut Fixture) -> Socket {
     fixture.port.fabric().expect("a socket");
-    fixture.port.join_node(Duration::ZERO).expect("the node is there");
+    fixture.port.join_node().expect("the node is there");
     let node = fixture.node.accept().expect("accept").expect("somebody");
     node.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
     fixture.port.hear_node();
@@ -500,4 +500,61 @@ fn a_lingering_port_is_told_by_its_next_node_at_once() {
     second.send(&to_bytes(&ended).expect("short"), &[]).expect("room");
     closing.join().expect("it closes");
     assert!(told.elapsed() < Duration::from_secs(5), "it heard of the end after {:?}", told.elapsed());
+}
+
+#[test]
+fn messages_of_an_ended_peer_stay_in_its_lane_while_many_wait_for_the_program() {
+    const COUNT: usize = 2 * EVENTS_MAX;
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    (0..COUNT).for_each(|_| fake.queue(Lane::Low, b""));
+    let deadline = Instant::now() + TIMEOUT;
+    while !fake.connection.is_drained() {
+        assert!(Instant::now() < deadline, "they do not arrive");
+        fake.exchange();
+        fixture.port.look_far();
+    }
+    fixture.port.far_has_ended(fake.peer.index, End::PeerEnded);
+    let waiting = fixture.port.resources.events.len();
+    assert!(waiting <= EVENTS_MAX, "{waiting} events wait");
+    fake.queue(Lane::High, b"after its end");
+    fake.transmit();
+    let mut count = 0;
+    fixture.until(|_, event| match event {
+        Some(Event::Message(message)) => {
+            assert!(message.payload.is_empty(), "nothing counts that it sends after its end");
+            count += 1;
+            false
+        }
+        Some(Event::Disconnected { reason, .. }) => {
+            assert_eq!((reason, count), (DisconnectReason::Died, COUNT));
+            true
+        }
+        _ => false,
+    });
+}
+
+#[test]
+fn a_connect_waits_for_a_place_in_a_full_backlog_until_its_deadline() {
+    let mut fixture = Fixture::new(PortOptions::default());
+    fixture.node.set_backlog(1).expect("a listener");
+    let path = fixture._directory.path().join(SOCKET_NAME);
+    let others: Vec<_> = std::iter::from_fn(|| Socket::connect_entry(&path).ok()).take(100).collect();
+    assert!(others.len() < 100, "the backlog is full");
+    let address = "b/7".parse().expect("an address");
+    let (began, timeout) = (Instant::now(), Duration::from_millis(500));
+    let silent = ConnectError::NoFabric(NoFabric::Silent);
+    assert_eq!(fixture.port.connect(&address, timeout), Err(silent));
+    assert!(began.elapsed() >= timeout, "it has tried for {:?}", began.elapsed());
+    let called = fixture.port.connect_start(&address).expect("it waits");
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        assert!(Instant::now() < deadline, "it does not call");
+        assert!(fixture.port.poll().is_none(), "it waits");
+        let caller = fixture.node.accept().expect("accept");
+        if caller.is_some_and(|caller| matches!(requests(&caller)[..], [Request::Register { .. }])) {
+            break;
+        }
+    }
+    assert!(matches!(fixture.port.slots.peek(called), Some(Slot::Calling(_))));
 }

@@ -17,6 +17,11 @@ impl Connection {
         self.stage = if planted::is(Bug::DrainForgotten) { Stage::Leaving } else { Stage::Draining };
     }
 
+    /// Has the peer ended, and is only received what had arrived before?
+    pub fn is_draining(&self) -> bool {
+        self.stage == Stage::Draining
+    }
+
     /// Closes this end. Owed answers are sent first. From now on nothing is received, and sending continues until
     /// [`Self::is_drained`] or for as long as the port lingers. [`Self::give_up`] follows.
     pub fn begin_close(&mut self, resources: &mut Resources) {

@@ -1,0 +1,88 @@
+//! Connections about which other services ask while a port may still bring them along. Each service has its own list, so that
+//! none takes the place of another's question.
+
+use std::collections::HashMap;
+
+use bywire_wire::handshake::PublicKey;
+use bywire_wire::service_message::{ConnectionName, EndName};
+
+/// The most questions of all services: one service may ask about all connections that there can be, and leaves as many places.
+const ASKED_MAX: usize = 2 * super::CONNECTIONS.common;
+
+/// The questions of each service: the end here, and the end there.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    of_nodes: HashMap<PublicKey, HashMap<EndName, EndName>>,
+    count: usize,
+}
+
+impl Asked {
+    /// Remembers a question, unless its service has as many already as are left to others. It asks again later.
+    pub fn add(&mut self, node: PublicKey, own: EndName, theirs: EndName) {
+        let of_node = self.of_nodes.entry(node).or_default();
+        if of_node.contains_key(&own) || of_node.len() < ASKED_MAX - self.count {
+            self.count += usize::from(of_node.insert(own, theirs).is_none());
+        }
+    }
+
+    /// Removes a question that has an answer. `false`: there was none.
+    pub fn take(&mut self, node: PublicKey, own: &EndName, theirs: &EndName) -> bool {
+        let Some(of_node) = self.of_nodes.get_mut(&node) else { return false };
+        let is_asked = of_node.get(own) == Some(theirs);
+        if is_asked {
+            of_node.remove(own);
+            self.count -= 1;
+        }
+        is_asked
+    }
+
+    /// Forgets the questions of a service.
+    pub fn forget(&mut self, node: PublicKey) {
+        self.count -= self.of_nodes.remove(&node).map_or(0, |of_node| of_node.len());
+    }
+
+    /// Removes all questions. Each connection is named as in the answer.
+    pub fn take_all(&mut self) -> impl Iterator<Item = (PublicKey, Vec<ConnectionName>)> + use<> {
+        let Self { of_nodes, .. } = std::mem::take(self);
+        let name = |(own, theirs)| ConnectionName { receiver: theirs, sender: own };
+        of_nodes.into_iter().map(move |(node, of_node)| (node, of_node.into_iter().map(name).collect()))
+    }
+
+    /// Is nothing asked?
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(connection: u32) -> EndName {
+        EndName { port: "render".to_owned(), incarnation: 1, connection }
+    }
+
+    #[test]
+    fn one_service_may_ask_about_all_connections_and_none_takes_the_places_of_others() {
+        let [greedy, other, next] = [1, 2, 3].map(|byte| PublicKey([byte; 32]));
+        let mut asked = Asked::default();
+        for number in 0..2 * ASKED_MAX as u32 {
+            asked.add(greedy, end(number), end(number));
+        }
+        assert_eq!(asked.count, ASKED_MAX / 2);
+        // About the same ends as the other one.
+        for node in [other, next] {
+            for number in 0..ASKED_MAX as u32 / 16 {
+                asked.add(node, end(number), end(number + 1));
+            }
+        }
+        assert!(asked.take(other, &end(7), &end(8)) && !asked.take(other, &end(7), &end(8)));
+        assert!(!asked.take(next, &end(7), &end(7)) && asked.take(greedy, &end(7), &end(7)));
+        asked.forget(greedy);
+        assert_eq!(asked.count, ASKED_MAX / 8 - 1);
+        let mut counts: Vec<_> = asked.take_all().map(|(_, connections)| connections.len()).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [ASKED_MAX / 16 - 1, ASKED_MAX / 16]);
+        assert!(asked.is_empty());
+    }
+}
