@@ -40,12 +40,7 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
-    let directory = RuntimeDirectory::open(runtime_directory)?;
-    let socket = call(&directory.service_path())?;
-    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
-    if owner != 0 && owner != process::user() {
-        return Err(AskError::OtherUser(owner));
-    }
+    let socket = open(runtime_directory)?;
     let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
     poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
     let (mut entries, mut from) = (Vec::new(), Position::Start);
@@ -60,6 +55,17 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
             _ => return Ok(entries),
         }
     }
+}
+
+/// A connection to this machine's service, which root or the own user runs.
+pub(crate) fn open(runtime_directory: Option<&Path>) -> Result<Socket, AskError> {
+    let directory = RuntimeDirectory::open(runtime_directory)?;
+    let socket = call(&directory.service_path())?;
+    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
+    if owner != 0 && owner != process::user() {
+        return Err(AskError::OtherUser(owner));
+    }
+    Ok(socket)
 }
 
 /// Calls the service. Where many others call it, they are served first.

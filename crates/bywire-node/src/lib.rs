@@ -10,4 +10,5 @@ pub mod file;
 pub mod key;
 mod link;
 mod lookup;
+pub mod ping;
 pub mod service;

@@ -35,6 +35,7 @@ impl Broker {
                 route_bytes: u16::MAX,
                 needs: 0,
                 is_wanted: false,
+                blocked: None,
             });
             other.name.clone_from(name);
         }

@@ -6,6 +6,7 @@ mod callers;
 mod held;
 mod nodes;
 mod outages;
+mod pings;
 mod refusals;
 mod report;
 mod users;
@@ -34,6 +35,7 @@ use crate::lookup::Lookups;
 use caller::Caller;
 use held::Held;
 use outages::Outages;
+use pings::Pings;
 use refusals::Refusals;
 use users::Users;
 
@@ -137,6 +139,7 @@ pub struct Service<'a> {
     accept_again_ns: Option<u64>,
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
+    pings: Pings,
     /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
@@ -211,6 +214,7 @@ impl<'a> Service<'a> {
             refusals: Refusals::default(),
             accept_again_ns: None,
             outages: Outages::default(),
+            pings: Pings::default(),
             complaint: None,
             say,
         };

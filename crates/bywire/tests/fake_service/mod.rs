@@ -213,7 +213,10 @@ impl Work {
             Request::Inquire { connection } if !self.behaviour.is_ignorant => {
                 self.tell(port, &Notice::Alive { connection });
             }
-            Request::Inquire { .. } | Request::Status { .. } => {}
+            Request::Inquire { .. }
+            | Request::Blocked { .. }
+            | Request::Status { .. }
+            | Request::Ping { .. } => {}
         }
     }
 
