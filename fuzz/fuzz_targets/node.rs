@@ -159,6 +159,14 @@ impl Fixture {
             Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
             Ok(Request::Release { connection }) => self.broker.release(id, connection),
             Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),
+            Ok(Request::Blocked { connection, peer_udp_port }) => {
+                self.broker.note_blocked(now_ns, id, connection, peer_udp_port);
+            }
+            Ok(Request::Ping { .. }) => {
+                self.broker.hold(FOE);
+                self.settle();
+                self.broker.let_go(FOE);
+            }
             Ok(Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. }) | Err(_) => {}
         }
     }

@@ -97,6 +97,11 @@ fn only_installed_files_are_removed() {
     for name in ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1"] {
         assert!(prefix.path(name).exists(), "{name}");
     }
+    for manager in ["system", "user"] {
+        let unit = prefix.path(&format!("lib/systemd/{manager}/bywire-node.service"));
+        let text = fs::read_to_string(unit).expect("a unit");
+        assert!(text.contains("/bin/bywire up\n") && !text.contains("/usr/local"), "{manager}: {text}");
+    }
     // A list that has been tampered with reaches nothing outside.
     let outside = prefix.place.path().join("outside");
     fs::write(&outside, "").expect("written");

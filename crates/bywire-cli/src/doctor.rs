@@ -12,15 +12,26 @@ use bywire_measure::memory;
 use bywire_measure::mpi::{Implementation, Installation};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
+use bywire_node::ask::{self, AskError};
+use bywire_node::{configuration, fabric};
 use bywire_pairing::launch;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
+use bywire_wire::service::status::Entry;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
+
+use crate::{count, reachability};
 
 /// Arguments of `bywire doctor`.
 #[derive(clap::Args, Debug)]
 pub struct DoctorArgs {
+    /// Find out why these nodes cannot be reached
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Do so for all other nodes of the fabric
+    #[arg(long, conflicts_with = "nodes")]
+    fabric: bool,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -96,8 +107,11 @@ impl DoctorArgs {
     /// Tries everything and prints the results.
     ///
     /// # Errors
-    /// Only those of printing: what does not work here is a finding.
+    /// Those of printing, as what does not work here is a finding, and those of [`reachability::run`].
     pub fn run(self) -> Result<()> {
+        if self.fabric || !self.nodes.is_empty() {
+            return reachability::run(&self.nodes, self.json);
+        }
         let findings: Vec<Finding> =
             [cores(), privileges(), kernel(), resources(), tools(), mpi()].into_iter().flatten().collect();
         let text = if self.json {
@@ -291,7 +305,30 @@ fn resources() -> Vec<Finding> {
             "what the reason says; BYWIRE_RUNTIME_DIR chooses where ports are kept",
         ),
         Finding::new("resources", "descriptors", "many connections", enough, "`ulimit -n 4096`"),
+        Finding::new(
+            "resources",
+            "node service",
+            "messages to other machines",
+            node_service(),
+            "`bywire up`, or `systemctl enable --now bywire-node`; then `bywire doctor --fabric` checks the other nodes",
+        ),
     ]
+}
+
+/// The service of this machine, which only a machine with a fabric file needs.
+fn node_service() -> Result<String, String> {
+    let directory = configuration::directory(None);
+    let is_set_up = directory.is_some_and(|directory| directory.join(fabric::FILE_NAME).exists());
+    match ask::status(None) {
+        Ok(entries) => {
+            let nodes = entries.iter().filter(|entry| matches!(entry, Entry::Node(_))).count();
+            Ok(format!("answers; {} in the fabric", count::of(nodes as u64, "node", "nodes")))
+        }
+        Err(AskError::Absent | AskError::Runtime(_)) if !is_set_up => {
+            Ok("not set up: `bywire init` makes this machine a node".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Sends a message between two ports of this process, and its answer back.

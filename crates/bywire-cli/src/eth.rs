@@ -132,7 +132,8 @@ impl EthArgs {
     }
 }
 
-fn address(text: &str) -> Result<std::net::SocketAddr> {
+/// The address in an argument.
+pub fn address(text: &str) -> Result<std::net::SocketAddr> {
     text.parse::<std::net::SocketAddr>()
         .ok()
         .with_context(|| format!("{text:?} is not an address to listen on: write it like 127.0.0.1:9477"))

@@ -16,11 +16,15 @@ mod key;
 mod manual;
 mod measure;
 mod node;
+mod node_metrics;
+mod node_status;
 mod nodes;
 mod output;
 mod pair;
+mod ping;
 mod preload_diagnosis;
 mod progress;
+mod reachability;
 mod report;
 mod run;
 mod serve;
@@ -72,8 +76,13 @@ enum Action {
                       good a model is. The graphs are in the report of a session."
     )]
     Historic(historic::HistoricArgs),
-    /// Show which levels work on this machine, and how to enable the others
-    #[command(before_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
+    /// Show what works on this machine and how to enable the rest, or why another node cannot be reached
+    #[command(
+        before_help = "Examples:\n  bywire doctor\n  bywire doctor --json\n  bywire doctor web2\n  bywire doctor --fabric",
+        after_help = "With NODE or --fabric it exits with status 1 if a node cannot be reached. It pings the node over the channel of \
+                      `bywire up`, and sends UDP packets to its addresses, to its UDP port and to port 9. Clocks of two machines \
+                      need not agree: only invitations depend on them."
+    )]
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
     #[command(before_help = "Examples:\n  bywire completions bash > /etc/bash_completion.d/bywire")]
@@ -99,6 +108,8 @@ enum Action {
     Node(nodes::NodeArgs),
     /// Print this machine's public key
     Key(nodes::KeyArgs),
+    /// Measure the round trip to other nodes, and how many packets are lost
+    Ping(ping::PingArgs),
     /// Show this machine's node, and which connections of `bywire run` are carried, which are not, and why
     Status(status::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
@@ -177,6 +188,7 @@ impl Action {
             Self::Join(arguments) => arguments.run(),
             Self::Node(arguments) => arguments.run(),
             Self::Key(arguments) => arguments.run(),
+            Self::Ping(arguments) => arguments.run(),
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),

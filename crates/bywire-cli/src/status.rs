@@ -8,7 +8,7 @@ use bywire_pairing::status::{self, AskError, Status};
 use clap::Args;
 
 use crate::run::{MACHINE_VARIABLE, OWN_SOCKET, Unheard, machine_socket, own_directory};
-use crate::{count, node};
+use crate::{count, node_status};
 
 /// The state of this machine's services.
 #[derive(Args, Debug)]
@@ -31,16 +31,16 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// Asks the services and prints their answers.
     pub fn run(self) -> Result<()> {
-        let node = node::ask()?;
+        let node = node_status::ask()?;
         let asked = ask();
         let is_absent =
             asked.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(AskError::Absent)));
         if self.json {
             let mut object = json(&asked);
-            object["node"] = node::object(node.as_deref());
+            object["node"] = node_status::object(node.as_deref());
             crate::output::print(&format!("{object}\n"))?;
         } else if let Some(node) = &node {
-            crate::output::print(&node::text(node))?;
+            crate::output::print(&node_status::text(node))?;
         }
         match asked {
             // The node is all that there is.

@@ -3,93 +3,19 @@
 
 #[path = "../../bywire-node/tests/test_network/mod.rs"]
 mod test_network;
+mod up;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::Stdio;
 
 use bywire_wire::service::{End, Notice, Request};
 use serde_json::Value;
-use test_network::{FakePort, Machine, TestNetwork, eventually, kept};
+use test_network::{FakePort, TestNetwork, eventually, kept};
+use up::{Up, bywire, inside, status, text};
 
 const PAGE: &str = include_str!("../../../docs/links.md");
 const README: &str = include_str!("../../../README.md");
-
-fn bywire(arguments: &[&str], runtime: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    command
-        .args(arguments)
-        .env("BYWIRE_RUNTIME_DIR", runtime)
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::null());
-    command
-}
-
-/// Runs the command inside a machine.
-fn inside(machine: &Machine, arguments: &[&str]) -> Output {
-    let mut command = bywire(arguments, &machine.runtime());
-    machine.namespace.run(|| command.output()).expect("inside").expect("it runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// `bywire up`, killed when dropped.
-struct Up(Child);
-
-impl Up {
-    /// Starts it inside a machine, and waits until it is ready. Returns the line that says so.
-    fn start(machine: &Machine) -> (Self, String) {
-        Self::run(machine, &["up"])
-    }
-
-    /// The same with any command that serves in the end.
-    fn run(machine: &Machine, arguments: &[&str]) -> (Self, String) {
-        let configuration = machine.configuration();
-        let arguments = [arguments, &["--config", configuration.to_str().expect("text")]].concat();
-        let mut command = bywire(&arguments, &machine.runtime());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = machine.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
-        let mut printed = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains(" is up: ") {
-            line.clear();
-            if printed.read_line(&mut line).expect("read") == 0 {
-                let mut said = String::new();
-                let _closed = child.stderr.take().expect("piped").read_to_string(&mut said);
-                panic!("it did not begin: {said}");
-            }
-        }
-        (Self(child), line)
-    }
-
-    fn signal(&self, signal: &str) {
-        let done =
-            Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("`kill` runs");
-        assert!(done.success());
-    }
-
-    fn ended(mut self) -> ExitStatus {
-        self.0.wait().expect("waited for")
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        // Both fail only when it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn status(machine: &Machine) -> Value {
-    let done = inside(machine, &["status", "--json"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    serde_json::from_slice(&done.stdout).expect("JSON")
-}
 
 /// The commands of a page that set up two machines, without comments.
 fn commands(page: &'static str) -> Vec<&'static str> {
@@ -351,7 +277,7 @@ fn messages_are_measured_between_two_machines() {
     let address = b.address.ip().to_string();
     let mut serve = bywire(&["serve"], &b.runtime());
     serve.stdout(Stdio::null()).stderr(Stdio::null());
-    let _serving = Up(b.namespace.run(|| serve.spawn()).expect("inside").expect("it starts"));
+    let _serving = Up::of(b.namespace.run(|| serve.spawn()).expect("inside").expect("it starts"));
     for command in printed {
         // The address is the machine's, there is no key, and it takes less time.
         let words = command.trim_end_matches(" --key key").replace("192.0.2.7", &address);

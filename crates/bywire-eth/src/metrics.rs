@@ -49,26 +49,25 @@ impl AsFd for Metrics {
     }
 }
 
-/// Answers a caller with the page of a status.
+/// Answers a caller with a page.
 ///
 /// # Errors
 /// The error of the kernel.
-pub fn answer(caller: &mut TcpStream, status: &Value) -> io::Result<()> {
-    let page = page(status);
+pub fn answer(caller: &mut TcpStream, page: &str) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         page.len()
     );
-    let answer = head + &page;
+    let answer = head + page;
     timed_write::write_within(caller, TcpStream::set_write_timeout, answer.as_bytes(), TIMEOUT)
 }
 
 /// A status in the text form of Prometheus.
 pub fn page(status: &Value) -> String {
-    let mut page = Page::default();
+    let mut page = Page::new("bywire_eth");
     for interface in list(&status["interfaces"]) {
         let who = [("interface", text(&interface["interface"]))];
-        page.traffic(&who, interface);
+        traffic(&mut page, &who, interface);
         page.sample(
             "cut_total",
             "counter",
@@ -93,7 +92,7 @@ pub fn page(status: &Value) -> String {
     }
     for peer in list(&status["peers"]) {
         let who = [("node", text(&peer["node"]))];
-        page.traffic(&who, peer);
+        traffic(&mut page, &who, peer);
         let help = "How often a queue of an interface was held back, for want of room there.";
         page.sample("held_back_total", "counter", help, &who, &peer["held_back"]);
     }
@@ -102,47 +101,58 @@ pub fn page(status: &Value) -> String {
     page.text()
 }
 
-/// Samples by family. Each family has one heading.
-#[derive(Default)]
-struct Page {
+/// Samples of what was sent and received, and of what was dropped.
+fn traffic(page: &mut Page, who: &[(&str, &str)], of: &Value) {
+    for direction in ["sent", "received"] {
+        let counts = &of[direction];
+        let labels = [who, &[("direction", direction)]].concat();
+        page.sample("frames_total", "counter", "Frames; a superframe is one.", &labels, &counts["frames"]);
+        let superframes = "Superframes among the frames.";
+        page.sample("superframes_total", "counter", superframes, &labels, &counts["superframes"]);
+        page.sample("bytes_total", "counter", "Bytes of frames.", &labels, &counts["bytes"]);
+    }
+    for (cause, count) in of["drops"].as_object().into_iter().flatten() {
+        let labels = [who, &[("cause", cause.as_str())]].concat();
+        page.sample("drops_total", "counter", "Frames dropped, by cause.", &labels, count);
+    }
+}
+
+/// Samples by family. Each family has one heading, and a name that begins with the prefix.
+#[derive(Debug)]
+pub struct Page {
+    prefix: &'static str,
     families: Vec<(&'static str, String)>,
 }
 
 impl Page {
-    fn traffic(&mut self, who: &[(&str, &str)], of: &Value) {
-        for direction in ["sent", "received"] {
-            let counts = &of[direction];
-            let labels = [who, &[("direction", direction)]].concat();
-            self.sample(
-                "frames_total",
-                "counter",
-                "Frames; a superframe is one.",
-                &labels,
-                &counts["frames"],
-            );
-            let superframes = "Superframes among the frames.";
-            self.sample("superframes_total", "counter", superframes, &labels, &counts["superframes"]);
-            self.sample("bytes_total", "counter", "Bytes of frames.", &labels, &counts["bytes"]);
-        }
-        for (cause, count) in of["drops"].as_object().into_iter().flatten() {
-            let labels = [who, &[("cause", cause.as_str())]].concat();
-            self.sample("drops_total", "counter", "Frames dropped, by cause.", &labels, count);
-        }
+    /// A page without samples.
+    pub fn new(prefix: &'static str) -> Self {
+        Self { prefix, families: Vec::new() }
     }
 
-    fn sample(&mut self, name: &'static str, kind: &str, help: &str, labels: &[(&str, &str)], value: &Value) {
+    /// Adds a sample. Its family is a `counter` or a `gauge`.
+    pub fn sample(
+        &mut self,
+        name: &'static str,
+        kind: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        value: &Value,
+    ) {
+        let prefix = self.prefix;
         let at = self.families.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
-            let head = format!("# HELP bywire_eth_{name} {help}\n# TYPE bywire_eth_{name} {kind}\n");
+            let head = format!("# HELP {prefix}_{name} {help}\n# TYPE {prefix}_{name} {kind}\n");
             self.families.push((name, head));
             self.families.len() - 1
         });
         let labels: Vec<String> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.families[at].1, "bywire_eth_{name}{labels} {value}");
+        let _ = writeln!(self.families[at].1, "{prefix}_{name}{labels} {value}");
     }
 
-    fn text(self) -> String {
+    /// The text.
+    pub fn text(self) -> String {
         self.families.into_iter().map(|(_, lines)| lines).collect()
     }
 }

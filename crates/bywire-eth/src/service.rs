@@ -186,7 +186,7 @@ impl<'a> Service<'a> {
             {
                 let status = self.status()?;
                 // An error means that the caller has gone.
-                let _ = metrics::answer(&mut caller, &status);
+                let _ = metrics::answer(&mut caller, &metrics::page(&status));
             }
             if ready.contains(&CONTROL)
                 && let Some(caller) = self.answer()?

@@ -93,12 +93,7 @@ struct Asked {
 
 impl Asked {
     fn call(runtime_directory: Option<&Path>) -> Result<Self, AskError> {
-        let directory = RuntimeDirectory::open(runtime_directory)?;
-        let socket = call(&directory.service_path())?;
-        let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
-        if owner != 0 && owner != process::user() {
-            return Err(AskError::OtherUser(owner));
-        }
+        let socket = open(runtime_directory)?;
         let poller = Poller::new().map_err(|_| AskError::Silent)?;
         poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
         Ok(Self { socket, poller })
@@ -124,6 +119,17 @@ impl Asked {
             }
         }
     }
+}
+
+/// A connection to this machine's service, which root or the own user runs.
+pub(crate) fn open(runtime_directory: Option<&Path>) -> Result<Socket, AskError> {
+    let directory = RuntimeDirectory::open(runtime_directory)?;
+    let socket = call(&directory.service_path())?;
+    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
+    if owner != 0 && owner != process::user() {
+        return Err(AskError::OtherUser(owner));
+    }
+    Ok(socket)
 }
 
 /// Calls the service. Where many others call it, they are served first.

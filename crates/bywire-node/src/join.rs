@@ -172,7 +172,7 @@ impl Conversation<'_> {
             }
             Event::OtherVersion { .. } => Some(Err(JoinError::Version(text_of(&self.invitation.addresses)))),
             Event::Message { bytes, .. } => self.hear_message(now_ns, service::from_bytes(&bytes).ok()?),
-            Event::Down { .. } | Event::Moved { .. } | Event::Unreachable { .. } => None,
+            Event::Down { .. } | Event::Moved { .. } | Event::Unreachable { .. } | Event::Echo { .. } => None,
         }
     }
 
@@ -202,6 +202,7 @@ impl Conversation<'_> {
     }
 
     fn say(&mut self, now_ns: u64, message: &ServiceMessage) {
-        self.link.send(now_ns, self.invitation.keeper, message, None);
+        // Each waits for an answer, so they are few.
+        self.link.send(now_ns, self.invitation.keeper, message, None, usize::MAX);
     }
 }

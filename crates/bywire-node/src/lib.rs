@@ -13,5 +13,6 @@ pub mod join;
 pub mod key;
 mod link;
 mod lookup;
+pub mod ping;
 pub mod service;
 mod waiting;

@@ -11,6 +11,7 @@ use bywire_sys::{Errno, process};
 use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
 use bywire_wire::handshake::{Identity, InvitationId, KEY_BYTES, PublicKey};
 use bywire_wire::service;
+use bywire_wire::service::status::{Sockets, Unsent, UnsentReason};
 use bywire_wire::service_message::ServiceMessage;
 
 use crate::waiting::Waiting;
@@ -41,6 +42,8 @@ pub struct Link {
     poller: Poller,
     channels: Channels,
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
+    /// Why the last packet to an address of a node could not leave.
+    unsent: HashMap<SocketAddr, UnsentReason>,
     waiting: Waiting,
     buffer: Vec<u8>,
     batch: Vec<(SocketAddr, Vec<u8>)>,
@@ -64,6 +67,7 @@ impl Link {
             poller,
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
+            unsent: HashMap::new(),
             waiting: Waiting::default(),
             buffer: vec![0; udp::RECEIVE_BYTES],
             batch: Vec::new(),
@@ -83,6 +87,7 @@ impl Link {
     /// Pins a node, or changes its addresses.
     pub fn add(&mut self, now_ns: u64, node: PublicKey, addresses: Vec<SocketAddr>) {
         self.channels.add(now_ns, node, addresses.clone());
+        self.forget_unsent(&node);
         self.addresses.insert(node, addresses);
     }
 
@@ -90,7 +95,14 @@ impl Link {
     pub fn remove(&mut self, now_ns: u64, node: &PublicKey) {
         self.channels.remove(now_ns, node);
         self.forget(node);
+        self.forget_unsent(node);
         self.addresses.remove(node);
+    }
+
+    fn forget_unsent(&mut self, node: &PublicKey) {
+        for address in self.addresses.get(node).into_iter().flatten() {
+            self.unsent.remove(address);
+        }
     }
 
     /// Makes an invitation with this secret. `None`: there are too many.
@@ -219,8 +231,51 @@ impl Link {
         self.channels.transmit(now_ns, &mut random, &mut self.batch);
         for (to, packet) in self.batch.drain(..) {
             // A packet that cannot leave counts as lost, and is sent again.
-            let _ = self.socket.send(Some(to), &packet);
+            match self.socket.send(Some(to), &packet).map_err(unsent_reason) {
+                Err(Some(reason)) => {
+                    // Strangers cause packets to any address, so only those of nodes are remembered.
+                    if self.addresses.values().flatten().any(|address| *address == to) {
+                        self.unsent.insert(to, reason);
+                    }
+                }
+                Ok(()) if !self.unsent.is_empty() => drop(self.unsent.remove(&to)),
+                Ok(()) | Err(None) => {}
+            }
         }
+    }
+
+    /// The first address of a node to which the last packet could not leave, and why.
+    pub fn unsent(&self, node: &PublicKey) -> Option<Unsent> {
+        let mut addresses = self.addresses.get(node).into_iter().flatten();
+        addresses.find_map(|to| self.unsent.get(to).map(|reason| Unsent { to: *to, reason: *reason }))
+    }
+
+    /// Sends an echo request to a node whose channel is up.
+    ///
+    /// # Errors
+    /// [`SendError`]: nothing was sent.
+    pub fn send_echo(
+        &mut self,
+        now_ns: u64,
+        node: &PublicKey,
+        number: u64,
+        bytes: usize,
+    ) -> Result<(), SendError> {
+        self.channels.send_echo(now_ns, node, number, bytes)
+    }
+
+    /// Has a wanted node without a channel asked again soon.
+    pub fn hurry(&mut self, now_ns: u64, node: &PublicKey) {
+        self.channels.hurry(now_ns, node);
+    }
+
+    /// The sizes of the socket's buffers, and what is in all sockets.
+    pub fn sockets(&self) -> Sockets {
+        let own = self.own_sockets.values().map(|own| &own.socket);
+        sockets(
+            BUFFER_BYTES,
+            std::iter::once(&self.socket).chain(own).filter_map(|socket| socket.backlog().ok()),
+        )
     }
 
     /// The next event of the channels.
@@ -229,6 +284,7 @@ impl Link {
         match event {
             Event::Up { node, address, .. } | Event::Moved { node, address } => {
                 self.open_own_socket(node, address);
+                self.channels.set_route_bytes(&node, route_bytes(address));
             }
             Event::Down { node, .. } => self.close_own_socket(&node),
             _ => {}
@@ -261,6 +317,32 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
+    }
+}
+
+/// What sockets hold, and the sizes of the first one's buffers. The kernel doubles a requested size.
+pub fn sockets(wanted_bytes: usize, backlogs: impl Iterator<Item = udp::Backlog>) -> Sockets {
+    let mut all = Sockets { wanted_bytes: wanted_bytes as u32, ..Sockets::default() };
+    for (place, backlog) in backlogs.enumerate() {
+        if place == 0 {
+            (all.receive_bytes, all.send_bytes) = (backlog.limit_bytes / 2, backlog.send_limit_bytes / 2);
+        }
+        all.waiting_bytes += u64::from(backlog.waiting_bytes);
+        all.dropped += u64::from(backlog.dropped);
+    }
+    all
+}
+
+/// Why a packet could not leave. `None`: for want of room, which passes.
+fn unsent_reason(error: udp::SendError) -> Option<UnsentReason> {
+    match error {
+        udp::SendError::Full | udp::SendError::Dropped => None,
+        udp::SendError::Denied => Some(UnsentReason::Denied),
+        udp::SendError::TooLong => Some(UnsentReason::TooLong),
+        udp::SendError::Unreachable(Errno::NETUNREACH | Errno::HOSTUNREACH) => Some(UnsentReason::NoRoute),
+        udp::SendError::Unreachable(error) | udp::SendError::System(error) => {
+            Some(UnsentReason::Other(error.raw_os_error()))
+        }
     }
 }
 

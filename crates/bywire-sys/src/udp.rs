@@ -61,6 +61,8 @@ pub struct Backlog {
     pub waiting_bytes: u32,
     /// The limit of that memory.
     pub limit_bytes: u32,
+    /// The limit of the memory of packets that wait to be sent.
+    pub send_limit_bytes: u32,
     /// Packets dropped since the socket was created. The number wraps around.
     pub dropped: u32,
 }
@@ -386,10 +388,11 @@ impl UdpSocket {
 /// # Errors
 /// [`Errno::NOTSOCK`], or another error of the kernel.
 pub fn backlog(file: &impl AsFd) -> Result<Backlog, Errno> {
-    // `SK_MEMINFO_RMEM_ALLOC`, `SK_MEMINFO_RCVBUF` and, last, `SK_MEMINFO_DROPS` of linux/sock_diag.h.
-    let [waiting_bytes, limit_bytes, .., dropped] =
+    // `SK_MEMINFO_RMEM_ALLOC`, `SK_MEMINFO_RCVBUF`, `SK_MEMINFO_WMEM_ALLOC`, `SK_MEMINFO_SNDBUF` and, last, `SK_MEMINFO_DROPS` of
+    // linux/sock_diag.h.
+    let [waiting_bytes, limit_bytes, _, send_limit_bytes, .., dropped] =
         option::read::<[u32; 9]>(file, libc::SOL_SOCKET, SO_MEMINFO)?;
-    Ok(Backlog { waiting_bytes, limit_bytes, dropped })
+    Ok(Backlog { waiting_bytes, limit_bytes, send_limit_bytes, dropped })
 }
 
 /// Is this UDP socket of another process an IPv6 socket? The kernel answers at once, whatever that process does with it.

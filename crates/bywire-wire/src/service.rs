@@ -12,6 +12,7 @@
 //!                            ◄──    Ended                the other process has ended, or its node was removed
 //!                            ◄──    Moved                the other machine has another address
 //! Release                    ──►                         this end has ended the connection
+//! Blocked                    ──►                         no packet of the peer has come since Established
 //! Inquire                    ──►                         nothing has come for long: does the other process live?
 //!                            ◄──    Alive                it does; no answer where its service does not answer
 //! ```
@@ -33,7 +34,7 @@ use status::{Entry, Position};
 /// The socket's name in the runtime directory. No port can have it, because the names of their sockets end in `.port`.
 pub const SOCKET_NAME: &str = "node";
 /// The version of this protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 4096;
 /// The most bytes of a list in one packet. A longer list takes several packets: see [`parts`].
@@ -104,6 +105,25 @@ pub enum Request {
         version: u16,
         /// The first entry of the part.
         from: Position,
+    },
+    /// Reports that no packet of the peer has arrived since a connection was established, before the port gives it up.
+    Blocked {
+        /// This end's number for the connection.
+        connection: u32,
+        /// The UDP port of the peer.
+        peer_udp_port: u16,
+    },
+    /// Asks for an echo of another node's service, for `bywire ping`. Ports never do. The service keeps a channel to the node
+    /// until this socket closes.
+    Ping {
+        /// [`VERSION`].
+        version: u16,
+        /// The other node.
+        node: String,
+        /// The program's number for this request.
+        request: u32,
+        /// The length of the echo, within the limits of [`crate::channel::echo`].
+        bytes: u16,
     },
     /// Asks the service to read its fabric file again. Only root and the service's own user may.
     Reload {
@@ -178,6 +198,22 @@ pub enum Notice {
         /// The address.
         ip: IpAddr,
     },
+    /// The echo of a `Ping`. One that is lost is not reported.
+    Pong {
+        /// The program's number for its request.
+        request: u32,
+        /// The round trip, as the service has measured it.
+        rtt_ns: u64,
+        /// The address of the other service.
+        address: SocketAddr,
+    },
+    /// A `Ping` was not sent.
+    NotPinged {
+        /// The program's number for its request.
+        request: u32,
+        /// The reason.
+        reason: NotPinged,
+    },
     /// The fabric file has been read.
     Reloaded {
         /// The error in it, cut where it is long. The previous one is in use then.
@@ -213,6 +249,17 @@ pub enum NotInvited {
     /// There are as many nodes as a fabric may have.
     FabricFull,
     /// There are too many invitations.
+    TooMany,
+}
+
+/// Why no echo was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotPinged {
+    /// The fabric has no such node, or has it no longer.
+    UnknownNode,
+    /// It is this node.
+    OwnNode,
+    /// Too many echoes are under way.
     TooMany,
 }
 

@@ -12,11 +12,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
-/// The units for systemd, by name.
-const UNITS: [(&str, &str); 3] = [
-    ("bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
-    ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
-    ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
+/// The units for systemd, by their places below its directory.
+const UNITS: [(&str, &str); 5] = [
+    ("system/bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
+    ("system/bywire-node.service", include_str!("../../../../packaging/bywire-node.service")),
+    ("system/bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
+    ("system/bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
+    ("user/bywire-node.service", include_str!("../../../../packaging/user/bywire-node.service")),
 ];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The library that `bywire run` preloads into programs.
@@ -30,7 +32,7 @@ const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
 /// lib/pkgconfig/bywire.pc. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
-/// lib/systemd/system, and lib/bywire/libbywire_sockets.so for `bywire run`. Cargo builds both for release, unless --libraries
+/// lib/systemd, and lib/bywire/libbywire_sockets.so for `bywire run`. Cargo builds both for release, unless --libraries
 /// or --command names one of them, which then is all that is installed.
 #[derive(Parser)]
 #[command(version)]
@@ -116,9 +118,9 @@ fn install_command(built: &Path, installation: &mut Installation, prefix: &Path)
     for (shell, path) in scripts {
         installation.write(path, &said(Command::new(built).args(["completions", shell]))?)?;
     }
-    for (name, unit) in UNITS {
+    for (place, unit) in UNITS {
         let unit = unit.replace("/usr/local", &prefix.display().to_string());
-        installation.write(&format!("lib/systemd/system/{name}"), &unit)?;
+        installation.write(&format!("lib/systemd/{place}"), &unit)?;
     }
     Ok(())
 }

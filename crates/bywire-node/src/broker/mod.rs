@@ -144,6 +144,17 @@ struct OtherNode {
     needs_max: usize,
     /// A channel has been requested.
     is_wanted: bool,
+    /// The last connection of which no packet has arrived.
+    blocked: Option<Blocked>,
+}
+
+/// A connection that both services have made, and of which no packet has arrived here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The UDP ports at this end and at the other one.
+    pub udp_ports: [u16; 2],
+    /// When the port here gave it up.
+    pub at_ns: u64,
 }
 
 /// A connection between a port of this machine and one of another.
@@ -289,6 +300,21 @@ impl Broker {
     /// The name of a node.
     pub fn node_name(&self, node: &PublicKey) -> Option<&str> {
         self.nodes.get(node).map(|other| other.name.as_str())
+    }
+
+    /// The last connection with a node of which no packet has arrived.
+    pub fn blocked(&self, node: &PublicKey) -> Option<Blocked> {
+        self.nodes.get(node)?.blocked
+    }
+
+    /// Has a channel to a node kept for something else than ports, until [`Self::let_go`].
+    pub fn hold(&mut self, node: PublicKey) {
+        self.need(node);
+    }
+
+    /// Ends a [`Self::hold`]. It has ended already if the node was removed.
+    pub fn let_go(&mut self, node: PublicKey) {
+        self.need_less(node);
     }
 
     /// When [`Self::tick`] has work to do.

@@ -37,6 +37,7 @@ impl Broker {
                 needs: 0,
                 needs_max: 0,
                 is_wanted: false,
+                blocked: None,
             });
             other.name.clone_from(name);
         }

@@ -9,8 +9,8 @@ use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusa
 use bywire_wire::service_message::{ConnectionName, EndName, Half, PortEnd, PortIdentity, ServiceMessage};
 
 use super::{
-    Action, Broker, Connection, INQUIRY_NS, Outgoing, PORTS_GONE_MAX, Port, PortId, REQUEST_TIMEOUT_NS,
-    Random, Registered, UNDER_WAY_MAX,
+    Action, Blocked, Broker, Connection, INQUIRY_NS, Outgoing, PORTS_GONE_MAX, Port, PortId,
+    REQUEST_TIMEOUT_NS, Random, Registered, UNDER_WAY_MAX,
 };
 
 /// Takes a place among the connections of all users.
@@ -196,6 +196,16 @@ impl Broker {
         let Some(own) = self.end_of(id, connection) else { return };
         if let Some(known) = self.forget(&own) {
             self.tell_ended(known.node, own, known.peer, PortEnd::Released);
+        }
+    }
+
+    /// A port has had no packet of a connection and gives it up.
+    pub fn note_blocked(&mut self, now_ns: u64, id: PortId, connection: u32, peer_udp_port: u16) {
+        let Some(own) = self.end_of(id, connection) else { return };
+        let Some(node) = self.connections.get(&own).map(|known| known.node) else { return };
+        let udp_port = self.port(id).map_or(0, |port| port.udp_port);
+        if let Some(other) = self.nodes.get_mut(&node) {
+            other.blocked = Some(Blocked { udp_ports: [udp_port, peer_udp_port], at_ns: now_ns });
         }
     }
 

@@ -18,6 +18,8 @@ use super::{LISTENER, RETRY_NS, Service, report, users};
 
 /// How long a caller may take until its first packet.
 const TIMEOUT_NS: u64 = 5_000_000_000;
+/// How long a program may take from one echo request to the next.
+const PING_TIMEOUT_NS: u64 = 65_000_000_000;
 /// The most packets of one caller before the next one's turn.
 const PACKETS_PER_TURN: usize = 32;
 /// The most callers that are accepted before other work has its turn.
@@ -194,9 +196,13 @@ impl Service<'_> {
                 let (entries, next) = self.report(now_ns, id, from);
                 self.tell(id, &Notice::Status { entries, next });
                 // A program asks repeatedly until it has all entries.
-                if let Some(Caller { stage: Stage::New { until_ns }, .. }) = self.callers.get_mut(&id) {
-                    *until_ns = now_ns.saturating_add(TIMEOUT_NS);
-                }
+                self.extend(id, now_ns.saturating_add(TIMEOUT_NS));
+            }
+            Request::Ping { version: VERSION, node, request, bytes }
+                if descriptors.is_empty() && !is_registered =>
+            {
+                self.ping(now_ns, id, &node, request, bytes);
+                self.extend(id, now_ns.saturating_add(PING_TIMEOUT_NS));
             }
             Request::Reload { version: VERSION } if descriptors.is_empty() && self.may_change(id) => {
                 self.reload(now_ns);
@@ -213,7 +219,10 @@ impl Service<'_> {
             Request::Reload { version: VERSION } | Request::Invite { version: VERSION, .. } => {
                 self.refuse(id, Unregistered::Unverified);
             }
-            Request::Status { .. } | Request::Reload { .. } | Request::Invite { .. } => {
+            Request::Status { .. }
+            | Request::Reload { .. }
+            | Request::Invite { .. }
+            | Request::Ping { .. } => {
                 self.refuse(id, Unregistered::Version);
             }
             Request::Register { version, .. } if version != VERSION => {
@@ -248,6 +257,13 @@ impl Service<'_> {
         }
     }
 
+    /// Lets a caller that does not register stay until then.
+    fn extend(&mut self, id: PortId, until_ns: u64) {
+        if let Some(Caller { stage: Stage::New { until_ns: before_ns }, .. }) = self.callers.get_mut(&id) {
+            *before_ns = until_ns;
+        }
+    }
+
     fn broker_request(&mut self, now_ns: u64, id: PortId, request: Request) {
         let mut random = [0; 32];
         // With these, another service is told the port's name.
@@ -267,10 +283,14 @@ impl Service<'_> {
             Request::Decline { offer, refusal } => self.broker.decline(id, offer, refusal),
             Request::Release { connection } => self.broker.release(id, connection),
             Request::Inquire { connection } => self.broker.inquire(now_ns, id, connection),
+            Request::Blocked { connection, peer_udp_port } => {
+                self.broker.note_blocked(now_ns, id, connection, peer_udp_port);
+            }
             Request::Register { .. }
             | Request::Status { .. }
             | Request::Reload { .. }
-            | Request::Invite { .. } => {}
+            | Request::Invite { .. }
+            | Request::Ping { .. } => {}
         }
     }
 
@@ -432,5 +452,6 @@ impl Service<'_> {
             self.poller.remove(&found.1.process);
         }
         self.broker.port_ended(now_ns, id);
+        self.end_pings_by(id);
     }
 }

@@ -57,7 +57,8 @@ impl Service<'_> {
                 ServiceMessage::NotJoined(reason)
             }
         };
-        self.link.send(now_ns, node, &answer, None);
+        let owed_bytes_max = self.broker.owed_bytes_max(&node);
+        self.link.send(now_ns, node, &answer, None, owed_bytes_max);
     }
 
     fn admit(

@@ -8,6 +8,7 @@ mod invitations;
 mod joins;
 mod nodes;
 mod outages;
+mod pings;
 mod refusals;
 mod report;
 mod users;
@@ -37,6 +38,7 @@ use caller::Caller;
 use held::Held;
 use invitations::Invitations;
 use outages::Outages;
+use pings::Pings;
 use refusals::Refusals;
 use users::Users;
 
@@ -142,6 +144,7 @@ pub struct Service<'a> {
     /// Nodes that do not answer, and when their names are looked up again.
     outages: Outages,
     invitations: Invitations,
+    pings: Pings,
     /// The error in the latest fabric file.
     complaint: Option<String>,
     say: &'a dyn Fn(&str),
@@ -219,6 +222,7 @@ impl<'a> Service<'a> {
             accept_again_ns: None,
             outages: Outages::default(),
             invitations: Invitations::default(),
+            pings: Pings::default(),
             complaint: None,
             say,
         };

@@ -64,6 +64,7 @@ impl Service<'_> {
             if self.fabric.named(&node.key).is_none() {
                 self.link.remove(now_ns, &node.key);
                 self.outages.end(&node.key);
+                self.end_pings_of(&node.key);
             }
         }
         let own_key = self.key.public();
@@ -134,6 +135,7 @@ impl Service<'_> {
             Event::Up { node, boot_id, address, .. } => {
                 self.outages.end(&node);
                 self.broker.up(node, boot_id, address, link::route_bytes(address));
+                self.send_waiting_pings(node);
             }
             Event::Moved { node, address } => {
                 self.broker.moved(node, address, link::route_bytes(address));
@@ -158,6 +160,7 @@ impl Service<'_> {
                 self.look_up(node);
                 self.outages.begin(now_ns, node);
             }
+            Event::Echo { node, number } => self.take_echo(node, number),
             Event::OtherVersion { node } => self.broker.refuse(node, NotConnected::Version),
         }
     }

@@ -2,10 +2,11 @@
 
 use bywire_sys::udp;
 use bywire_wire::channel::{NodeCounts, Strangers};
-use bywire_wire::service::status::{self, Entry, Position, State};
+use bywire_wire::service::status::{self, Entry, Position, State, Unsent};
 use bywire_wire::service::to_bytes;
 
-use crate::broker::{Connection, Port, PortId};
+use crate::broker::{Blocked, Connection, Port, PortId};
+use crate::link;
 
 use super::Service;
 
@@ -13,6 +14,9 @@ use super::Service;
 const PART_BYTES_MAX: usize = 3072;
 /// The longest complaint in a report.
 const COMPLAINT_BYTES_MAX: usize = 512;
+/// The wanted size of the socket buffers of a port: that of `crates/bywire/src/port/fabric/sockets.rs`.
+const PORT_BUFFER_BYTES: usize = 4 << 20;
+const SECOND_NS: u64 = 1_000_000_000;
 
 impl Service<'_> {
     /// Entries from a position on, and the position of the first one that did not fit.
@@ -62,7 +66,9 @@ impl Service<'_> {
         let start = is_start.then(|| (Position::Start, Entry::Service(self.service_entry(now_ns))));
         let nodes = first_node.into_iter().flat_map(move |first| {
             let nodes = self.fabric.nodes.iter().enumerate().skip(first);
-            nodes.map(|(place, node)| (Position::Node(place as u32), Entry::Node(self.node_entry(node))))
+            nodes.map(move |(place, node)| {
+                (Position::Node(place as u32), Entry::Node(self.node_entry(now_ns, node)))
+            })
         });
         let ports_from = move |name: String| {
             let ports: Vec<_> = self.broker.ports_from(&name).filter(|(_, port)| may_see(port.uid)).collect();
@@ -94,8 +100,7 @@ impl Service<'_> {
             pid: self.callers.get(&id).map_or(0, |caller| caller.pid()),
             is_reachable: port.is_reachable,
             udp_port: port.udp_port,
-            waiting_bytes: backlog.map_or(0, |backlog| backlog.waiting_bytes),
-            dropped: backlog.map_or(0, |backlog| backlog.dropped),
+            sockets: link::sockets(PORT_BUFFER_BYTES, backlog.into_iter()),
         }
     }
 
@@ -117,14 +122,16 @@ impl Service<'_> {
             node: self.node().to_owned(),
             udp_port: self.udp_port(),
             is_encrypted: self.fabric.is_encrypted,
-            uptime_s: now_ns.saturating_sub(self.began_ns) / 1_000_000_000,
+            uptime_s: now_ns.saturating_sub(self.began_ns) / SECOND_NS,
             strangers: strangers(self.link.strangers()),
             last_unknown: self.last_unknown().map(|(key, address)| (key.0, address)),
+            last_without_key: self.link.strangers().last_without_key,
             complaint,
+            sockets: self.link.sockets(),
         }
     }
 
-    fn node_entry(&self, node: &crate::fabric::Node) -> status::Node {
+    fn node_entry(&self, now_ns: u64, node: &crate::fabric::Node) -> status::Node {
         let is_own = node.key == self.key.public();
         let found = self.link.status(&node.key).filter(|_| !is_own);
         let channel = found.and_then(|found| found.channel);
@@ -135,23 +142,43 @@ impl Service<'_> {
             (_, None, false) => State::Idle,
         };
         let counts = found.map(|found| found.counts).unwrap_or_default();
+        let since_ns = found.and_then(|found| found.since_ns);
+        let since_ns = since_ns.filter(|_| matches!(state, State::Up | State::Opening));
+        let unsent = self.link.unsent(&node.key).filter(|_| !is_own);
+        let described = channel.map(|channel| {
+            let ([packet_bytes, route_bytes], [sent, lost]) = (channel.packet_bytes, channel.sent_and_lost);
+            let heard_ms = now_ns.saturating_sub(channel.heard_at_ns) / 1_000_000;
+            status::Channel { security: channel.security, packet_bytes, route_bytes, sent, lost, heard_ms }
+        });
+        let blocked = self.broker.blocked(&node.key).map(|Blocked { udp_ports, at_ns }| {
+            let [udp_port, peer_udp_port] = udp_ports;
+            let ago_s = now_ns.saturating_sub(at_ns) / SECOND_NS;
+            status::Blocked { udp_port, peer_udp_port, ago_s }
+        });
         status::Node {
             name: node.name.clone(),
             key: node.key.0,
             addresses: Self::addresses(&node.addresses),
             state,
             address: channel.map(|channel| channel.address),
+            since_s: since_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / SECOND_NS),
+            channel: described,
             rtt_us: channel.map(|channel| channel.rtt_ns / 1000),
             counters: counters(&counts),
-            complaint: (state == State::Opening).then(|| complaint(&counts).to_owned()),
+            blocked,
+            unsent,
+            complaint: (state == State::Opening).then(|| complaint(&counts, unsent)),
         }
     }
 }
 
-/// Why a channel does not come up, as far as the counts tell.
-fn complaint(counts: &NodeCounts) -> &'static str {
+/// Why a channel does not come up, as far as this machine can tell.
+fn complaint(counts: &NodeCounts, unsent: Option<Unsent>) -> String {
     let NodeCounts { hellos_sent, answers_received, answers_refused, other_versions, .. } = *counts;
-    if other_versions > 0 {
+    if let Some(Unsent { to, reason }) = unsent {
+        return format!("no packet to {to} leaves this machine: {reason}");
+    }
+    let complaint = if other_versions > 0 {
         "it speaks another version of the protocol: install the same version of Bywire on both machines"
     } else if answers_refused > 0 {
         "it answers with another key: compare its `key` in the fabric files of both machines"
@@ -164,7 +191,8 @@ fn complaint(counts: &NodeCounts) -> &'static str {
          and that firewalls let UDP through"
     } else {
         "it answered before, and does not answer now: check that it is up, and the network between"
-    }
+    };
+    complaint.to_owned()
 }
 
 /// A complaint that fits into a packet beside other things.

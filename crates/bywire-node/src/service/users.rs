@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bywire_sys::share::block;
 use bywire_wire::bucket::Bucket;
+use bywire_wire::channel::echo::ECHO_BYTES_MAX;
 use bywire_wire::service::Request;
 
 /// So much work each user can have done without end: 4,000 requests a second are a tenth of a core at most.
@@ -64,6 +65,8 @@ pub(super) fn work_of(request: &Request) -> u64 {
         Request::Status { .. } => 16,
         // A file is read, and applied to all nodes.
         Request::Reload { .. } | Request::Invite { .. } => 256,
+        // Packets leave and come.
+        Request::Ping { bytes, .. } => 8 + u64::from(*bytes).min(ECHO_BYTES_MAX as u64) / 128,
         _ => 1,
     }
 }

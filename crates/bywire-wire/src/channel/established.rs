@@ -54,6 +54,12 @@ impl Channel {
         true
     }
 
+    /// The packets that have left, and how many were lost. Probes of a packet size are meant to be lost.
+    pub fn sent_and_lost(&self) -> [u64; 2] {
+        let counts = self.connection.counts();
+        [counts.sent, counts.lost.saturating_sub(counts.size_probes_lost)]
+    }
+
     /// Hands out the packets that have to leave, and returns their number.
     pub fn flush(&mut self, now_ns: u64, out: &mut Out) -> u64 {
         let mut batch = Batch::new(16 * usize::from(BASE_BYTES), 16);

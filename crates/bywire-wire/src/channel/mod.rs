@@ -17,6 +17,7 @@
 //!
 //! [`Connection`]: crate::connection::Connection
 
+pub mod echo;
 mod established;
 mod guests;
 mod limits;
@@ -158,6 +159,40 @@ impl Channels {
         Ok(())
     }
 
+    /// Sends an echo request of so many bytes to a node that is up. Its reply is an [`Event::Echo`] with the same number. Either
+    /// may be lost.
+    ///
+    /// # Errors
+    /// [`SendError`]: nothing was sent.
+    pub fn send_echo(
+        &mut self,
+        now_ns: u64,
+        node: &PublicKey,
+        number: u64,
+        bytes: usize,
+    ) -> Result<(), SendError> {
+        self.peers.get_mut(node).ok_or(SendError::NotUp)?.send_echo(now_ns, number, bytes)?;
+        self.settle(*node);
+        Ok(())
+    }
+
+    /// Has the next hello to a wanted node without a channel leave soon, however many went unanswered before.
+    pub fn hurry(&mut self, now_ns: u64, node: &PublicKey) {
+        if let Some(peer) = self.peers.get_mut(node) {
+            peer.hurry(now_ns);
+            self.settle(*node);
+        }
+    }
+
+    /// Notes the longest packet that the route to a node carries, as the kernel reports it. Channels look for the longest one
+    /// that arrives.
+    pub fn set_route_bytes(&mut self, node: &PublicKey, bytes: u16) {
+        if let Some(peer) = self.peers.get_mut(node) {
+            peer.set_route_bytes(bytes);
+            self.settle(*node);
+        }
+    }
+
     /// Ends the service. Every node that is up is told with the next [`Self::transmit`], repeatedly until it answers,
     /// for a second at most. [`Self::next_timeout_ns`] is `None` when this is done.
     pub fn close(&mut self, now_ns: u64) {
@@ -244,6 +279,9 @@ impl Channels {
     ) {
         if !handshake::is_hello_for(&self.mac_key, header, packet) {
             self.strangers.without_key += 1;
+            if packet.len() == handshake::HELLO_BYTES {
+                self.strangers.last_without_key = Some(from);
+            }
             return;
         }
         let is_proved = self.load.is_high(now_ns);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::connection::{self, Connection, OWN_REASONS, State};
+use crate::frame::Lane;
 use crate::handshake::cookie::COOKIE_LIFE_NS;
 use crate::handshake::macs::{MAC_BYTES, MacKey};
 use crate::handshake::{
@@ -16,6 +17,7 @@ use crate::planted::{self, Bug};
 use crate::random::{Random, draw};
 use crate::size::BASE_BYTES;
 
+use super::echo::{self, Echo};
 use super::established::Channel;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
@@ -101,6 +103,10 @@ pub(super) struct Peer {
     mac_key: MacKey,
     addresses: Vec<SocketAddr>,
     is_wanted: bool,
+    /// When it came up, went down, or was wanted first.
+    since_ns: Option<u64>,
+    /// The longest packet that the route carries, as far as the owner has told.
+    route_bytes: u16,
     retries: Option<Retries>,
     attempt: Option<Attempt>,
     /// When the last hello left.
@@ -125,6 +131,8 @@ impl Peer {
             node,
             addresses: Vec::new(),
             is_wanted: false,
+            since_ns: None,
+            route_bytes: BASE_BYTES,
             retries: None,
             attempt: None,
             hello_at_ns: None,
@@ -150,7 +158,10 @@ impl Peer {
     }
 
     pub fn connect(&mut self, now_ns: u64) {
-        self.is_wanted = true;
+        let was_wanted = std::mem::replace(&mut self.is_wanted, true);
+        if self.current.is_none() && !was_wanted {
+            self.since_ns = Some(now_ns);
+        }
         if self.current.is_none() || self.retries.is_some() {
             // At once, but not for every request of a program.
             let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
@@ -176,6 +187,30 @@ impl Peer {
         Ok(())
     }
 
+    pub fn send_echo(&mut self, now_ns: u64, number: u64, bytes: usize) -> Result<(), SendError> {
+        let channel = self.current.as_mut().ok_or(SendError::NotUp)?;
+        // Behind messages, which programs wait for.
+        if !channel.connection.send_datagram(Lane::Low, &echo::request(number, bytes)) {
+            return Err(SendError::Full);
+        }
+        channel.asked_ns.get_or_insert(now_ns);
+        Ok(())
+    }
+
+    pub fn hurry(&mut self, now_ns: u64) {
+        let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
+        if let Some(retries) = &mut self.retries {
+            retries.next_ns = retries.next_ns.min(now_ns.max(soonest_ns));
+        }
+    }
+
+    pub fn set_route_bytes(&mut self, bytes: u16) {
+        self.route_bytes = bytes;
+        if let Some(channel) = &mut self.current {
+            channel.connection.set_route_bytes(bytes);
+        }
+    }
+
     /// Does one more hello have to prove its address, because there are many incarnations? A hello of a known incarnation does
     /// not, because replays of its hellos are detected.
     pub fn has_to_prove_address(&self, payload: &HandshakePayload) -> bool {
@@ -196,9 +231,11 @@ impl Peer {
             incarnation: channel.session.incarnation.number,
             security: channel.security,
             rtt_ns: channel.connection.rtt().smoothed_ns(),
+            packet_bytes: [channel.connection.packet_bytes(), self.route_bytes.max(BASE_BYTES)],
+            sent_and_lost: channel.sent_and_lost(),
             heard_at_ns: channel.heard_ns,
         });
-        Status { is_wanted: self.is_wanted, channel, counts: self.counts }
+        Status { is_wanted: self.is_wanted, since_ns: self.since_ns, channel, counts: self.counts }
     }
 
     /// Does a hello with this number wait for its answer?
@@ -339,7 +376,7 @@ impl Peer {
             peer_connection: peer.connection,
             windows: [0, WINDOW, 0],
             peer_windows: [0, WINDOW, 0],
-            route_bytes: BASE_BYTES,
+            route_bytes: self.route_bytes,
         });
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
         Channel {
@@ -563,6 +600,7 @@ impl Peer {
 
     fn begin_session(&mut self, channel: &Channel, shared: &mut Shared) {
         let Incarnation { boot_id, number } = channel.session.incarnation;
+        self.since_ns = Some(channel.began_ns);
         if let Some(before) = self.session.replace(Session::new(channel.session)) {
             let is_restart = before.id.incarnation != channel.session.incarnation;
             let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
@@ -602,7 +640,18 @@ impl Peer {
         let (Some(session), Some(channel)) = (&mut self.session, &mut self.current) else { return false };
         let Channel { connection, stream, .. } = channel;
         session.collect(stream, connection);
-        while connection.pop_datagram().is_some() {}
+        while let Some(datagram) = connection.pop_datagram() {
+            match echo::read(datagram.bytes) {
+                // A reply without room is lost, as it could be on the network.
+                Some(Echo::Request(reply)) => {
+                    let _ = connection.send_datagram(Lane::Low, &reply);
+                }
+                Some(Echo::Reply(number)) if shared.events.len() < events_max => {
+                    shared.events.push_back(Event::Echo { node: self.node, number });
+                }
+                _ => {}
+            }
+        }
         let before = shared.events.len();
         loop {
             if shared.events.len() >= events_max {
@@ -664,6 +713,7 @@ impl Peer {
             shared.keep_closing(now_ns, channel);
         }
         if self.session.take().is_some() {
+            self.since_ns = Some(now_ns);
             self.session_number = shared.next_session();
             shared.events.push_back(Event::Down { node: self.node, reason });
         }

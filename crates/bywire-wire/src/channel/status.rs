@@ -33,6 +33,13 @@ pub enum Event {
         /// The message.
         bytes: Vec<u8>,
     },
+    /// The reply to an echo request.
+    Echo {
+        /// The node.
+        node: PublicKey,
+        /// The number of the request.
+        number: u64,
+    },
     /// A node that was up is down, or messages under way were lost.
     Down {
         /// The node.
@@ -76,6 +83,8 @@ pub enum DownReason {
 pub struct Status {
     /// Is a channel to it wanted?
     pub is_wanted: bool,
+    /// When it came up, went down, or was wanted first. `None`: it was never wanted.
+    pub since_ns: Option<u64>,
     /// Its channel, if there is one.
     pub channel: Option<ChannelStatus>,
     /// The counts.
@@ -95,6 +104,10 @@ pub struct ChannelStatus {
     pub security: Security,
     /// The round-trip time.
     pub rtt_ns: u64,
+    /// The longest packet that has arrived so far, and the longest one that the route carries, as the kernel says.
+    pub packet_bytes: [u16; 2],
+    /// Packets of the channel that have left, and how many of them were lost. Probes of a packet size do not count.
+    pub sent_and_lost: [u64; 2],
     /// When the last packet of the node came.
     pub heard_at_ns: u64,
 }
@@ -136,6 +149,8 @@ pub struct Strangers {
     pub foreign: u64,
     /// Handshakes whose sender does not know this node's public key.
     pub without_key: u64,
+    /// The address that the last of these that is as long as a hello came from. Its sender may have a wrong key of this node.
+    pub last_without_key: Option<SocketAddr>,
     /// Hellos that cannot be opened.
     pub unreadable: u64,
     /// Hellos of keys that are not in the table.

@@ -1,5 +1,6 @@
 //! The state of a node's service that `bywire status` shows.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -53,8 +54,27 @@ pub struct Service {
     pub strangers: Vec<(String, u64)>,
     /// The last stranger that knows this node's key but is not in the fabric: its key and its address.
     pub last_unknown: Option<([u8; 32], SocketAddr)>,
+    /// The address of the last stranger that sent a hello for another key than this node's.
+    pub last_without_key: Option<SocketAddr>,
     /// The error in the latest fabric file, if it was rejected.
     pub complaint: Option<String>,
+    /// Its UDP sockets.
+    pub sockets: Sockets,
+}
+
+/// Sizes and contents of UDP sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The wanted size of the buffers, for each direction.
+    pub wanted_bytes: u32,
+    /// The size of the receive buffer. If it is less than wanted, `sysctl net.core.rmem_max` limits it.
+    pub receive_bytes: u32,
+    /// The size of the send buffer. If it is less than wanted, `sysctl net.core.wmem_max` limits it.
+    pub send_bytes: u32,
+    /// Memory of packets that wait to be received.
+    pub waiting_bytes: u64,
+    /// Packets that found no room.
+    pub dropped: u64,
 }
 
 /// A node.
@@ -70,12 +90,87 @@ pub struct Node {
     pub state: State,
     /// The address that its packets come from.
     pub address: Option<SocketAddr>,
+    /// For how long it has been in this state, in seconds.
+    pub since_s: Option<u64>,
+    /// The channel, while there is one.
+    pub channel: Option<Channel>,
     /// The smoothed round-trip time.
     pub rtt_us: Option<u64>,
     /// Named counts.
     pub counters: Vec<(String, u64)>,
+    /// The last connection with it of which no packet has arrived.
+    pub blocked: Option<Blocked>,
+    /// The error of the kernel for the last packet to an address of the node, if that packet could not leave.
+    pub unsent: Option<Unsent>,
     /// The reason why there is no channel.
     pub complaint: Option<String>,
+}
+
+/// A connection of two ports that both services have made, and of which no packet has arrived here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocked {
+    /// The UDP port here.
+    pub udp_port: u16,
+    /// The UDP port of the other machine.
+    pub peer_udp_port: u16,
+    /// How long ago it was given up, in seconds.
+    pub ago_s: u64,
+}
+
+/// A packet that could not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsent {
+    /// Where it was to go.
+    pub to: SocketAddr,
+    /// Why it could not leave.
+    pub reason: UnsentReason,
+}
+
+/// Why a packet could not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnsentReason {
+    /// There is no route to the address.
+    NoRoute,
+    /// A packet filter of this machine blocks it.
+    Denied,
+    /// It is longer than the MTU of the network device.
+    TooLong,
+    /// Another error of the kernel, by its number.
+    Other(i32),
+}
+
+impl fmt::Display for UnsentReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoute => formatter.write_str(
+                "there is no route: check the addresses and routes of this machine (`ip route get ADDRESS`)",
+            ),
+            Self::Denied => formatter.write_str(
+                "a packet filter of this machine blocks it: let UDP to that port through (`nft list ruleset`)",
+            ),
+            Self::TooLong => formatter.write_str(
+                "the MTU of the network device is less than 1,228 bytes (1,248 for IPv6): raise it (`ip link set DEVICE mtu 1500`)",
+            ),
+            Self::Other(error) => write!(formatter, "{}", std::io::Error::from_raw_os_error(*error)),
+        }
+    }
+}
+
+/// A channel to another service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    /// How its packets are protected.
+    pub security: Security,
+    /// The longest packet that has arrived there so far, without the headers of IP and UDP.
+    pub packet_bytes: u16,
+    /// The longest packet that the route carries, as the kernel says.
+    pub route_bytes: u16,
+    /// Packets that have left.
+    pub sent: u64,
+    /// Packets that were lost, of these.
+    pub lost: u64,
+    /// How long ago the last packet came, in milliseconds.
+    pub heard_ms: u64,
 }
 
 /// The state of a channel.
@@ -104,10 +199,8 @@ pub struct Port {
     pub is_reachable: bool,
     /// Its UDP port.
     pub udp_port: u16,
-    /// Bytes that wait in its UDP socket.
-    pub waiting_bytes: u32,
-    /// Packets that found no room there.
-    pub dropped: u32,
+    /// Its UDP socket for all peers.
+    pub sockets: Sockets,
 }
 
 /// A connection.

@@ -214,9 +214,11 @@ impl Work {
                 self.tell(port, &Notice::Alive { connection });
             }
             Request::Inquire { .. }
+            | Request::Blocked { .. }
             | Request::Status { .. }
             | Request::Reload { .. }
-            | Request::Invite { .. } => {}
+            | Request::Invite { .. }
+            | Request::Ping { .. } => {}
         }
     }
 

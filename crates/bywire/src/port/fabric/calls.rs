@@ -218,9 +218,7 @@ impl Port {
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return ConnectError::TimedOut };
         match &call.stage {
             Stage::Held => ConnectError::NoFabric(NoFabric::Silent),
-            Stage::Proving { far, since_ns } if now_ns() >= since_ns + BLOCKED_AFTER.as_nanos() as u64 => {
-                blocked(fabric, far)
-            }
+            Stage::Proving { far, .. } if blocked_at(&call.stage).is_some() => blocked(fabric, far),
             _ => ConnectError::TimedOut,
         }
     }
@@ -275,7 +273,12 @@ impl Port {
             }
             Notice::Alive { connection } => self.far_is_alive(connection),
             Notice::Moved { connection, ip } => self.far_has_moved(connection, ip),
-            Notice::Status { .. } | Notice::Reloaded { .. } | Notice::Invited(_) | Notice::NotInvited(_) => {
+            Notice::Status { .. }
+            | Notice::Reloaded { .. }
+            | Notice::Invited(_)
+            | Notice::NotInvited(_)
+            | Notice::Pong { .. }
+            | Notice::NotPinged { .. } => {
                 return Err(NoFabric::Malformed);
             }
         }
@@ -434,6 +437,13 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
         integrity: options.integrity,
         windows: windows(&options.geometry),
     }
+}
+
+/// The UDP port of a peer that should have sent a packet by now and has not.
+pub(super) fn blocked_at(stage: &Stage) -> Option<u16> {
+    let Stage::Proving { far, since_ns } = stage else { return None };
+    let is_late = now_ns() >= since_ns.saturating_add(BLOCKED_AFTER.as_nanos() as u64);
+    (is_late && far.wire.counts().taken == 0).then(|| far.to.port())
 }
 
 fn blocked(fabric: &Fabric, far: &Far) -> ConnectError {

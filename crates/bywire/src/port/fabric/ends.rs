@@ -6,6 +6,7 @@ use bywire_sys::poller::Poller;
 use bywire_sys::udp;
 use bywire_wire::service::{End, Request};
 
+use super::calls::blocked_at;
 use super::packets::IDLE_NS;
 use super::{Fabric, now_ns};
 use crate::message::error::{DisconnectReason, Refusal};
@@ -247,7 +248,13 @@ impl Port {
             match call.stage {
                 // The node has never heard of it.
                 Stage::Held => fabric.forget(call.number, peer.index),
-                _ => fabric.release(call.number, peer.index),
+                stage => {
+                    if let Some(there) = blocked_at(&stage) {
+                        let request = Request::Blocked { connection: call.number, peer_udp_port: there };
+                        fabric.service.tell(&request);
+                    }
+                    fabric.release(call.number, peer.index);
+                }
             }
         }
         // A port that called this one has not been reported yet.
