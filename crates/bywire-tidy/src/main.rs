@@ -32,10 +32,10 @@ const RULES: [(&str, Rule); 11] = [
     ("links resolve", link::check),
     ("names say what they hold", name::check),
     ("orderings name their partner", partner::check),
-    ("files fit", size::check),
+    ("files stay short", size::check),
     ("unsafe stays in named places", unchecked::check),
-    ("walks lead somewhere", walk::check),
-    ("words are ours", word::check),
+    ("pages name existing files and functions", walk::check),
+    ("no work is unfinished, and Bywire has one spelling", word::check),
 ];
 
 fn main() -> ExitCode {
