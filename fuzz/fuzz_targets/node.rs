@@ -82,8 +82,7 @@ impl Fixture {
             groups: Vec::new(),
             incarnation: 1,
         };
-        let half =
-            Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
+        let half = Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
         let (request, asking) = (asked.expect("it asks"), fixture.own.clone());
         let security = Security::Aes256Gcm;
         fixture.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
@@ -139,7 +138,8 @@ impl Fixture {
         self.broker.port_ended(self.now_ns, HONEST);
         self.broker.port_ended(self.now_ns, ROGUE);
         self.settle();
-        let ended = |said: &ServiceMessage| matches!(said, ServiceMessage::Ended { reason: PortEnd::Ended, .. });
+        let ended =
+            |said: &ServiceMessage| matches!(said, ServiceMessage::Ended { reason: PortEnd::Ended, .. });
         assert!(self.said.iter().any(ended));
         self.now_ns += 1_000_000_000_000;
         self.broker.tick(self.now_ns);
@@ -155,7 +155,9 @@ impl Fixture {
             Ok(Request::Connect { request, node, port, introduction }) => {
                 self.broker.connect(now_ns, id, request, (&node, port), introduction, random);
             }
-            Ok(Request::Accept { offer, introduction }) => self.broker.accept(id, offer, introduction, random),
+            Ok(Request::Accept { offer, introduction }) => {
+                self.broker.accept(id, offer, introduction, random)
+            }
             Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
             Ok(Request::Release { connection }) => self.broker.release(id, connection),
             Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),

@@ -8,10 +8,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
+use bywire_node::ask::{self, AskError};
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
-use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
+use bywire_wire::service::{self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
 
 use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually, introduction};
 
@@ -169,7 +170,12 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     const USER: u32 = 3_999_999;
     if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
-        let mut fake_port = FakePort::unregistered(std::path::Path::new(&told), "render", udp);
+        let runtime = std::path::Path::new(&told);
+        // It may look, and changes nothing.
+        assert!(ask::status(Some(runtime)).is_ok());
+        assert!(matches!(ask::reload(Some(runtime)), Err(AskError::NotAllowed)));
+        assert!(matches!(ask::invite(Some(runtime), "c"), Err(AskError::NotAllowed)));
+        let mut fake_port = FakePort::unregistered(runtime, "render", udp);
         fake_port.register(Vec::new());
         assert!(matches!(fake_port.next(), Notice::Registered { .. }));
         fake_port.accept(1);
@@ -209,7 +215,10 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
             matches!(entry, service::status::Entry::Port(port) if port.name == "render" && port.user == user)
         })
     };
+    // It has tried to change what the service does before.
     eventually("the other user's port", || has_port(&USER.to_string()));
+    assert!(matches!(ask::reload(Some(&runtime)), Ok(None)), "root may");
+    assert!(matches!(ask::invite(Some(&runtime), "c"), Ok(Err(NotInvited::NoKeeper))));
     let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     let terms = asking.established();
