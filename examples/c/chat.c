@@ -53,11 +53,11 @@ int main(int count, char **arguments) {
     bw_port_t *port;
     bw_peer_t peer = 0;
     int epoll = epoll_create1(EPOLL_CLOEXEC), is_typing = 0;
-    int is_far = count > 1 && strcmp(arguments[1], "--fabric") == 0;
+    int serves_fabric = count > 1 && strcmp(arguments[1], "--fabric") == 0;
     check(bw_port_options_init(&options, sizeof options));
-    options.reach = is_far ? BW_REACH_FABRIC : BW_REACH_MACHINE;
+    options.reach = serves_fabric ? BW_REACH_FABRIC : BW_REACH_MACHINE;
     check(bw_port_open(&options, &port));
-    if (count > 1 && !is_far)
+    if (count > 1 && !serves_fabric)
         check(bw_connect_start(port, arguments[1], &peer));
     printf("%s\n", bw_port_address(port));
     watch(epoll, check(bw_descriptor(port)));

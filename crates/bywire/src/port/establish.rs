@@ -101,7 +101,7 @@ impl Port {
             let rest = self.rest_of_sleep(rest);
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
             if self.fabric.is_some() {
-                self.look_far();
+                self.look_remote();
             }
             if self.resources.is_full() {
                 // Sockets that wait until the program takes events stay ready, so the poller does not sleep.

@@ -2,12 +2,12 @@
 
 mod establish;
 mod fabric;
-mod far;
 mod hot;
 mod incoming;
 mod lending;
 mod peer_socket;
 mod polling;
+mod remote_peer;
 mod sending;
 mod slots;
 mod spin;

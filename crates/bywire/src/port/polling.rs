@@ -115,7 +115,7 @@ impl Port {
         }
         let event = self.next_event();
         // However busy the rings are.
-        if event.is_none() && self.fabric.is_some() { self.poll_far() } else { event }
+        if event.is_none() && self.fabric.is_some() { self.poll_remote() } else { event }
     }
 
     /// The next event that waits. A peer's information is forgotten with its end.
@@ -159,7 +159,7 @@ impl Port {
     fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
         self.poll_replies();
         if self.fabric.is_some()
-            && let Some(event) = self.poll_far()
+            && let Some(event) = self.poll_remote()
         {
             return Some(event);
         }
@@ -326,8 +326,8 @@ impl Port {
         self.hot.cool(index);
         self.pending.retain(|pending| *pending != index);
         match self.slots.remove(peer, reason) {
-            Some(Slot::Wire(far)) => self.end_far(peer, far, reason),
-            Some(Slot::Leaving(leaving)) => self.end_far(peer, leaving.far, reason),
+            Some(Slot::Wire(remote)) => self.end_remote(peer, remote, reason),
+            Some(Slot::Leaving(leaving)) => self.end_remote(peer, leaving.remote, reason),
             Some(Slot::Calling(call)) => self.end_call(peer, *call, reason),
             Some(Slot::Ring(mut connection)) => {
                 // This ends the connection for both sides, even while a forked child holds a copy of the descriptor.

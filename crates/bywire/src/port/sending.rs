@@ -23,7 +23,7 @@ impl Port {
             return Err(SendError::Forked);
         }
         let Some(connection) = self.slots.ring(peer) else {
-            return self.send_now_far(peer, priority, bytes);
+            return self.send_now_remote(peer, priority, bytes);
         };
         if bytes.len() > INLINE_BYTES {
             let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
@@ -58,7 +58,7 @@ impl Port {
             return Err(SendError::Forked);
         }
         let Link::Ring(connection) = self.slots.link(peer)? else {
-            return self.send_datagram_far(peer, priority, bytes);
+            return self.send_datagram_remote(peer, priority, bytes);
         };
         let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
         if bytes.len() as u64 > max {
@@ -81,7 +81,7 @@ impl Port {
         let mut link = self.slots.link(peer)?;
         link.transfers().starve(priority);
         if matches!(link, Link::Wire(_)) {
-            self.advance_far(peer);
+            self.advance_remote(peer);
             return Ok(());
         }
         self.mark_pending(peer.index);
@@ -193,7 +193,7 @@ impl Port {
         let mut link = self.slots.link(peer).expect("admitted just now");
         queue(link.transfers(), id);
         let Link::Ring(connection) = link else {
-            self.advance_far(peer);
+            self.advance_remote(peer);
             return id;
         };
         // The first fragment goes at once. The next poll finds a broken ring again, and reports it.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 
-use super::far::{Call, Far, Leaving, Stage};
+use super::remote_peer::{Call, Leaving, RemotePeer, Stage};
 use crate::message::address::Address;
 use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Peer, PeerInfo, Priority};
@@ -39,7 +39,7 @@ pub(crate) enum Slot {
     /// A peer of this machine, behind shared memory.
     Ring(Box<shm::Connection>),
     /// A peer of another machine, behind the network.
-    Wire(Box<Far>),
+    Wire(Box<RemotePeer>),
     /// A connection to another machine that this end has ended, until what was sent is acknowledged.
     Leaving(Box<Leaving>),
 }
@@ -49,7 +49,7 @@ impl Slot {
     pub fn link(&mut self) -> Option<Link<'_>> {
         match self {
             Self::Ring(ring) => Some(Link::Ring(ring)),
-            Self::Wire(far) => Some(Link::Wire(far)),
+            Self::Wire(remote) => Some(Link::Wire(remote)),
             _ => None,
         }
     }
@@ -60,14 +60,14 @@ pub(crate) enum Link<'a> {
     /// The shared memory of this machine.
     Ring(&'a mut shm::Connection),
     /// The network.
-    Wire(&'a mut Far),
+    Wire(&'a mut RemotePeer),
 }
 
 impl Link<'_> {
     pub fn info(&self) -> &PeerInfo {
         match self {
             Self::Ring(ring) => &ring.info,
-            Self::Wire(far) => &far.wire.info,
+            Self::Wire(remote) => &remote.wire.info,
         }
     }
 
@@ -77,7 +77,7 @@ impl Link<'_> {
     pub fn drain(&mut self, resources: &mut Resources) -> bool {
         match self {
             Self::Ring(ring) => ring.begin_draining(),
-            Self::Wire(far) => far.wire.begin_draining(),
+            Self::Wire(remote) => remote.wire.begin_draining(),
         }
         // Bounded: each turn takes a record or a step of one, and each lane yields at most as many records as it can
         // hold.
@@ -102,7 +102,7 @@ impl Link<'_> {
         // A broken lane confirms nothing more.
         let _ = match self {
             Self::Ring(ring) => ring.confirm_all_delivered(resources),
-            Self::Wire(far) => far.wire.confirm_all_delivered(resources),
+            Self::Wire(remote) => remote.wire.confirm_all_delivered(resources),
         };
         true
     }
@@ -110,21 +110,21 @@ impl Link<'_> {
     fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, DisconnectReason> {
         match self {
             Self::Ring(ring) => ring.receive(priority, resources),
-            Self::Wire(far) => far.wire.receive(priority, resources),
+            Self::Wire(remote) => remote.wire.receive(priority, resources),
         }
     }
 
     fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, DisconnectReason> {
         match self {
             Self::Ring(ring) => ring.receive_reply(resources),
-            Self::Wire(far) => far.wire.receive_reply(resources),
+            Self::Wire(remote) => remote.wire.receive_reply(resources),
         }
     }
 
     pub fn transfers(&mut self) -> &mut Transfers {
         match self {
             Self::Ring(ring) => &mut ring.transfers,
-            Self::Wire(far) => &mut far.wire.transfers,
+            Self::Wire(remote) => &mut remote.wire.transfers,
         }
     }
 }
@@ -187,8 +187,8 @@ impl Slots {
     pub fn info(&self, peer: Peer) -> Option<&PeerInfo> {
         match self.peek(peer) {
             Some(Slot::Ring(ring)) => Some(&ring.info),
-            Some(Slot::Wire(far)) => Some(&far.wire.info),
-            Some(Slot::Leaving(leaving)) => Some(&leaving.far.wire.info),
+            Some(Slot::Wire(remote)) => Some(&remote.wire.info),
+            Some(Slot::Leaving(leaving)) => Some(&leaving.remote.wire.info),
             _ => self.departed.get(&peer),
         }
     }
@@ -228,9 +228,9 @@ impl Slots {
     pub fn count_of(&self, user: &OtherUser) -> (usize, usize) {
         let users = self.entries.iter().filter_map(|entry| match &entry.state {
             Slot::Ring(ring) => ring.transfers.other_user(),
-            Slot::Wire(far) => far.wire.transfers.other_user(),
+            Slot::Wire(remote) => remote.wire.transfers.other_user(),
             Slot::Calling(call) => call.other_user.as_ref(),
-            Slot::Leaving(leaving) => leaving.far.wire.transfers.other_user(),
+            Slot::Leaving(leaving) => leaving.remote.wire.transfers.other_user(),
             _ => None,
         });
         users.fold((0, 0), |(own, all), other| (own + usize::from(other == user), all + 1))
@@ -253,12 +253,12 @@ impl Slots {
     }
 
     /// Peers on other machines with whom a connection stands, even if they have not proved themselves, or are left already.
-    pub fn far(&self) -> impl Iterator<Item = &Far> {
+    pub fn remote_peers(&self) -> impl Iterator<Item = &RemotePeer> {
         self.entries.iter().filter_map(|entry| match &entry.state {
-            Slot::Wire(far) => Some(&**far),
-            Slot::Leaving(leaving) => Some(&*leaving.far),
+            Slot::Wire(remote) => Some(&**remote),
+            Slot::Leaving(leaving) => Some(&*leaving.remote),
             Slot::Calling(call) => match &call.stage {
-                Stage::Proving { far, .. } => Some(&**far),
+                Stage::Proving { remote, .. } => Some(&**remote),
                 _ => None,
             },
             _ => None,

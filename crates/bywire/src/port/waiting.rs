@@ -76,7 +76,7 @@ impl Port {
     fn wait_longer(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, WaitError> {
         // What has arrived from other machines costs no look at the clock.
         if self.fabric.is_some()
-            && let Some(event) = self.poll_far()
+            && let Some(event) = self.poll_remote()
         {
             return Ok(Some(event));
         }
@@ -117,7 +117,7 @@ impl Port {
             self.disarm();
             return false;
         }
-        self.arm_far();
+        self.arm_remote();
         true
     }
 
@@ -127,13 +127,13 @@ impl Port {
             return false;
         }
         if self.fabric.is_some() {
-            self.settle_far();
+            self.settle_remote();
         }
         let wants = Wants { records: true, credit: !self.pending.is_empty() };
         self.sleeper.arm(&self.page, wants);
         let returned = self.returns.fall_asleep();
-        let has_far_input = self.fabric.is_some() && self.has_far_input();
-        if returned || has_far_input || !self.resources.events.is_empty() || self.warm_all_ready() {
+        let has_remote_input = self.fabric.is_some() && self.has_remote_input();
+        if returned || has_remote_input || !self.resources.events.is_empty() || self.warm_all_ready() {
             self.disarm();
             return false;
         }

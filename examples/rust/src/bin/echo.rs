@@ -20,8 +20,8 @@ const UNREAD_MAX: usize = 4;
 
 fn main() -> Result<()> {
     // Other machines reach the port only if that is asked for.
-    let is_far = std::env::args().nth(1).as_deref() == Some("--fabric");
-    let reach = if is_far { Reach::Fabric } else { Reach::Machine };
+    let serves_fabric = std::env::args().nth(1).as_deref() == Some("--fabric");
+    let reach = if serves_fabric { Reach::Fabric } else { Reach::Machine };
     let options = PortOptions { message_bytes_max: LENGTH_MAX as u64, reach, ..PortOptions::named("echo") };
     let mut port = Port::open(options)?;
     // A message of more than 4 KiB arrives in a posted buffer. A shorter one needs none.

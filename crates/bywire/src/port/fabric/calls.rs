@@ -14,8 +14,8 @@ use crate::message::options::{Admit, Reach};
 use crate::message::peer::Peer;
 use crate::message::share::OtherUser;
 use crate::port::Port;
-use crate::port::far::{Call, Far, Stage, address_of};
 use crate::port::incoming::Tag;
+use crate::port::remote_peer::{Call, RemotePeer, Stage, address_of};
 use crate::port::slots::Slot;
 use crate::wire::connection::windows;
 
@@ -84,7 +84,7 @@ impl Port {
     pub(super) fn join_node(&mut self) -> Result<(), NoFabric> {
         let mut indices = self.slots.indices();
         let is_awaited = indices.any(|index| matches!(self.slots.state_at(index), Some(Slot::Calling(_))));
-        let kept = self.slots.far().map(Far::kept).collect();
+        let kept = self.slots.remote_peers().map(RemotePeer::kept).collect();
         let is_reachable = self.options.reach == Reach::Fabric;
         let Some(fabric) = self.fabric.as_deref_mut() else { return Err(NoFabric::NotRunning) };
         let Fabric { service, sockets, .. } = fabric;
@@ -218,7 +218,7 @@ impl Port {
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return ConnectError::TimedOut };
         match &call.stage {
             Stage::Held => ConnectError::NoFabric(NoFabric::Silent),
-            Stage::Proving { far, .. } if blocked_at(&call.stage).is_some() => blocked(fabric, far),
+            Stage::Proving { remote, .. } if blocked_at(&call.stage).is_some() => blocked(fabric, remote),
             _ => ConnectError::TimedOut,
         }
     }
@@ -268,11 +268,11 @@ impl Port {
             }
             Notice::Ended { connection, reason } => {
                 if let Some(index) = fabric.slot_of(connection) {
-                    self.far_has_ended(index, reason);
+                    self.remote_has_ended(index, reason);
                 }
             }
-            Notice::Alive { connection } => self.far_is_alive(connection),
-            Notice::Moved { connection, ip } => self.far_has_moved(connection, ip),
+            Notice::Alive { connection } => self.remote_is_alive(connection),
+            Notice::Moved { connection, ip } => self.remote_has_moved(connection, ip),
             Notice::Status { .. }
             | Notice::Reloaded { .. }
             | Notice::Invited(_)
@@ -295,7 +295,7 @@ impl Port {
 
     /// Accepts or declines a port of another machine.
     fn consider(&mut self, offer: u32, identity: &Identity, theirs: Introduction) {
-        let request = match self.admit_far(identity, theirs) {
+        let request = match self.admit_remote(identity, theirs) {
             Ok((address, other_user)) => {
                 let (announce, is_caller, stage) = (true, false, Stage::Accepted(offer));
                 let since_ns = now_ns();
@@ -318,7 +318,7 @@ impl Port {
     }
 
     /// Checks the identity of a port of another machine, as its node reports it.
-    fn admit_far(
+    fn admit_remote(
         &self,
         identity: &Identity,
         theirs: Introduction,
@@ -369,10 +369,10 @@ impl Port {
         let now_ns = now_ns();
         let number = call.number;
         let other_user = self.fabric.as_deref().and_then(|fabric| fabric.other_user(&terms.peer));
-        let far = Far::new(peer, number, other_user, (terms, secret), &self.options);
+        let remote = RemotePeer::new(peer, number, other_user, (terms, secret), &self.options);
         let since_ns = now_ns;
         if let Some(Slot::Calling(call)) = self.slots.state_at(index) {
-            call.stage = Stage::Proving { far: Box::new(far), since_ns };
+            call.stage = Stage::Proving { remote: Box::new(remote), since_ns };
         }
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.wake_at(index, since_ns.saturating_add(PROVE_MAX.as_nanos() as u64));
@@ -385,7 +385,7 @@ impl Port {
         let Some(peer) = self.slots.peer_at(index) else { return };
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Calling(call)) = self.slots.state_at(index) else { return };
-        let Stage::Proving { far, since_ns } = &call.stage else {
+        let Stage::Proving { remote, since_ns } = &call.stage else {
             let until_ns = call.since_ns.saturating_add(CALL_NS);
             if now_ns < until_ns {
                 return fabric.wake_at(index, until_ns);
@@ -393,27 +393,27 @@ impl Port {
             let silent = ConnectError::NoFabric(NoFabric::Silent);
             return self.end(index, DisconnectReason::NotConnected(silent));
         };
-        if far.wire.ended().is_some() {
+        if remote.wire.ended().is_some() {
             return self.end(index, DisconnectReason::Refused(Refusal::Closed));
         }
         let until_ns = since_ns.saturating_add(PROVE_MAX.as_nanos() as u64);
-        if far.wire.counts().taken == 0 {
+        if remote.wire.counts().taken == 0 {
             if until_ns <= now_ns {
-                let blocked = blocked(fabric, far);
+                let blocked = blocked(fabric, remote);
                 return self.end(index, DisconnectReason::NotConnected(blocked));
             }
             return fabric.wake_at(index, until_ns);
         }
         let Some(Slot::Calling(call)) = self.slots.replace(peer, Slot::Free { last: None }) else { return };
         let announce = call.announce;
-        let Stage::Proving { mut far, .. } = call.stage else { return };
+        let Stage::Proving { mut remote, .. } = call.stage else { return };
         // The contents of its first packets wait to be received.
-        fabric.ready_if_input(index, &mut far, &self.resources);
+        fabric.ready_if_input(index, &mut remote, &self.resources);
         // Its first packet is acknowledged at once: the program may not look again for long, and the peer waits for a packet
         // of ours.
-        far.wire.before_sleep();
-        fabric.send_out(now_ns, index, &mut far);
-        self.slots.replace(peer, Slot::Wire(far));
+        remote.wire.before_sleep();
+        fabric.send_out(now_ns, index, &mut remote);
+        self.slots.replace(peer, Slot::Wire(remote));
         if announce {
             self.resources.events.push_back(crate::message::event::Event::Connected(peer));
         }
@@ -441,14 +441,14 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
 
 /// The UDP port of a peer that should have sent a packet by now and has not.
 pub(super) fn blocked_at(stage: &Stage) -> Option<u16> {
-    let Stage::Proving { far, since_ns } = stage else { return None };
+    let Stage::Proving { remote, since_ns } = stage else { return None };
     let is_late = now_ns() >= since_ns.saturating_add(BLOCKED_AFTER.as_nanos() as u64);
-    (is_late && far.wire.counts().taken == 0).then(|| far.to.port())
+    (is_late && remote.wire.counts().taken == 0).then(|| remote.to.port())
 }
 
-fn blocked(fabric: &Fabric, far: &Far) -> ConnectError {
+fn blocked(fabric: &Fabric, remote: &RemotePeer) -> ConnectError {
     let here = fabric.sockets.common().local_address().map_or(0, |address| address.port());
-    ConnectError::Blocked { here, there: far.to.port() }
+    ConnectError::Blocked { here, there: remote.to.port() }
 }
 
 fn error_of(reason: NotConnected) -> ConnectError {

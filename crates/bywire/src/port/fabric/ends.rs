@@ -15,8 +15,8 @@ use crate::message::options::Reach;
 use crate::message::peer::Peer;
 use crate::message::resources::Resources;
 use crate::port::Port;
-use crate::port::far::{ACTIVE_PACKETS, Call, Far, Leaving, Stage};
 use crate::port::incoming::Tag;
+use crate::port::remote_peer::{ACTIVE_PACKETS, Call, Leaving, RemotePeer, Stage};
 use crate::port::slots::{Link, Slot, Slots};
 
 /// How long the end of a peer waits for the program to take events.
@@ -37,12 +37,12 @@ impl Port {
     pub(super) fn take_news(&mut self, now_ns: u64) {
         while let Some(index) = self.fabric.as_deref_mut().and_then(|fabric| fabric.news.pop()) {
             match self.slots.state_at(index) {
-                Some(Slot::Wire(_)) => self.look_at_far(now_ns, index),
+                Some(Slot::Wire(_)) => self.look_at_remote(now_ns, index),
                 Some(Slot::Calling(_)) => self.look_at_call(now_ns, index),
                 Some(Slot::Leaving(leaving)) => {
                     let is_over = leaving.until_ns <= now_ns
-                        || leaving.far.wire.is_drained()
-                        || leaving.far.wire.ended().is_some();
+                        || leaving.remote.wire.is_drained()
+                        || leaving.remote.wire.ended().is_some();
                     let until_ns = leaving.until_ns;
                     if is_over {
                         self.end(index, DisconnectReason::Here);
@@ -55,15 +55,15 @@ impl Port {
         }
     }
 
-    fn look_at_far(&mut self, now_ns: u64, index: u32) {
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        match far.failed.or(far.wire.ended()) {
+    fn look_at_remote(&mut self, now_ns: u64, index: u32) {
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        match remote.failed.or(remote.wire.ended()) {
             Some(reason @ (DisconnectReason::Broken | DisconnectReason::Here)) => self.end(index, reason),
             // Its earlier messages are delivered once there is room.
-            Some(reason) => self.drain_far(now_ns, index, reason),
+            Some(reason) => self.drain_remote(now_ns, index, reason),
             None => {
-                let has_failed = far.wire.has_room_to_tell() && far.advance(&mut self.resources);
-                let wants_window = !far.is_window_refused && far.wire.wants_large_window();
+                let has_failed = remote.wire.has_room_to_tell() && remote.advance(&mut self.resources);
+                let wants_window = !remote.is_window_refused && remote.wire.wants_large_window();
                 if has_failed && let Some(fabric) = self.fabric.as_deref_mut() {
                     fabric.news.push(index);
                 }
@@ -80,17 +80,17 @@ impl Port {
     /// Connects a socket for a peer that has become active.
     fn connect_socket(&mut self, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        let taken = far.wire.counts().taken;
-        if taken < far.socket_from {
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        let taken = remote.wire.counts().taken;
+        if taken < remote.socket_from {
             return;
         }
-        let socket = fabric.sockets.connect(index, far.to);
+        let socket = fabric.sockets.connect(index, remote.to);
         if socket.is_some_and(|socket| self.poller.add(socket, Tag::Udp.bits()).is_ok()) {
-            far.socket_from = u64::MAX;
+            remote.socket_from = u64::MAX;
         } else {
             fabric.sockets.disconnect(index);
-            far.socket_from = taken.saturating_add(SOCKET_AGAIN_PACKETS);
+            remote.socket_from = taken.saturating_add(SOCKET_AGAIN_PACKETS);
         }
     }
 
@@ -98,26 +98,26 @@ impl Port {
     /// carries.
     fn look_for_idleness(&mut self, now_ns: u64, index: u32) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        if far.wire.memory_bytes() > 0 || far.has_socket() {
-            let idle_ns = far.active_ns.saturating_add(IDLE_NS);
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        if remote.wire.memory_bytes() > 0 || remote.has_socket() {
+            let idle_ns = remote.active_ns.saturating_add(IDLE_NS);
             if idle_ns <= now_ns {
-                far.wire.trim();
-                fabric.disconnect_socket(index, far);
+                remote.wire.trim();
+                fabric.disconnect_socket(index, remote);
             } else {
                 fabric.wake_at(index, idle_ns);
             }
         }
-        if now_ns.saturating_sub(far.route_asked_ns) < ROUTE_NS {
+        if now_ns.saturating_sub(remote.route_asked_ns) < ROUTE_NS {
             return;
         }
-        far.route_asked_ns = now_ns;
+        remote.route_asked_ns = now_ns;
         // A shorter one may be a stranger's forgery. Where long packets do vanish, the connection finds out itself.
-        if let Ok(route) = udp::route(far.to)
-            && route.payload_bytes > far.route_bytes
+        if let Ok(route) = udp::route(remote.to)
+            && route.payload_bytes > remote.route_bytes
         {
-            far.route_bytes = route.payload_bytes;
-            far.wire.set_route_bytes(route.payload_bytes);
+            remote.route_bytes = route.payload_bytes;
+            remote.wire.set_route_bytes(route.payload_bytes);
         }
     }
 
@@ -126,62 +126,62 @@ impl Port {
     fn look_for_silence(&mut self, now_ns: u64, index: u32) {
         let after_ns = self.options.unreachable_after.as_nanos().try_into().unwrap_or(u64::MAX);
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        let Some(since_ns) = far.wire.unanswered_since_ns().filter(|_| after_ns > 0) else { return };
-        if now_ns.saturating_sub(since_ns) >= SOCKET_SILENCE_NS && far.has_socket() {
-            fabric.disconnect_socket(index, far);
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        let Some(since_ns) = remote.wire.unanswered_since_ns().filter(|_| after_ns > 0) else { return };
+        if now_ns.saturating_sub(since_ns) >= SOCKET_SILENCE_NS && remote.has_socket() {
+            fabric.disconnect_socket(index, remote);
         }
-        if now_ns.saturating_sub(since_ns.max(far.vouched_ns)) >= after_ns {
-            return self.drain_far(now_ns, index, DisconnectReason::Unreachable);
+        if now_ns.saturating_sub(since_ns.max(remote.vouched_ns)) >= after_ns {
+            return self.drain_remote(now_ns, index, DisconnectReason::Unreachable);
         }
         let is_long = now_ns.saturating_sub(since_ns) >= after_ns / 4;
-        if is_long && now_ns.saturating_sub(far.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
-            far.inquired_ns = now_ns;
+        if is_long && now_ns.saturating_sub(remote.inquired_ns) >= INQUIRY_NS.min(after_ns / 4) {
+            remote.inquired_ns = now_ns;
             // Without a node the question cannot be asked.
-            fabric.service.tell(&Request::Inquire { connection: far.number });
+            fabric.service.tell(&Request::Inquire { connection: remote.number });
         }
-        let next_ns = since_ns.max(far.vouched_ns).saturating_add(after_ns);
+        let next_ns = since_ns.max(remote.vouched_ns).saturating_add(after_ns);
         fabric.wake_at(index, next_ns.min(now_ns.saturating_add(INQUIRY_NS.min(after_ns / 4))));
     }
 
     /// A peer's node reports that its process lives.
-    pub(super) fn far_is_alive(&mut self, number: u32) {
+    pub(super) fn remote_is_alive(&mut self, number: u32) {
         let Some(index) = self.fabric.as_deref().and_then(|fabric| fabric.slot_of(number)) else { return };
-        if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
-            far.vouched_ns = now_ns();
+        if let Some(Slot::Wire(remote)) = self.slots.state_at(index) {
+            remote.vouched_ns = now_ns();
         }
     }
 
     /// The machine of a peer has another address, as its node has proved.
-    pub(super) fn far_has_moved(&mut self, number: u32, ip: IpAddr) {
+    pub(super) fn remote_has_moved(&mut self, number: u32, ip: IpAddr) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(index) = fabric.slot_of(number) else { return };
-        let far = match self.slots.state_at(index) {
-            Some(Slot::Wire(far)) => far,
-            Some(Slot::Leaving(leaving)) => &mut leaving.far,
+        let remote = match self.slots.state_at(index) {
+            Some(Slot::Wire(remote)) => remote,
+            Some(Slot::Leaving(leaving)) => &mut leaving.remote,
             Some(Slot::Calling(call)) => match &mut call.stage {
-                Stage::Proving { far, .. } => far,
+                Stage::Proving { remote, .. } => remote,
                 _ => return,
             },
             _ => return,
         };
-        fabric.disconnect_socket(index, far);
-        far.to.set_ip(ip);
+        fabric.disconnect_socket(index, remote);
+        remote.to.set_ip(ip);
         // The route has changed. Its MTU is asked for at the next occasion.
-        far.route_asked_ns = 0;
+        remote.route_asked_ns = 0;
     }
 
     /// A peer has ended, as the nodes report.
-    pub(super) fn far_has_ended(&mut self, index: u32, end: End) {
+    pub(super) fn remote_has_ended(&mut self, index: u32, end: End) {
         let reason = match end {
             End::PeerEnded | End::NodeRestarted => DisconnectReason::Died,
             End::PeerReleased => DisconnectReason::Closed,
             End::NodeRemoved | End::SecurityChanged => DisconnectReason::Removed,
         };
         match self.slots.state_at(index) {
-            Some(Slot::Wire(far)) => {
-                far.failed = Some(reason);
-                self.drain_far(now_ns(), index, reason);
+            Some(Slot::Wire(remote)) => {
+                remote.failed = Some(reason);
+                self.drain_remote(now_ns(), index, reason);
             }
             Some(Slot::Calling(_)) => self.end(index, DisconnectReason::Refused(Refusal::Closed)),
             Some(Slot::Leaving(_)) => self.end(index, DisconnectReason::Here),
@@ -191,14 +191,14 @@ impl Port {
 
     /// Takes everything that a peer sent before its end and that has arrived, then ends the connection. While too much waits
     /// for the program, the rest stays in the lanes.
-    fn drain_far(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
+    fn drain_remote(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        if Link::Wire(far).drain(&mut self.resources) {
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        if Link::Wire(remote).drain(&mut self.resources) {
             return self.end(index, reason);
         }
-        far.failed = Some(reason);
+        remote.failed = Some(reason);
         fabric.wake_at(index, now_ns.saturating_add(FULL_PAUSE_NS));
     }
 
@@ -207,13 +207,13 @@ impl Port {
         let now_ns = now_ns();
         let linger_ns = self.options.linger.as_nanos().try_into().unwrap_or(u64::MAX);
         let until_ns = now_ns.saturating_add(linger_ns);
-        let Some(Slot::Wire(mut far)) =
+        let Some(Slot::Wire(mut remote)) =
             self.slots.replace(peer, Slot::Free { last: Some(DisconnectReason::Here) })
         else {
             return;
         };
-        far.wire.begin_close(&mut self.resources);
-        self.slots.replace(peer, Slot::Leaving(Box::new(Leaving { far, until_ns })));
+        remote.wire.begin_close(&mut self.resources);
+        self.slots.replace(peer, Slot::Leaving(Box::new(Leaving { remote, until_ns })));
         if let Some(fabric) = self.fabric.as_deref_mut() {
             fabric.transmit(now_ns, peer.index, &mut self.slots);
             fabric.wake_at(peer.index, until_ns);
@@ -223,23 +223,28 @@ impl Port {
     }
 
     /// The last step of a connection to another machine.
-    pub(in crate::port) fn end_far(&mut self, peer: Peer, mut far: Box<Far>, reason: DisconnectReason) {
-        far.wire.give_up(reason, &mut self.resources);
-        if far.wire.has_large_window() {
+    pub(in crate::port) fn end_remote(
+        &mut self,
+        peer: Peer,
+        mut remote: Box<RemotePeer>,
+        reason: DisconnectReason,
+    ) {
+        remote.wire.give_up(reason, &mut self.resources);
+        if remote.wire.has_large_window() {
             self.large_windows_left += 1;
             // A peer that was refused one may get it now.
             for index in self.slots.indices() {
-                if let Some(Slot::Wire(far)) = self.slots.state_at(index) {
-                    far.is_window_refused = false;
+                if let Some(Slot::Wire(remote)) = self.slots.state_at(index) {
+                    remote.is_window_refused = false;
                 }
             }
         }
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.send_out(now_ns(), peer.index, &mut far);
-            fabric.release(far.number, peer.index);
+            fabric.send_out(now_ns(), peer.index, &mut remote);
+            fabric.release(remote.number, peer.index);
         }
         self.resources.events.push_back(Event::Disconnected { peer, reason });
-        self.slots.remember(peer, far.wire.info);
+        self.slots.remember(peer, remote.wire.info);
     }
 
     /// The last step of a connection that was not established.
@@ -271,8 +276,8 @@ impl Port {
         }
         for index in self.slots.indices() {
             match self.slots.state_at(index) {
-                Some(Slot::Wire(far)) => {
-                    let peer = far.wire.peer;
+                Some(Slot::Wire(remote)) => {
+                    let peer = remote.wire.peer;
                     self.leave(peer);
                 }
                 Some(Slot::Calling(_)) => self.end(index, DisconnectReason::Here),
@@ -321,9 +326,9 @@ impl Fabric {
     }
 
     /// Closes the own socket of a peer, which may become active again.
-    fn disconnect_socket(&mut self, index: u32, far: &mut Far) {
+    fn disconnect_socket(&mut self, index: u32, remote: &mut RemotePeer) {
         self.sockets.disconnect(index);
-        far.socket_from = far.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
+        remote.socket_from = remote.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
     }
 
     /// Processes waiting packets, up to a limit, because unknown senders may fill the sockets faster than they are emptied.

@@ -11,7 +11,7 @@ use crate::message::resources::Resources;
 use crate::message::share::is_within_share;
 use crate::message::transfers::{Short, Step};
 use crate::port::Port;
-use crate::port::far::Far;
+use crate::port::remote_peer::RemotePeer;
 use crate::port::slots::{Link, Slot, Slots};
 
 /// The most steps of long transfers that a poll takes for one peer before the next peer's turn.
@@ -33,7 +33,7 @@ enum Taken {
 impl Port {
     /// Takes an event from a peer on another machine, if there is one.
     #[inline(never)]
-    pub(in crate::port) fn poll_far(&mut self) -> Option<Event> {
+    pub(in crate::port) fn poll_remote(&mut self) -> Option<Event> {
         let is_ring_hot = self.hot.len() > 0;
         if self.fabric.as_deref()?.service.due_at_ns().is_some() {
             self.try_node_again(now_ns());
@@ -47,7 +47,7 @@ impl Port {
             && (!are_waiting || fabric.read_interval.is_due_beside_messages());
         if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.
-            self.look_far();
+            self.look_remote();
             if let Some(event) = self.next_event() {
                 return Some(event);
             }
@@ -55,20 +55,20 @@ impl Port {
             fabric.answer(now_ns(), &mut self.slots);
             fabric.run_timers(now_ns(), &mut self.slots);
         }
-        if let Some(event) = self.take_far() {
+        if let Some(event) = self.take_remote() {
             return Some(event);
         }
         let fabric = self.fabric.as_deref_mut()?;
         if !fabric.read_interval.is_due(is_ring_hot) {
             return None;
         }
-        self.look_far();
+        self.look_remote();
         // Other events come first, such as the connection of the peer.
-        if self.resources.events.is_empty() { self.take_far() } else { None }
+        if self.resources.events.is_empty() { self.take_remote() } else { None }
     }
 
     /// Looks at the socket and at the time. `true`: something was there.
-    pub(in crate::port) fn look_far(&mut self) -> bool {
+    pub(in crate::port) fn look_remote(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         let now_ns = now_ns();
         // The previous batch has been processed.
@@ -99,7 +99,7 @@ impl Port {
     }
 
     /// Takes events from peers on other machines, in turn.
-    fn take_far(&mut self) -> Option<Event> {
+    fn take_remote(&mut self) -> Option<Event> {
         if self.resources.is_full() {
             return None;
         }
@@ -108,29 +108,29 @@ impl Port {
         let is_low_first = self.polls.is_multiple_of(8);
         for _ in 0..fabric.ready.len() {
             let Some(index) = fabric.ready.front().copied() else { break };
-            let Some(Slot::Wire(far)) = self.slots.state_at(index) else {
+            let Some(Slot::Wire(remote)) = self.slots.state_at(index) else {
                 fabric.ready.pop_front();
                 continue;
             };
-            let taken = far.take(is_low_first, &mut self.resources);
-            if !matches!(taken, Taken::Nothing) && !std::mem::replace(&mut far.is_touched, true) {
+            let taken = remote.take(is_low_first, &mut self.resources);
+            if !matches!(taken, Taken::Nothing) && !std::mem::replace(&mut remote.is_touched, true) {
                 // Credit and answers have to be sent.
                 fabric.touched.push(index);
             }
-            if far.wire.transfers.owes_replies() && far.advance(&mut self.resources) {
+            if remote.wire.transfers.owes_replies() && remote.advance(&mut self.resources) {
                 fabric.news.push(index);
             }
             fabric.ready.rotate_left(1);
             // After an event, the next turn finds out.
-            if !matches!(taken, Taken::Event(_)) && !far.wire.has_input(&self.resources) {
-                far.is_ready = false;
+            if !matches!(taken, Taken::Event(_)) && !remote.wire.has_input(&self.resources) {
+                remote.is_ready = false;
                 fabric.ready.pop_back();
-                if far.is_held_up(&self.resources) && !fabric.held_up.contains(&index) {
+                if remote.is_held_up(&self.resources) && !fabric.held_up.contains(&index) {
                     fabric.held_up.push(index);
                 }
             }
             let wants_window =
-                self.large_windows_left > 0 && !far.is_window_refused && far.wire.wants_large_window();
+                self.large_windows_left > 0 && !remote.is_window_refused && remote.wire.wants_large_window();
             match taken {
                 Taken::Nothing => {}
                 Taken::Progress => self.progressed = true,
@@ -157,34 +157,34 @@ impl Port {
     #[cold]
     pub(super) fn open_window(&mut self, index: u32) {
         let total = self.options.large_window_peers_max as usize;
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        let user = far.wire.transfers.other_user().cloned();
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        let user = remote.wire.transfers.other_user().cloned();
         let (own, all) = user.as_ref().map_or((0, 0), |user| {
-            let has_one = |far: &&Far| far.wire.has_large_window();
-            let of = |far: &Far| far.wire.transfers.other_user().cloned();
-            let all: Vec<_> = self.slots.far().filter(has_one).filter_map(of).collect();
+            let has_one = |remote: &&RemotePeer| remote.wire.has_large_window();
+            let of = |remote: &RemotePeer| remote.wire.transfers.other_user().cloned();
+            let all: Vec<_> = self.slots.remote_peers().filter(has_one).filter_map(of).collect();
             (all.iter().filter(|other| *other == user).count(), all.len())
         });
         let is_granted = user.is_none() || is_within_share(total, own, all);
-        let Some(Slot::Wire(far)) = self.slots.state_at(index) else { return };
-        far.is_window_refused = !is_granted;
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
+        remote.is_window_refused = !is_granted;
         if is_granted {
-            far.wire.open_large_window();
+            remote.wire.open_large_window();
             self.large_windows_left -= 1;
         }
     }
 
     /// Sends what a call of the program has added for a peer, or gathers it until the next poll.
-    pub(in crate::port) fn send_far(&mut self, peer: Peer) {
+    pub(in crate::port) fn send_remote(&mut self, peer: Peer) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
-        if !far.wire.must_transmit(self.polls) && !self.is_armed {
+        let Some(Slot::Wire(remote)) = self.slots.state_at(peer.index) else { return };
+        if !remote.wire.must_transmit(self.polls) && !self.is_armed {
             return fabric.wake_at(peer.index, 0);
         }
         let now_ns = now_ns();
         fabric.transmit(now_ns, peer.index, &mut self.slots);
         if self.is_armed {
-            self.arm_far();
+            self.arm_remote();
         }
     }
 
@@ -194,19 +194,19 @@ impl Port {
     /// [`SendError`].
     #[cold]
     #[inline(never)]
-    pub(in crate::port) fn send_now_far(
+    pub(in crate::port) fn send_now_remote(
         &mut self,
         peer: Peer,
         priority: Priority,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        let Link::Wire(far) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
-        let max = (far.wire.fragment_bytes() as u64).min(far.wire.info.message_bytes_max);
+        let Link::Wire(remote) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
+        let max = (remote.wire.fragment_bytes() as u64).min(remote.wire.info.message_bytes_max);
         if bytes.len() as u64 > max {
             return Err(SendError::TooLong { max });
         }
-        let sent = far.wire.send_now(priority, bytes);
-        self.send_far(peer);
+        let sent = remote.wire.send_now(priority, bytes);
+        self.send_remote(peer);
         sent
     }
 
@@ -214,33 +214,33 @@ impl Port {
     ///
     /// # Errors
     /// [`SendError`].
-    pub(in crate::port) fn send_datagram_far(
+    pub(in crate::port) fn send_datagram_remote(
         &mut self,
         peer: Peer,
         priority: Priority,
         bytes: &[u8],
     ) -> Result<bool, SendError> {
-        let Link::Wire(far) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
-        let max = (far.wire.fragment_bytes() as u64).min(far.wire.info.message_bytes_max);
+        let Link::Wire(remote) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
+        let max = (remote.wire.fragment_bytes() as u64).min(remote.wire.info.message_bytes_max);
         if bytes.len() as u64 > max {
             return Err(SendError::TooLong { max });
         }
-        let sent = far.wire.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
-        self.send_far(peer);
+        let sent = remote.wire.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
+        self.send_remote(peer);
         self.statistics.datagrams_unsent += u64::from(!sent);
         Ok(sent)
     }
 
     /// Advances what a call has queued for a peer on another machine.
-    pub(in crate::port) fn advance_far(&mut self, peer: Peer) {
-        let Some(Slot::Wire(far)) = self.slots.state_at(peer.index) else { return };
-        if far.advance(&mut self.resources)
+    pub(in crate::port) fn advance_remote(&mut self, peer: Peer) {
+        let Some(Slot::Wire(remote)) = self.slots.state_at(peer.index) else { return };
+        if remote.advance(&mut self.resources)
             && let Some(fabric) = self.fabric.as_deref_mut()
         {
             // The next poll finds and reports it.
             fabric.news.push(peer.index);
         }
-        self.send_far(peer);
+        self.send_remote(peer);
         let has_news = self.fabric.as_deref().is_some_and(|fabric| !fabric.news.is_empty());
         if has_news || !self.resources.events.is_empty() {
             self.signal_if_armed();
@@ -248,7 +248,7 @@ impl Port {
     }
 
     /// Has a peer on another machine sent something that can be received?
-    pub(in crate::port) fn has_far_input(&mut self) -> bool {
+    pub(in crate::port) fn has_remote_input(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         fabric.retry_waiting(&mut self.slots, &self.resources);
         !fabric.ready.is_empty() || !fabric.news.is_empty()
@@ -260,11 +260,11 @@ impl Port {
             return false;
         };
         fabric.sockets.look_everywhere();
-        self.look_far() || self.has_far_input() || !self.resources.events.is_empty()
+        self.look_remote() || self.has_remote_input() || !self.resources.events.is_empty()
     }
 
     /// Prepares the port for sleep: nothing is held back any more.
-    pub(in crate::port) fn settle_far(&mut self) {
+    pub(in crate::port) fn settle_remote(&mut self) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let now_ns = now_ns();
         fabric.before_sleep(now_ns, &mut self.slots);
@@ -272,7 +272,7 @@ impl Port {
     }
 
     /// Makes the port's descriptor readable when something is due.
-    pub(in crate::port) fn arm_far(&mut self) {
+    pub(in crate::port) fn arm_remote(&mut self) {
         if let Some(fabric) = self.fabric.as_deref_mut() {
             // Without the timer, deadlines are checked when the program polls for another reason.
             let _ = fabric.arm_timer(now_ns());
@@ -291,12 +291,12 @@ impl Port {
             while fabric.has_gathered() && fabric.run_timers(now_ns, &mut self.slots) {}
         }
         if self.is_armed {
-            self.arm_far();
+            self.arm_remote();
         }
     }
 }
 
-impl Far {
+impl RemotePeer {
     /// Moves its transfers on. `true`: this cannot go on, and is among the news.
     pub(super) fn advance(&mut self, resources: &mut Resources) -> bool {
         let outcome = self.wire.advance(resources);
@@ -361,11 +361,11 @@ impl Fabric {
             return;
         }
         for index in std::mem::take(&mut self.held_up) {
-            let Some(Slot::Wire(far)) = slots.state_at(index) else { continue };
-            if !far.is_ready && far.wire.has_input(resources) {
-                far.is_ready = true;
+            let Some(Slot::Wire(remote)) = slots.state_at(index) else { continue };
+            if !remote.is_ready && remote.wire.has_input(resources) {
+                remote.is_ready = true;
                 self.ready.push_back(index);
-            } else if far.is_held_up(resources) {
+            } else if remote.is_held_up(resources) {
                 self.held_up.push(index);
             }
         }
@@ -407,23 +407,23 @@ mod tests {
         let mut resources = Resources::new(&port);
         let terms = terms(([127, 0, 0, 1], 1).into(), 2, &port);
         let peer = Peer { index: 0, generation: 1 };
-        let mut far = Far::new(peer, 1, None, (terms, [7; 32].into()), &port);
+        let mut remote = RemotePeer::new(peer, 1, None, (terms, [7; 32].into()), &port);
         let mut peer = other_end(2, 1, &port);
         let mut answer = Vec::new();
         Head::Status { transfer: 1, code: 0 }.write(&mut answer);
-        let mut send = |far: &mut Far, bytes: &[u8], resources: &mut Resources| {
+        let mut send = |remote: &mut RemotePeer, bytes: &[u8], resources: &mut Resources| {
             peer.send(Lane::Reply, bytes.to_vec()).expect("room");
             let mut batch = Batch::new(64 * 1024, 64);
             peer.transmit(0, &mut batch);
             for packet in batch.packets() {
-                far.wire.receive_packet(0, &mut packet.to_vec(), resources);
+                remote.wire.receive_packet(0, &mut packet.to_vec(), resources);
             }
         };
-        send(&mut far, &answer[..1], &mut resources);
-        assert!(far.wire.has_input(&resources), "it has arrived");
-        assert!(matches!(far.take(false, &mut resources), Taken::Nothing));
-        assert!(!far.wire.has_input(&resources), "nothing can be done with it yet");
-        send(&mut far, &answer[1..], &mut resources);
-        assert!(matches!(far.take(false, &mut resources), Taken::Broken(DisconnectReason::Broken)));
+        send(&mut remote, &answer[..1], &mut resources);
+        assert!(remote.wire.has_input(&resources), "it has arrived");
+        assert!(matches!(remote.take(false, &mut resources), Taken::Nothing));
+        assert!(!remote.wire.has_input(&resources), "nothing can be done with it yet");
+        send(&mut remote, &answer[1..], &mut resources);
+        assert!(matches!(remote.take(false, &mut resources), Taken::Broken(DisconnectReason::Broken)));
     }
 }

@@ -19,7 +19,7 @@ use crate::message::event::Event;
 use crate::message::options::PortOptions;
 use crate::message::peer::Peer;
 use crate::port::Port;
-use crate::port::far::Far;
+use crate::port::remote_peer::RemotePeer;
 use crate::port::slots::Slot;
 use crate::wire::connection::windows;
 
@@ -103,15 +103,15 @@ impl Fixture {
         let (address, theirs) = (udp.local_address().expect("bound"), 100 + peer.index);
         let options = &self.port.options;
         let terms = terms(address, theirs, options);
-        let far = Far::new(peer, number, None, (terms, SECRET.into()), options);
+        let remote = RemotePeer::new(peer, number, None, (terms, SECRET.into()), options);
         let connection = other_end(theirs, number, options);
-        self.port.slots.replace(peer, Slot::Wire(Box::new(far)));
+        self.port.slots.replace(peer, Slot::Wire(Box::new(remote)));
         FakePeer { connection, udp, peer, to }
     }
 
-    pub fn far(&mut self, peer: Peer) -> &mut Far {
+    pub fn remote(&mut self, peer: Peer) -> &mut RemotePeer {
         match self.port.slots.state_at(peer.index) {
-            Some(Slot::Wire(far)) => far,
+            Some(Slot::Wire(remote)) => remote,
             _ => panic!("no peer"),
         }
     }

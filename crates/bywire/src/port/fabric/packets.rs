@@ -7,7 +7,7 @@ use bywire_wire::packet;
 use super::Fabric;
 use super::sockets::Stalled;
 use crate::message::resources::Resources;
-use crate::port::far::{ACTIVE_PACKETS, Far, Stage};
+use crate::port::remote_peer::{ACTIVE_PACKETS, RemotePeer, Stage};
 use crate::port::slots::{Slot, Slots};
 
 /// The most batches that leave for one connection before the next one's turn.
@@ -20,12 +20,12 @@ const ASK_NS: u64 = 1_000_000_000;
 pub(super) const IDLE_NS: u64 = 5_000_000_000;
 
 /// The connection in a slot, in any state.
-fn far_at(slots: &mut Slots, index: u32) -> Option<&mut Far> {
+fn remote_at(slots: &mut Slots, index: u32) -> Option<&mut RemotePeer> {
     match slots.state_at(index)? {
-        Slot::Wire(far) => Some(far),
-        Slot::Leaving(leaving) => Some(&mut leaving.far),
+        Slot::Wire(remote) => Some(remote),
+        Slot::Leaving(leaving) => Some(&mut leaving.remote),
         Slot::Calling(call) => match &mut call.stage {
-            Stage::Proving { far, .. } => Some(far),
+            Stage::Proving { remote, .. } => Some(remote),
             _ => None,
         },
         _ => None,
@@ -78,13 +78,13 @@ impl Fabric {
         slots: &mut Slots,
         resources: &mut Resources,
     ) {
-        let Some(far) = far_at(slots, index) else { return };
-        if far.wire.is_draining() {
+        let Some(remote) = remote_at(slots, index) else { return };
+        if remote.wire.is_draining() {
             // Its end is known. What it sends afterwards counts no more.
             return;
         }
-        match far.wire.receive_packet(now_ns, packet, resources) {
-            Receipt::Taken if !std::mem::replace(&mut far.is_touched, true) => self.touched.push(index),
+        match remote.wire.receive_packet(now_ns, packet, resources) {
+            Receipt::Taken if !std::mem::replace(&mut remote.is_touched, true) => self.touched.push(index),
             Receipt::Violation(_) => self.news.push(index),
             // Forged, duplicate, or without room: treated as lost.
             _ => {}
@@ -98,35 +98,35 @@ impl Fabric {
             Some(Slot::Calling(_) | Slot::Leaving(_)) => true,
             _ => return,
         };
-        let Some(far) = far_at(slots, index) else { return };
-        if far.is_touched && (is_waiting || far.wire.ended().is_some()) {
+        let Some(remote) = remote_at(slots, index) else { return };
+        if remote.is_touched && (is_waiting || remote.wire.ended().is_some()) {
             self.news.push(index);
         }
-        if far.wire.has_work() && far.advance(resources) {
+        if remote.wire.has_work() && remote.advance(resources) {
             self.news.push(index);
         }
         // A long transfer goes from its packets to its place, so nothing is there to be taken before its end.
-        if !far.is_window_refused && far.wire.wants_large_window() {
+        if !remote.is_window_refused && remote.wire.wants_large_window() {
             self.news.push(index);
         }
-        if far.wire.counts().taken >= far.socket_from {
+        if remote.wire.counts().taken >= remote.socket_from {
             self.news.push(index);
         }
         // A forged packet is no sign of the peer.
-        if far.is_touched {
-            far.active_ns = now_ns;
+        if remote.is_touched {
+            remote.active_ns = now_ns;
             self.timers.set(index, now_ns.saturating_add(IDLE_NS));
         }
         // Nothing is received from a peer that is not connected yet, or no longer.
-        if let Some(Slot::Wire(far)) = slots.state_at(index) {
-            self.ready_if_input(index, far, resources);
+        if let Some(Slot::Wire(remote)) = slots.state_at(index) {
+            self.ready_if_input(index, remote, resources);
         }
     }
 
     /// Puts a peer in turn if it has sent something that can be received.
-    pub fn ready_if_input(&mut self, index: u32, far: &mut Far, resources: &Resources) {
-        if !far.is_ready && far.wire.has_input(resources) {
-            far.is_ready = true;
+    pub fn ready_if_input(&mut self, index: u32, remote: &mut RemotePeer, resources: &Resources) {
+        if !remote.is_ready && remote.wire.has_input(resources) {
+            remote.is_ready = true;
             self.ready.push_back(index);
         }
     }
@@ -134,9 +134,9 @@ impl Fabric {
     /// Ends a batch of packets: acknowledgements and credit leave.
     pub fn answer(&mut self, now_ns: u64, slots: &mut Slots) {
         while let Some(index) = self.touched.pop() {
-            if let Some(far) = far_at(slots, index) {
-                far.is_touched = false;
-                if !std::mem::replace(&mut far.is_recent, true) {
+            if let Some(remote) = remote_at(slots, index) {
+                remote.is_touched = false;
+                if !std::mem::replace(&mut remote.is_recent, true) {
                     self.recent.push(index);
                 }
                 self.transmit(now_ns, index, slots);
@@ -161,9 +161,9 @@ impl Fabric {
     pub fn before_sleep(&mut self, now_ns: u64, slots: &mut Slots) {
         self.answer(now_ns, slots);
         while let Some(index) = self.recent.pop() {
-            if let Some(far) = far_at(slots, index) {
-                far.is_recent = false;
-                far.wire.before_sleep();
+            if let Some(remote) = remote_at(slots, index) {
+                remote.is_recent = false;
+                remote.wire.before_sleep();
                 self.transmit(now_ns, index, slots);
             }
         }
@@ -182,45 +182,45 @@ impl Fabric {
 
     /// Sends the packets that one connection has to send now.
     pub fn transmit(&mut self, now_ns: u64, index: u32, slots: &mut Slots) {
-        if let Some(far) = far_at(slots, index) {
-            self.send_out(now_ns, index, far);
+        if let Some(remote) = remote_at(slots, index) {
+            self.send_out(now_ns, index, remote);
         }
     }
 
     /// The same, for a connection that is no longer in a slot.
-    pub fn send_out(&mut self, now_ns: u64, index: u32, far: &mut Far) {
-        if far.ask_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
-            far.wire.ping();
+    pub fn send_out(&mut self, now_ns: u64, index: u32, remote: &mut RemotePeer) {
+        if remote.ask_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
+            remote.wire.ping();
         }
         for _ in 0..BATCHES_AT_ONCE {
             if !self.resume_stalled() {
                 break;
             }
             self.batch.clear();
-            far.wire.transmit(now_ns, &mut self.batch);
+            remote.wire.transmit(now_ns, &mut self.batch);
             if self.batch.is_empty() {
                 break;
             }
-            self.stalled = self.sockets.send(index, far.to, &self.batch, 0).err();
-            if far.has_socket() && !self.sockets.has_connected(index) {
+            self.stalled = self.sockets.send(index, remote.to, &self.batch, 0).err();
+            if remote.has_socket() && !self.sockets.has_connected(index) {
                 // Its route has failed. It may work again later.
-                far.socket_from = far.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
+                remote.socket_from = remote.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
             }
         }
         let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
-        let next_ns = far.wire.next_timeout_ns();
+        let next_ns = remote.wire.next_timeout_ns();
         // A batch that waits for room in the socket is tried again then.
         if let Some(at_ns) = next_ns.map(|at_ns| at_ns.max(stalled_ns.unwrap_or(0))).or(stalled_ns) {
             self.timers.set(index, at_ns);
         }
-        far.ask_at_ns = match far.wire.awaits_peer() {
-            true => far.ask_at_ns.or(Some(now_ns.saturating_add(ASK_NS))),
+        remote.ask_at_ns = match remote.wire.awaits_peer() {
+            true => remote.ask_at_ns.or(Some(now_ns.saturating_add(ASK_NS))),
             false => None,
         };
-        if let Some(at_ns) = far.ask_at_ns {
+        if let Some(at_ns) = remote.ask_at_ns {
             self.timers.set(index, at_ns);
         }
-        if far.wire.has_room_to_tell() {
+        if remote.wire.has_room_to_tell() {
             self.news.push(index);
         }
     }

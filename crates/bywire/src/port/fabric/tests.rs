@@ -16,7 +16,7 @@ use crate::message::options::PortOptions;
 use crate::message::peer::{Confirm, Priority};
 use crate::message::region::Key;
 use crate::message::resources::EVENTS_MAX;
-use crate::port::far::{Call, Stage};
+use crate::port::remote_peer::{Call, Stage};
 use crate::port::slots::Slot;
 
 /// Many seconds later.
@@ -100,7 +100,7 @@ fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_messa
     let mut fixture = Fixture::new(PortOptions::default());
     let mut fake = fixture.meet();
     let index = fake.peer.index;
-    let has_socket = |fixture: &mut Fixture| matches!(fixture.port.slots.state_at(index), Some(Slot::Wire(far)) if far.has_socket());
+    let has_socket = |fixture: &mut Fixture| matches!(fixture.port.slots.state_at(index), Some(Slot::Wire(remote)) if remote.has_socket());
     assert!(!has_socket(&mut fixture), "an idle peer has none");
     bounce_until(&mut fixture, &mut fake, has_socket);
     // Nobody answers for a while.
@@ -210,9 +210,9 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
     fake.transmit();
     let (peer, priority) = (fake.peer, Priority::Low);
     (0..EVENTS_MAX).for_each(|_| fixture.port.resources.events.push_back(Event::Room { peer, priority }));
-    fixture.port.far_has_ended(peer.index, End::PeerEnded);
+    fixture.port.remote_has_ended(peer.index, End::PeerEnded);
     std::thread::sleep(Duration::from_millis(5));
-    fixture.port.look_far();
+    fixture.port.look_remote();
     let mut messages = 0;
     fixture.until(|_, event| {
         messages += u32::from(matches!(event, Some(Event::Message(_))));
@@ -232,9 +232,9 @@ fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     while fake.connection.acknowledged(Lane::Low) < fake.connection.end(Lane::Low) {
         assert!(Instant::now() < deadline, "they do not arrive");
         fake.exchange();
-        fixture.port.look_far();
+        fixture.port.look_remote();
     }
-    fixture.port.far_has_ended(fake.peer.index, End::PeerEnded);
+    fixture.port.remote_has_ended(fake.peer.index, End::PeerEnded);
     let memory = fixture.port.resources.events.iter().map(|event| match event {
         Event::Message(message) => message.payload.memory_bytes(),
         _ => 0,
@@ -292,7 +292,7 @@ fn a_dropped_port_is_told_of_a_dead_peer() {
     let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
     let fake = fixture.meet();
     let node = register(&mut fixture);
-    let connection = fixture.far(fake.peer).number;
+    let connection = fixture.remote(fake.peer).number;
     fixture.port.send(fake.peer, Priority::High, b"good-bye").expect("room");
     let notice = Notice::Ended { connection, reason: End::PeerEnded };
     node.send(&to_bytes(&notice).expect("short"), &[]).expect("room");
@@ -312,7 +312,7 @@ fn a_peer_with_many_messages_does_not_starve_another_one() {
         busy.exchange();
         busy.connection.end(Lane::Low) >= 40_000
     });
-    while fixture.port.look_far() {}
+    while fixture.port.look_remote() {}
     other.queue(Lane::High, b"the other one");
     other.transmit();
     std::thread::sleep(Duration::from_millis(5));
@@ -371,17 +371,17 @@ fn memory_of_an_idle_peer_is_given_back() {
         assert!(fixture.port.poll().is_none());
         fake.exchange();
     });
-    assert!(fixture.far(fake.peer).wire.memory_bytes() > 0);
+    assert!(fixture.remote(fake.peer).wire.memory_bytes() > 0);
     let later_ns = now_ns() + MUCH_LATER_NS;
     let fabric = fixture.port.fabric.as_deref_mut().expect("made");
     fabric.run_timers(later_ns, &mut fixture.port.slots);
     fixture.port.take_news(later_ns);
-    assert_eq!(fixture.far(fake.peer).wire.memory_bytes(), 0);
+    assert_eq!(fixture.remote(fake.peer).wire.memory_bytes(), 0);
     // The route, which is said to be that of Ethernet, is one of loopback.
     fixture.until(|port, _| {
         fake.queue(Lane::Low, &[1; 4000]);
         fake.exchange();
-        matches!(port.slots.state_at(fake.peer.index), Some(Slot::Wire(far)) if far.wire.packet_bytes() > 1452)
+        matches!(port.slots.state_at(fake.peer.index), Some(Slot::Wire(remote)) if remote.wire.packet_bytes() > 1452)
     });
 }
 
@@ -394,29 +394,29 @@ fn a_forged_packet_makes_no_peer_active() {
         fake.exchange();
         matches!(event, Some(Event::Message(_)))
     });
-    while fixture.port.look_far() {}
-    let active_ns = fixture.far(fake.peer).active_ns;
+    while fixture.port.look_remote() {}
+    let active_ns = fixture.remote(fake.peer).active_ns;
     assert!(active_ns > 0);
     fake.queue(Lane::Low, b"forged");
     let mut forged = fake.batch().bytes().to_vec();
     *forged.last_mut().expect("a packet") ^= 1;
     fake.udp.send(Some(fake.to), &forged).expect("room");
     let deadline = Instant::now() + TIMEOUT;
-    while fixture.far(fake.peer).wire.counts().forged == 0 {
+    while fixture.remote(fake.peer).wire.counts().forged == 0 {
         assert!(Instant::now() < deadline, "it does not arrive");
-        fixture.port.look_far();
+        fixture.port.look_remote();
     }
-    assert_eq!(fixture.far(fake.peer).active_ns, active_ns);
+    assert_eq!(fixture.remote(fake.peer).active_ns, active_ns);
 }
 
 #[test]
 fn a_refused_large_window_is_requested_again() {
     let mut fixture = Fixture::new(PortOptions::default());
     let (one, other) = (fixture.meet(), fixture.meet());
-    fixture.far(one.peer).wire.open_large_window();
-    fixture.far(other.peer).is_window_refused = true;
+    fixture.remote(one.peer).wire.open_large_window();
+    fixture.remote(other.peer).is_window_refused = true;
     fixture.port.end(one.peer.index, DisconnectReason::Died);
-    assert!(!fixture.far(other.peer).is_window_refused);
+    assert!(!fixture.remote(other.peer).is_window_refused);
 }
 
 #[test]
@@ -433,8 +433,8 @@ fn a_window_grows_in_the_middle_of_the_first_long_message() {
     fixture.until(|port, event| {
         fake.exchange();
         let is_over = matches!(event, Some(Event::Message(_)));
-        let far = port.slots.state_at(fake.peer.index);
-        has_grown |= !is_over && matches!(far, Some(Slot::Wire(far)) if far.wire.has_large_window());
+        let remote = port.slots.state_at(fake.peer.index);
+        has_grown |= !is_over && matches!(remote, Some(Slot::Wire(remote)) if remote.wire.has_large_window());
         is_over
     });
     assert!(has_grown);
@@ -444,14 +444,14 @@ fn a_window_grows_in_the_middle_of_the_first_long_message() {
 fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
     let mut fixture = Fixture::new(PortOptions::default());
     let mut fake = fixture.meet();
-    let Some(Slot::Wire(far)) = fixture.port.slots.replace(fake.peer, Slot::Free { last: None }) else {
+    let Some(Slot::Wire(remote)) = fixture.port.slots.replace(fake.peer, Slot::Free { last: None }) else {
         panic!("no peer")
     };
-    let (number, now_ns) = (far.number, now_ns());
+    let (number, now_ns) = (remote.number, now_ns());
     let call = Call {
         address: "b/7".parse().expect("an address"),
         number,
-        stage: Stage::Proving { far, since_ns: now_ns },
+        stage: Stage::Proving { remote, since_ns: now_ns },
         since_ns: now_ns,
         other_user: None,
         announce: true,
@@ -479,7 +479,7 @@ fn a_lingering_port_is_told_by_its_next_node_at_once() {
         fixture.port.poll();
         fake.exchange();
     }
-    let number = fixture.far(fake.peer).number;
+    let number = fixture.remote(fake.peer).number;
     let Fixture { port, node, _directory } = fixture;
     let closing = std::thread::spawn(move || drop(port));
     drop(first);
@@ -512,9 +512,9 @@ fn messages_of_an_ended_peer_stay_in_its_lane_while_many_wait_for_the_program() 
     while !fake.connection.is_drained() {
         assert!(Instant::now() < deadline, "they do not arrive");
         fake.exchange();
-        fixture.port.look_far();
+        fixture.port.look_remote();
     }
-    fixture.port.far_has_ended(fake.peer.index, End::PeerEnded);
+    fixture.port.remote_has_ended(fake.peer.index, End::PeerEnded);
     let waiting = fixture.port.resources.events.len();
     assert!(waiting <= EVENTS_MAX, "{waiting} events wait");
     fake.queue(Lane::High, b"after its end");

@@ -19,7 +19,7 @@ pub(super) const ACTIVE_PACKETS: u64 = 64;
 const USER_BYTES_MAX: usize = 256;
 
 /// One peer on another machine.
-pub(crate) struct Far {
+pub(crate) struct RemotePeer {
     pub wire: Connection,
     /// The address of its packets.
     pub to: SocketAddr,
@@ -72,16 +72,16 @@ pub(crate) enum Stage {
     /// This port has accepted the offer with this number.
     Accepted(u32),
     /// Both nodes agree. The peer's first packet is awaited.
-    Proving { far: Box<Far>, since_ns: u64 },
+    Proving { remote: Box<RemotePeer>, since_ns: u64 },
 }
 
 /// A connection that this end has closed. It continues until everything is acknowledged or the time is over.
 pub(crate) struct Leaving {
-    pub far: Box<Far>,
+    pub remote: Box<RemotePeer>,
     pub until_ns: u64,
 }
 
-impl Far {
+impl RemotePeer {
     /// A peer as the node tells of it, in the slot of `peer`, whose packets to us bear `number`.
     pub fn new(
         peer: Peer,
