@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use bywire_wire::batch::Batch;
 use bywire_wire::channel::session::{Incarnation, Session, SessionId, Stream};
-use bywire_wire::channel::{Channels, Event, MESSAGE_BYTES_MAX, Options};
+use bywire_wire::channel::{Channels, Event, GUEST_NS, MESSAGE_BYTES_MAX, Options};
 use bywire_wire::connection::{self, Connection};
 use bywire_wire::frame::Lane;
 use bywire_wire::handshake::{HandshakePayload, Identity, PrivateKey, read_payload, write_payload};
@@ -20,8 +20,12 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(read_payload(&written), Some(HandshakePayload::Greeting(greeting)));
     }
     messages(bytes);
-    Two::new().play(bytes);
+    Two::new(false).play(bytes);
+    Two::new(true).play(bytes);
 });
+
+/// The secret of an invitation.
+const SECRET: [u8; 32] = [3; 32];
 
 const WINDOW: u64 = 64 * 1024;
 const STEP_NS: u64 = 10_000_000;
@@ -81,6 +85,8 @@ struct Two {
     keys: [PrivateKey; 2],
     recorded: Vec<(usize, Vec<u8>)>,
     sent: [u8; 2],
+    /// The second node is not in the table of the first one, and has an invitation.
+    is_guest: bool,
     now_ns: u64,
     drawn: u64,
 }
@@ -90,20 +96,25 @@ fn address(node: usize) -> SocketAddr {
 }
 
 impl Two {
-    fn new() -> Self {
+    fn new(is_guest: bool) -> Self {
         // Most of the work is in curves, so nothing is computed twice.
         static KEYS: LazyLock<[PrivateKey; 2]> =
             LazyLock::new(|| [1, 2].map(|byte| PrivateKey::new([byte; 32])));
         let keys = KEYS.clone();
         let nodes = [0, 1].map(|node| {
             let key = keys[node].clone();
-            let identity = Identity { key, shared_secret: None, boot_id: [0; 16], incarnation: 1 };
+            let shared_secret = (is_guest && node == 1).then_some(SECRET);
+            let identity = Identity { key, shared_secret, boot_id: [0; 16], incarnation: 1 };
             let mut channels = Channels::new(identity, Options::default());
-            assert!(channels.add(0, keys[1 - node].public(), vec![address(1 - node)]));
+            if is_guest && node == 0 {
+                channels.invite(SECRET).expect("it is the first one");
+            } else {
+                assert!(channels.add(0, keys[1 - node].public(), vec![address(1 - node)]));
+            }
             channels
         });
         let events = [Vec::new(), Vec::new()];
-        Self { nodes, events, keys, recorded: Vec::new(), sent: [0; 2], now_ns: 0, drawn: 0 }
+        Self { nodes, events, keys, recorded: Vec::new(), sent: [0; 2], is_guest, now_ns: 0, drawn: 0 }
     }
 
     fn play(&mut self, bytes: &[u8]) {
@@ -111,7 +122,10 @@ impl Two {
             let node = usize::from(operation[0] & 1);
             let other = self.keys[1 - node].public();
             match operation[0] >> 1 & 7 {
-                0 => self.nodes[node].connect(self.now_ns, &other).expect("it is in the table"),
+                0 => {
+                    let is_known = self.nodes[node].connect(self.now_ns, &other).is_ok();
+                    assert!(is_known || self.is_guest && node == 0);
+                }
                 1 => {
                     let message = [self.sent[node]];
                     self.sent[node] += u8::from(self.nodes[node].send(self.now_ns, &other, &message).is_ok());
@@ -125,6 +139,12 @@ impl Two {
         }
         self.deliver_bytes(0, bytes);
         self.collect();
+        if self.is_guest {
+            self.now_ns += GUEST_NS;
+            self.collect();
+            let guest = self.keys[1].public();
+            assert!(self.nodes[0].status(&guest).is_none(), "a guest stays for a bounded time");
+        }
         for events in &self.events {
             check(events);
         }

@@ -63,7 +63,7 @@ impl Fixture {
         broker.use_file(FabricFile { serial: 7, keeper: Some(FRIEND), text: "x".repeat(5000) });
         for (id, name) in [(HONEST, "honest"), (ROGUE, "rogue")] {
             broker.register(id, port(name, 1000 + id as u32)).expect("the name is free");
-            broker.keep(id, Vec::new(), true);
+            broker.keep(0, id, Vec::new(), true);
         }
         let (own, theirs) = (end("honest"), end("friend"));
         let mut fixture = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
@@ -82,8 +82,7 @@ impl Fixture {
             groups: Vec::new(),
             incarnation: 1,
         };
-        let half =
-            Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
+        let half = Half { introduction: introduction(1), udp_port: 4000, route_bytes: 1452, random: [2; 32] };
         let (request, asking) = (asked.expect("it asks"), fixture.own.clone());
         let security = Security::Aes256Gcm;
         fixture.broker.hear(0, FRIEND, ServiceMessage::Accept { request, asking, by, security, half });
@@ -139,7 +138,8 @@ impl Fixture {
         self.broker.port_ended(self.now_ns, HONEST);
         self.broker.port_ended(self.now_ns, ROGUE);
         self.settle();
-        let ended = |said: &ServiceMessage| matches!(said, ServiceMessage::Ended { reason: PortEnd::Ended, .. });
+        let ended =
+            |said: &ServiceMessage| matches!(said, ServiceMessage::Ended { reason: PortEnd::Ended, .. });
         assert!(self.said.iter().any(ended));
         self.now_ns += 1_000_000_000_000;
         self.broker.tick(self.now_ns);
@@ -151,11 +151,13 @@ impl Fixture {
     fn request(&mut self, body: &[u8]) {
         let (now_ns, id, random) = (self.now_ns, ROGUE, [3; 32]);
         match from_bytes::<Request>(body) {
-            Ok(Request::Register { kept, is_last, .. }) => self.broker.keep(id, kept, is_last),
+            Ok(Request::Register { kept, is_last, .. }) => self.broker.keep(now_ns, id, kept, is_last),
             Ok(Request::Connect { request, node, port, introduction }) => {
                 self.broker.connect(now_ns, id, request, (&node, port), introduction, random);
             }
-            Ok(Request::Accept { offer, introduction }) => self.broker.accept(id, offer, introduction, random),
+            Ok(Request::Accept { offer, introduction }) => {
+                self.broker.accept(id, offer, introduction, random)
+            }
             Ok(Request::Decline { offer, refusal }) => self.broker.decline(id, offer, refusal),
             Ok(Request::Release { connection }) => self.broker.release(id, connection),
             Ok(Request::Inquire { connection }) => self.broker.inquire(now_ns, id, connection),

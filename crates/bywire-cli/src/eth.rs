@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use bywire_eth::confinement::Reach;
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
 use bywire_eth::order::Confinement;
@@ -12,7 +13,9 @@ use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
 use bywire_measure::exit_status::Misuse;
+use bywire_node::ask;
 use bywire_sys::socket::Socket;
+use bywire_wire::service::status::{Entry, State};
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -58,7 +61,10 @@ struct UpArgs {
     /// Make an interface, without addresses for DHCP; NETNS is a name, pid:N, a path, or - for this one
     #[arg(long = "interface", value_name = "NETNS:NAME[=ADDRESS/PREFIX,...]", allow_hyphen_values = true)]
     interfaces: Vec<Interface>,
-    /// MTU in bytes, 68 to 65521 [default: 1500]
+    /// Reach the network's processes on the other machines of the fabric; needs `bywire up` on each
+    #[arg(long)]
+    fabric: bool,
+    /// MTU in bytes, 68 to 65521 [default: 1500; 1350 with --fabric]
     #[arg(long, value_name = "N")]
     mtu: Option<u32>,
     /// Processes that carry frames, each with a queue of every interface, 1 to 64 [default: 1]
@@ -173,21 +179,39 @@ impl UpArgs {
             return Err(Misuse::of(SettingsError::Nothing));
         }
         may()?;
+        let fabric_node = self.fabric_node()?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let launch = Launch::Program(program, vec![CARRIER.into(), control::ports_directory()?.into()]);
+        let mut carrier = vec![CARRIER.into(), control::ports_directory()?.into()];
+        carrier.extend(fabric_node.is_some().then(|| "--fabric".into()));
+        let launch = Launch::Program(program, carrier);
         // The output may be closed; the network stays.
         let say = |line: &str| drop(crate::output::print(&format!("{line}\n")));
-        let read = || self.settings();
-        let service = Service::start(&read, &launch, &say).map_err(classed)?;
+        let read = || Ok(Settings { fabric_node: fabric_node.clone(), ..self.settings()? });
+        let service = Service::start(&read, &launch, &other_nodes, &say).map_err(classed)?;
         ready(&service)?;
         Ok(service.run()?)
+    }
+
+    /// This machine's name in the fabric, if its interfaces are to reach other machines.
+    fn fabric_node(&self) -> Result<Option<String>> {
+        if !self.settings().map_err(Misuse::of)?.fabric {
+            return Ok(None);
+        }
+        let nodes = ask::status(None).context("--fabric needs the service of this machine's node")?;
+        let own = nodes.into_iter().find_map(|entry| match entry {
+            Entry::Node(node) if node.state == State::Own => Some(node.name),
+            _ => None,
+        });
+        own.context("the service of this machine's node does not name it: start it again by `bywire up`")
+            .map(Some)
     }
 
     /// The settings of the file, overridden by those of the command line.
     fn settings(&self) -> Result<Settings, SettingsError> {
         let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
         settings.interfaces.extend(self.interfaces.iter().cloned());
-        settings.mtu = self.mtu.unwrap_or(settings.mtu);
+        settings.fabric |= self.fabric;
+        settings.mtu = self.mtu.or(settings.mtu);
         settings.metrics = self.metrics.or(settings.metrics);
         settings.queues = self.queues.unwrap_or(settings.queues);
         settings.spin_us = self.spin_us.unwrap_or(settings.spin_us);
@@ -202,6 +226,15 @@ impl UpArgs {
         }
         Ok(settings)
     }
+}
+
+/// The other nodes of the fabric. `None`: no service tells.
+fn other_nodes() -> Option<Vec<String>> {
+    let other = |entry| match entry {
+        Entry::Node(node) if node.state != State::Own => Some(node.name),
+        _ => None,
+    };
+    Some(ask::status(None).ok()?.into_iter().filter_map(other).collect())
 }
 
 /// Checks the required capabilities: without them, the first failing operation would name another cause.
@@ -307,6 +340,9 @@ impl StatusArgs {
 pub struct CarrierArgs {
     /// Where ports are kept
     directory: PathBuf,
+    /// Reach other machines
+    #[arg(long)]
+    fabric: bool,
 }
 
 impl CarrierArgs {
@@ -321,7 +357,8 @@ impl CarrierArgs {
             .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
         // A queue of each interface, and what meeting others takes; where the limit is low, fewer fit.
         let _ = bywire_sys::limits::raise_descriptor_limit(4 * carrier::INTERFACES_MAX as u64);
-        let unenforced = confinement::confine(&self.directory)?;
+        let reach = if self.fabric { Reach::Fabric } else { Reach::Machine };
+        let unenforced = confinement::confine(&self.directory, reach)?;
         Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
     }
 }

@@ -127,7 +127,7 @@ impl JoinArgs {
         let Fabric { name, .. } = &joined;
         let own = joined.named(&key.public()).map_or(invitation.node.as_str(), |node| &node.name);
         crate::output::print(&format!("{own} has joined fabric {name}, and {} is made\n", path.display()))?;
-        if self.up { node::serve(&directory, self.port) } else { Ok(()) }
+        if self.up { node::serve(&directory, self.port, None) } else { Ok(()) }
     }
 }
 

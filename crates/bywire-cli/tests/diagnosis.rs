@@ -267,7 +267,7 @@ fn a_connection_whose_packets_are_blocked_is_reported_by_status_and_doctor() {
 fn metrics_show_channels_ports_and_sockets() {
     let Some(network) = TestNetwork::without_services(2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };
-    let [(_one, _), (_other, _)] = [Up::start_with(a, &["--metrics", "127.0.0.1:9478"]), Up::start(b)];
+    let [(_one, _), (_other, _)] = [Up::run(a, &["up", "--metrics", "127.0.0.1:9478"]), Up::start(b)];
     let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let _terms = asking.meet(1, "b", &mut asked, 11);
     let fetch = || {

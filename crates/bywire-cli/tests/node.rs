@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use bywire_wire::service::{End, Notice, Request};
 use serde_json::Value;
-use test_network::{FakePort, TestNetwork, eventually, kept};
+use test_network::{FakePort, Machine, TestNetwork, eventually, kept};
 use up::{Up, bywire, inside, status, text};
 
 const PAGE: &str = include_str!("../../../docs/links.md");

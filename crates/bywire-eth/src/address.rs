@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
+/// The number of addresses of a node of the fabric in a network.
+pub const PLACES: u16 = 1024;
+
 /// The address of an Ethernet interface, in the order of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
@@ -20,6 +23,13 @@ impl MacAddress {
     pub fn of_node(name: &str) -> MacAddress {
         let hash = Sha256::digest(name.as_bytes());
         MacAddress([0x02, hash[0], hash[1], hash[2], hash[3], hash[4]])
+    }
+
+    /// The address at one of [`PLACES`] places of a node of the fabric. The fabric vouches for the node's name, so other
+    /// nodes know all addresses that a node may have, and none of them belongs to another node by more than chance.
+    pub fn of_place(network: &str, node: &str, place: u16) -> MacAddress {
+        // No name has a slash.
+        MacAddress::of_node(&format!("fabric/{network}/{node}/{place}"))
     }
 
     /// The target address of a frame; `None` for fewer than six bytes.

@@ -22,6 +22,7 @@ use crate::drops::Cause;
 use crate::fabric::{Arrival, Content, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::gather::{BATCH_FRAMES, Gatherer, MERGED_BYTES_MAX, Taken};
+use crate::merge::Merger;
 use crate::offload::{self, Descriptor, VnetHeader};
 use crate::order::{
     self, Answer, CarrierSettings, Confinement, ExchangeError, InterfaceId, Join, NewInterface, Order,
@@ -50,6 +51,7 @@ pub struct Carrier {
     ready: Vec<u64>,
     paths: Paths,
     gatherer: Gatherer,
+    merger: Merger,
     spin: Spin,
     batch_frames: usize,
     /// How long a process without room holds back its senders.
@@ -114,6 +116,7 @@ impl Carrier {
             ready: Vec::with_capacity(INTERFACES_MAX),
             paths,
             gatherer: Gatherer::default(),
+            merger: Merger::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
             hold_back: Duration::from_millis(HOLD_BACK_MS.into()),
@@ -131,8 +134,9 @@ impl Carrier {
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         for _ in 0..self.batch_frames {
             let Some(arrived) = arrival.take().or_else(|| self.paths.next_arrival()) else { break };
-            self.paths.carry_arrival(arrived, now_ms);
+            self.take_arrival(arrived, now_ms);
         }
+        self.pass_on_arrivals(now_ms);
         for index in 0..self.ready.len() {
             match self.ready[index] {
                 ORDERS => self.take_orders()?,
@@ -148,6 +152,26 @@ impl Carrier {
         // Here as well as in `wait`: a loop that always has work may never sleep.
         self.paths.reconnect_when_due();
         self.report_vanished()
+    }
+
+    /// Takes a frame of another process. One of another machine may be held until the end of the turn, to be merged.
+    fn take_arrival(&mut self, arrived: Arrival, now_ms: u64) {
+        let paths = &mut self.paths;
+        let is_remote = paths.fabric.as_ref().is_some_and(|fabric| fabric.is_remote(arrived.port));
+        let done = if is_remote && self.batch_frames > 1 {
+            self.merger.push(arrived, |port, content| paths.carry_arrival(port, content, now_ms))
+        } else {
+            paths.carry_arrival(arrived.port, &arrived.content, now_ms);
+            Some(arrived)
+        };
+        done.into_iter().for_each(|arrival| paths.recycle(arrival));
+    }
+
+    /// Passes on the frames of other processes that were held to be merged.
+    fn pass_on_arrivals(&mut self, now_ms: u64) {
+        let paths = &mut self.paths;
+        self.merger.flush(|port, content| paths.carry_arrival(port, content, now_ms));
+        self.merger.taken().for_each(|arrival| paths.recycle(arrival));
     }
 
     /// Waits until something can be read or a frame arrives from the fabric. The frame is returned.
@@ -288,6 +312,18 @@ impl Carrier {
                 Order::QueryCounts(interface) => Some(self.count(interface)),
                 Order::SetMtu(interface, mtu_bytes) => self.set_mtu(interface, mtu_bytes),
                 Order::Join(join) => self.join(&join),
+                Order::ReachFabric => match &mut self.paths.fabric {
+                    Some(fabric) => {
+                        fabric.reach_nodes().err().map(|error| Answer::Refused(error.to_string()))
+                    }
+                    None => Some(Answer::Refused("there is no port that nodes could reach".to_owned())),
+                },
+                Order::SeekNodes { names, is_first } => {
+                    if let Some(fabric) = &mut self.paths.fabric {
+                        fabric.seek_nodes(names, is_first);
+                    }
+                    None
+                }
                 Order::QueryPeer(place) => {
                     let fabric = self.paths.fabric.as_ref();
                     let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
@@ -532,41 +568,42 @@ impl Paths {
         self.fabric.as_mut()?.poll(&mut self.switch)
     }
 
-    /// Delivers or drops a frame from another process. Nothing that the frame states about itself is trusted.
-    fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
+    /// Takes the memory of a frame back.
+    fn recycle(&mut self, arrival: Arrival) {
+        if let (Content::Whole(payload), Some(fabric)) = (arrival.content, &mut self.fabric) {
+            fabric.port.recycle(payload);
+        }
+    }
+
+    /// Delivers or drops a frame from another process, behind its descriptor. Nothing that the frame states about itself
+    /// is trusted.
+    fn carry_arrival(&mut self, port: SwitchPortId, content: &[u8], now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
-        self.carries_stream |= arrival.content.len() > MERGED_BYTES_MAX;
+        self.carries_stream |= content.len() > MERGED_BYTES_MAX;
         if let Some(capture) = &mut self.capture
-            && !capture.send_copy(
-                arrival.port,
-                capture::FABRIC,
-                arrival.content.get(Descriptor::BYTES..).unwrap_or_default(),
-            )
+            && !capture.send_copy(port, capture::FABRIC, content.get(Descriptor::BYTES..).unwrap_or_default())
         {
             self.capture = None;
         }
-        match arrived(&arrival.content) {
-            Ok((header, frame)) => match self.switch.judge(arrival.port, frame, now_ms) {
+        match arrived(content) {
+            Ok((header, frame)) => match self.switch.judge(port, frame, now_ms) {
                 Verdict::To(target) => {
                     if let Some(Some(tap_port)) = self.tap_ports.get_mut(target / 2) {
-                        tap_port.deliver(arrival.port, header, frame, &mut self.segment);
+                        tap_port.deliver(port, header, frame, &mut self.segment);
                     }
                 }
                 Verdict::Flood { is_unknown } => {
                     for (place, tap_port) in self.tap_ports.iter_mut().enumerate() {
                         if let Some(tap_port) = tap_port
-                            && self.switch.floods(arrival.port, 2 * place, is_unknown)
+                            && self.switch.floods(port, 2 * place, is_unknown)
                         {
-                            tap_port.deliver(arrival.port, header, frame, &mut self.segment);
+                            tap_port.deliver(port, header, frame, &mut self.segment);
                         }
                     }
                 }
-                Verdict::Drop(cause) => fabric.drop_from(arrival.port, cause),
+                Verdict::Drop(cause) => fabric.drop_from(port, cause),
             },
-            Err(_) => fabric.drop_from(arrival.port, Cause::Illegal),
-        }
-        if let Content::Whole(payload) = arrival.content {
-            fabric.port.recycle(payload);
+            Err(_) => fabric.drop_from(port, Cause::Illegal),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The carrying process handles bytes from untrusted peers. Before the first frame, it gives up everything that it
-//! could do harm with: all capabilities, all files and sockets outside the directory of ports, all network sockets,
-//! and all system calls that its work does not need.
+//! could do harm with: all capabilities, all files and sockets outside the directory of ports, all network sockets but
+//! UDP ones for other machines, and all system calls that its work does not need.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,6 +19,15 @@ const LANDLOCK: ABI = ABI::V6;
 
 /// The path of the directory of ports in a confined process.
 pub const ROOT: &str = "/";
+
+/// The networks that a confined process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// None: ports of this machine are Unix sockets.
+    Machine,
+    /// UDP, for ports of other machines.
+    Fabric,
+}
 
 /// Why a process could not be confined.
 #[derive(Debug, thiserror::Error)]
@@ -48,14 +57,14 @@ pub enum ConfinementError {
 ///
 /// # Errors
 /// [`ConfinementError`]. The process must not continue after an error.
-pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
+pub fn confine(directory: &Path, reach: Reach) -> Result<Option<String>, ConfinementError> {
     bywire_sys::process::make_root(directory).map_err(ConfinementError::Root)?;
     let directory = Path::new(ROOT);
     bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
     // No thread can be started from here on. Only processes of the same user reach the directory of ports.
     bywire_sys::deferred::forgo();
-    give_up_calls()?;
+    give_up_calls(reach)?;
     Ok(unenforced)
 }
 
@@ -77,7 +86,7 @@ fn give_up_files(directory: &Path) -> Result<Option<String>, ConfinementError> {
     })
 }
 
-fn give_up_calls() -> Result<(), ConfinementError> {
+fn give_up_calls(reach: Reach) -> Result<(), ConfinementError> {
     let failed = |error: String| ConfinementError::Calls(error);
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
     rules.extend(OLDER_CALLS.iter().map(|call| (*call, Vec::new())));
@@ -86,7 +95,12 @@ fn give_up_calls() -> Result<(), ConfinementError> {
             .and_then(|condition| SeccompRule::new(vec![condition]))
             .map_err(|error| failed(error.to_string()))
     };
-    rules.insert(libc::SYS_socket, vec![equals(0, libc::AF_UNIX as u64)?]);
+    let mut sockets = vec![equals(0, libc::AF_UNIX as u64)?];
+    if reach == Reach::Fabric {
+        rules.extend(UDP_CALLS.iter().map(|call| (*call, Vec::new())));
+        sockets.extend(udp_sockets().map_err(|error| failed(error.to_string()))?);
+    }
+    rules.insert(libc::SYS_socket, sockets);
     rules.insert(libc::SYS_ioctl, vec![equals(1, libc::FIONBIO)?]);
     // For this process only: root may lower the limits of every other process of root.
     rules.insert(libc::SYS_prlimit64, vec![equals(0, 0)?]);
@@ -100,6 +114,25 @@ fn give_up_calls() -> Result<(), ConfinementError> {
         .map_err(|error| failed(error.to_string()))?;
     let program: seccompiler::BpfProgram = filter.try_into().map_err(|error| failed(format!("{error}")))?;
     seccompiler::apply_filter(&program).map_err(|error| failed(error.to_string()))
+}
+
+/// UDP sockets, and no other ones of their families.
+fn udp_sockets() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    /// The kernel's `SOCK_TYPE_MASK`: the other bits are flags.
+    const TYPES: u64 = 0xF;
+    let is =
+        |argument, operator, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
+    let families = [libc::AF_INET, libc::AF_INET6];
+    families
+        .map(|family| {
+            SeccompRule::new(vec![
+                is(0, SeccompCmpOp::Eq, family as u64)?,
+                is(1, SeccompCmpOp::MaskedEq(TYPES), libc::SOCK_DGRAM as u64)?,
+                is(2, SeccompCmpOp::Eq, libc::IPPROTO_UDP as u64)?,
+            ])
+        })
+        .into_iter()
+        .collect()
 }
 
 /// Commands of `fcntl`: copies, flags, sizes of pipes, seals.
@@ -185,6 +218,15 @@ const CALLS: [i64; 62] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
+];
+
+/// The system calls for UDP sockets.
+const UDP_CALLS: [i64; 5] = [
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
 ];
 
 /// Older forms of some of these calls, which only older architectures have.

@@ -5,7 +5,7 @@
 //! `eth/ports` holds the ports of the carrying processes, which see nothing else.
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 const DIRECTORY: &str = "eth";
 /// The directory of ports, in the directory of control sockets.
 const PORTS: &str = "ports";
+/// The socket of this node's service, in the runtime directory and in the directory of ports.
+const NODE: &str = "node";
 /// The extension of a control socket. Its name is `NETWORK.NODE.eth`.
 const EXTENSION: &str = "eth";
 /// How long one side waits for the other.
@@ -251,6 +253,63 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
 /// [`ControlError::Directory`], [`ControlError::OtherUser`].
 pub fn ports_directory() -> Result<PathBuf, ControlError> {
     private(own_directory()?.join(PORTS))
+}
+
+/// Gives confined carriers the socket of this node's service: a second name of it in the directory of ports. A service
+/// that was started again has another socket, so the name is checked from time to time. Returns `false` if no service has
+/// a socket.
+///
+/// # Errors
+/// [`ControlError::System`] and the errors of the directories.
+pub fn link_node() -> Result<bool, ControlError> {
+    let (theirs, ours) = (runtime_directory()?.join(NODE), ports_directory()?.join(NODE));
+    let Ok(socket) = std::fs::symlink_metadata(&theirs) else { return Ok(false) };
+    let trusted = [0, bywire_sys::process::user()];
+    if !socket.file_type().is_socket() || !trusted.contains(&socket.uid()) {
+        return Ok(false);
+    }
+    let identity = |entry: &std::fs::Metadata| (entry.dev(), entry.ino());
+    let is_linked = std::fs::symlink_metadata(&ours).is_ok_and(|entry| identity(&entry) == identity(&socket));
+    if !is_linked {
+        directory::remove(&ours);
+        match std::fs::hard_link(&theirs, &ours) {
+            // Another process of this user has made it, or the service has just ended.
+            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
+            linked => linked.map_err(|error| ControlError::System(ours, error))?,
+        }
+    }
+    Ok(true)
+}
+
+/// Second names of ports in the runtime directory, where the node's service looks for them. Dropping it removes them.
+#[derive(Debug)]
+pub struct PortLinks(Vec<PathBuf>);
+
+impl PortLinks {
+    /// Gives these ports of the directory of ports a second name. What a process of this user has left under that name is
+    /// replaced, and for root also what another user has put there.
+    ///
+    /// # Errors
+    /// [`ControlError::System`] and the errors of the directories.
+    pub fn make(names: &[String]) -> Result<Self, ControlError> {
+        let (ports, runtime) = (ports_directory()?, runtime_directory()?);
+        let mut links = Self(Vec::new());
+        for name in names {
+            let file = format!("{name}.port");
+            let (ours, theirs) = (ports.join(&file), runtime.join(&file));
+            directory::remove(&theirs);
+            std::fs::hard_link(&ours, &theirs)
+                .map_err(|error| ControlError::System(theirs.clone(), error))?;
+            links.0.push(theirs);
+        }
+        Ok(links)
+    }
+}
+
+impl Drop for PortLinks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|path| directory::remove(path));
+    }
 }
 
 /// The directory of control sockets.

@@ -4,28 +4,32 @@
 //! lists its interfaces, and lists them again after a change. A process that starts connects to the processes that
 //! run already, so no process has to watch for new ones. A process that loses a connection to a peer that may still
 //! run tries to connect again, at growing intervals.
+//!
+//! A peer may run on another machine, a node of the fabric. The node service vouches for the node's name, and all
+//! addresses of a node follow from that. Packets between machines are lost one by one, so superframes for such a peer
+//! are cut where their segments end, and a datagram fits into a packet if its segment does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Payload, Peer,
+    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Owner, Payload, Peer,
     PeerInfo, Port, PortName, PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::address::MacAddress;
+use crate::address::{MacAddress, PLACES};
 use crate::announced::Announced;
 use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
 use crate::drops::{Cause, Drops};
-use crate::frame::HEADER_BYTES_MAX;
+use crate::frame::{HEADER_BYTES_MAX, Layout};
 use crate::offload::Descriptor;
 use crate::order::{Join, PeerReport, Traffic};
 use crate::reassembly::{self, Reassembled, Reassembler};
 use crate::segment::Cutter;
-use crate::switch::{Switch, SwitchPortId};
+use crate::switch::{Attachment, Switch, SwitchPortId};
 
 /// The most processes that one process connects to.
 pub const PEERS_MAX: usize = 256;
@@ -37,6 +41,10 @@ const EVENTS: usize = 64;
 const LABEL_BYTES_MAX: usize = 320;
 /// Candidates for the longest datagram, best first: a whole superframe, then the most that a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
+/// The longest datagram that fits into one encrypted packet on a path of 1500 bytes, beside an acknowledgement.
+const PACKET_BYTES: usize = 1376;
+/// The user of every process that carries frames. Its node vouches for the user of a peer on another machine.
+const USER: &str = "root";
 /// Address conflicts of one peer that are kept for reports.
 const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction. With the longest names, they fit into the shortest datagram.
@@ -45,6 +53,8 @@ const INTRODUCED_MAX: usize = 32;
 const RECONNECT_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 /// The version of the introductions.
 const VERSION: u32 = 2;
+/// The name of this machine in addresses.
+const LOCAL: &str = "localhost";
 
 /// One side's list of interfaces for the other side, in as many parts as needed, because a message has a bounded
 /// length.
@@ -94,6 +104,8 @@ pub struct Fabric {
     join: Join,
     directory: PathBuf,
     own_name: PortName,
+    /// Nodes of the fabric whose processes are sought.
+    nodes: Vec<String>,
     peers: HashMap<Peer, PeerState>,
     peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
@@ -112,6 +124,8 @@ struct PeerState {
     began_here: bool,
     is_connected: bool,
     name: PortName,
+    /// The other machine that it runs on.
+    machine: Option<Machine>,
     node: String,
     interfaces: Vec<Announced>,
     /// The interfaces of its current introduction, until that is complete.
@@ -129,6 +143,15 @@ struct PeerState {
     received: Traffic,
     drops: Drops,
     held_back: u64,
+}
+
+/// A node of the fabric.
+#[derive(Debug)]
+struct Machine {
+    /// Its name, for which the node service vouches.
+    name: String,
+    /// The addresses that its interfaces may have.
+    addresses: HashSet<MacAddress>,
 }
 
 /// The switch port of a peer's place: ports to the fabric have odd numbers.
@@ -151,6 +174,8 @@ impl Fabric {
             peers_max: PEERS_MAX as u32,
             geometry,
             runtime_directory: Some(directory.to_owned()),
+            // A machine that is silent may come back. Its node reports a restart, and its removal from the fabric.
+            unreachable_after: Duration::ZERO,
             ..PortOptions::default()
         })?;
         let mut fabric = Self {
@@ -158,6 +183,7 @@ impl Fabric {
             join: join.clone(),
             directory: directory.to_owned(),
             own_name,
+            nodes: Vec::new(),
             peers: HashMap::with_capacity(PEERS_MAX),
             peer_of_port: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
@@ -170,14 +196,39 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Begins to connect to every unknown port of the network in the directory.
+    /// Lets processes of other machines connect.
+    ///
+    /// # Errors
+    /// [`OpenError::Fabric`].
+    pub fn reach_nodes(&mut self) -> Result<(), OpenError> {
+        bywire::reach_fabric(&mut self.port)
+    }
+
+    /// Begins to connect to the network's processes on these nodes, and on those of earlier calls unless `is_first`.
+    pub fn seek_nodes(&mut self, names: Vec<String>, is_first: bool) {
+        if is_first {
+            self.nodes.clear();
+        }
+        self.nodes.extend(names.into_iter().take(PEERS_MAX.saturating_sub(self.nodes.len())));
+        self.reconnect_after = RECONNECT_AFTER[0];
+        self.connect_to_others();
+    }
+
+    /// Begins to connect to every unknown port of the network, in the directory and on the nodes.
     fn connect_to_others(&mut self) {
-        for name in others(&self.join, &self.directory) {
-            if self.peers.values().any(|state| state.name == name) {
+        let local = others(&self.join, &self.directory).into_iter().map(Address::local);
+        let remote = self.nodes.iter().map(|node| Address {
+            node: node.clone(),
+            port: PortName::Name(port_name(&self.join.network, node, self.join.queue)),
+        });
+        for address in local.chain(remote).collect::<Vec<_>>() {
+            let machine = Some(&address.node).filter(|node| *node != LOCAL);
+            let is_known = |state: &PeerState| state.machine_name() == machine && state.name == address.port;
+            if self.peers.values().any(is_known) {
                 continue;
             }
-            match self.port.connect_start(&Address::local(name.clone())) {
-                Ok(peer) => self.add_peer(peer, Some(name)),
+            match self.port.connect_start(&address) {
+                Ok(peer) => self.add_peer(peer, Some(address)),
                 // A process that has ended needs no connection. If it starts again, it connects to us.
                 Err(ConnectError::NoPort) => {}
                 Err(_) => self.schedule_reconnect(),
@@ -200,6 +251,12 @@ impl Fabric {
             self.connect_to_others();
         }
         Some(rest)
+    }
+
+    /// Is the process of a port on another machine?
+    pub fn is_remote(&self, switch_port: SwitchPortId) -> bool {
+        let peer = self.peer_of_port.get(switch_port / 2).copied().flatten();
+        peer.and_then(|peer| self.peers.get(&peer)).is_some_and(|state| state.machine.is_some())
     }
 
     /// True when there is no peer.
@@ -233,13 +290,18 @@ impl Fabric {
                     self.port.recycle(message.payload);
                     return None;
                 }
-                Event::Connected(peer) => {
+                Event::Connected(peer) if self.is_carrier(peer) => {
                     self.add_peer(peer, None);
                     self.introduce(peer);
                 }
+                Event::Connected(peer) => {
+                    let _ = self.remove_peer(peer, switch);
+                    self.port.disconnect(peer);
+                }
                 Event::Disconnected { peer, reason } => {
-                    self.remove_peer(peer, switch);
-                    if !matches!(reason, DisconnectReason::Closed | DisconnectReason::Died) {
+                    let is_remote =
+                        self.remove_peer(peer, switch).is_some_and(|state| state.machine.is_some());
+                    if may_return(reason, is_remote) {
                         self.schedule_reconnect();
                     }
                 }
@@ -258,7 +320,8 @@ impl Fabric {
         let Some(peer) = self.peer_of_port.get(switch_port / 2).copied().flatten() else { return };
         let Some(state) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
-        if packet.len() <= state.datagram_bytes_max {
+        let longest = state.longest_datagram(descriptor, packet);
+        if packet.len() <= longest {
             return match state.send_or_queue(port, peer, packet) {
                 Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
                 Err(cause) => state.drops.count(cause),
@@ -266,7 +329,7 @@ impl Fabric {
         }
         let frame = &packet[Descriptor::BYTES..];
         let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
-        let room = state.datagram_bytes_max.saturating_sub(Descriptor::BYTES);
+        let room = longest.saturating_sub(Descriptor::BYTES);
         let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
             return match state.send_parts(port, peer, packet) {
                 Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
@@ -348,8 +411,10 @@ impl Fabric {
             .flatten()
             .and_then(|peer| Some((peer, self.peers.get(&peer)?)));
         let report = state.map(|(peer, state)| PeerReport {
-            node: state.node.clone(),
+            // Another machine cannot choose the name under which it is reported.
+            node: state.machine_name().unwrap_or(&state.node).clone(),
             process: self.port.peer_info(peer).and_then(PeerInfo::pid).unwrap_or(0),
+            machine: state.machine_name().cloned(),
             loops_count: usize::from(!state.interfaces.is_empty()),
             // An answer has a bounded length.
             interfaces: state.interfaces.iter().take(16).cloned().collect(),
@@ -393,8 +458,22 @@ impl Fabric {
         }
     }
 
-    /// Makes a switch port for a peer. `sought` is the name that we connected to, if we began the connection.
-    fn add_peer(&mut self, peer: Peer, sought: Option<PortName>) {
+    /// Is a connected peer a process that carries frames of this network? Ports of this machine are in a directory of our
+    /// user's. On another machine any program may have the name.
+    fn is_carrier(&self, peer: Peer) -> bool {
+        let Some(info) = self.port.peer_info(peer) else { return false };
+        let Address { node, port } = &info.address;
+        match &info.owner {
+            Owner::Local { .. } => true,
+            Owner::Remote { user } => {
+                let name = port_name(&self.join.network, node, self.join.queue);
+                user == USER && port.to_string() == name
+            }
+        }
+    }
+
+    /// Makes a switch port for a peer. `sought` is the address that we connected to, if we began the connection.
+    fn add_peer(&mut self, peer: Peer, sought: Option<Address>) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.is_connected = true;
             return;
@@ -405,12 +484,21 @@ impl Fabric {
         }
         self.peer_of_port[place] = Some(peer);
         let began_here = sought.is_some();
-        let told = || self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
+        let (told, is_remote) = match (sought, self.port.peer_info(peer)) {
+            (Some(sought), _) => {
+                let is_remote = sought.node != LOCAL;
+                (sought, is_remote)
+            }
+            (None, Some(info)) => (info.address.clone(), matches!(info.owner, Owner::Remote { .. })),
+            (None, None) => (Address::local(0), false),
+        };
+        let machine = is_remote.then(|| Machine::new(&self.join.network, told.node));
         let state = PeerState {
             switch_port: switch_port_of(place),
             began_here,
             is_connected: !began_here,
-            name: sought.unwrap_or_else(told),
+            name: told.port,
+            machine,
             node: String::new(),
             interfaces: Vec::new(),
             introduced: Vec::new(),
@@ -427,11 +515,11 @@ impl Fabric {
         self.peers.insert(peer, state);
     }
 
-    fn remove_peer(&mut self, peer: Peer, switch: &mut Switch) {
-        if let Some(state) = self.peers.remove(&peer) {
-            switch.remove(state.switch_port);
-            self.peer_of_port[state.switch_port / 2] = None;
-        }
+    fn remove_peer(&mut self, peer: Peer, switch: &mut Switch) -> Option<PeerState> {
+        let state = self.peers.remove(&peer)?;
+        switch.remove(state.switch_port);
+        self.peer_of_port[state.switch_port / 2] = None;
+        Some(state)
     }
 
     /// Begins to tell a peer all interfaces.
@@ -507,7 +595,10 @@ impl Fabric {
     fn drop_duplicate(&mut self, peer: Peer, switch: &mut Switch) -> bool {
         let Some(state) = self.peers.get(&peer) else { return false };
         let same = |(other, its): &(&Peer, &PeerState)| {
-            **other != peer && its.name == state.name && its.is_connected
+            **other != peer
+                && its.name == state.name
+                && its.machine_name() == state.machine_name()
+                && its.is_connected
         };
         let Some((twin, its)) = self.peers.iter().find(same).map(|(twin, its)| (*twin, its)) else {
             return true;
@@ -515,25 +606,52 @@ impl Fabric {
         if its.began_here == state.began_here {
             // The peer came back before the end of its old connection was known.
             self.port.disconnect(twin);
-            self.remove_peer(twin, switch);
+            let _ = self.remove_peer(twin, switch);
             return true;
         }
         let ours_counts = self.own_name.to_string() < state.name.to_string();
         let loser = if state.began_here == ours_counts { twin } else { peer };
         self.port.disconnect(loser);
-        self.remove_peer(loser, switch);
+        let _ = self.remove_peer(loser, switch);
         loser != peer
     }
 }
 
+impl Machine {
+    fn new(network: &str, name: String) -> Self {
+        let addresses = (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
+        Self { name, addresses }
+    }
+}
+
 impl PeerState {
+    /// The other machine that it runs on.
+    fn machine_name(&self) -> Option<&String> {
+        self.machine.as_ref().map(|machine| &machine.name)
+    }
+
+    /// The longest datagram for a packet. To another machine, a superframe goes in datagrams of one packet, or of one
+    /// segment if that is longer.
+    fn longest_datagram(&self, descriptor: Descriptor, packet: &[u8]) -> usize {
+        if self.machine.is_none() || !descriptor.kind.is_superframe() {
+            return self.datagram_bytes_max;
+        }
+        let headers = packet.get(Descriptor::BYTES..).unwrap_or_default();
+        let headers_bytes = Layout::parse(headers).map_or(0, |layout| layout.payload_offset);
+        let segment_bytes = Descriptor::BYTES + headers_bytes + usize::from(descriptor.segment_bytes);
+        PACKET_BYTES.max(segment_bytes).min(self.datagram_bytes_max)
+    }
+
     /// Makes the peer's interfaces reachable, and no others.
     fn make_reachable(&mut self, switch: &mut Switch) {
-        switch.lead_to_fabric(self.switch_port);
+        let is_remote = self.machine.is_some();
+        let attachment = if is_remote { Attachment::Node } else { Attachment::Fabric };
+        switch.lead_to_fabric(self.switch_port, attachment);
         self.conflicts.clear();
         for interface in &self.interfaces {
             let mac = MacAddress(interface.mac);
-            let is_refused = mac.is_multicast() || !switch.announce(self.switch_port, mac);
+            let is_foreign = self.machine.as_ref().is_some_and(|machine| !machine.addresses.contains(&mac));
+            let is_refused = is_foreign || mac.is_multicast() || !switch.announce(self.switch_port, mac);
             if is_refused && self.conflicts.len() < CONFLICTS_MAX {
                 self.conflicts
                     .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
@@ -574,6 +692,17 @@ impl PeerState {
     }
 }
 
+/// Could a lost peer be reached again? A process of this machine that has ended connects to us when it starts again. So
+/// does one of another machine, but that machine may only have been out of reach.
+fn may_return(reason: DisconnectReason, is_remote: bool) -> bool {
+    match reason {
+        DisconnectReason::Closed | DisconnectReason::Died => is_remote,
+        DisconnectReason::NotConnected(ConnectError::NoPort | ConnectError::UnknownNode)
+        | DisconnectReason::Removed => false,
+        _ => true,
+    }
+}
+
 /// The geometry of the rings. They hold about as much as a core moves while the other end waits for its turn on one
 /// core.
 fn geometry() -> Geometry {
@@ -589,8 +718,8 @@ fn geometry() -> Geometry {
     geometry
 }
 
-/// The name of a loop's port. Port names are short, so a hash stands for the node.
-fn port_name(network: &str, node: &str, queue: usize) -> String {
+/// The name of a loop's port, which other processes look for. Port names are short, so a hash stands for the node.
+pub fn port_name(network: &str, node: &str, queue: usize) -> String {
     let hash = MacAddress::of_node(node).to_string().replace(':', "");
     format!("eth.{network}.{hash}.{queue}")
 }

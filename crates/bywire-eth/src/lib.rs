@@ -26,6 +26,7 @@
 //! | [`confinement`] | how it gives up the privileges that it does not need |
 //! | [`switch`] | the target of each frame |
 //! | [`gather`] | a burst of frames read from an interface, merged where possible |
+//! | [`merge`] | frames from another machine, merged again |
 //! | [`tap_port`] | a port of the switch that is an interface |
 //! | [`fabric`] | the other processes as the loop sees them |
 //! | `backlog` | datagrams that wait for a process, and how long they hold back their senders |
@@ -57,6 +58,7 @@ pub mod fabric;
 pub mod frame;
 pub mod gather;
 pub mod interface;
+pub mod merge;
 pub mod metrics;
 pub mod network;
 pub mod offload;

@@ -20,7 +20,7 @@ use bywire_sys::tap;
 
 use crate::address::MacAddress;
 use crate::carrier::{self, INTERFACES_MAX};
-use crate::fabric::PEERS_MAX;
+use crate::fabric::{self, PEERS_MAX};
 use crate::interface::{Interface, InterfaceError, Plan};
 use crate::order::{
     self, Answer, CarrierSettings, Confinement, Counts, ExchangeError, InterfaceId, Join, NewInterface,
@@ -30,6 +30,9 @@ use crate::probe::{self, Probe};
 
 /// How long a carrying process may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most nodes in one order, whose length is bounded.
+const NODES_AT_ONCE: usize = 128;
 
 /// How many refusals of one loop are read before its answer to a query.
 const REFUSALS_MAX: usize = 16;
@@ -77,6 +80,11 @@ pub enum NetworkError {
     /// The carrying part refused an order.
     #[error("the part that carries frames refused: {0}")]
     Refused(String),
+}
+
+/// The names of the ports of a network's loops.
+pub fn port_names(network: &str, node: &str, loops_count: usize) -> Vec<String> {
+    (0..loops_count).map(|queue| fabric::port_name(network, node, queue)).collect()
 }
 
 /// Every interface with its loops. Dropping it ends them all.
@@ -237,6 +245,36 @@ impl Network {
             order::send(&each.orders, &Order::Join(Join { network, node, queue, directory }), None)?;
         }
         self.barrier()
+    }
+
+    /// Lets processes of other machines connect. The ports of [`port_names`] have their names in the runtime directory of
+    /// the node's service by now.
+    ///
+    /// # Errors
+    /// [`NetworkError::Refused`] with the reason.
+    pub fn reach_fabric(&mut self) -> Result<(), NetworkError> {
+        for each in &self.loops {
+            order::send(&each.orders, &Order::ReachFabric, None)?;
+        }
+        self.barrier()
+    }
+
+    /// Connects to the network's processes on these nodes of the fabric.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn seek_nodes(&mut self, nodes: &[String]) -> Result<(), NetworkError> {
+        // An empty list is told, too.
+        for start in (0..nodes.len().max(1)).step_by(NODES_AT_ONCE) {
+            let names = nodes[start..nodes.len().min(start + NODES_AT_ONCE)].to_vec();
+            for each in &self.loops {
+                let order = Order::SeekNodes { names: names.clone(), is_first: start == 0 };
+                order::send(&each.orders, &order, None)?;
+            }
+            // Their sockets have room for the next part then.
+            self.barrier()?;
+        }
+        Ok(())
     }
 
     /// The connected processes, sorted by their nodes. The traffic over several queues is added up.

@@ -38,6 +38,17 @@ pub enum Order {
     SetMtu(InterfaceId, u32),
     /// Connect to the other processes of the network.
     Join(Join),
+    /// Let processes of other machines connect. The port has its name in the runtime directory of the node's service by
+    /// now.
+    ReachFabric,
+    /// Connect to the network's processes on these nodes of the fabric, besides those of earlier orders unless these are
+    /// the first.
+    SeekNodes {
+        /// The names of the nodes.
+        names: Vec<String>,
+        /// True if no other nodes are left of earlier orders.
+        is_first: bool,
+    },
     /// Answer with [`Answer::Peer`] for this place among the peers.
     QueryPeer(usize),
     /// Send copies of frames to the socket that this order brings. It replaces the previous one.
@@ -129,6 +140,8 @@ pub struct PeerReport {
     pub node: String,
     /// Its process id; 0 if unknown.
     pub process: i32,
+    /// The node of the fabric, if it is another machine.
+    pub machine: Option<String>,
     /// The number of our loops to which it has introduced itself.
     pub loops_count: usize,
     /// Its first interfaces.

@@ -15,10 +15,10 @@ use bywire_sys::poller::Poller;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::control::{ControlError, ControlSocket, Request, ports_directory};
+use crate::control::{self, ControlError, ControlSocket, PortLinks, Request, ports_directory};
 use crate::interface::{InterfaceError, Plan};
 use crate::metrics::{self, Metrics};
-use crate::network::{Launch, Network, NetworkError};
+use crate::network::{self, Launch, Network, NetworkError};
 use crate::order::Counts;
 use crate::settings::{Settings, SettingsError};
 use crate::status;
@@ -27,6 +27,9 @@ use crate::timed_write::write_within;
 /// How often a missing interface is tried again. Its namespace may come back, for instance with a restarted
 /// container.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How often the node's service is asked for the nodes of the fabric. A removed node is cut off without that.
+const NODES_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long a caller may take to read an answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,17 +77,24 @@ pub struct Service<'a> {
     reload: UnixStream,
     began: Instant,
     read: &'a dyn Fn() -> Result<Settings, SettingsError>,
+    nodes: &'a dyn Fn() -> Option<Vec<String>>,
+    /// The nodes whose processes are sought, and when the next list is fetched. `None` without the fabric.
+    sought: Option<(Vec<String>, Instant)>,
+    /// Removed with the service.
+    _port_links: Option<PortLinks>,
     log: &'a dyn Fn(&str),
 }
 
 impl<'a> Service<'a> {
-    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `log` takes a log line.
+    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `nodes` returns the names of the other
+    /// nodes of the fabric, or `None` if no service tells. `log` takes a log line.
     ///
     /// # Errors
     /// [`ServiceError`]. After an error, nothing is left running.
     pub fn start(
         read: &'a dyn Fn() -> Result<Settings, SettingsError>,
         launch: &Launch,
+        nodes: &'a dyn Fn() -> Option<Vec<String>>,
         log: &'a dyn Fn(&str),
     ) -> Result<Self, ServiceError> {
         let (settings, plans) = planned(read)?;
@@ -97,7 +107,15 @@ impl<'a> Service<'a> {
         for plan in plans {
             network.add(plan)?;
         }
-        network.join(&settings.network, &settings.node, &ports_directory()?)?;
+        let node = settings.fabric_node.as_ref().unwrap_or(&settings.node);
+        network.join(&settings.network, node, &ports_directory()?)?;
+        let mut port_links = None;
+        if settings.fabric {
+            control::link_node()?;
+            let names = network::port_names(&settings.network, node, network.loops_count());
+            port_links = Some(PortLinks::make(&names)?);
+            network.reach_fabric()?;
+        }
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
         let watched = [
             (control_socket.listener().as_fd(), CONTROL),
@@ -113,6 +131,7 @@ impl<'a> Service<'a> {
             poller.add(socket, CARRIERS).map_err(|error| ServiceError::System(error.into()))?;
         }
         let began = Instant::now();
+        let sought = settings.fabric.then(|| (Vec::new(), began));
         Ok(Self {
             settings,
             network,
@@ -125,6 +144,9 @@ impl<'a> Service<'a> {
             reload,
             began,
             read,
+            nodes,
+            sought,
+            _port_links: port_links,
             log,
         })
     }
@@ -152,9 +174,13 @@ impl<'a> Service<'a> {
     pub fn run(mut self) -> Result<(), ServiceError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         loop {
+            self.seek_nodes()?;
             let timeout = match self.network.has_vanished() {
                 true => Some(Duration::ZERO),
-                false => (!self.missing.is_empty()).then_some(RETRY),
+                false => [(!self.missing.is_empty()).then_some(RETRY), self.until_next_list()]
+                    .into_iter()
+                    .flatten()
+                    .min(),
             };
             let ready = self.poller.wait(timeout).map_err(|error| ServiceError::System(error.into()))?;
             // Reports of the carrying loops wake the poller too. They are read below.
@@ -198,6 +224,29 @@ impl<'a> Service<'a> {
             self.note_vanished()?;
             self.retry()?;
         }
+    }
+
+    fn until_next_list(&self) -> Option<Duration> {
+        let (_, at) = self.sought.as_ref()?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Fetches the list of nodes when that is due, and has the loops connect to all of them if the list has changed.
+    fn seek_nodes(&mut self) -> Result<(), ServiceError> {
+        let Some((known, at)) = &mut self.sought else { return Ok(()) };
+        if Instant::now() < *at {
+            return Ok(());
+        }
+        // Carriers call the service by themselves when it is there again.
+        let linked = control::link_node();
+        if let (Ok(true), Some(nodes)) = (linked, (self.nodes)())
+            && nodes != *known
+        {
+            self.network.seek_nodes(&nodes)?;
+            *known = nodes;
+        }
+        *at = Instant::now() + NODES_INTERVAL;
+        Ok(())
     }
 
     /// Notes the interfaces that another program has removed.
@@ -244,11 +293,17 @@ impl<'a> Service<'a> {
             }
         };
         let fixed = |settings: &Settings| {
-            (settings.network.clone(), settings.node.clone(), settings.queues, settings.metrics)
+            (
+                settings.network.clone(),
+                settings.node.clone(),
+                settings.queues,
+                settings.metrics,
+                settings.fabric_node.clone(),
+            )
         };
         if fixed(&settings) != fixed(&self.settings) {
             (self.log)(
-                "the settings stay as they were: network, node, queues and metrics change with a restart only",
+                "the settings stay as they were: network, node, queues, metrics and fabric change with a restart only",
             );
             return Ok(());
         }
@@ -340,6 +395,7 @@ impl<'a> Service<'a> {
             "schema": status::SCHEMA,
             "network": self.settings.network,
             "node": self.settings.node,
+            "machine": self.settings.fabric_node,
             "process": std::process::id(),
             "uptime_s": self.began.elapsed().as_secs(),
             "coalesce": self.settings.coalesce,

@@ -22,7 +22,7 @@ use std::str::FromStr;
 use bywire_sys::namespace::NamespaceName;
 use serde::Deserialize;
 
-use crate::address::{MacAddress, MacAddressError};
+use crate::address::{MacAddress, MacAddressError, PLACES};
 use crate::backlog::HOLD_BACK_MS;
 use crate::carrier::INTERFACES_MAX;
 use crate::interface::{self, MTU_BYTES, Plan};
@@ -33,6 +33,11 @@ use crate::rtnetlink::Cidr;
 pub const DEFAULT_NETWORK: &str = "default";
 /// The most carrying processes.
 pub const QUEUES_MAX: usize = 64;
+/// The MTU of interfaces if none is given.
+const MTU_DEFAULT: u32 = 1500;
+/// The same with other machines. A segment of this length fits into one encrypted packet on a path of 1500 bytes, also
+/// over IPv6 and beside an acknowledgement.
+const FABRIC_MTU_DEFAULT: u32 = 1350;
 /// The longest time that a loop may poll for the next frame, in microseconds.
 pub const SPIN_US_MAX: u32 = 1000;
 /// The most addresses of one interface.
@@ -60,8 +65,13 @@ pub struct Settings {
     pub network: String,
     /// The name of this process in the network. The default is the machine's host name.
     pub node: String,
-    /// The MTU of interfaces without an MTU of their own.
-    pub mtu: u32,
+    /// Reach the network's processes on the other nodes of the fabric too.
+    pub fabric: bool,
+    /// The name of this machine in the fabric, which its node service reports.
+    #[serde(skip)]
+    pub fabric_node: Option<String>,
+    /// The MTU of interfaces without an MTU of their own. The default is 1500, or 1350 with `fabric`.
+    pub mtu: Option<u32>,
     /// The number of processes that carry frames. Each serves a few queues of every interface.
     pub queues: usize,
     /// Read as many frames at each wake-up as there are, and merge those of a flow.
@@ -129,6 +139,11 @@ pub enum SettingsError {
     /// A hardware address of a group.
     #[error("{0} is the address of a group: the first of its bytes must be even")]
     Group(MacAddress),
+    /// Something that other machines cannot check.
+    #[error(
+        "{0} has {1}, which other machines cannot check: leave it out, or leave out --fabric (`fabric` in the file)"
+    )]
+    Unchecked(String, &'static str),
     /// An MTU that no device can have.
     #[error("an MTU of {0} is out of bounds: give 68 to 65521 bytes")]
     Mtu(u32),
@@ -159,7 +174,9 @@ impl Default for Settings {
         Self {
             network: DEFAULT_NETWORK.to_owned(),
             node: default_node(),
-            mtu: 1500,
+            fabric: false,
+            fabric_node: None,
+            mtu: None,
             queues: 1,
             coalesce: true,
             spin_us: 50,
@@ -206,7 +223,26 @@ impl Settings {
             let plan = interface.plan(self)?;
             if told.insert(plan.label()) { Ok(plan) } else { Err(SettingsError::Twice(plan.label())) }
         });
-        plans.collect()
+        let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
+        if let Some(node) = &self.fabric_node {
+            self.take_places(node, &mut plans);
+        }
+        Ok(plans)
+    }
+
+    /// Gives each interface one of the node's addresses. It follows from the interface's label, unless an interface with
+    /// another label has that one already.
+    fn take_places(&self, node: &str, plans: &mut [Plan]) {
+        let mut taken = HashSet::new();
+        for plan in plans {
+            let [.., high, low] = MacAddress::of_node(&plan.label()).0;
+            let mut place = u16::from_be_bytes([high, low]) % PLACES;
+            // There are as many places as interfaces.
+            while !taken.insert(place) {
+                place = (place + 1) % PLACES;
+            }
+            plan.mac = MacAddress::of_place(&self.network, node, place);
+        }
     }
 
     /// How frames are to be carried.
@@ -235,9 +271,19 @@ impl Interface {
         }
         within("a number of addresses", self.addresses.len() as u64, 0, ADDRESSES_MAX as u64)?;
         let addresses: Result<Vec<Cidr>, String> = self.addresses.iter().map(|text| text.parse()).collect();
-        let mtu_bytes = self.mtu.unwrap_or(settings.mtu);
+        let default = if settings.fabric { FABRIC_MTU_DEFAULT } else { MTU_DEFAULT };
+        let mtu_bytes = self.mtu.or(settings.mtu).unwrap_or(default);
         if !MTU_BYTES.contains(&mtu_bytes) {
             return Err(SettingsError::Mtu(mtu_bytes));
+        }
+        let label = || format!("{namespace}:{}", self.name);
+        match self {
+            _ if !settings.fabric => {}
+            Self { bridge: Some(_), .. } => {
+                return Err(SettingsError::Unchecked(label(), "addresses behind a bridge"));
+            }
+            Self { mac: Some(_), .. } => return Err(SettingsError::Unchecked(label(), "a `mac` of its own")),
+            _ => {}
         }
         let mac = match &self.mac {
             Some(text) => text.parse::<MacAddress>()?,
@@ -343,9 +389,9 @@ mod tests {
         settings.interfaces[0].mac = Some("01:00:00:00:00:01".to_owned());
         assert!(matches!(settings.plans(), Err(SettingsError::Group(_))));
         settings.interfaces[0].mac = None;
-        settings.mtu = 67;
+        settings.mtu = Some(67);
         assert!(matches!(settings.plans(), Err(SettingsError::Mtu(67))));
-        settings.mtu = 68;
+        settings.mtu = Some(68);
         settings.interfaces.push(settings.interfaces[0].clone());
         assert!(matches!(settings.plans(), Err(SettingsError::Twice(_))));
     }
@@ -361,6 +407,27 @@ mod tests {
             ..Settings::default()
         };
         assert_ne!(elsewhere.plans().expect("plans")[0].mac, first);
+    }
+
+    #[test]
+    fn interfaces_of_a_node_of_the_fabric_have_addresses_of_that_node() {
+        let interfaces = (0..1024).map(|number| format!("-:by{number}").parse().expect("one")).collect();
+        let node = || Some("web1".to_owned());
+        let settings = Settings { fabric: true, fabric_node: node(), interfaces, ..Settings::default() };
+        let plans = settings.plans().expect("plans");
+        let all: HashSet<_> =
+            (0..PLACES).map(|place| MacAddress::of_place("default", "web1", place)).collect();
+        assert_eq!(plans.iter().map(|plan| plan.mac).collect::<HashSet<_>>(), all);
+        assert_eq!(plans[0].mtu_bytes, 1350);
+        let mut one = Settings { interfaces: vec!["-:by7".parse().expect("one")], ..settings.clone() };
+        let mac = one.plans().expect("plans")[0].mac;
+        one.interfaces.push("-:by8".parse().expect("one"));
+        assert_eq!(one.plans().expect("plans")[0].mac, mac, "others change nothing");
+        one.interfaces[0].bridge = Some("br0".to_owned());
+        assert!(matches!(one.plans(), Err(SettingsError::Unchecked(..))));
+        one.interfaces[0].bridge = None;
+        one.interfaces[0].mac = Some("02:00:00:00:00:01".to_owned());
+        assert!(matches!(one.plans(), Err(SettingsError::Unchecked(..))));
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub fn peer(report: &PeerReport) -> Value {
     json!({
         "node": printable(&report.node),
         "process": report.process,
+        "machine": report.machine.as_deref().map(printable),
         "interfaces_count": report.interfaces_count,
         "interfaces": report.interfaces.iter().map(|interface| json!({
             "interface": printable(&interface.label),
@@ -159,10 +160,13 @@ pub fn table(status: &Value) -> String {
 fn peer_lines(peer: &Value) -> Vec<String> {
     let interfaces = peer["interfaces"].as_array().into_iter().flatten();
     let names: Vec<&str> = interfaces.map(|interface| text(&interface["interface"])).collect();
+    let place = match peer["machine"].as_str() {
+        Some(_) => "another machine".to_owned(),
+        None => format!("process {}", peer["process"]),
+    };
     let heading = format!(
-        "  node {}, process {}: {} interface(s) {}",
+        "  node {}, {place}: {} interface(s) {}",
         text(&peer["node"]),
-        peer["process"],
         peer["interfaces_count"],
         names.join(" ")
     );

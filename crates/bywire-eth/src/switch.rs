@@ -34,8 +34,11 @@ pub enum Attachment {
         /// True if other addresses may be behind the interface.
         is_bridge: bool,
     },
-    /// The fabric, towards another process and all its interfaces.
+    /// The fabric, towards another process of this machine and all its interfaces.
     Fabric,
+    /// The fabric, towards a process of another machine. Nothing is learned of it: its frames have the addresses that it
+    /// has announced, or are dropped.
+    Node,
 }
 
 /// The decision about a frame.
@@ -116,14 +119,15 @@ impl Switch {
         true
     }
 
-    /// Makes a port to the fabric through which no address is reachable yet. An existing port to the fabric loses its
-    /// addresses and nothing else, so a peer that announces again gets no new allowance for broadcasts.
-    pub fn lead_to_fabric(&mut self, id: SwitchPortId) {
+    /// Makes a port to the fabric through which no address is reachable yet: [`Attachment::Fabric`] or
+    /// [`Attachment::Node`]. An existing port to the fabric loses its addresses and nothing else, so a peer that announces
+    /// again gets no new allowance for broadcasts.
+    pub fn lead_to_fabric(&mut self, id: SwitchPortId, attachment: Attachment) {
         if self.is_fabric(id) {
             self.owners.retain(|_, port| *port != id);
         } else {
             // A port without an address of its own cannot be refused.
-            let _ = self.insert(id, Attachment::Fabric);
+            let _ = self.insert(id, attachment);
         }
     }
 
@@ -177,6 +181,8 @@ impl Switch {
         match port.attachment {
             Attachment::Interface { is_bridge, .. } => from != to && (is_bridge || !is_unknown),
             Attachment::Fabric => from != to && !self.is_fabric(from),
+            // Nobody unknown can be there.
+            Attachment::Node => from != to && !is_unknown && !self.is_fabric(from),
         }
     }
 
@@ -190,6 +196,7 @@ impl Switch {
             Attachment::Interface { is_bridge, .. } => is_bridge,
             // The far end checks the addresses behind its bridge. They cannot be known here.
             Attachment::Fabric => true,
+            Attachment::Node => false,
         };
         // A host behind a bridge must not use the address of an interface.
         if !may_be_foreign || source.is_multicast() || self.owners.contains_key(&source) {
@@ -255,7 +262,8 @@ impl Switch {
     }
 
     fn is_fabric(&self, id: SwitchPortId) -> bool {
-        matches!(self.ports.get(id), Some(Some(SwitchPort { attachment: Attachment::Fabric, .. })))
+        let Some(Some(port)) = self.ports.get(id) else { return false };
+        matches!(port.attachment, Attachment::Fabric | Attachment::Node)
     }
 }
 
@@ -353,12 +361,12 @@ mod tests {
         let mut switch = switch();
         let broadcast = frame(MacAddress::BROADCAST, mac(13));
         let taken = (0..100).filter(|_| {
-            switch.lead_to_fabric(3);
+            switch.lead_to_fabric(3, Attachment::Fabric);
             assert!(switch.announce(3, mac(13)));
             switch.judge(3, &broadcast, 1000) == GROUP
         });
         assert_eq!(taken.count(), 10);
-        switch.lead_to_fabric(3);
+        switch.lead_to_fabric(3, Attachment::Fabric);
         assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), UNKNOWN, "what is announced no more is gone");
     }
 
@@ -382,6 +390,21 @@ mod tests {
         assert_eq!(switch.judge(0, &frame(behind, mac(0)), 5 + LEARNED_MS), UNKNOWN);
         switch.remove(2);
         assert_eq!(switch.judge(3, &frame(behind, mac(13)), 7), Verdict::Drop(Cause::UnknownTarget));
+    }
+
+    #[test]
+    fn nothing_is_learned_of_another_machine() {
+        let mut switch = switch();
+        switch.lead_to_fabric(5, Attachment::Node);
+        assert!(switch.announce(5, mac(15)) && !switch.announce(5, mac(13)) && !switch.announce(5, mac(0)));
+        assert_eq!(switch.judge(5, &frame(mac(0), mac(15)), 0), Verdict::To(0));
+        for source in [mac(0), mac(13), mac(77), MacAddress::BROADCAST] {
+            let verdict = switch.judge(5, &frame(mac(0), source), 0);
+            assert_eq!(verdict, Verdict::Drop(Cause::ForeignSource), "{source}");
+        }
+        assert_eq!(switch.judge(5, &frame(mac(13), mac(15)), 0), Verdict::Drop(Cause::SentBack));
+        assert_eq!(switch.judge(0, &frame(mac(50), mac(0)), 0), UNKNOWN);
+        assert!(!switch.floods(0, 5, true) && switch.floods(0, 5, false) && !switch.floods(3, 5, false));
     }
 
     #[test]

@@ -8,10 +8,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
+use bywire_node::ask::{self, AskError};
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
-use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
+use bywire_wire::service::{self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
 
 use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually, introduction};
 
@@ -104,6 +105,42 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
 }
 
 #[test]
+fn echoes_are_of_other_nodes_and_for_programs_that_are_no_ports() {
+    use bywire_wire::service::{NotPinged, VERSION};
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let ping = |version, node: &str, request| {
+        let (node, bytes) = (node.to_owned(), 64);
+        to_bytes(&Request::Ping { version, node, request, bytes }).expect("it fits")
+    };
+    let refused = |reason| Some(Notice::Refused(reason));
+    assert_eq!(answer(a, &ping(VERSION + 1, "b", 1), &[]), refused(Unregistered::Version));
+    let udp = UdpSocket::bind_everywhere(0).expect("bound");
+    assert_eq!(answer(a, &ping(VERSION, "b", 1), &[&udp]), refused(Unregistered::Version));
+    let socket = call(&a.runtime());
+    for (node, reason) in [("nobody", NotPinged::UnknownNode), ("a", NotPinged::OwnNode)] {
+        socket.send(&ping(VERSION, node, 7), &[]).expect("sent");
+        assert_eq!(next(&socket), Some(Notice::NotPinged { request: 7, reason }));
+    }
+    // The first one waits for the channel.
+    for request in 8..20 {
+        socket.send(&ping(VERSION, "b", request), &[]).expect("sent");
+        let Some(Notice::Pong { request: answered, address, .. }) = next(&socket) else { panic!("no reply") };
+        assert_eq!((answered, address), (request, b.address));
+    }
+    // A program that waits in vain for a node, and ends.
+    let lost = call(&a.runtime());
+    lost.send(&ping(VERSION, "b", u32::MAX), &[]).expect("sent");
+    drop(lost);
+    // A port has other things to ask for, and loses its registration.
+    let mut port = FakePort::open(a, "port");
+    port.socket.send(&ping(VERSION, "b", 1), &[]).expect("sent");
+    assert_eq!(port.next(), Notice::Refused(Unregistered::Version));
+    let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
+    meet(&mut asking, &mut asked, 1);
+}
+
+#[test]
 fn a_user_with_as_many_callers_as_it_may_have_is_told_so() {
     let Some(network) = TestNetwork::up(1) else { return };
     let [a] = &network.machines[..] else { unreachable!() };
@@ -169,7 +206,12 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     const USER: u32 = 3_999_999;
     if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
-        let mut fake_port = FakePort::unregistered(std::path::Path::new(&told), "render", udp);
+        let runtime = std::path::Path::new(&told);
+        // It may look, and changes nothing.
+        assert!(ask::status(Some(runtime)).is_ok());
+        assert!(matches!(ask::reload(Some(runtime)), Err(AskError::NotAllowed)));
+        assert!(matches!(ask::invite(Some(runtime), "c"), Err(AskError::NotAllowed)));
+        let mut fake_port = FakePort::unregistered(runtime, "render", udp);
         fake_port.register(Vec::new());
         assert!(matches!(fake_port.next(), Notice::Registered { .. }));
         fake_port.accept(1);
@@ -209,7 +251,10 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
             matches!(entry, service::status::Entry::Port(port) if port.name == "render" && port.user == user)
         })
     };
+    // It has tried to change what the service does before.
     eventually("the other user's port", || has_port(&USER.to_string()));
+    assert!(matches!(ask::reload(Some(&runtime)), Ok(None)), "root may");
+    assert!(matches!(ask::invite(Some(&runtime), "c"), Ok(Err(NotInvited::NoKeeper))));
     let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     let terms = asking.established();

@@ -1,17 +1,20 @@
-//! The fabric file of a keeper reaches the services of other nodes, in network namespaces on one bridge.
+//! The fabric file of a keeper reaches the services of other nodes, and machines join by its invitations, in network namespaces
+//! on one bridge.
 
 mod test_network;
 
 use std::time::{Duration, Instant};
 
 use bywire_node::fabric::Fabric;
-use bywire_node::{fabric, key};
+use bywire_node::invitation::Invitation;
+use bywire_node::join::{self, Candidate, JoinError};
+use bywire_node::{ask, fabric, key};
 use bywire_sys::udp::UdpSocket;
 use bywire_sys::{clock, process};
 use bywire_wire::channel::{Channels, Event, Options};
 use bywire_wire::handshake::{Identity, PublicKey};
 use bywire_wire::service::status::{Entry, Service};
-use bywire_wire::service::{End, Notice, from_bytes, to_bytes};
+use bywire_wire::service::{End, NotInvited, Notice, from_bytes, to_bytes};
 use bywire_wire::service_message::{FilePart, ServiceMessage};
 
 use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, eventually};
@@ -102,6 +105,76 @@ fn a_file_that_a_node_cannot_use_is_reported_and_changes_nothing() {
     a.write(&kept(&network, 3));
     a.reload();
     eventually("the next file", || has_serial(b, 3) && service(b).complaint.is_none());
+}
+
+/// What `bywire join` does on a machine.
+fn join(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Result<String, JoinError> {
+    let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
+    let candidate = Candidate { key: &key, addresses: &[], udp_port, boot_id: machine.boot_id };
+    machine.namespace.run(|| join::join(invitation, &candidate)).expect("inside")
+}
+
+fn invite(keeper: &Machine, name: &str) -> Result<Invitation, NotInvited> {
+    let line = ask::invite(Some(&keeper.runtime()), name).expect("an answer");
+    line.map(|line| line.parse().expect("an invitation"))
+}
+
+#[test]
+fn a_machine_joins_by_an_invitation_which_is_good_once() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let mut fabric = kept(&network, 1);
+    fabric.nodes.truncate(1);
+    network.machines[0].write(&fabric);
+    network.machines[0].start();
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    assert_eq!(invite(a, "a"), Err(NotInvited::NameTaken));
+    assert_eq!(invite(a, "a/b"), Err(NotInvited::NoName));
+    let invitation = invite(a, "b").expect("it is the keeper");
+    assert_eq!((invitation.keeper, &*invitation.fabric, &*invitation.node), (a.key, "lab", "b"));
+
+    // The port is taken, and nothing has happened.
+    let taken = b.namespace.run(|| UdpSocket::bind_everywhere(7248)).expect("inside").expect("bound");
+    assert!(matches!(join(b, &invitation, 7248), Err(JoinError::PortTaken(7248))));
+    drop(taken);
+    // With a name that is not the invitation's, it stays good.
+    let other_name = Invitation { node: "d".to_owned(), ..invitation.clone() };
+    let refused = join(b, &other_name, 7248).expect_err("refused");
+    assert!(matches!(&refused, JoinError::Rejected(reason) if reason.contains("for a node b")), "{refused}");
+    let text = join(b, &invitation, 7248).expect("joined");
+    let path = b.configuration().join(fabric::FILE_NAME);
+    let joined = Fabric::of(&path, &text, &b.key).expect("it is in the file");
+    assert_eq!((joined.serial, joined.nodes.len()), (2, 2));
+    // Its address is the one that its packets came from.
+    assert_eq!(joined.nodes[1].addresses, [b.address.to_string().parse().expect("an address")]);
+    assert!(has_serial(a, 2));
+    assert!(matches!(
+        join(c, &Invitation { node: "b".to_owned(), ..invitation.clone() }, 7248),
+        Err(JoinError::Used(_))
+    ));
+    // One that has lost the answer asks again.
+    assert_eq!(join(b, &invitation, 7248).expect("once more"), text);
+
+    // The keeper has another secret for the same node now, so there is no answer to the old one.
+    let old = invite(a, "c").expect("the first one");
+    let new = invite(a, "c").expect("the second one");
+    let began = Instant::now();
+    let refused = join(c, &old, 7300).expect_err("refused");
+    assert!(matches!(refused, JoinError::NoAnswer(..)), "{refused}");
+    assert!(began.elapsed() < TIMEOUT);
+    assert!(a.strangers("unknown_keys") > 0);
+    b.write_text(&text);
+    network.machines[1].start();
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let text = join(c, &new, 7300).expect("joined");
+    assert!(text.contains("addresses = [\"10.78.0.3:7300\"]"), "{text}");
+    eventually("the other node knows the new one", || has_serial(b, 3));
+    assert_eq!(invite(b, "d"), Err(NotInvited::OtherKeeper("a".to_owned())));
+    // A removed node cannot come back by its invitation.
+    let mut without = Fabric::of(&path, &text, &a.key).expect("valid");
+    (without.serial, without.nodes) = (4, without.nodes[..2].to_vec());
+    a.write(&without);
+    assert!(ask::reload(Some(&a.runtime())).expect("an answer").is_none());
+    assert!(matches!(join(c, &new, 7300), Err(JoinError::Used(_))));
 }
 
 /// A node of the fabric whose service says anything.

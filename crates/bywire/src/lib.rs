@@ -66,6 +66,8 @@ pub use message::options::{Admit, PortOptions, Reach};
 pub use message::peer::{Confirm, Owner, Peer, PeerInfo, Priority, TransferId};
 pub use message::region::{Key, Rights};
 pub use message::transfers::NOTE_BYTES_MAX;
+#[doc(hidden)]
+pub use port::reach_fabric;
 pub use port::{Port, Statistics};
 #[doc(hidden)]
 pub use shm::{handshake, runtime};

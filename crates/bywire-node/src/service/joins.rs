@@ -1,9 +1,10 @@
 //! The service's part for nodes that join the fabric. Only the keeper has one.
 
+use std::net::SocketAddr;
+
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::NotInvited;
 use bywire_wire::service_message::{NotJoined, ServiceMessage};
-use std::net::SocketAddr;
 use zeroize::Zeroizing;
 
 use crate::change::{self, Change};
@@ -83,10 +84,15 @@ impl Service<'_> {
         added.map_err(|error| NotJoined::Rejected(report::shortened(&error.to_string())))?;
         self.invitations.use_up(&id);
         self.reload(now_ns);
-        match &self.complaint {
-            None => Ok(()),
-            Some(complaint) => Err(NotJoined::Rejected(report::shortened(complaint))),
+        if let Some(complaint) = &self.complaint {
+            return Err(NotJoined::Rejected(report::shortened(complaint)));
         }
+        // The broker has not known the node when its channel came up.
+        if let Some(channel) = self.link.status(&node.key).and_then(|status| status.channel) {
+            let route_bytes = link::route_bytes(channel.address);
+            self.broker.up(node.key, channel.boot_id, channel.address, route_bytes);
+        }
+        Ok(())
     }
 
     /// The addresses that a node gives, or the one that its packets come from.

@@ -11,7 +11,7 @@ use bywire_sys::udp::UdpSocket;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::Position;
-use bywire_wire::service::{Kept, Notice, Refusal, Request, VERSION, to_bytes};
+use bywire_wire::service::{Kept, Notice, PACKET_BYTES_MAX, Refusal, Request, VERSION, to_bytes};
 
 use crate::actor::Context;
 use crate::honest::become_user;
@@ -30,12 +30,13 @@ const AT_ONCE: usize = 64;
 type Manner = fn(&mut Rogue, Instant) -> u64;
 
 /// Every manner, by name, and the ports that a rogue registers for it.
-pub const MANNERS: [(&str, usize, Manner); 9] = [
+pub const MANNERS: [(&str, usize, Manner); 10] = [
     ("connections that end at once", 0, connections),
     ("connections that say nothing", 0, idlers),
     ("packets that are wrong", 0, garbage),
     ("registrations", PORTS, registrations),
     ("questions for the status, whose answers are not read", 0, questions),
+    ("echo requests", 0, echoes),
     ("requests of ports", PORTS, requests),
     ("requests of ports that read nothing", PORTS, unread),
     ("forged ends", PORTS, forgeries),
@@ -206,6 +207,34 @@ fn questions(rogue: &mut Rogue, until: Instant) -> u64 {
                 sent = socket.send(&question, &[]);
             }
             sent == Err(bywire_sys::Errno::AGAIN)
+        });
+        if count == before {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    count
+}
+
+/// Echo requests of every length to a node that answers, one that is down and one that does not exist. Few replies are read.
+fn echoes(rogue: &mut Rogue, until: Instant) -> u64 {
+    let mut count = 0;
+    while Instant::now() < until {
+        let before = count;
+        while rogue.sockets.len() < SOCKETS && Instant::now() < until {
+            rogue.sockets.extend(rogue.call());
+        }
+        let mut packet = [0; PACKET_BYTES_MAX];
+        rogue.sockets.retain(|socket| {
+            let node = ["b", "c", "nowhere", "a"][count as usize % 4].to_owned();
+            let bytes = (count as u16).wrapping_mul(257);
+            let request = Request::Ping { version: VERSION, node, request: count as u32, bytes };
+            let sent = socket.send(&to_bytes(&request).expect("short"), &[]);
+            count += u64::from(sent.is_ok());
+            if count % 3 == 0 {
+                // A reply, or the end of the socket, which the next round finds.
+                let _ = socket.receive(&mut packet);
+            }
+            sent.is_ok() || sent == Err(bywire_sys::Errno::AGAIN)
         });
         if count == before {
             std::thread::sleep(Duration::from_micros(200));

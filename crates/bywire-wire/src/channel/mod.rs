@@ -304,7 +304,9 @@ impl Channels {
             hello.use_secret(secret);
             self.let_in(now_ns, &id, initiator);
         }
-        let Some(peer) = self.peers.get(&initiator) else {
+        // A guest is heard only with its invitation.
+        let is_heard = self.guests.invitation(&initiator).is_none_or(|own| invitation == Some(own));
+        let Some(peer) = self.peers.get(&initiator).filter(|_| is_heard) else {
             self.strangers.unknown_keys += 1;
             self.strangers.last_unknown = Some((initiator, from));
             return;
@@ -320,15 +322,17 @@ impl Channels {
 
     /// A node uses an invitation. It takes the place of a guest that has not got so far as a channel.
     fn let_in(&mut self, now_ns: u64, id: &InvitationId, node: PublicKey) {
-        if self.peers.contains_key(&node) || node == self.shared.identity.key.public() {
+        let own = self.guests.invitation(&node);
+        let is_member = own.is_none() && self.peers.contains_key(&node);
+        if is_member || own == Some(*id) || node == self.shared.identity.key.public() {
             return;
         }
-        if let Some(before) = self.guests.guest(id) {
-            if self.status(&before).is_some_and(|status| status.channel.is_some()) {
-                return;
-            }
-            self.remove(now_ns, &before);
+        let displaced: Vec<PublicKey> = own.map(|_| node).into_iter().chain(self.guests.guest(id)).collect();
+        let has_channel = |guest| self.status(guest).is_some_and(|status| status.channel.is_some());
+        if displaced.iter().any(has_channel) {
+            return;
         }
+        displaced.iter().for_each(|guest| self.remove(now_ns, guest));
         self.guests.begin(now_ns, id, node);
         self.peers.insert(node, Peer::new(node, self.shared.next_session()));
     }

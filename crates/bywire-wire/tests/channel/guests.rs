@@ -124,6 +124,31 @@ fn an_invitation_has_one_guest_at_a_time() {
 }
 
 #[test]
+fn a_guest_is_heard_only_with_its_invitation() {
+    const OTHER: [u8; 32] = [8; 32];
+    let (mut simulation, id) = with_invitation(2, 64);
+    let [node, guest] = [0, 1].map(|node| simulation.key(node));
+    call(&mut simulation, 1, 2, Some(SECRET));
+    simulation.await_that("up", SECOND, |simulation| simulation.is_up(0, 1) && simulation.is_up(1, 0));
+    let now_ns = simulation.now_ns;
+    simulation.nodes[1].channels.remove(now_ns, &node);
+    simulation.run(SECOND);
+    assert!(!simulation.is_up(0, 1));
+    for (start, secret) in [(3, None), (4, Some(OTHER))] {
+        simulation.recorded.clear();
+        call(&mut simulation, 1, start, secret);
+        simulation.run(SECOND);
+        assert!(simulation.recorded.iter().all(|packet| packet.from != address_of(0)), "no answer");
+        assert_eq!(simulation.nodes[0].channels.invitation(&guest), Some(id));
+    }
+    // It may change to another one.
+    let other = simulation.nodes[0].channels.invite(OTHER).expect("there is room");
+    call(&mut simulation, 1, 5, Some(OTHER));
+    simulation.await_that("up", SECOND, |simulation| simulation.is_up(0, 1) && simulation.is_up(1, 0));
+    assert_eq!(simulation.nodes[0].channels.invitation(&guest), Some(other));
+}
+
+#[test]
 fn invitations_are_bounded_and_their_secrets_are_not_shown() {
     let mut channels = Channels::new(identity_of(0, 1), Options::default());
     for number in 0..INVITATIONS_MAX {

@@ -199,6 +199,20 @@ impl Port {
     }
 }
 
+/// Lets other machines reach a port that was opened for its own machine. This is for a confined program, whose port has
+/// to get its name in the runtime directory of the node's service from another program first.
+///
+/// # Errors
+/// [`OpenError::Fabric`]. The port stays open for its own machine.
+pub fn reach_fabric(port: &mut Port) -> Result<(), OpenError> {
+    port.options.reach = Reach::Fabric;
+    let joined = port.join_fabric();
+    if joined.is_err() {
+        port.options.reach = Reach::Machine;
+    }
+    joined
+}
+
 impl AsFd for Port {
     /// After [`Port::arm`], readable as soon as there may be an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
