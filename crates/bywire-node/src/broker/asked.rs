@@ -6,21 +6,24 @@ use std::collections::HashMap;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service_message::{ConnectionName, EndName};
 
-/// The most questions of all services: one service may ask about all connections that there can be, and leaves as many places.
-const ASKED_MAX: usize = 2 * super::CONNECTIONS.common;
-
 /// The questions of each service: the end here, and the end there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Asked {
     of_nodes: HashMap<PublicKey, HashMap<EndName, EndName>>,
     count: usize,
+    count_max: usize,
 }
 
 impl Asked {
+    /// No questions, and places for `count_max` of all services.
+    pub fn new(count_max: usize) -> Self {
+        Self { of_nodes: HashMap::new(), count: 0, count_max }
+    }
+
     /// Remembers a question, unless its service has as many already as are left to others. It asks again later.
     pub fn add(&mut self, node: PublicKey, own: EndName, theirs: EndName) {
         let of_node = self.of_nodes.entry(node).or_default();
-        if of_node.contains_key(&own) || of_node.len() < ASKED_MAX - self.count {
+        if of_node.contains_key(&own) || of_node.len() < self.count_max - self.count {
             self.count += usize::from(of_node.insert(own, theirs).is_none());
         }
     }
@@ -43,7 +46,8 @@ impl Asked {
 
     /// Removes all questions. Each connection is named as in the answer.
     pub fn take_all(&mut self) -> impl Iterator<Item = (PublicKey, Vec<ConnectionName>)> + use<> {
-        let Self { of_nodes, .. } = std::mem::take(self);
+        self.count = 0;
+        let of_nodes = std::mem::take(&mut self.of_nodes);
         let name = |(own, theirs)| ConnectionName { receiver: theirs, sender: own };
         of_nodes.into_iter().map(move |(node, of_node)| (node, of_node.into_iter().map(name).collect()))
     }
@@ -58,6 +62,8 @@ impl Asked {
 mod tests {
     use super::*;
 
+    const ASKED_MAX: usize = 98_304;
+
     fn end(connection: u32) -> EndName {
         EndName { port: "render".to_owned(), incarnation: 1, connection }
     }
@@ -65,7 +71,7 @@ mod tests {
     #[test]
     fn one_service_may_ask_about_all_connections_and_none_takes_the_places_of_others() {
         let [greedy, other, next] = [1, 2, 3].map(|byte| PublicKey([byte; 32]));
-        let mut asked = Asked::default();
+        let mut asked = Asked::new(ASKED_MAX);
         for number in 0..2 * ASKED_MAX as u32 {
             asked.add(greedy, end(number), end(number));
         }

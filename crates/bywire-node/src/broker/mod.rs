@@ -6,6 +6,7 @@
 //! reported then.
 
 mod asked;
+mod fabric_file;
 mod file;
 mod nodes;
 mod ports;
@@ -23,7 +24,7 @@ use bywire_wire::keys::{SECRET_BYTES, Security};
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 
-pub use file::{FabricFile, IncomingFile};
+pub use fabric_file::{FabricFile, IncomingFile};
 
 /// How long a request or an offer may take.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -34,6 +35,8 @@ pub const GRACE_NS: u64 = 90_000_000_000;
 pub const UNDER_WAY_MAX: usize = 64;
 /// The most connections of each user, and of all users.
 pub const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
+/// The most questions of all services: one service may ask about all connections that there can be, and leaves as many places.
+const ASKED_MAX: usize = 2 * CONNECTIONS.common;
 /// Requests under way of each user, and of all users.
 const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
 /// The least time between two inquiries about one connection. The channel loses none, so one is enough.
@@ -231,7 +234,7 @@ pub struct Broker {
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
-    spread: file::Spread,
+    spread: fabric_file::Spread,
 }
 
 impl Broker {
@@ -249,14 +252,14 @@ impl Broker {
             offers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             offered: HashMap::new(),
-            asked: Asked::default(),
+            asked: Asked::new(ASKED_MAX),
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
             requests: Shares::new(REQUESTS),
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
-            spread: file::Spread::default(),
+            spread: fabric_file::Spread::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod caller;
 mod callers;
+mod echo;
 mod held;
 mod invitations;
 mod joins;

@@ -1,15 +1,10 @@
-//! Echo requests of this machine's programs to other nodes, for `bywire ping`. What they cost is on their user's account, and each
-//! program has a bounded number under way.
+//! The echo requests of each program that are under way, for `bywire ping`: a bounded number.
 
 use std::collections::{HashMap, VecDeque};
 
-use bywire_sys::clock;
 use bywire_wire::handshake::PublicKey;
-use bywire_wire::service::{NotPinged, Notice};
 
 use crate::broker::PortId;
-
-use super::Service;
 
 /// The most echo requests of one program that wait for their replies.
 const UNDER_WAY_MAX: usize = 1024;
@@ -20,12 +15,13 @@ const NUMBER_BITS: u32 = 16;
 
 /// The programs that ask for echoes.
 #[derive(Debug, Default)]
-pub(super) struct Pings(HashMap<PortId, Pinging>);
+pub(super) struct Pings(pub HashMap<PortId, Pinging>);
 
+/// The requests of one program.
 #[derive(Debug, Default)]
-struct Pinging {
+pub(super) struct Pinging {
     /// The nodes that it asks, with the request that waits for the channel.
-    nodes: HashMap<PublicKey, Option<Waiting>>,
+    pub nodes: HashMap<PublicKey, Option<Waiting>>,
     /// The oldest first.
     under_way: VecDeque<UnderWay>,
     next: u16,
@@ -33,23 +29,23 @@ struct Pinging {
 
 /// A request that waits for its channel, and the length of its echo.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    request: u32,
-    bytes: u16,
+pub(super) struct Waiting {
+    pub request: u32,
+    pub bytes: u16,
 }
 
 /// A request that has left.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
+pub(super) struct UnderWay {
     number: u64,
     node: PublicKey,
-    request: u32,
-    sent_ns: u64,
+    pub request: u32,
+    pub sent_ns: u64,
 }
 
 impl Pinging {
     /// Notes a request that leaves now, and returns its number. `None`: there are too many.
-    fn send(&mut self, now_ns: u64, id: PortId, node: PublicKey, request: u32) -> Option<u64> {
+    pub fn send(&mut self, now_ns: u64, id: PortId, node: PublicKey, request: u32) -> Option<u64> {
         let is_over = |sent: &UnderWay| now_ns.saturating_sub(sent.sent_ns) > REPLY_NS;
         while self.under_way.front().is_some_and(is_over) {
             self.under_way.pop_front();
@@ -66,7 +62,7 @@ impl Pinging {
 
 impl Pings {
     /// A node has been removed. The requests that waited for it are returned.
-    pub(super) fn remove(&mut self, node: &PublicKey) -> Vec<(PortId, u32)> {
+    pub fn remove(&mut self, node: &PublicKey) -> Vec<(PortId, u32)> {
         let mut waited = Vec::new();
         for (id, pinging) in &mut self.0 {
             if let Some(Some(waiting)) = pinging.nodes.remove(node) {
@@ -77,92 +73,16 @@ impl Pings {
     }
 
     /// A program has gone. Returns the nodes that it has asked.
-    fn end(&mut self, id: PortId) -> Vec<PublicKey> {
+    pub fn end(&mut self, id: PortId) -> Vec<PublicKey> {
         self.0.remove(&id).map_or(Vec::new(), |pinging| pinging.nodes.into_keys().collect())
     }
 
     /// Takes the request with this number, which this node has answered.
-    fn take(&mut self, number: u64, node: PublicKey) -> Option<(PortId, UnderWay)> {
+    pub fn take(&mut self, number: u64, node: PublicKey) -> Option<(PortId, UnderWay)> {
         let id = number >> NUMBER_BITS;
         let under_way = &mut self.0.get_mut(&id)?.under_way;
         let is_it = |sent: &UnderWay| sent.number == number && sent.node == node;
         Some((id, under_way.remove(under_way.iter().position(is_it)?)?))
-    }
-}
-
-impl Service<'_> {
-    /// A program asks for an echo of another node.
-    pub(super) fn ping(&mut self, now_ns: u64, id: PortId, node: &str, request: u32, bytes: u16) {
-        if let Err(reason) = self.begin_ping(now_ns, id, node, Waiting { request, bytes }) {
-            self.tell(id, &Notice::NotPinged { request, reason });
-        }
-    }
-
-    fn begin_ping(&mut self, now_ns: u64, id: PortId, node: &str, waiting: Waiting) -> Result<(), NotPinged> {
-        let found = self.fabric.nodes.iter().find(|found| found.name == node);
-        let node = found.ok_or(NotPinged::UnknownNode)?.key;
-        if node == self.key.public() {
-            return Err(NotPinged::OwnNode);
-        }
-        let pinging = self.pings.0.entry(id).or_default();
-        let is_up = self.link.status(&node).is_some_and(|status| status.channel.is_some());
-        if !pinging.nodes.contains_key(&node) {
-            pinging.nodes.insert(node, None);
-            self.broker.hold(node);
-            self.link.hurry(now_ns, &node);
-        }
-        if is_up {
-            return self.send_ping(id, node, waiting);
-        }
-        // Only the latest one leaves when the channel is up.
-        pinging.nodes.insert(node, Some(waiting));
-        Ok(())
-    }
-
-    fn send_ping(&mut self, id: PortId, node: PublicKey, waiting: Waiting) -> Result<(), NotPinged> {
-        let now_ns = clock::nanoseconds();
-        let Some(pinging) = self.pings.0.get_mut(&id) else { return Ok(()) };
-        let number = pinging.send(now_ns, id, node, waiting.request).ok_or(NotPinged::TooMany)?;
-        // One without room is lost, as it could be on the network.
-        let _ = self.link.send_echo(now_ns, &node, number, waiting.bytes.into());
-        Ok(())
-    }
-
-    /// The channel to a node is up: requests that waited for it leave.
-    pub(super) fn send_waiting_pings(&mut self, node: PublicKey) {
-        let mut ready = Vec::new();
-        for (id, pinging) in &mut self.pings.0 {
-            if let Some(waiting) = pinging.nodes.get_mut(&node).and_then(Option::take) {
-                ready.push((*id, waiting));
-            }
-        }
-        for (id, waiting) in ready {
-            if let Err(reason) = self.send_ping(id, node, waiting) {
-                self.tell(id, &Notice::NotPinged { request: waiting.request, reason });
-            }
-        }
-    }
-
-    /// A node has answered an echo request.
-    pub(super) fn take_echo(&mut self, node: PublicKey, number: u64) {
-        let Some((id, UnderWay { request, sent_ns, .. })) = self.pings.take(number, node) else { return };
-        let Some(channel) = self.link.status(&node).and_then(|status| status.channel) else { return };
-        let rtt_ns = clock::nanoseconds().saturating_sub(sent_ns);
-        self.tell(id, &Notice::Pong { request, rtt_ns, address: channel.address });
-    }
-
-    /// A node is no longer in the fabric.
-    pub(super) fn end_pings_of(&mut self, node: &PublicKey) {
-        for (id, request) in self.pings.remove(node) {
-            self.tell(id, &Notice::NotPinged { request, reason: NotPinged::UnknownNode });
-        }
-    }
-
-    /// A program has gone.
-    pub(super) fn end_pings_by(&mut self, id: PortId) {
-        for node in self.pings.end(id) {
-            self.broker.let_go(node);
-        }
     }
 }
 
