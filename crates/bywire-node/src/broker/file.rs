@@ -7,8 +7,7 @@ use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::LIST_BYTES_MAX;
 use bywire_wire::service_message::{FilePart, ServiceMessage};
 
-use super::fabric_file::{FabricFile, IncomingFile};
-use super::{Action, Broker};
+use super::{Action, Broker, FabricFile, IncomingFile};
 
 impl Broker {
     /// Uses a file from now on. [`Broker::follow`] has applied its nodes.

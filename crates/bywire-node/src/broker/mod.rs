@@ -6,10 +6,10 @@
 //! reported then.
 
 mod asked;
-mod fabric_file;
 mod file;
 mod nodes;
 mod ports;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +24,8 @@ use bywire_wire::keys::{SECRET_BYTES, Security};
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 
-pub use fabric_file::{FabricFile, IncomingFile};
+use spread::Spread;
+pub use spread::{FabricFile, IncomingFile};
 
 /// How long a request or an offer may take.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -234,7 +235,7 @@ pub struct Broker {
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
-    spread: fabric_file::Spread,
+    spread: Spread,
 }
 
 impl Broker {
@@ -259,7 +260,7 @@ impl Broker {
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
-            spread: fabric_file::Spread::default(),
+            spread: Spread::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The fabric file of a node, and the parts of a newer one.
+//! The state of the fabric file among the nodes, and a file that arrives in parts.
 
 use std::collections::BTreeSet;
 
