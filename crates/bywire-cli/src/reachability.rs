@@ -252,6 +252,7 @@ impl Probe {
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let sent = UdpSocket::bind(SocketAddr::new(any, 0)).and_then(|socket| {
+            socket.report_errors()?;
             socket.connect(to)?;
             Ok(socket)
         });

@@ -230,6 +230,16 @@ impl UdpSocket {
         option::set(&self.file, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
+    /// Has the kernel report all errors of the network (ICMP), also those that may pass, such as a machine that is off. By default a
+    /// connected socket learns only that nothing listens.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn report_errors(&self) -> Result<(), Errno> {
+        option::set(&self.file, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        if self.is_v6 { option::set(&self.file, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1) } else { Ok(()) }
+    }
+
     /// Does the kernel segment batches (GSO)? Not after a device turned out to be unable to.
     pub fn uses_gso(&self) -> bool {
         self.is_gso.get()
