@@ -62,7 +62,7 @@ impl Fixture {
         broker.follow(own(), &[(FRIEND, "b".to_owned()), (FOE, "c".to_owned())]);
         for (id, name) in [(HONEST, "honest"), (ROGUE, "rogue")] {
             broker.register(id, port(name, 1000 + id as u32)).expect("the name is free");
-            broker.keep(id, Vec::new(), true);
+            broker.keep(0, id, Vec::new(), true);
         }
         let (own, theirs) = (end("honest"), end("friend"));
         let mut fixture = Self { broker, now_ns: 0, own, theirs, told: Vec::new(), said: Vec::new() };
@@ -150,7 +150,7 @@ impl Fixture {
     fn request(&mut self, body: &[u8]) {
         let (now_ns, id, random) = (self.now_ns, ROGUE, [3; 32]);
         match from_bytes::<Request>(body) {
-            Ok(Request::Register { kept, is_last, .. }) => self.broker.keep(id, kept, is_last),
+            Ok(Request::Register { kept, is_last, .. }) => self.broker.keep(now_ns, id, kept, is_last),
             Ok(Request::Connect { request, node, port, introduction }) => {
                 self.broker.connect(now_ns, id, request, (&node, port), introduction, random);
             }

@@ -158,7 +158,7 @@ fn service_rows() -> Vec<String> {
         ip: [10, 0, 0, 2].into(),
     };
     let connection_bytes = held(|| {
-        broker.keep(0, (0..MANY).map(kept).collect(), true);
+        broker.keep(0, 0, (0..MANY).map(kept).collect(), true);
         while broker.next_action().is_some() {}
     });
     vec![
