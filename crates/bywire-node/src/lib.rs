@@ -11,4 +11,5 @@ pub mod key;
 mod link;
 mod lookup;
 pub mod service;
+pub mod settings;
 mod waiting;
