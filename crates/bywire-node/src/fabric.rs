@@ -132,10 +132,7 @@ impl Fabric {
     /// # Errors
     /// [`FabricError`].
     pub fn of(path: &Path, text: &str, own: &PublicKey) -> Result<Self, FabricError> {
-        let fabric = Self::parse(text).map_err(|Complaint { at, text: complaint }| {
-            let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
-            FabricError::Line { path: path.to_owned(), line, complaint }
-        })?;
+        let fabric = Self::parse(text).map_err(|complaint| complaint.in_file(path, text))?;
         if fabric.named(own).is_none() {
             return Err(FabricError::NotListed { path: path.to_owned(), key: key::to_text(own) });
         }
@@ -154,10 +151,7 @@ impl Fabric {
     }
 
     fn parse(text: &str) -> Result<Self, Complaint> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let complaint = error.message().lines().collect::<Vec<_>>().join("; ");
-            Complaint { at: error.span().map_or(0, |span| span.start), text: complaint }
-        })?;
+        let file: File = toml::from_str(text).map_err(|error| Complaint::of_toml(&error))?;
         check_name("name", &file.name)?;
         let is_encrypted = match file.security.get_ref().as_str() {
             "encrypted" => true,
@@ -245,12 +239,25 @@ impl NodeTable {
 
 /// The error at a byte of the text.
 #[derive(Debug)]
-struct Complaint {
+pub(crate) struct Complaint {
     at: usize,
     text: String,
 }
 
 impl Complaint {
+    /// What the parser says.
+    pub(crate) fn of_toml(error: &toml::de::Error) -> Self {
+        let text = error.message().lines().collect::<Vec<_>>().join("; ");
+        Self { at: error.span().map_or(0, |span| span.start), text }
+    }
+
+    /// The error in a file with this text.
+    pub(crate) fn in_file(self, path: &Path, text: &str) -> FabricError {
+        let Self { at, text: complaint } = self;
+        let line = text.get(..at).unwrap_or(text).matches('\n').count() + 1;
+        FabricError::Line { path: path.to_owned(), line, complaint }
+    }
+
     fn at<T>(part: &Spanned<T>, text: String) -> Self {
         Self { at: part.span().start, text }
     }

@@ -15,4 +15,5 @@ mod link;
 mod lookup;
 pub mod ping;
 pub mod service;
+pub mod settings;
 mod waiting;

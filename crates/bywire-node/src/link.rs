@@ -147,13 +147,13 @@ impl Link {
         self.waiting.forget(node);
     }
 
-    /// May the requests of a user cause messages to other nodes now?
-    pub fn may_ask(&self, user: u32) -> bool {
-        self.waiting.may_ask(user)
+    /// May a user ask a node for something now?
+    pub fn may_ask(&self, node: &PublicKey, user: u32) -> bool {
+        self.waiting.may_ask(node, user)
     }
 
-    /// Sends a message, now or once there is room. The request of `user` has caused it. If more than `owed_bytes_max` waits
-    /// that no user has caused, the channel is begun anew, and both services compare their lists.
+    /// Sends a message, now or once there is room. It is a request of `user` if one is given. If more than `owed_bytes_max`
+    /// waits besides requests, the channel is begun anew, and both services compare their lists.
     pub fn send(
         &mut self,
         now_ns: u64,

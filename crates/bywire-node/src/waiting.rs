@@ -1,8 +1,9 @@
 //! Messages to other nodes that wait for room in their channels, and on whose account they are.
 //!
-//! A message that the request of a user here has caused is on the account of that user, whose programs have to wait once there
-//! are many. Every other one is on the account of the node that gets it: an answer, or the report of an end. A node that takes
-//! nothing loses its channel, and the connections are compared when it has the next one.
+//! A request for a connection is on the account of its user here, who may have a number of them waiting for each node. Every
+//! other message is on the account of the node that gets it: an answer, a question, or the report of an end. A node that takes
+//! nothing loses its channel, and the connections are compared when it has the next one. So no user of this machine fills the
+//! queue to a slow node, and no node that takes nothing keeps a user from connecting to other nodes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,12 +12,12 @@ use bywire_wire::handshake::PublicKey;
 
 /// The most messages to one node.
 const MESSAGES_MAX: usize = 16_384;
-/// Of the messages to all nodes, those that the requests of one user have caused. Behind that its programs have to wait.
-const MESSAGES_OF_USER_MAX: usize = 256;
+/// The most requests of one user to one node.
+const REQUESTS_OF_USER_MAX: usize = 256;
 /// The memory of a waiting message besides its bytes.
 const MESSAGE_BYTES: usize = 64;
 
-/// A message, and the user whose request has caused it.
+/// A message, and the user whose request it is.
 #[derive(Debug)]
 struct Message {
     bytes: Vec<u8>,
@@ -27,20 +28,20 @@ struct Message {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Message>,
-    /// The memory of those that no user has caused.
+    /// The memory of those that are not requests of users.
     owed_bytes: usize,
+    /// How many requests each user has. Numbers that may be subordinate ones of one person count as one.
+    requests: HashMap<u32, usize>,
 }
 
 /// The messages to all nodes.
 #[derive(Debug, Default)]
 pub struct Waiting {
     queues: HashMap<PublicKey, Queue>,
-    /// How many of them each user has caused. Numbers that may be subordinate ones of one person count as one.
-    caused: HashMap<u32, usize>,
 }
 
 impl Waiting {
-    /// Adds a message, which the request of `user` has caused. `false`: more waits for the node now than it may have.
+    /// Adds a message, which is a request of `user` if one is given. `false`: more waits for the node now than it may have.
     pub fn push(
         &mut self,
         node: PublicKey,
@@ -50,7 +51,7 @@ impl Waiting {
     ) -> bool {
         let queue = self.queues.entry(node).or_default();
         match user {
-            Some(user) => *self.caused.entry(block(user)).or_default() += 1,
+            Some(user) => *queue.requests.entry(block(user)).or_default() += 1,
             None => queue.owed_bytes += bytes.len() + MESSAGE_BYTES,
         }
         queue.messages.push_back(Message { bytes, user });
@@ -59,14 +60,13 @@ impl Waiting {
 
     /// Forgets the messages to a node.
     pub fn forget(&mut self, node: &PublicKey) {
-        for message in self.queues.remove(node).into_iter().flat_map(|queue| queue.messages) {
-            discharge(&mut self.caused, message.user);
-        }
+        self.queues.remove(node);
     }
 
-    /// May the requests of a user cause messages now?
-    pub fn may_ask(&self, user: u32) -> bool {
-        self.caused.get(&block(user)).is_none_or(|count| *count < MESSAGES_OF_USER_MAX)
+    /// May a user ask this node for something now?
+    pub fn may_ask(&self, node: &PublicKey, user: u32) -> bool {
+        let count = self.queues.get(node).and_then(|queue| queue.requests.get(&block(user)));
+        count.is_none_or(|count| *count < REQUESTS_OF_USER_MAX)
     }
 
     /// Passes messages to `send`, those to each node in their order, until it has no room for that node.
@@ -77,7 +77,7 @@ impl Waiting {
                     break;
                 }
                 match user {
-                    Some(_) => discharge(&mut self.caused, *user),
+                    Some(user) => discharge(&mut queue.requests, block(*user)),
                     None => queue.owed_bytes -= bytes.len() + MESSAGE_BYTES,
                 }
                 queue.messages.pop_front();
@@ -87,13 +87,11 @@ impl Waiting {
     }
 }
 
-fn discharge(caused: &mut HashMap<u32, usize>, user: Option<u32>) {
-    if let Some(user) = user.map(block)
-        && let Some(count) = caused.get_mut(&user)
-    {
+fn discharge(requests: &mut HashMap<u32, usize>, user: u32) {
+    if let Some(count) = requests.get_mut(&user) {
         *count -= 1;
         if *count == 0 {
-            caused.remove(&user);
+            requests.remove(&user);
         }
     }
 }
@@ -119,25 +117,27 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_on_the_account_of_their_user() {
+    fn requests_are_on_the_account_of_their_user_at_each_node() {
         let mut waiting = Waiting::default();
-        // Both numbers may belong to one person.
-        for number in 0..MESSAGES_OF_USER_MAX {
-            assert!(waiting.may_ask(100_000) && waiting.may_ask(100_001));
-            let user = 100_000 + (number % 2) as u32;
-            assert!(waiting.push(NODES[number % 2], vec![0; 4096], Some(user), 0), "the nodes owe nothing");
+        let [slow, other] = NODES;
+        for number in 0..REQUESTS_OF_USER_MAX as u32 {
+            // Both numbers may belong to one person.
+            assert!([100_000, 100_001].iter().all(|user| waiting.may_ask(&slow, *user)));
+            assert!(
+                waiting.push(slow, vec![0; 4096], Some(100_000 + number % 2), 0),
+                "the node owes nothing"
+            );
         }
-        assert!(!waiting.may_ask(100_000) && !waiting.may_ask(100_002) && waiting.may_ask(1000));
-        waiting.forget(&NODES[1]);
-        assert!(waiting.may_ask(100_001));
+        assert!(!waiting.may_ask(&slow, 100_002) && waiting.may_ask(&slow, 1000));
+        assert!(waiting.may_ask(&other, 100_000), "a node that takes nothing keeps nobody from others");
         let mut sent = 0;
         waiting.drain(|_, _| {
             sent += 1;
             sent <= 10
         });
-        let left = waiting.queues[&NODES[0]].messages.len();
-        assert_eq!(left, MESSAGES_OF_USER_MAX / 2 - 10);
+        assert_eq!(waiting.queues[&slow].messages.len(), REQUESTS_OF_USER_MAX - 10);
+        assert!(waiting.may_ask(&slow, 100_000));
         waiting.drain(|_, _| true);
-        assert!(waiting.queues.is_empty() && waiting.caused.is_empty());
+        assert!(waiting.queues.is_empty());
     }
 }

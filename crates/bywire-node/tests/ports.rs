@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 use actor::{Actor, Context};
 use bywire::{
-    Address, Confirm, DisconnectReason, Event, Owner, Peer, Port, PortOptions, Priority, Reach, Rights,
+    Address, Confirm, DisconnectReason, Event, NoFabric, OpenError, Owner, Peer, Port, PortOptions, Priority,
+    Reach, Rights,
 };
+use bywire_node::{file, settings};
+use bywire_sys::namespace::Namespace;
 use test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 
 #[test]
@@ -204,5 +207,67 @@ fn connections_follow_a_machine_that_changes_its_address() {
     println!("a machine with a new address is followed after {:?}", moved.elapsed());
     assert_eq!(a.status_of("b").address.expect("it is up").ip(), std::net::IpAddr::from([10, 78, 0, 99]));
     asking.disconnect(peer);
+    answering.join().expect("it ended well");
+}
+
+#[test]
+fn a_port_without_a_network_uses_that_of_its_service_if_this_lends_it() {
+    let Some(mut network) = TestNetwork::up(2) else { return };
+    let container = Namespace::fresh().expect("another one");
+    let options = |machine: &Machine| PortOptions {
+        name: Some("asking".parse().expect("a name")),
+        reach: Reach::Fabric,
+        runtime_directory: Some(machine.runtime()),
+        ..PortOptions::default()
+    };
+    let open_inside = |machine: &Machine| container.run(|| Port::open(options(machine))).expect("inside");
+    let refused = open_inside(&network.machines[0]).err();
+    assert!(matches!(refused, Some(OpenError::Fabric(NoFabric::OtherNetwork))), "{refused:?}");
+    let settings = network.machines[0].configuration().join(settings::FILE_NAME);
+    file::make(&settings, 0o644, "lend_network = true\n").expect("written");
+    network.machines[0].stop();
+    network.machines[0].start();
+    let mut asking = open_inside(&network.machines[0]).expect("it is lent a socket");
+    let mut asked = open(&network.machines[1], "render");
+    let answering = std::thread::spawn(move || {
+        let mut peers = 0;
+        while peers < 2 {
+            match next(&mut asked) {
+                Event::Message(message) => {
+                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
+                }
+                Event::Disconnected { .. } => peers += 1,
+                _ => {}
+            }
+        }
+    });
+    let address = "b/render".parse().expect("an address");
+    let connect_inside = |asking: &mut Port| {
+        container.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected")
+    };
+    let peer = connect_inside(&mut asking);
+    // So many that the peer is worth a socket of its own, which this port cannot have.
+    let exchange = |asking: &mut Port, peer: Peer| {
+        for number in 0..200u8 {
+            asking.send(peer, Priority::High, &[number; 2000]).expect("room");
+            assert_eq!(message(asking), [number; 2000]);
+        }
+    };
+    exchange(&mut asking, peer);
+    // The next service finds the socket in its own network.
+    network.machines[0].stop();
+    network.machines[0].start();
+    exchange(&mut asking, peer);
+    let deadline = Instant::now() + TIMEOUT;
+    while network.machines[0].status().len() < 5 {
+        assert!(Instant::now() < deadline, "the port and its connection are not registered again");
+        let _ = asking.wait(Some(Duration::from_millis(10)));
+    }
+    asking.disconnect(peer);
+    assert!(matches!(next(&mut asking), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+    let peer = connect_inside(&mut asking);
+    exchange(&mut asking, peer);
+    asking.disconnect(peer);
+    assert!(matches!(next(&mut asking), Event::Disconnected { reason: DisconnectReason::Here, .. }));
     answering.join().expect("it ended well");
 }

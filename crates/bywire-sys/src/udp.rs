@@ -141,6 +141,15 @@ impl UdpSocket {
         Ok(socket)
     }
 
+    /// Takes a socket that another process has made by [`Self::bind`] and passed on.
+    ///
+    /// # Errors
+    /// [`Errno::PROTOTYPE`] if it is not a UDP socket; [`Errno::NOTSOCK`].
+    pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
+        let is_v6 = has_v6(&file)?;
+        Ok(Self { file, is_v6, is_gso: Cell::new(true) })
+    }
+
     fn unbound(is_v6: bool) -> Result<Self, Errno> {
         let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

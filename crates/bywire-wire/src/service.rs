@@ -3,7 +3,7 @@
 //! ```text
 //! port                              service
 //! Register + its UDP socket  ──►
-//!                            ◄──    Registered | Refused
+//!                            ◄──    Registered | Refused (with another UDP socket, if the service lends its network)
 //! Connect                    ──►                         a channel to the other service, then:
 //!                            ◄──    Established | NotConnected
 //!                            ◄──    Offer                a port of another machine wants to connect
@@ -142,7 +142,8 @@ pub enum Request {
 /// A packet from the service to a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// The port is registered.
+    /// The port is registered. If its UDP socket is in another network namespace, one of the service's namespace comes with
+    /// this, which the port uses instead.
     Registered {
         /// This machine's name in the fabric.
         node: String,

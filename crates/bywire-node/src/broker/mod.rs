@@ -44,8 +44,8 @@ const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
 const INQUIRY_NS: u64 = 5_000_000_000;
 /// The most ports that have ended during the grace and are remembered.
 const PORTS_GONE_MAX: usize = 65_536;
-/// The most bytes that wait for a node because of its own messages and of ends, if it has no connection with this one. The
-/// answers to everything that fits into its window are shorter.
+/// The most bytes that wait for a node besides requests of users, if it has no connection with this one. The answers to everything
+/// that fits into its window are shorter.
 const OWED_BYTES: usize = 256 << 10;
 /// So many more for each connection: it can be in a question, an answer and the report of its end at the same time.
 const OWED_BYTES_OF_CONNECTION: usize = 3 * 256;
@@ -301,6 +301,11 @@ impl Broker {
         numbers.filter_map(move |number| Some((*number, self.connections.get(&self.end_of(id, *number)?)?)))
     }
 
+    /// The node that has a name.
+    pub fn node_named(&self, name: &str) -> Option<PublicKey> {
+        self.node_names.get(name).copied()
+    }
+
     /// The name of a node.
     pub fn node_name(&self, node: &PublicKey) -> Option<&str> {
         self.nodes.get(node).map(|other| other.name.as_str())
@@ -355,7 +360,7 @@ impl Broker {
         now_ns < self.grace_until_ns
     }
 
-    /// The most bytes that wait for a node because of its own messages and of ends. One that does not take what it has asked
+    /// The most bytes that wait for a node besides requests of users. One that does not take what it has asked
     /// for does not get more of the service's memory than one that does.
     pub fn owed_bytes_max(&self, node: &PublicKey) -> usize {
         let needs = self.nodes.get(node).map_or(0, |other| other.needs_max);

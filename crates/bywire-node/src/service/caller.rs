@@ -50,6 +50,8 @@ pub(super) struct Copies {
     pub(super) process: OwnedFd,
     /// The port's UDP socket.
     pub(super) udp: Duplicate,
+    /// The service has made that socket for the port, which has not got it yet.
+    pub(super) is_lent: bool,
 }
 
 /// A duplicate of a socket of another process, which can delay its last close. A thread of that user closes it.
@@ -96,6 +98,14 @@ impl Caller {
             Stage::Registered(copies) => Some(copies),
             _ => None,
         }
+    }
+
+    /// Sends a packet with the UDP socket that the port is lent, if it has not got it yet. `None`: it has. `false`: there is no
+    /// room, as for none of its first packets.
+    pub(super) fn lend(&mut self, packet: &[u8]) -> Option<bool> {
+        let Stage::Registered(copies) = &mut self.stage else { return None };
+        let is_lent = std::mem::take(&mut copies.is_lent);
+        is_lent.then(|| self.unsent.is_empty() && self.socket.send(packet, &[copies.udp.as_fd()]).is_ok())
     }
 
     /// Sends a packet, now or once there is room. `false`: too much waits.

@@ -1,12 +1,15 @@
 //! The service's part for processes of this machine: ports, and programs that ask for the status. Their packets are
 //! hostile, and descriptors are checked first.
 
+use std::os::fd::OwnedFd;
+
 use bywire::PortName;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::{process, tcp, udp};
+use bywire_sys::udp::UdpSocket;
+use bywire_sys::{Errno, process, tcp, udp};
 use bywire_wire::service::{
-    self, InvitationText, Kept, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+    self, InvitationText, Kept, NotConnected, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
 
 use crate::broker::{Port, PortId};
@@ -131,12 +134,11 @@ impl Service<'_> {
             if self.has_to_wait(now_ns, caller) {
                 return Turn::Held;
             }
-            let user = caller.uid();
             let mut packet = [0; PACKET_BYTES_MAX];
             match caller.socket.receive(&mut packet) {
                 Ok(Received::Packet(length, descriptors)) => {
                     self.obey(now_ns, id, &packet[..length], descriptors);
-                    self.carry_out(now_ns, Some(user));
+                    self.carry_out(now_ns, None);
                 }
                 Ok(Received::Nothing) => return Turn::Over,
                 // A packet that blocks the queue stays there.
@@ -149,10 +151,9 @@ impl Service<'_> {
         Turn::Over
     }
 
-    /// Is nothing read from a caller now? Its user has had enough done, its requests wait for another node already, or it has
-    /// to read first.
+    /// Is nothing read from a caller now? Its user has had enough done, or it has to read first.
     fn has_to_wait(&self, now_ns: u64, caller: &Caller) -> bool {
-        self.users.is_over(now_ns, caller.uid()) || !self.link.may_ask(caller.uid()) || caller.is_behind()
+        self.users.is_over(now_ns, caller.uid()) || caller.is_behind()
     }
 
     /// Reads again from callers that had to wait, until their users have had enough done again.
@@ -273,8 +274,17 @@ impl Service<'_> {
         }
         match request {
             Request::Connect { request, node, port, introduction } => {
+                let Some(user) = self.callers.get(&id).map(Caller::uid) else { return };
+                if self.broker.node_named(&node).is_some_and(|node| !self.link.may_ask(&node, user)) {
+                    // It has not taken the earlier ones.
+                    let reason = NotConnected::Unreachable;
+                    return self.tell(id, &Notice::NotConnected { request, reason });
+                }
                 link::random(&mut random);
+                // What others have caused before is not on this user's account.
+                self.carry_out(now_ns, None);
                 self.broker.connect(now_ns, id, request, (&node, port), introduction, random);
+                self.carry_out(now_ns, Some(user));
             }
             Request::Accept { offer, introduction } => {
                 link::random(&mut random);
@@ -310,7 +320,9 @@ impl Service<'_> {
         let [udp] = <[ReceivedFd; 1]>::try_from(descriptors).map_err(|_| Unregistered::OtherNetwork)?;
         // Both are found without the socket's lock, which its owner could hold.
         port.has_v6 = udp::has_v6(&udp).map_err(|_| Unregistered::OtherNetwork)?;
-        if tcp::namespace(&udp) != Ok(self.namespace) {
+        let is_lent = tcp::namespace(&udp) != Ok(self.namespace);
+        // Connections that a port has are in its own network.
+        if is_lent && !(self.settings.lend_network && kept.0.is_empty()) {
             return Err(Unregistered::OtherNetwork);
         }
         if !self.directory.is_owner(&name, user) {
@@ -319,12 +331,13 @@ impl Service<'_> {
         let process = caller.socket.watch_process().map_err(|_| Unregistered::Unverified)?;
         let gids = caller.socket.groups().unwrap_or_default();
         port.uid = user.uid;
-        let udp = Duplicate { file: Some(udp.into_inner()), user: user.uid };
+        let udp = if is_lent { lend_to(&mut port)? } else { udp.into_inner() };
+        let udp = Duplicate { file: Some(udp), user: user.uid };
         let question = Question::User { port: id, uid: user.uid, gids: [vec![user.gid], gids].concat() };
         self.poller.add(&process, id + 1).map_err(|_| Unregistered::NoResources)?;
         // An end of the socket would be reported all the time. It is found when the name is known.
         self.poller.remove(&caller.socket);
-        let copies = Copies { process, udp };
+        let copies = Copies { process, udp, is_lent };
         if let Some(caller) = self.callers.get_mut(&id) {
             caller.stage = Stage::Unnamed(Box::new((port, copies, kept)));
         }
@@ -363,8 +376,14 @@ impl Service<'_> {
 
     /// A registration has been taken.
     fn registered(&mut self, now_ns: u64, id: PortId, (kept, is_last): (Vec<Kept>, bool)) {
-        let node = self.node().to_owned();
-        self.tell(id, &Notice::Registered { node });
+        let notice = Notice::Registered { node: self.node().to_owned() };
+        let lent =
+            self.callers.get_mut(&id).and_then(|caller| caller.lend(&service::to_bytes(&notice).ok()?));
+        match lent {
+            None => self.tell(id, &notice),
+            Some(true) => {}
+            Some(false) => return self.dismiss(id),
+        }
         self.broker.keep(now_ns, id, kept, is_last);
     }
 
@@ -454,4 +473,14 @@ impl Service<'_> {
         self.broker.port_ended(now_ns, id);
         self.end_pings_by(id);
     }
+}
+
+/// A UDP socket of the service's network for a port that is in another one.
+fn lend_to(port: &mut Port) -> Result<OwnedFd, Unregistered> {
+    let mut make = || {
+        let lent = UdpSocket::bind_everywhere(0)?;
+        (port.udp_port, port.has_v6) = (lent.local_address()?.port(), udp::has_v6(&lent)?);
+        Ok(lent.into())
+    };
+    make().map_err(|_: Errno| Unregistered::NoResources)
 }

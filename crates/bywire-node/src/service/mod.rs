@@ -34,6 +34,7 @@ use crate::fabric::{self, Fabric, FabricError};
 use crate::key::{self, KeyError};
 use crate::link::{self, Link};
 use crate::lookup::Lookups;
+use crate::settings::Settings;
 
 use caller::Caller;
 use held::Held;
@@ -136,8 +137,9 @@ pub struct Service<'a> {
     unread: BTreeSet<PortId>,
     unread_again_ns: u64,
     next_caller: PortId,
-    /// The network namespace of the UDP socket. Ports have to be in it.
+    /// The network namespace of the UDP socket. Ports have to be in it, or are lent a socket of it.
     namespace: u64,
+    settings: Settings,
     began_ns: u64,
     refusals: Refusals,
     /// Nobody is accepted before then, because descriptors had run out or too many callers were refused.
@@ -173,6 +175,7 @@ impl<'a> Service<'a> {
         let path = options.configuration.join(fabric::FILE_NAME);
         let text = fabric::read_text(&path).map_err(FabricError::from)?;
         let fabric = Fabric::of(&path, &text, &key.public())?;
+        let settings = Settings::read(&options.configuration)?;
         let directory =
             RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
         // Fewer are enough, because a port without one is refused.
@@ -218,6 +221,7 @@ impl<'a> Service<'a> {
             unread_again_ns: 0,
             next_caller: FIRST_CALLER,
             namespace,
+            settings,
             began_ns,
             refusals: Refusals::default(),
             accept_again_ns: None,
@@ -345,7 +349,7 @@ impl<'a> Service<'a> {
         self.flush_callers(now_ns);
     }
 
-    /// Carries out the actions of the broker. Messages to other nodes are on the account of `user`, whose request caused them.
+    /// Carries out the actions of the broker. Messages to other nodes are on the account of `user`, if they are its requests.
     fn carry_out(&mut self, now_ns: u64, user: Option<u32>) {
         while let Some(order) = self.broker.next_action() {
             match order {

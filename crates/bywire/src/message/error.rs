@@ -82,7 +82,7 @@ pub enum NoFabric {
     Unverified,
     /// It is in another network namespace, so its machine's packets do not reach this process.
     #[error(
-        "this machine's node is in another network namespace: run `bywire up` in this one, with a runtime directory of its own"
+        "this machine's node is in another network namespace: set `lend_network` there, or run `bywire up` in this one, with a runtime directory of its own"
     )]
     OtherNetwork,
     /// It has as many ports and connections of this user as it allows.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
+use bywire_sys::udp::UdpSocket;
 use bywire_wire::keys::Secret;
 use bywire_wire::service::{self, Answers, Identity, Introduction, NotConnected, Notice, Request, Terms};
 
@@ -229,13 +230,23 @@ impl Port {
             let Some(fabric) = self.fabric.as_deref_mut() else { return };
             let outcome = match fabric.service.hear() {
                 Ok(None) => return,
-                Ok(Some(notice)) => self.take_notice(notice),
+                Ok(Some((notice, lent))) => self.take_lent(lent).and_then(|()| self.take_notice(notice)),
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
                 return self.lose_node(reason);
             }
         }
+    }
+
+    /// Uses a UDP socket that the node lends, as this port's own network does not reach other machines. There is no connection
+    /// yet.
+    fn take_lent(&mut self, lent: Option<UdpSocket>) -> Result<(), NoFabric> {
+        let (Some(lent), Some(fabric)) = (lent, self.fabric.as_deref_mut()) else { return Ok(()) };
+        let own = fabric.sockets.replace_common(lent);
+        self.poller.remove(&own);
+        let watched = self.poller.add(fabric.sockets.common(), Tag::Udp.bits());
+        watched.map_err(|_| NoFabric::NotRunning)
     }
 
     fn take_notice(&mut self, notice: Notice) -> Result<(), NoFabric> {

@@ -209,16 +209,17 @@ impl Service {
         self.flush_at_ns = has_unsent.then(|| clock::nanoseconds().saturating_add(FLUSH_PAUSE_NS));
     }
 
-    /// The next packet of the node. `Ok(None)`: there is none now.
+    /// The next packet of the node, and the UDP socket that comes with a registration if this port is in another network
+    /// namespace. `Ok(None)`: there is none now.
     ///
     /// # Errors
     /// The node is gone, or has sent an invalid packet.
-    pub fn hear(&mut self) -> Result<Option<Notice>, NoFabric> {
+    pub fn hear(&mut self) -> Result<Option<(Notice, Option<UdpSocket>)>, NoFabric> {
         self.flush();
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; PACKET_BYTES_MAX];
-        let length = match socket.receive(&mut bytes) {
-            Ok(Received::Packet(length, _)) => length,
+        let (length, descriptors) = match socket.receive(&mut bytes) {
+            Ok(Received::Packet(length, descriptors)) => (length, descriptors),
             Ok(Received::Nothing) => return Ok(None),
             Ok(Received::Closed) => return Err(NoFabric::NotRunning),
             Err(_) => return Err(NoFabric::Malformed),
@@ -227,7 +228,9 @@ impl Service {
         if matches!(notice, Notice::Registered { .. }) {
             (self.is_known, self.pause) = (true, PAUSE_FIRST);
         }
-        Ok(Some(notice))
+        // It comes from root or this user, and closing a UDP socket is harmless.
+        let lent = descriptors.into_iter().next().map(|file| UdpSocket::from_descriptor(file.into_inner()));
+        Ok(Some((notice, lent.transpose().map_err(|_| NoFabric::Malformed)?)))
     }
 
     /// Gives up the connection, and returns its socket. The node is tried again after a pause, which doubles.

@@ -64,6 +64,13 @@ impl Sockets {
         &self.common
     }
 
+    /// Uses another common socket from now on, and returns the one before.
+    pub fn replace_common(&mut self, common: UdpSocket) -> UdpSocket {
+        self.disconnect_all();
+        prepare(&common);
+        std::mem::replace(&mut self.common, common)
+    }
+
     /// Connects a socket for the peer in a slot. `None`: there are enough, or the kernel has none.
     pub fn connect(&mut self, index: u32, to: SocketAddr) -> Option<&UdpSocket> {
         if self.connected.len() == CONNECTED_MAX || self.has_connected(index) {
