@@ -43,8 +43,14 @@ impl Port {
             return None;
         }
         let are_waiting = !fabric.ready.is_empty();
-        let is_time =
-            self.polls.is_multiple_of(ANSWER_EVERY) && (!are_waiting || fabric.look.is_due_beside_messages());
+        // Packets in the socket are not lost. A datagram that finds no room is.
+        let is_behind = fabric.ready.front().is_some_and(|index| match self.slots.state_at(*index) {
+            Some(Slot::Wire(far)) => far.wire.is_behind(),
+            _ => false,
+        });
+        let is_time = self.polls.is_multiple_of(ANSWER_EVERY)
+            && !is_behind
+            && (!are_waiting || fabric.look.is_due_beside_messages());
         if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.
             self.look_far();
