@@ -34,6 +34,7 @@ Examples (two containers in three commands):
   ip netns exec blue ping -c 3 10.77.0.2
 More:
   bywire eth up --interface pid:4711:by0=10.77.0.1/24 --interface -:by0=10.77.0.254/24 --mtu 9000
+  bywire eth up --fabric --interface -:by0=10.77.0.1/24
   bywire eth up --config /etc/bywire.toml
   bywire eth status --json
   bywire eth down",

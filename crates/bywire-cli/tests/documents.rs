@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 43] = [
+const RULES: [(&str, Rule); 44] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -77,6 +77,7 @@ const RULES: [(&str, Rule); 43] = [
     ("bywire key", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire up", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("ip netns ", Run(Network)),
+    ("bywire eth up --fabric ", Elsewhere("crates/bywire-cli/tests/eth_fabric.rs")),
     ("bywire eth up --background ", Run(Network)),
     ("bywire eth down", Run(Network)),
     ("bywire eth up --node ", Run(Nodes)),

@@ -106,6 +106,8 @@ pub struct Fabric {
     own_name: PortName,
     /// Nodes of the fabric whose processes are sought.
     nodes: Vec<String>,
+    /// True when processes of other machines may connect.
+    is_reachable: bool,
     peers: HashMap<Peer, PeerState>,
     peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
@@ -184,6 +186,7 @@ impl Fabric {
             directory: directory.to_owned(),
             own_name,
             nodes: Vec::new(),
+            is_reachable: false,
             peers: HashMap::with_capacity(PEERS_MAX),
             peer_of_port: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
@@ -201,6 +204,7 @@ impl Fabric {
     /// # Errors
     /// [`OpenError::Fabric`].
     pub fn reach_nodes(&mut self) -> Result<(), OpenError> {
+        self.is_reachable = true;
         bywire::reach_fabric(&mut self.port)
     }
 
@@ -259,9 +263,9 @@ impl Fabric {
         peer.and_then(|peer| self.peers.get(&peer)).is_some_and(|state| state.machine.is_some())
     }
 
-    /// True when there is no peer.
+    /// True when there is no peer, and no service of a node that could bring one.
     pub fn is_alone(&self) -> bool {
-        self.peers.is_empty()
+        self.peers.is_empty() && !self.is_reachable
     }
 
     /// Tells all peers the current interfaces.

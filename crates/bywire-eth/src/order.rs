@@ -206,6 +206,12 @@ impl Counts {
 impl PeerReport {
     /// Adds the report of another loop about the same peer.
     pub fn add(&mut self, other: &PeerReport) {
+        if self.interfaces_count == 0 {
+            // A second connection to the same process, which has introduced itself by that.
+            self.interfaces.clone_from(&other.interfaces);
+            self.conflicts.clone_from(&other.conflicts);
+            self.interfaces_count = other.interfaces_count;
+        }
         self.loops_count = self.loops_count.saturating_add(other.loops_count);
         self.sent.add(other.sent);
         self.received.add(other.received);

@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 use crate::frame::{DATAGRAM_FRAME_BYTES, Frame, Lane, Payload};
 use crate::planted::{self, Bug};
 
-/// The most datagrams of one priority that wait to be sent, or for the program.
+/// The most datagrams of one priority that wait to be sent.
 pub const WAITING_MAX: usize = 64;
-/// The most bytes of datagrams of one priority that wait for the program.
+/// The most datagrams of one priority that wait for the program. One receive brings up to 64 packets.
+pub const ARRIVED_MAX: usize = 128;
+/// The most bytes of datagrams of one priority that wait for the program. One receive brings up to 64 KiB.
 pub const WAITING_BYTES_MAX: usize = 256 * 1024;
 /// The most incomplete datagrams of one priority.
 pub const JOINED_MAX: usize = 16;
@@ -210,7 +212,7 @@ impl Arriving {
     }
 
     fn push(&mut self, bytes: Vec<u8>) -> u64 {
-        if self.whole.len() >= WAITING_MAX || self.whole_bytes + bytes.len() > WAITING_BYTES_MAX {
+        if self.whole.len() >= ARRIVED_MAX || self.whole_bytes + bytes.len() > WAITING_BYTES_MAX {
             return 1;
         }
         self.whole_bytes += bytes.len();
@@ -240,6 +242,14 @@ impl Incoming {
     /// Is there a complete datagram?
     pub fn has_whole(&self) -> bool {
         self.arriving.iter().any(|arriving| !arriving.whole.is_empty())
+    }
+
+    /// Do so many wait that those of another receive might find no room?
+    pub fn is_behind(&self) -> bool {
+        let is_full = |arriving: &Arriving| {
+            arriving.whole.len() > ARRIVED_MAX / 2 || arriving.whole_bytes > WAITING_BYTES_MAX / 2
+        };
+        self.arriving.iter().any(is_full)
     }
 
     /// Datagrams that were dropped, complete or not.

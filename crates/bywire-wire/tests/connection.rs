@@ -220,7 +220,7 @@ fn incomplete_datagrams_are_bounded() {
     assert!(end.pop_datagram().is_none());
     (0..1000).for_each(|id| piece(&mut end, 5000 + id, 0, 900, &[1; 900]));
     let kept = std::iter::from_fn(|| end.pop_datagram()).count();
-    assert_eq!(kept, bywire_wire::datagrams::WAITING_MAX);
+    assert_eq!(kept, bywire_wire::datagrams::ARRIVED_MAX);
 }
 
 #[test]

@@ -310,6 +310,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.datagrams_out.has_room(lane)
     }
 
+    /// Do so many datagrams wait for the program that those of another receive might find no room?
+    pub fn is_behind(&self) -> bool {
+        self.datagrams_in.is_behind()
+    }
+
     /// Asks the peer for a sign of life.
     pub fn ping(&mut self) {
         self.is_ping_due = true;

@@ -43,7 +43,13 @@ impl Port {
             return None;
         }
         let are_waiting = !fabric.ready.is_empty();
+        // Packets in the socket are not lost. A datagram that finds no room is.
+        let is_behind = fabric.ready.front().is_some_and(|index| match self.slots.state_at(*index) {
+            Some(Slot::Wire(remote)) => remote.wire.is_behind(),
+            _ => false,
+        });
         let is_time = self.polls.is_multiple_of(ANSWER_EVERY)
+            && !is_behind
             && (!are_waiting || fabric.read_interval.is_due_beside_messages());
         if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.

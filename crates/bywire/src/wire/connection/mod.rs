@@ -166,6 +166,11 @@ impl Connection {
         self.packets.before_sleep();
     }
 
+    /// Do so many datagrams wait for the program that those of another receive might find no room?
+    pub fn is_behind(&self) -> bool {
+        self.packets.is_behind()
+    }
+
     /// Asks the peer for a sign of life.
     pub fn ping(&mut self) {
         self.packets.ping();
