@@ -354,9 +354,17 @@ fn a_member_that_forges_addresses_or_sends_garbage_is_dropped_and_counted() {
     for source in [mac_a, mac_b, foreign, MacAddress::BROADCAST] {
         member.send(&frame(mac_a, source));
     }
+    // An address that b has announced, in a packet and in an answer of ARP.
+    let packet = |ip: u8| {
+        let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, ip, 10, 77, 0, 1];
+        [&[0; 8][..], &mac_a.0, &own.0, &[8, 0], &header, &[0; 26]].concat()
+    };
+    member.send(&packet(2));
+    let answer = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own.0, &[10, 77, 0, 2], &mac_a.0, &[10, 77, 0, 1]].concat();
+    member.send(&[&[0; 8][..], &mac_a.0, &own.0, &[8, 6], &answer].concat());
     eventually("forged frames are counted", || {
         member.serve();
-        drops(a, "c", "foreign_source") == 4
+        drops(a, "c", "foreign_source") == 6
     });
     assert_eq!(status(a)["interfaces"][0]["received"]["frames"].as_u64(), before);
     // A superframe that is none, a descriptor that is none, and a part of nothing.

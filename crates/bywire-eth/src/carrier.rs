@@ -4,6 +4,7 @@
 //! left. There is no timer for merging: a frame waits to be merged only while there are more frames to read. A burst
 //! costs one wake-up.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -311,6 +312,7 @@ impl Carrier {
                 }
                 Order::QueryCounts(interface) => Some(self.count(interface)),
                 Order::SetMtu(interface, mtu_bytes) => self.set_mtu(interface, mtu_bytes),
+                Order::SetAddresses(interface, addresses) => self.set_addresses(interface, addresses),
                 Order::Join(join) => self.join(&join),
                 Order::ReachFabric => match &mut self.paths.fabric {
                     Some(fabric) => {
@@ -408,6 +410,17 @@ impl Carrier {
     fn set_mtu(&mut self, id: InterfaceId, mtu_bytes: u32) -> Option<Answer> {
         if let Some(Some(tap_port)) = self.paths.tap_ports.get_mut(id) {
             tap_port.announced.mtu_bytes = mtu_bytes;
+            self.is_changed = true;
+        }
+        None
+    }
+
+    fn set_addresses(&mut self, id: InterfaceId, addresses: Vec<IpAddr>) -> Option<Answer> {
+        if let Some(Some(tap_port)) = self.paths.tap_ports.get_mut(id)
+            && tap_port.announced.addresses != addresses
+        {
+            self.paths.switch.set_own_ips(2 * id, &addresses);
+            tap_port.announced.addresses = addresses;
             self.is_changed = true;
         }
         None

@@ -21,7 +21,7 @@ use bywire::{
 use serde::{Deserialize, Serialize};
 
 use crate::address::{MacAddress, PLACES};
-use crate::announced::Announced;
+use crate::announced::{ADDRESSES_MAX, Announced};
 use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
 use crate::drops::{Cause, Drops};
 use crate::frame::{HEADER_BYTES_MAX, Layout};
@@ -421,7 +421,7 @@ impl Fabric {
             machine: state.machine_name().cloned(),
             loops_count: usize::from(!state.interfaces.is_empty()),
             // An answer has a bounded length.
-            interfaces: state.interfaces.iter().take(16).cloned().collect(),
+            interfaces: state.interfaces.iter().take(16).map(Announced::without_addresses).collect(),
             interfaces_count: state.interfaces.len(),
             conflicts: state.conflicts.iter().take(4).cloned().collect(),
             sent: state.sent,
@@ -562,7 +562,8 @@ impl Fabric {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
         let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
         let labels_are_good = said.interfaces.iter().all(|interface| is_label(&interface.label));
-        let is_short = said.interfaces.len() <= INTRODUCED_MAX;
+        let is_bounded = |interface: &Announced| interface.addresses.len() <= ADDRESSES_MAX;
+        let is_short = said.interfaces.len() <= INTRODUCED_MAX && said.interfaces.iter().all(is_bounded);
         if said.version != VERSION || !is_label(&said.node) || !labels_are_good || !is_short {
             return false;
         }
@@ -656,9 +657,15 @@ impl PeerState {
             let mac = MacAddress(interface.mac);
             let is_foreign = self.machine.as_ref().is_some_and(|machine| !machine.addresses.contains(&mac));
             let is_refused = is_foreign || mac.is_multicast() || !switch.announce(self.switch_port, mac);
-            if is_refused && self.conflicts.len() < CONFLICTS_MAX {
+            let mut foreign = is_refused.then(|| mac.to_string());
+            for ip in interface.addresses.iter().filter(|_| !is_refused) {
+                if !switch.announce_ip(self.switch_port, *ip) {
+                    foreign = Some(ip.to_string());
+                }
+            }
+            if let Some(foreign) = foreign.filter(|_| self.conflicts.len() < CONFLICTS_MAX) {
                 self.conflicts
-                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
+                    .push(format!("{} has the address {foreign}, which is somebody else's", interface.label));
             }
         }
     }

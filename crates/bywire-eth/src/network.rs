@@ -19,6 +19,7 @@ use bywire_sys::socket::Socket;
 use bywire_sys::tap;
 
 use crate::address::MacAddress;
+use crate::announced::ADDRESSES_MAX;
 use crate::carrier::{self, INTERFACES_MAX};
 use crate::fabric::{self, PEERS_MAX};
 use crate::interface::{Interface, InterfaceError, Plan};
@@ -190,6 +191,7 @@ impl Network {
         if id == self.interfaces.len() {
             self.interfaces.push(None);
         }
+        self.tell_addresses(id, &interface.plan)?;
         self.interfaces[id] = Some(interface);
         if let Err(error) = self.barrier() {
             // Half an interface would be worse than none. The reason for this failure matters more than a failure to
@@ -228,11 +230,22 @@ impl Network {
         let Some(interface) = self.interfaces.get_mut(id).and_then(Option::as_mut) else { return Ok(()) };
         let adapted = interface.adapt(wanted);
         // The new MTU is sent even if only a part of the change succeeded.
-        let order = Order::SetMtu(id, interface.plan.mtu_bytes);
+        let plan = interface.plan.clone();
+        for each in &self.loops {
+            order::send(&each.orders, &Order::SetMtu(id, plan.mtu_bytes), None)?;
+        }
+        self.tell_addresses(id, &plan)?;
+        Ok(adapted?)
+    }
+
+    /// Tells the loops the IP addresses of an interface, for other machines.
+    fn tell_addresses(&self, id: InterfaceId, plan: &Plan) -> Result<(), NetworkError> {
+        let addresses = plan.addresses.iter().take(ADDRESSES_MAX).map(|cidr| cidr.address).collect();
+        let order = Order::SetAddresses(id, addresses);
         for each in &self.loops {
             order::send(&each.orders, &order, None)?;
         }
-        Ok(adapted?)
+        Ok(())
     }
 
     /// Connects to the other processes of the network.

@@ -3,6 +3,7 @@
 //! The two parts are processes that share a packet socket. The carrying process has no privileges. The other process
 //! makes devices, sets addresses and opens files. The two exchange nothing but the orders and answers listed here.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub enum Order {
     QueryCounts(InterfaceId),
     /// Change the MTU of this interface.
     SetMtu(InterfaceId, u32),
+    /// Announce these IP addresses of this interface.
+    SetAddresses(InterfaceId, Vec<IpAddr>),
     /// Connect to the other processes of the network.
     Join(Join),
     /// Let processes of other machines connect. The port has its name in the runtime directory of the node's service by

@@ -277,6 +277,7 @@ mod tests {
                 label: "\u{9b}2Jby0".to_owned(),
                 mac: [2, 0, 0, 0, 0, 1],
                 mtu_bytes: 1500,
+                addresses: Vec::new(),
             }],
             conflicts: vec!["\u{7}by0".to_owned()],
             ..PeerReport::default()

@@ -7,9 +7,11 @@
 //! A frame from the fabric never returns to the fabric, and no frame returns to its source. So there are no loops.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use crate::address::MacAddress;
 use crate::drops::Cause;
+use crate::frame::source_ip;
 
 /// The number of a port of the switch: its place in the table. Interfaces of this process have even numbers, each twice
 /// its [`InterfaceId`](crate::order::InterfaceId). Ports to the fabric have odd numbers, one for each peer process.
@@ -61,6 +63,8 @@ pub struct Switch {
     ports: Vec<Option<SwitchPort>>,
     /// Addresses with a known owner: those of interfaces here, and those that peers have announced.
     owners: HashMap<MacAddress, SwitchPortId>,
+    /// IP addresses that interfaces here and peers have announced. Only frames of other machines are checked against them.
+    ips: HashMap<IpAddr, SwitchPortId>,
     learned: HashMap<MacAddress, Learned>,
     sweep_again_ms: u64,
     storm_frames_per_second: u64,
@@ -86,6 +90,7 @@ impl Switch {
         Self {
             ports: Vec::new(),
             owners: HashMap::new(),
+            ips: HashMap::new(),
             learned: HashMap::with_capacity(LEARNED_MAX),
             sweep_again_ms: 0,
             storm_frames_per_second,
@@ -125,6 +130,7 @@ impl Switch {
     pub fn lead_to_fabric(&mut self, id: SwitchPortId, attachment: Attachment) {
         if self.is_fabric(id) {
             self.owners.retain(|_, port| *port != id);
+            self.ips.retain(|_, port| *port != id);
         } else {
             // A port without an address of its own cannot be refused.
             let _ = self.insert(id, attachment);
@@ -138,12 +144,26 @@ impl Switch {
         owner == id
     }
 
+    /// Makes `ip` the address of a peer: no other machine may send from it. Returns `false` if it belongs to another port.
+    #[must_use]
+    pub fn announce_ip(&mut self, id: SwitchPortId, ip: IpAddr) -> bool {
+        let owner = *self.ips.entry(ip).or_insert(id);
+        owner == id
+    }
+
+    /// Changes the IP addresses of an interface of this process. A peer that has claimed one loses it.
+    pub fn set_own_ips(&mut self, id: SwitchPortId, ips: &[IpAddr]) {
+        self.ips.retain(|_, port| *port != id);
+        self.ips.extend(ips.iter().map(|ip| (*ip, id)));
+    }
+
     /// Removes a port with all its addresses.
     pub fn remove(&mut self, id: SwitchPortId) {
         if let Some(port) = self.ports.get_mut(id) {
             *port = None;
         }
         self.owners.retain(|_, port| *port != id);
+        self.ips.retain(|_, port| *port != id);
         self.learned.retain(|_, learned| learned.port != id);
     }
 
@@ -153,7 +173,7 @@ impl Switch {
         else {
             return Verdict::Drop(Cause::Short);
         };
-        if let Some(cause) = self.object(from, source, now_ms) {
+        if let Some(cause) = self.object(from, source, frame, now_ms) {
             return Verdict::Drop(cause);
         }
         if target.is_multicast() {
@@ -187,10 +207,11 @@ impl Switch {
     }
 
     /// The reason to drop a frame because of its source, if there is one. Learns the source where that is allowed.
-    fn object(&mut self, from: SwitchPortId, source: MacAddress, now_ms: u64) -> Option<Cause> {
+    fn object(&mut self, from: SwitchPortId, source: MacAddress, frame: &[u8], now_ms: u64) -> Option<Cause> {
         let Some(Some(port)) = self.ports.get(from) else { return Some(Cause::ForeignSource) };
         if self.owners.get(&source) == Some(&from) {
-            return None;
+            let is_node = port.attachment == Attachment::Node;
+            return (is_node && self.has_foreign_ip(from, frame)).then_some(Cause::ForeignSource);
         }
         let may_be_foreign = match port.attachment {
             Attachment::Interface { is_bridge, .. } => is_bridge,
@@ -204,6 +225,12 @@ impl Switch {
         }
         self.learn(from, source, now_ms);
         None
+    }
+
+    /// Does a frame state an IP address that another port has announced?
+    fn has_foreign_ip(&self, from: SwitchPortId, frame: &[u8]) -> bool {
+        let owner = source_ip(frame).and_then(|ip| self.ips.get(&ip));
+        owner.is_some_and(|owner| *owner != from)
     }
 
     fn learn(&mut self, port: SwitchPortId, mac: MacAddress, now_ms: u64) {
@@ -405,6 +432,37 @@ mod tests {
         assert_eq!(switch.judge(5, &frame(mac(13), mac(15)), 0), Verdict::Drop(Cause::SentBack));
         assert_eq!(switch.judge(0, &frame(mac(50), mac(0)), 0), UNKNOWN);
         assert!(!switch.floods(0, 5, true) && switch.floods(0, 5, false) && !switch.floods(3, 5, false));
+    }
+
+    #[test]
+    fn another_machine_cannot_send_from_an_announced_ip_address_of_others() {
+        let mut switch = switch();
+        let ip = |last: u8| IpAddr::from([10, 77, 0, last]);
+        for (port, last) in [(5, 15), (7, 17)] {
+            switch.lead_to_fabric(port, Attachment::Node);
+            assert!(switch.announce(port, mac(last)) && switch.announce_ip(port, ip(last)));
+        }
+        assert!(!switch.announce_ip(7, ip(15)));
+        switch.set_own_ips(0, &[ip(1), ip(17)]);
+        let packet = |source: MacAddress, kind: [u8; 2], ip: u8| {
+            let packet = match kind {
+                [8, 0] => {
+                    [&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 1, 0, 0, 10, 77, 0, ip][..], &[10, 77, 0, 1]].concat()
+                }
+                _ => [&[0, 1, 8, 0, 6, 4, 0, 2][..], &source.0, &[10, 77, 0, ip], &[0; 10]].concat(),
+            };
+            [&mac(0).0[..], &source.0, &kind, &packet].concat()
+        };
+        let foreign = Verdict::Drop(Cause::ForeignSource);
+        for kind in [[8, 0], [8, 6]] {
+            let mut verdict = |port, last, ip| switch.judge(port, &packet(mac(last), kind, ip), 0);
+            assert_eq!(verdict(5, 15, 15), Verdict::To(0), "its own");
+            assert_eq!(verdict(5, 15, 99), Verdict::To(0), "nobody's");
+            assert_eq!([verdict(5, 15, 1), verdict(7, 17, 15), verdict(7, 17, 17)], [foreign; 3]);
+            assert_eq!(verdict(3, 13, 15), Verdict::To(0), "of this machine");
+        }
+        switch.remove(5);
+        assert!(switch.announce_ip(7, ip(15)));
     }
 
     #[test]

@@ -47,7 +47,12 @@ impl TapPort {
     pub fn new(queue: Queue, new: &NewInterface) -> Self {
         Self {
             queues: vec![PortQueue { queue: Rc::new(queue), held_back_by: None }],
-            announced: Announced { label: new.label.clone(), mac: new.mac, mtu_bytes: new.mtu_bytes },
+            announced: Announced {
+                label: new.label.clone(),
+                mac: new.mac,
+                mtu_bytes: new.mtu_bytes,
+                addresses: Vec::new(),
+            },
             counts: Counts { interface: new.interface, ..Counts::default() },
             takes_tcp: new.takes_tcp,
             takes_udp: new.takes_udp,
