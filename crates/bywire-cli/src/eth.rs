@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use bywire_eth::confinement::Reach;
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
-use bywire_eth::order::Confinement;
+use bywire_eth::order::{Confinement, Node as FabricNode};
 use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
@@ -193,14 +193,16 @@ impl UpArgs {
         Ok(service.run()?)
     }
 
-    /// This machine's name in the fabric, if its interfaces are to reach other machines.
-    fn fabric_node(&self) -> Result<Option<String>> {
+    /// This machine in the fabric, if its interfaces are to reach other machines.
+    fn fabric_node(&self) -> Result<Option<FabricNode>> {
         if !self.settings().map_err(Misuse::of)?.fabric {
             return Ok(None);
         }
         let nodes = ask::status(None).context("--fabric needs the service of this machine's node")?;
         let own = nodes.into_iter().find_map(|entry| match entry {
-            Entry::Node(node) if node.state == State::Own => Some(node.name),
+            Entry::Node(node) if node.state == State::Own => {
+                Some(FabricNode { name: node.name, is_bridge: node.is_bridge })
+            }
             _ => None,
         });
         own.context("the service of this machine's node does not name it: start it again by `bywire up`")
@@ -230,9 +232,11 @@ impl UpArgs {
 }
 
 /// The other nodes of the fabric. `None`: no service tells.
-fn other_nodes() -> Option<Vec<String>> {
+fn other_nodes() -> Option<Vec<FabricNode>> {
     let other = |entry| match entry {
-        Entry::Node(node) if node.state != State::Own => Some(node.name),
+        Entry::Node(node) if node.state != State::Own => {
+            Some(FabricNode { name: node.name, is_bridge: node.is_bridge })
+        }
         _ => None,
     };
     Some(ask::status(None).ok()?.into_iter().filter_map(other).collect())
