@@ -45,11 +45,8 @@ fn render(context: &mut Context) {
     let mut port = Port::open(options).expect("open");
     context.tell("ready");
     loop {
-        match port.wait(None).expect("wait") {
-            Some(Event::Message(message)) => {
-                port.send(message.peer, message.priority, &message.payload).expect("room for one");
-            }
-            Some(_) | None => {}
+        if let Some(Event::Message(message)) = port.wait(None).expect("wait") {
+            port.send(message.peer, message.priority, &message.payload).expect("room for one");
         }
     }
 }
