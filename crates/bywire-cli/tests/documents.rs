@@ -499,7 +499,7 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
     let cargo = CARGO.replace("PROGRAMS", &programs.display().to_string());
     let cargo = cargo.replace("LIBRARIES", &libraries.display().to_string());
     let commands = commands_of(Installation);
-    let [clone, bench, install, path, by_cargo, loader] = &commands[..] else { panic!("{commands:?}") };
+    let [clone, install, path, bench, by_cargo, loader] = &commands[..] else { panic!("{commands:?}") };
     let uninstall = page("README.md");
     let uninstall =
         uninstall.split('`').find(|quoted| quoted.starts_with("./x uninstall")).expect("how it goes");
@@ -518,12 +518,12 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
         {clone}
         # As it is now, committed or not.
         cp {tree}/x .
-        {bench}{SHORTENED}
-        ls sessions/*/report.html
         {install}
         {path}
         test \"$(command -v bywire)\" = \"$HOME/bywire/bin/bywire\"
         bywire --version
+        {bench}{SHORTENED}
+        ls sessions/*/report.html
         {uninstall}
         test ! -e \"$HOME/bywire\"
         # From here on below /usr/local, which is another one.
