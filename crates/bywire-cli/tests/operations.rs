@@ -1,5 +1,5 @@
 //! What docs/operations.md says, as root in namespaces: programs and the service in containers, with the mounts, networks and
-//! capabilities of the printed files; the printed firewall; the names of metrics; another keeper.
+//! capabilities of the printed files, or with an interface; the printed firewall; the names of metrics; another keeper.
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
@@ -9,7 +9,7 @@ mod up;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use actor::{Actor, Context};
 use bywire::{Address, Event, Port, PortOptions, Priority, Reach};
 use bywire_node::fabric::Fabric;
 use bywire_node::{file, settings};
+use bywire_sys::namespace::Namespace;
 use serde_json::{Value, json};
 use test_network::{Machine, TIMEOUT, TestNetwork, eventually, path};
 use up::{Up, inside, text};
@@ -55,7 +56,10 @@ fn render(context: &mut Context) {
 fn ask(context: &mut Context) {
     let mut port = Port::open(context.options()).expect("open");
     let address: Address = context.argument(0);
-    let peer = port.connect(&address, TIMEOUT).expect("connected");
+    let peer = match port.connect(&address, TIMEOUT) {
+        Ok(peer) => peer,
+        Err(error) => return context.tell(error),
+    };
     port.send(peer, Priority::Low, b"hello").expect("room");
     loop {
         match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
@@ -222,11 +226,47 @@ fn programs_and_services_in_containers_use_the_fabric_as_the_printed_files_say()
         // Between two containers of one machine.
         program.start(a, "ask", &["localhost/render"]).expect("hello");
     }
-    // Without the line, the first two are refused.
+    // Without the line, programs in containers are refused.
     fs::remove_file(lends).expect("removed");
     let (node, program) = (Container::composed("node"), Container::composed("ask"));
     let _service = node.serve(a);
-    assert_eq!(program.start(a, "ask", &["b/render"]).hear(), None);
+    let refused = program.start(a, "ask", &["b/render"]).expect("");
+    assert!(refused.contains("lend_network"), "{refused}");
+}
+
+#[test]
+fn an_unmodified_program_in_a_container_has_an_interface() {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return println!("not run: no TAP device can be made here: `modprobe tun`");
+    }
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    // Neither a network of its own nor anything of Bywire.
+    let container = Namespace::fresh().expect("another one");
+    let sleep =
+        container.run(|| Command::new("sleep").arg("1000").spawn()).expect("inside").expect("it starts");
+    let (number, _sleep) = (sleep.id().to_string(), Up::of(sleep));
+    let row =
+        PAGE.split('`').find(|quoted| quoted.starts_with("bywire eth up --fabric ")).expect("a command");
+    let command = row.replace("pid:4711", &format!("pid:{number}"));
+    assert_ne!(command, row);
+    let words: Vec<&str> = command.split(' ').skip(1).chain(["--background"]).collect();
+    let other = ["eth", "up", "--fabric", "--background", "--interface", "-:by0=10.77.0.2/24"];
+    for (machine, words) in [(a, &words[..]), (b, &other)] {
+        let done = inside(machine, words);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    let server = b.namespace.run(|| TcpListener::bind("10.77.0.2:7000")).expect("inside").expect("bound");
+    // The machines meet after a moment.
+    let mut near = None;
+    eventually("a connection", || {
+        let connect = || TcpStream::connect_timeout(&([10, 77, 0, 2], 7000).into(), Duration::from_secs(1));
+        near = container.run(connect).expect("inside").ok();
+        near.is_some()
+    });
+    let (_far, from) = server.accept().expect("accepted");
+    let down = [a, b].map(|machine| inside(machine, &["eth", "down"]).status.success());
+    assert_eq!((from.ip().to_string().as_str(), down), ("10.77.0.5", [true, true]));
 }
 
 #[test]
