@@ -19,7 +19,7 @@ use bywire_node::fabric::Fabric;
 use bywire_node::{file, settings};
 use bywire_sys::namespace::Namespace;
 use serde_json::{Value, json};
-use test_network::{Machine, TIMEOUT, TestNetwork, eventually, path};
+use test_network::{Machine, TIMEOUT, TestNetwork, eventually, ip, path};
 use up::{Up, inside, text};
 
 const PAGE: &str = include_str!("../../../docs/operations.md");
@@ -269,19 +269,48 @@ fn an_unmodified_program_in_a_container_has_an_interface() {
     assert_eq!((from.ip().to_string().as_str(), down), ("10.77.0.5", [true, true]));
 }
 
+/// Gives a machine these rules. `false`: there is no `nft`, which is printed.
+fn filters(machine: &Machine, rules: &str) -> bool {
+    let nft = || Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn();
+    let mut child = match machine.namespace.run(nft).expect("inside") {
+        Ok(child) => child,
+        Err(error) => {
+            println!("not run: `nft`: {error}: apt-get install nftables");
+            return false;
+        }
+    };
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(rules.as_bytes()).expect("written");
+    drop(input);
+    assert!(child.wait().expect("waited for").success());
+    true
+}
+
+#[test]
+fn a_neighbour_reaches_an_address_of_the_fabric_by_another_card_unless_the_printed_rule_forbids_it() {
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    for words in ["link add by0 type veth peer by1", "address add 10.77.0.1/24 dev by0", "link set by0 up"] {
+        ip(&a.namespace, words);
+    }
+    ip(&b.namespace, &format!("route add 10.77.0.1 via {}", a.address.ip()));
+    let address = ([10, 77, 0, 1], 7000).into();
+    let _server = a.namespace.run(|| TcpListener::bind(address)).expect("inside").expect("bound");
+    let is_reached = |machine: &Machine, within| {
+        machine.namespace.run(|| TcpStream::connect_timeout(&address, within)).expect("inside").is_ok()
+    };
+    assert!(is_reached(b, TIMEOUT));
+    if filters(a, block("nft", "iifname")) {
+        assert!(!is_reached(b, Duration::from_secs(1)));
+        assert!(is_reached(a, TIMEOUT));
+    }
+}
+
 #[test]
 fn a_firewall_that_knows_connections_needs_one_open_port() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
-    for machine in &network.machines {
-        let nft = || Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn();
-        let mut child = match machine.namespace.run(nft).expect("inside") {
-            Ok(child) => child,
-            Err(error) => return println!("not run: `nft`: {error}: apt-get install nftables"),
-        };
-        let mut rules = child.stdin.take().expect("piped");
-        rules.write_all(block("nft", "table inet").as_bytes()).expect("written");
-        drop(rules);
-        assert!(child.wait().expect("waited for").success());
+    if !network.machines.iter().all(|machine| filters(machine, block("nft", "udp dport"))) {
+        return;
     }
     network.machines.iter_mut().for_each(Machine::start);
     let [a, b] = &network.machines[..] else { unreachable!() };
