@@ -118,7 +118,7 @@ const EXAMPLES: [(&str, &str, usize, Rule); 11] = [
     ("docs/links.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/programs.rs")),
     ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/programs.rs")),
-    ("docs/operations.md", "nft", 1, Elsewhere("crates/bywire-cli/tests/operations.rs")),
+    ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/operations.rs")),
     ("docs/operations.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/operations.rs")),
     ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/operations.rs")),
     ("docs/sockets.md", "ini", 1, Run(Settings)),

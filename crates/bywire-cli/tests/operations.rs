@@ -1,5 +1,5 @@
 //! What docs/operations.md says, as root in namespaces: programs and the service in containers, with the mounts, networks and
-//! capabilities of the printed files; the printed firewall; the names of metrics; another keeper.
+//! capabilities of the printed files, or with an interface; the printed firewall; the names of metrics; another keeper.
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
@@ -9,7 +9,7 @@ mod up;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,8 +17,9 @@ use actor::{Actor, Context};
 use bywire::{Address, Event, Port, PortOptions, Priority, Reach};
 use bywire_node::fabric::Fabric;
 use bywire_node::{file, settings};
+use bywire_sys::namespace::Namespace;
 use serde_json::{Value, json};
-use test_network::{Machine, TIMEOUT, TestNetwork, eventually, path};
+use test_network::{Machine, TIMEOUT, TestNetwork, eventually, ip, path};
 use up::{Up, inside, text};
 
 const PAGE: &str = include_str!("../../../docs/operations.md");
@@ -55,7 +56,10 @@ fn render(context: &mut Context) {
 fn ask(context: &mut Context) {
     let mut port = Port::open(context.options()).expect("open");
     let address: Address = context.argument(0);
-    let peer = port.connect(&address, TIMEOUT).expect("connected");
+    let peer = match port.connect(&address, TIMEOUT) {
+        Ok(peer) => peer,
+        Err(error) => return context.tell(error),
+    };
     port.send(peer, Priority::Low, b"hello").expect("room");
     loop {
         match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
@@ -222,26 +226,91 @@ fn programs_and_services_in_containers_use_the_fabric_as_the_printed_files_say()
         // Between two containers of one machine.
         program.start(a, "ask", &["localhost/render"]).expect("hello");
     }
-    // Without the line, the first two are refused.
+    // Without the line, programs in containers are refused.
     fs::remove_file(lends).expect("removed");
     let (node, program) = (Container::composed("node"), Container::composed("ask"));
     let _service = node.serve(a);
-    assert_eq!(program.start(a, "ask", &["b/render"]).hear(), None);
+    let refused = program.start(a, "ask", &["b/render"]).expect("");
+    assert!(refused.contains("lend_network"), "{refused}");
+}
+
+#[test]
+fn an_unmodified_program_in_a_container_has_an_interface() {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return println!("not run: no TAP device can be made here: `modprobe tun`");
+    }
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    // Neither a network of its own nor anything of Bywire.
+    let container = Namespace::fresh().expect("another one");
+    let sleep =
+        container.run(|| Command::new("sleep").arg("1000").spawn()).expect("inside").expect("it starts");
+    let (number, _sleep) = (sleep.id().to_string(), Up::of(sleep));
+    let row =
+        PAGE.split('`').find(|quoted| quoted.starts_with("bywire eth up --fabric ")).expect("a command");
+    let command = row.replace("pid:4711", &format!("pid:{number}"));
+    assert_ne!(command, row);
+    let words: Vec<&str> = command.split(' ').skip(1).chain(["--background"]).collect();
+    let other = ["eth", "up", "--fabric", "--background", "--interface", "-:by0=10.77.0.2/24"];
+    for (machine, words) in [(a, &words[..]), (b, &other)] {
+        let done = inside(machine, words);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    let server = b.namespace.run(|| TcpListener::bind("10.77.0.2:7000")).expect("inside").expect("bound");
+    // The machines meet after a moment.
+    let mut near = None;
+    eventually("a connection", || {
+        let connect = || TcpStream::connect_timeout(&([10, 77, 0, 2], 7000).into(), Duration::from_secs(1));
+        near = container.run(connect).expect("inside").ok();
+        near.is_some()
+    });
+    let (_far, from) = server.accept().expect("accepted");
+    let down = [a, b].map(|machine| inside(machine, &["eth", "down"]).status.success());
+    assert_eq!((from.ip().to_string().as_str(), down), ("10.77.0.5", [true, true]));
+}
+
+/// Gives a machine these rules. `false`: there is no `nft`, which is printed.
+fn filters(machine: &Machine, rules: &str) -> bool {
+    let nft = || Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn();
+    let mut child = match machine.namespace.run(nft).expect("inside") {
+        Ok(child) => child,
+        Err(error) => {
+            println!("not run: `nft`: {error}: apt-get install nftables");
+            return false;
+        }
+    };
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(rules.as_bytes()).expect("written");
+    drop(input);
+    assert!(child.wait().expect("waited for").success());
+    true
+}
+
+#[test]
+fn a_neighbour_reaches_an_address_of_the_fabric_by_another_card_unless_the_printed_rule_forbids_it() {
+    let Some(network) = TestNetwork::without_services(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    for words in ["link add by0 type veth peer by1", "address add 10.77.0.1/24 dev by0", "link set by0 up"] {
+        ip(&a.namespace, words);
+    }
+    ip(&b.namespace, &format!("route add 10.77.0.1 via {}", a.address.ip()));
+    let address = ([10, 77, 0, 1], 7000).into();
+    let _server = a.namespace.run(|| TcpListener::bind(address)).expect("inside").expect("bound");
+    let is_reached = |machine: &Machine, within| {
+        machine.namespace.run(|| TcpStream::connect_timeout(&address, within)).expect("inside").is_ok()
+    };
+    assert!(is_reached(b, TIMEOUT));
+    if filters(a, block("nft", "iifname")) {
+        assert!(!is_reached(b, Duration::from_secs(1)));
+        assert!(is_reached(a, TIMEOUT));
+    }
 }
 
 #[test]
 fn a_firewall_that_knows_connections_needs_one_open_port() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
-    for machine in &network.machines {
-        let nft = || Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn();
-        let mut child = match machine.namespace.run(nft).expect("inside") {
-            Ok(child) => child,
-            Err(error) => return println!("not run: `nft`: {error}: apt-get install nftables"),
-        };
-        let mut rules = child.stdin.take().expect("piped");
-        rules.write_all(block("nft", "table inet").as_bytes()).expect("written");
-        drop(rules);
-        assert!(child.wait().expect("waited for").success());
+    if !network.machines.iter().all(|machine| filters(machine, block("nft", "udp dport"))) {
+        return;
     }
     network.machines.iter_mut().for_each(Machine::start);
     let [a, b] = &network.machines[..] else { unreachable!() };
