@@ -147,7 +147,7 @@ fn service_advice(error: &AskError) -> String {
         AskError::OtherUser(_) => {
             ": run this command as that user, or have root run `bywire up` for all users"
         }
-        AskError::Silent | AskError::NotAllowed | AskError::Runtime(_) => "",
+        AskError::Silent | AskError::NotAllowed | AskError::NoKey(_) | AskError::Runtime(_) => "",
     };
     format!("{error}{more}")
 }

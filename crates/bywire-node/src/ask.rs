@@ -8,10 +8,13 @@ use bywire::runtime::RuntimeDirectory;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
+use bywire_wire::handshake::MAC_BYTES;
 use bywire_wire::service::status::{Entry, Position};
 use bywire_wire::service::{
     self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
+
+use crate::key::{self, KeyError};
 
 /// How long a service may take for each part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +41,9 @@ pub enum AskError {
     /// The service obeys only root and its own user.
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
+    /// Only a program that can read the node's private key makes invitations.
+    #[error("the service makes invitations only for a program that can read its key: {0}")]
+    NoKey(#[from] KeyError),
 }
 
 /// The state of this machine's service.
@@ -72,17 +78,26 @@ pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskErr
     }
 }
 
-/// Makes an invitation for a node. Returns its line, or why there is none.
+/// Makes an invitation for a node, for which this machine's private key is read. Returns its line, or why there is none.
 ///
 /// # Errors
 /// [`AskError`].
 pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
-    let request = Request::Invite { version: VERSION, node: node.to_owned() };
-    match Asked::call(runtime_directory)?.ask(&request)? {
-        Notice::Invited(InvitationText(line)) => Ok(Ok(line)),
-        Notice::NotInvited(reason) => Ok(Err(reason)),
-        _ => Err(AskError::Silent),
+    let mut service = Asked::call(runtime_directory)?;
+    // The service tells what it wants proved.
+    let mut proof = [0; MAC_BYTES];
+    for _ in 0..2 {
+        let request = Request::Invite { version: VERSION, node: node.to_owned(), proof };
+        match service.ask(&request)? {
+            Notice::Invited(InvitationText(line)) => return Ok(Ok(line)),
+            Notice::NotInvited(reason) => return Ok(Err(reason)),
+            Notice::Prove { challenge, key_file } => {
+                proof = key::read(Path::new(&key_file))?.prove(&challenge, node);
+            }
+            _ => return Err(AskError::Silent),
+        }
     }
+    Err(AskError::Silent)
 }
 
 /// The service, while it is asked.

@@ -3,21 +3,27 @@
 
 mod test_network;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bywire_node::ask::AskError;
 use bywire_node::fabric::Fabric;
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
 use bywire_node::{ask, fabric, key};
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_sys::{clock, process};
 use bywire_wire::channel::{Channels, Event, Options};
-use bywire_wire::handshake::{Identity, PublicKey};
+use bywire_wire::handshake::{Identity, MAC_BYTES, PublicKey};
 use bywire_wire::service::status::{Entry, Service};
-use bywire_wire::service::{End, NotInvited, Notice, from_bytes, to_bytes};
+use bywire_wire::service::{
+    End, NotInvited, Notice, PACKET_BYTES_MAX, Request, VERSION, from_bytes, to_bytes,
+};
 use bywire_wire::service_message::{FilePart, ServiceMessage};
 
-use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, eventually};
+use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually};
 
 /// How soon a removed node has to be cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -175,6 +181,45 @@ fn a_machine_joins_by_an_invitation_which_is_good_once() {
     a.write(&without);
     assert!(ask::reload(Some(&a.runtime())).expect("an answer").is_none());
     assert!(matches!(join(c, &new, 7300), Err(JoinError::Used(_))));
+}
+
+#[test]
+fn a_program_that_cannot_read_the_key_gets_no_invitation() {
+    let Some(mut network) = TestNetwork::without_services(1) else { return };
+    network.machines[0].write(&kept(&network, 1));
+    network.machines[0].start();
+    let a = &network.machines[0];
+    let key = key::read(&a.configuration().join(key::FILE_NAME)).expect("a key");
+    // A process of root in a container has the runtime directory, and no more.
+    let ask = |socket: &Socket, proof| {
+        let request = Request::Invite { version: VERSION, node: "b".to_owned(), proof };
+        socket.send(&to_bytes(&request).expect("it fits"), &[]).expect("sent");
+        answer(socket)
+    };
+    let (socket, other) = (call(&a.runtime()), call(&a.runtime()));
+    let Notice::Prove { challenge, key_file } = ask(&socket, [0; MAC_BYTES]) else { panic!("no proof") };
+    assert_eq!(Path::new(&key_file), a.configuration().join(key::FILE_NAME));
+    // The proof of one program is none for another, nor for another name.
+    let proof = key.prove(&challenge, "b");
+    for (socket, proof) in [(&other, proof), (&socket, key.prove(&challenge, "c"))] {
+        assert!(matches!(ask(socket, proof), Notice::Prove { .. }));
+    }
+    assert!(matches!(ask(&socket, proof), Notice::Invited(_)));
+    assert!(invite(a, "c").is_ok());
+    std::fs::rename(&key_file, a.configuration().join("elsewhere")).expect("renamed");
+    assert!(matches!(ask::invite(Some(&a.runtime()), "d"), Err(AskError::NoKey(_))));
+}
+
+/// What the service answers.
+fn answer(socket: &Socket) -> Notice {
+    let mut poller = Poller::new().expect("a poller");
+    poller.add(socket, 0).expect("watched");
+    assert!(!poller.wait(Some(TIMEOUT)).expect("waited").is_empty(), "no answer");
+    let mut packet = [0; PACKET_BYTES_MAX];
+    match socket.receive(&mut packet).expect("received") {
+        Received::Packet(length, _) => from_bytes(&packet[..length]).expect("a notice"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A node of the fabric whose service says anything.

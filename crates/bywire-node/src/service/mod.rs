@@ -25,7 +25,7 @@ use bywire::runtime::{Claim, RuntimeDirectory};
 use bywire_sys::poller::Poller;
 use bywire_sys::share::{Places, Shares};
 use bywire_sys::{Errno, clock, directory, limits, process, tcp};
-use bywire_wire::handshake::{Identity, PrivateKey};
+use bywire_wire::handshake::{CHALLENGE_BYTES, Identity, PrivateKey};
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Notice, Unregistered};
 
@@ -120,6 +120,8 @@ pub struct Service<'a> {
     fabric: Fabric,
     configuration: PathBuf,
     key: PrivateKey,
+    /// Differs between starts of the service.
+    incarnation: u64,
     directory: RuntimeDirectory,
     claim: Claim,
     poller: Poller,
@@ -206,6 +208,7 @@ impl<'a> Service<'a> {
             fabric,
             configuration: options.configuration.clone(),
             key,
+            incarnation,
             directory,
             claim,
             poller: Poller::new()?,
@@ -250,6 +253,11 @@ impl<'a> Service<'a> {
     /// The fabric.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// What a caller's proofs of the private key have to be made for. No other caller has the same.
+    fn challenge(&self, caller: PortId) -> [u8; CHALLENGE_BYTES] {
+        (u128::from(self.incarnation) << 64 | u128::from(caller)).to_le_bytes()
     }
 
     /// Its UDP port.
