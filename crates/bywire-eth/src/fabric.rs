@@ -296,6 +296,7 @@ impl Fabric {
                 }
                 Event::Connected(peer) if self.is_carrier(peer) => {
                     self.add_peer(peer, None);
+                    self.drop_earlier(peer, switch);
                     self.introduce(peer);
                 }
                 Event::Connected(peer) => {
@@ -594,20 +595,39 @@ impl Fabric {
         true
     }
 
+    /// A process that connects from the same port once more has given up its earlier connection, whose end is not known yet.
+    /// Otherwise it could take every place.
+    fn drop_earlier(&mut self, peer: Peer, switch: &mut Switch) {
+        if self.peers.get(&peer).is_some_and(|state| state.began_here) {
+            return;
+        }
+        let earlier = self.twins_of(peer).find(|(_, its)| !its.began_here).map(|(twin, _)| twin);
+        if let Some(earlier) = earlier {
+            self.port.disconnect(earlier);
+            let _ = self.remove_peer(earlier, switch);
+        }
+    }
+
+    /// Other connections to the same process.
+    fn twins_of(&self, peer: Peer) -> impl Iterator<Item = (Peer, &PeerState)> {
+        let state = self.peers.get(&peer);
+        let is_same = move |other: &Peer, its: &PeerState| {
+            state.is_some_and(|state| {
+                *other != peer
+                    && its.name == state.name
+                    && its.machine_name() == state.machine_name()
+                    && its.is_connected
+            })
+        };
+        self.peers.iter().map(|(other, its)| (*other, its)).filter(move |(other, its)| is_same(other, its))
+    }
+
     /// Two processes that start at the same time connect to each other, so they have two connections. Both keep the
     /// connection that was begun by the process with the smaller name. Returns `false` when this connection was given
     /// up.
     fn drop_duplicate(&mut self, peer: Peer, switch: &mut Switch) -> bool {
         let Some(state) = self.peers.get(&peer) else { return false };
-        let same = |(other, its): &(&Peer, &PeerState)| {
-            **other != peer
-                && its.name == state.name
-                && its.machine_name() == state.machine_name()
-                && its.is_connected
-        };
-        let Some((twin, its)) = self.peers.iter().find(same).map(|(twin, its)| (*twin, its)) else {
-            return true;
-        };
+        let Some((twin, its)) = self.twins_of(peer).next() else { return true };
         if its.began_here == state.began_here {
             // The peer came back before the end of its old connection was known.
             self.port.disconnect(twin);
