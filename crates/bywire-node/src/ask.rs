@@ -9,7 +9,7 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
 use bywire_wire::handshake::MAC_BYTES;
-use bywire_wire::service::status::{Entry, Position};
+use bywire_wire::service::status::{Entry, Node, Position};
 use bywire_wire::service::{
     self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
@@ -51,6 +51,28 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
+    entries(runtime_directory, |_| true)
+}
+
+/// The nodes of the fabric, as this machine's service knows them. That is less work for the service than its whole state, in which
+/// ports and connections follow.
+///
+/// # Errors
+/// [`AskError`].
+pub fn nodes(runtime_directory: Option<&Path>) -> Result<Vec<Node>, AskError> {
+    let entries = entries(runtime_directory, |next| matches!(next, Position::Node(_)))?;
+    let nodes = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Node(node) => Some(node),
+        _ => None,
+    });
+    Ok(nodes.collect())
+}
+
+/// The entries up to the first position that is not wanted.
+fn entries(
+    runtime_directory: Option<&Path>,
+    is_wanted: impl Fn(&Position) -> bool,
+) -> Result<Vec<Entry>, AskError> {
     let mut service = Asked::call(runtime_directory)?;
     let (mut entries, mut from) = (Vec::new(), Position::Start);
     loop {
@@ -60,7 +82,7 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
         };
         entries.extend(part);
         match next {
-            Some(next) if next > from && entries.len() < ENTRIES_MAX => from = next,
+            Some(next) if next > from && is_wanted(&next) && entries.len() < ENTRIES_MAX => from = next,
             _ => return Ok(entries),
         }
     }
@@ -157,5 +179,53 @@ fn call(path: &Path) -> Result<Socket, AskError> {
             Err(Errno::AGAIN) => return Err(AskError::Silent),
             Err(_) => return Err(AskError::Absent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_sys::listener::Listener;
+
+    use super::*;
+
+    #[test]
+    fn who_wants_the_nodes_asks_for_no_ports_and_connections() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = Listener::bind(&directory.path().join(service::SOCKET_NAME)).expect("bound");
+        let answers = [
+            (Position::Start, Position::Node(1)),
+            (Position::Node(1), Position::Node(2)),
+            (Position::Node(2), Position::Port("render".to_owned())),
+        ];
+        let serve = || {
+            let deadline = Instant::now() + TIMEOUT;
+            let mut caller = None;
+            let mut asked = Vec::new();
+            while Instant::now() < deadline {
+                caller = caller.or_else(|| listener.accept().expect("it listens"));
+                let mut packet = [0; PACKET_BYTES_MAX];
+                let request = match caller.as_ref().map(|caller| caller.receive(&mut packet)) {
+                    Some(Ok(Received::Packet(length, _))) => service::from_bytes(&packet[..length]),
+                    Some(Ok(Received::Closed)) => break,
+                    _ => {
+                        std::thread::sleep(PAUSE);
+                        continue;
+                    }
+                };
+                let Ok(Request::Status { from, .. }) = request else { panic!("{request:?}") };
+                let next = answers.iter().find(|(at, _)| *at == from).map(|(_, next)| next.clone());
+                let notice = Notice::Status { entries: Vec::new(), next };
+                let packet = service::to_bytes(&notice).expect("it fits");
+                caller.as_ref().expect("it asks").send(&packet, &[]).expect("sent");
+                asked.push(from);
+            }
+            asked
+        };
+        let asked = std::thread::scope(|scope| {
+            let served = scope.spawn(serve);
+            assert!(nodes(Some(directory.path())).expect("an answer").is_empty());
+            served.join().expect("it served")
+        });
+        assert_eq!(asked, answers.map(|(from, _)| from));
     }
 }
