@@ -59,6 +59,13 @@ impl Service<'_> {
         Ok(Invitation { addresses, keeper: self.key.public(), secret, node: name, fabric })
     }
 
+    /// Forgets invitations whose time is long over. Their secrets open no channel from then on.
+    pub(super) fn forget_invitations(&mut self, now_ns: u64) {
+        for id in self.invitations.take_old(now_ns) {
+            self.link.withdraw(now_ns, &id);
+        }
+    }
+
     /// A node that has used an invitation asks to be added.
     pub(super) fn join(
         &mut self,
@@ -71,7 +78,10 @@ impl Service<'_> {
         let answer = match self.admit(now_ns, node, name, addresses, udp_port) {
             Ok(()) => ServiceMessage::Joined,
             Err(reason) => {
-                (self.say)(&format!("the node {name:?} was not added: {reason:?}"));
+                if let Some(id) = self.link.invitation(&node) {
+                    self.invitations.refuse(&id);
+                }
+                self.remark(now_ns, || format!("the node {name:?} was not added: {reason:?}"));
                 ServiceMessage::NotJoined(reason)
             }
         };
