@@ -507,7 +507,7 @@ fn text(service: &Service, examined: &[Examination]) -> String {
         }
     }
     if examined.iter().any(|examination| !examination.is_reachable) {
-        text += "Clocks need not agree: only invitations depend on them.\n";
+        text += "Clocks need not agree.\n";
     }
     text
 }
