@@ -12,6 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
@@ -109,6 +110,7 @@ pub struct Fabric {
     /// True when processes of other machines may connect.
     is_reachable: bool,
     peers: HashMap<Peer, PeerState>,
+    machines: Machines,
     peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
@@ -153,8 +155,13 @@ struct Machine {
     /// Its name, for which the node service vouches.
     name: String,
     /// The addresses that its interfaces may have.
-    addresses: HashSet<MacAddress>,
+    addresses: Rc<HashSet<MacAddress>>,
 }
+
+/// The addresses of machines that were met. Each machine's take a thousand hashes, so one that connects again and again does not
+/// have them computed every time.
+#[derive(Debug, Default)]
+struct Machines(HashMap<String, Rc<HashSet<MacAddress>>>);
 
 /// The switch port of a peer's place: ports to the fabric have odd numbers.
 const fn switch_port_of(place: usize) -> SwitchPortId {
@@ -188,6 +195,7 @@ impl Fabric {
             nodes: Vec::new(),
             is_reachable: false,
             peers: HashMap::with_capacity(PEERS_MAX),
+            machines: Machines::default(),
             peer_of_port: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
@@ -497,7 +505,7 @@ impl Fabric {
             (None, Some(info)) => (info.address.clone(), matches!(info.owner, Owner::Remote { .. })),
             (None, None) => (Address::local(0), false),
         };
-        let machine = is_remote.then(|| Machine::new(&self.join.network, told.node));
+        let machine = is_remote.then(|| self.machines.machine(&self.join.network, told.node));
         let state = PeerState {
             switch_port: switch_port_of(place),
             began_here,
@@ -642,10 +650,15 @@ impl Fabric {
     }
 }
 
-impl Machine {
-    fn new(network: &str, name: String) -> Self {
-        let addresses = (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
-        Self { name, addresses }
+impl Machines {
+    /// The machine of a name, for which the node service vouches.
+    fn machine(&mut self, network: &str, name: String) -> Machine {
+        if self.0.len() >= PEERS_MAX {
+            self.0.retain(|_, addresses| Rc::strong_count(addresses) > 1);
+        }
+        let compute = || (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
+        let addresses = self.0.entry(name.clone()).or_insert_with(|| Rc::new(compute())).clone();
+        Machine { name, addresses }
     }
 }
 
@@ -764,4 +777,22 @@ fn others(join: &Join, directory: &Path) -> Vec<PortName> {
     let names = names.filter(|name| name.starts_with(&prefix) && name.ends_with(&suffix));
     let names = names.map(|name| name.trim_end_matches(".port").to_owned());
     names.filter(|name| *name != own).filter_map(|name| name.parse().ok()).take(PEERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_machine_are_computed_once_and_kept_for_a_bounded_number() {
+        let mut machines = Machines::default();
+        let first = machines.machine("default", "web1".to_owned());
+        assert!(first.addresses.contains(&MacAddress::of_place("default", "web1", PLACES - 1)));
+        for number in 0..PEERS_MAX + 10 {
+            let _gone = machines.machine("default", format!("gone{number}"));
+        }
+        assert!(machines.0.len() <= PEERS_MAX);
+        let again = machines.machine("default", "web1".to_owned());
+        assert!(Rc::ptr_eq(&first.addresses, &again.addresses), "one that is met is kept");
+    }
 }
