@@ -15,7 +15,7 @@ use bywire_eth::{carrier, confinement, status};
 use bywire_measure::exit_status::Misuse;
 use bywire_node::ask;
 use bywire_sys::socket::Socket;
-use bywire_wire::service::status::{Entry, State};
+use bywire_wire::service::status::{Node, State};
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -198,13 +198,8 @@ impl UpArgs {
         if !self.settings().map_err(Misuse::of)?.fabric {
             return Ok(None);
         }
-        let nodes = ask::status(None).context("--fabric needs the service of this machine's node")?;
-        let own = nodes.into_iter().find_map(|entry| match entry {
-            Entry::Node(node) if node.state == State::Own => {
-                Some(FabricNode { name: node.name, is_bridge: node.is_bridge })
-            }
-            _ => None,
-        });
+        let nodes = ask::nodes(None).context("--fabric needs the service of this machine's node")?;
+        let own = nodes.into_iter().find(|node| node.state == State::Own).map(fabric_node);
         own.context("the service of this machine's node does not name it: start it again by `bywire up`")
             .map(Some)
     }
@@ -233,13 +228,12 @@ impl UpArgs {
 
 /// The other nodes of the fabric. `None`: no service tells.
 fn other_nodes() -> Option<Vec<FabricNode>> {
-    let other = |entry| match entry {
-        Entry::Node(node) if node.state != State::Own => {
-            Some(FabricNode { name: node.name, is_bridge: node.is_bridge })
-        }
-        _ => None,
-    };
-    Some(ask::status(None).ok()?.into_iter().filter_map(other).collect())
+    let others = ask::nodes(None).ok()?.into_iter().filter(|node| node.state != State::Own);
+    Some(others.map(fabric_node).collect())
+}
+
+fn fabric_node(node: Node) -> FabricNode {
+    FabricNode { name: node.name, is_bridge: node.is_bridge }
 }
 
 /// Checks the required capabilities: without them, the first failing operation would name another cause.

@@ -1,5 +1,6 @@
 //! `bywire invite` and `bywire join`: another machine becomes a node of the fabric.
 
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,13 +15,16 @@ use clap::Args;
 
 use crate::{node, nodes};
 
+/// The longest invitation, with eight host names.
+const INVITATION_BYTES_MAX: u64 = 4096;
+
 /// Arguments of `bywire invite`.
 #[derive(Args, Debug)]
 #[command(
     before_help = "\
 Examples:
   bywire invite web2
-  ssh web2 \"$(bywire invite web2) --up\"",
+  bywire invite web2 | ssh web2 bywire join - --up",
     after_help = "\
 Prints the command that the other machine has to run, as one line. It is good once, for ten minutes, and contains a secret: who \
 runs it first, joins. This machine has to be the keeper of the fabric, and `bywire up` has to run here. The service forgets \
@@ -37,13 +41,15 @@ pub struct InviteArgs {
     before_help = "\
 Examples (KEY and SECRET are printed by `bywire invite web2` on the keeper):
   bywire join '10.0.0.1:7248 KEY SECRET web2 fabric' --up
+  bywire join - --up
   bywire join '10.0.0.1:7248 KEY SECRET web2 fabric' --address web2.example --port 7300",
     after_help = "\
 Makes node.key if there is none, asks the keeper to add this machine to the fabric, and writes fabric.toml. The keeper sends the \
-changed file to all other nodes. If it was interrupted, run it again with the same invitation."
+changed file to all other nodes. If it was interrupted, run it again with the same invitation. Other users of the machine see \
+the arguments of commands: give `-` and the invitation on standard input where they are not trusted."
 )]
 pub struct JoinArgs {
-    /// The invitation, as `bywire invite` has printed it
+    /// The invitation, as `bywire invite` has printed it; `-` reads it from standard input
     #[arg(required = true, value_name = "INVITATION")]
     invitation: Vec<String>,
     /// Address for other machines, the port of --port unless given; can be repeated [default: as the keeper sees this machine]
@@ -104,7 +110,11 @@ impl JoinArgs {
     /// # Errors
     /// One line that says what to do.
     pub fn run(self) -> Result<()> {
-        let invitation: Invitation = self.invitation.join(" ").parse().map_err(Misuse::of)?;
+        let typed = match &self.invitation[..] {
+            [word] if word == "-" => read_invitation()?,
+            words => words.join(" "),
+        };
+        let invitation: Invitation = typed.parse().map_err(Misuse::of)?;
         let addresses = nodes::parse_addresses(&self.addresses, self.port)?;
         let directory = nodes::directory(self.config.as_deref())?;
         let path = directory.join(fabric::FILE_NAME);
@@ -129,6 +139,15 @@ impl JoinArgs {
         crate::output::print(&format!("{own} has joined fabric {name}, and {} is made\n", path.display()))?;
         if self.up { node::serve(&directory, self.port, None) } else { Ok(()) }
     }
+}
+
+/// The invitation on standard input: the line that `bywire invite` prints, or only what is in its quotes.
+fn read_invitation() -> Result<String> {
+    let mut line = String::new();
+    let input = io::stdin().take(INVITATION_BYTES_MAX);
+    BufReader::new(input).read_line(&mut line).context("cannot read the invitation")?;
+    let line = line.trim();
+    Ok(line.strip_prefix("bywire join ").unwrap_or(line).trim_matches('\'').to_owned())
 }
 
 fn in_a_fabric(path: &Path) -> anyhow::Error {

@@ -81,7 +81,7 @@ enum Action {
         before_help = "Examples:\n  bywire doctor\n  bywire doctor --json\n  bywire doctor web2\n  bywire doctor --fabric",
         after_help = "With NODE or --fabric it exits with status 1 if a node cannot be reached. It pings the node over the channel of \
                       `bywire up`, and sends UDP packets to its addresses, to its UDP port and to port 9. Clocks of two machines \
-                      need not agree: only invitations depend on them."
+                      need not agree."
     )]
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell

@@ -1,9 +1,10 @@
 //! `bywire up --metrics`: the status of this machine's node for Prometheus.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use bywire_eth::metrics::{self, Metrics, Page};
+use bywire_eth::metrics::{Metrics, Page};
 use bywire_node::ask;
 use bywire_sys::poller::Poller;
 use bywire_wire::service::status::{Entry, Node, Service, Sockets, State};
@@ -11,22 +12,20 @@ use serde_json::Value;
 
 use crate::node_status::{security_text, state_name};
 
-/// Answers callers on a thread, as long as this process runs. The thread asks the service like any other program, so a slow caller
-/// does not delay the service.
+/// Answers callers on a thread, as long as this process runs. The thread asks the service like any other program, at most once a
+/// second, so callers delay neither the service nor each other.
 ///
 /// # Errors
 /// The address is in use, or is not this machine's.
 pub fn serve(address: SocketAddr) -> Result<()> {
-    let listener = Metrics::listen(address)
+    let mut metrics = Metrics::listen(address)
         .with_context(|| format!("cannot serve metrics on {address}: give another --metrics ADDRESS:PORT"))?;
     let mut poller = Poller::new()?;
-    poller.add(&listener, 0)?;
+    poller.add(&metrics, 0)?;
     let answer_all = move || {
-        while poller.wait(None).is_ok() {
-            let Some(mut caller) = listener.caller() else { continue };
-            let entries = ask::status(None).unwrap_or_default();
-            // It may have gone.
-            let _ = metrics::answer(&mut caller, &page(&entries));
+        while poller.wait(metrics.timeout()).is_ok() {
+            let page = || Ok::<_, Infallible>(page(&ask::status(None).unwrap_or_default()));
+            let Ok(()) = metrics.serve(page);
         }
     };
     std::thread::Builder::new().name("metrics".to_owned()).spawn(answer_all)?;

@@ -152,7 +152,7 @@ fn chosen(named: &[String]) -> Result<Vec<String>> {
 
 /// The nodes of the fabric, as the service knows them.
 fn nodes() -> Result<Vec<Node>> {
-    Ok(node_status::nodes(ask::status(None)?))
+    Ok(ask::nodes(None)?)
 }
 
 impl Pings {

@@ -147,7 +147,7 @@ fn service_advice(error: &AskError) -> String {
         AskError::OtherUser(_) => {
             ": run this command as that user, or have root run `bywire up` for all users"
         }
-        AskError::Silent | AskError::NotAllowed | AskError::Runtime(_) => "",
+        AskError::Silent | AskError::NotAllowed | AskError::NoKey(_) | AskError::Runtime(_) => "",
     };
     format!("{error}{more}")
 }
@@ -507,7 +507,7 @@ fn text(service: &Service, examined: &[Examination]) -> String {
         }
     }
     if examined.iter().any(|examination| !examination.is_reachable) {
-        text += "Clocks need not agree: only invitations depend on them.\n";
+        text += "Clocks need not agree.\n";
     }
     text
 }

@@ -271,10 +271,15 @@ fn metrics_show_channels_ports_and_sockets() {
     let (mut asking, mut asked) = (FakePort::open(a, "asking"), FakePort::open(b, "render"));
     let _terms = asking.meet(1, "b", &mut asked, 11);
     let fetch = || {
+        // These say nothing, and hold up nobody: half a second each would be longer than the test waits.
+        let silent: Vec<_> =
+            (0..100).map(|_| TcpStream::connect("127.0.0.1:9478").expect("it listens")).collect();
         let mut stream = TcpStream::connect("127.0.0.1:9478").expect("it listens");
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("set");
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("read");
+        drop(silent);
         page
     };
     let page = a.namespace.run(fetch).expect("inside");

@@ -232,7 +232,7 @@ fn metrics_are_served_where_configured() {
     let first = interface(&one, "10.77.0.1/24");
     let _running = up_with_metrics(&one, directory.path(), &["--interface", &first], 1);
     let mut page = String::new();
-    // A request that takes more than half a second gets no answer. On a busy machine this one may, and is then repeated.
+    // A caller that gives place to others asks again.
     eventually("an answer", || {
         page.clear();
         let mut stream = metrics(&one);

@@ -8,8 +8,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire::{Address, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
+use bywire::{Address, DisconnectReason, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
 use bywire_eth::address::MacAddress;
+use bywire_eth::fabric::PEERS_MAX;
 use bywire_eth::network::port_names;
 use bywire_sys::namespace::Namespace;
 use serde_json::Value;
@@ -346,6 +347,7 @@ impl Member {
         let options = PortOptions {
             name: Some(port_names("default", &machine.name, 1)[0].parse().expect("a name")),
             message_bytes_max: 65_472,
+            peers_max: 1024,
             geometry: Geometry { lanes: [small; 3], fragment_bytes: 65_472 },
             runtime_directory: Some(machine.runtime()),
             ..PortOptions::default()
@@ -358,6 +360,30 @@ impl Member {
             Self { port, peer }
         };
         machine.namespace.run(open).expect("inside")
+    }
+
+    /// Connects so often once more, and introduces none of these connections.
+    fn connect_again(&mut self, target: &str, count: usize) {
+        let name = port_names("default", target, 1).remove(0).parse().expect("a name");
+        let address = Address { node: target.to_owned(), port: name };
+        let deadline = Instant::now() + TIMEOUT;
+        let (mut begun, mut settled) = (0, 0);
+        while settled < count {
+            assert!(Instant::now() < deadline, "{settled} of {count}");
+            // The service takes 64 requests of a port at a time.
+            if begun < count.min(settled + 32) && self.port.connect_start(&address).is_ok() {
+                begun += 1;
+            }
+            match self.port.poll() {
+                Some(Event::Connected(_)) => settled += 1,
+                Some(Event::Disconnected { reason: DisconnectReason::NotConnected(_), .. }) => settled += 1,
+                Some(Event::Message(message) | Event::Datagram(message)) => {
+                    self.port.recycle(message.payload)
+                }
+                Some(_) => {}
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
     }
 
     /// Introduces itself as a node, with an interface of each address.
@@ -455,6 +481,22 @@ fn a_member_that_forges_addresses_or_sends_garbage_is_dropped_and_counted() {
     });
     let (near, far) = connected(a, b, address(2, 7000));
     exchange(&near, &far, 1 << 20);
+}
+
+#[test]
+fn a_member_that_connects_again_and_again_takes_no_place_of_others() {
+    let Some((network, mut ups)) = segment(3, true, &[]) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    ups.truncate(1);
+    eventually("both have ended", || peer_of(a, "b").is_none() && peer_of(a, "c").is_none());
+    let mut member = Member::join(c, "a");
+    member.connect_again("a", PEERS_MAX + 50);
+    // The carrier of b is back, and finds a place.
+    ups.push(up(b, 2, &[]));
+    eventually("it is known", || {
+        member.serve();
+        peer_of(a, "b").is_some()
+    });
 }
 
 /// The commands of the page, each in its machine's namespace.

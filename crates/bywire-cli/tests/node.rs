@@ -6,6 +6,7 @@ mod test_network;
 mod up;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
@@ -193,6 +194,28 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     assert!(one.ended().success());
     let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
     assert!(status == Some(1) && said.contains("check that `bywire up` runs there"), "{said}");
+}
+
+#[test]
+fn an_invitation_is_read_from_standard_input() {
+    let Some(network) = bare_machines(2) else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let init = init_of(a);
+    let (_one, _) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
+    let printed = inside(a, &["invite", "b"]).stdout;
+    let join = |input: &[u8]| {
+        let configuration = b.configuration();
+        let arguments = ["join", "-", "--config", configuration.to_str().expect("text")];
+        let mut command = bywire(&arguments, &b.runtime());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = b.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
+        child.stdin.take().expect("piped").write_all(input).expect("it reads");
+        child.wait_with_output().expect("waited for")
+    };
+    let refused = join(b"10.78.0.1\n");
+    assert!(text(&refused.stderr).contains("not an invitation"), "{}", text(&refused.stderr));
+    let done = join(&printed);
+    assert!(text(&done.stdout).starts_with("b has joined fabric fabric, and "), "{}", text(&done.stderr));
 }
 
 #[test]

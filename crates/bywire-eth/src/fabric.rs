@@ -12,6 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
@@ -109,6 +110,7 @@ pub struct Fabric {
     /// True when processes of other machines may connect.
     is_reachable: bool,
     peers: HashMap<Peer, PeerState>,
+    machines: Machines,
     peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
@@ -153,8 +155,13 @@ struct Machine {
     /// Its name, for which the node service vouches.
     name: String,
     /// The addresses that its interfaces may have.
-    addresses: HashSet<MacAddress>,
+    addresses: Rc<HashSet<MacAddress>>,
 }
+
+/// The addresses of machines that were met. Each machine's take a thousand hashes, so one that connects again and again does not
+/// have them computed every time.
+#[derive(Debug, Default)]
+struct Machines(HashMap<String, Rc<HashSet<MacAddress>>>);
 
 /// The switch port of a peer's place: ports to the fabric have odd numbers.
 const fn switch_port_of(place: usize) -> SwitchPortId {
@@ -188,6 +195,7 @@ impl Fabric {
             nodes: Vec::new(),
             is_reachable: false,
             peers: HashMap::with_capacity(PEERS_MAX),
+            machines: Machines::default(),
             peer_of_port: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
@@ -299,6 +307,7 @@ impl Fabric {
                 }
                 Event::Connected(peer) if self.is_carrier(peer) => {
                     self.add_peer(peer, None);
+                    self.drop_earlier(peer, switch);
                     self.introduce(peer);
                 }
                 Event::Connected(peer) => {
@@ -499,7 +508,7 @@ impl Fabric {
             (None, Some(info)) => (info.address.clone(), matches!(info.owner, Owner::Remote { .. })),
             (None, None) => (Address::local(0), false),
         };
-        let machine = is_remote.then(|| Machine::new(&self.join.network, told.node));
+        let machine = is_remote.then(|| self.machines.machine(&self.join.network, told.node));
         let state = PeerState {
             switch_port: switch_port_of(place),
             began_here,
@@ -597,20 +606,39 @@ impl Fabric {
         true
     }
 
+    /// A process that connects from the same port once more has given up its earlier connection, whose end is not known yet.
+    /// Otherwise it could take every place.
+    fn drop_earlier(&mut self, peer: Peer, switch: &mut Switch) {
+        if self.peers.get(&peer).is_some_and(|state| state.began_here) {
+            return;
+        }
+        let earlier = self.twins_of(peer).find(|(_, its)| !its.began_here).map(|(twin, _)| twin);
+        if let Some(earlier) = earlier {
+            self.port.disconnect(earlier);
+            let _ = self.remove_peer(earlier, switch);
+        }
+    }
+
+    /// Other connections to the same process.
+    fn twins_of(&self, peer: Peer) -> impl Iterator<Item = (Peer, &PeerState)> {
+        let state = self.peers.get(&peer);
+        let is_same = move |other: &Peer, its: &PeerState| {
+            state.is_some_and(|state| {
+                *other != peer
+                    && its.name == state.name
+                    && its.machine_name() == state.machine_name()
+                    && its.is_connected
+            })
+        };
+        self.peers.iter().map(|(other, its)| (*other, its)).filter(move |(other, its)| is_same(other, its))
+    }
+
     /// Two processes that start at the same time connect to each other, so they have two connections. Both keep the
     /// connection that was begun by the process with the smaller name. Returns `false` when this connection was given
     /// up.
     fn drop_duplicate(&mut self, peer: Peer, switch: &mut Switch) -> bool {
         let Some(state) = self.peers.get(&peer) else { return false };
-        let same = |(other, its): &(&Peer, &PeerState)| {
-            **other != peer
-                && its.name == state.name
-                && its.machine_name() == state.machine_name()
-                && its.is_connected
-        };
-        let Some((twin, its)) = self.peers.iter().find(same).map(|(twin, its)| (*twin, its)) else {
-            return true;
-        };
+        let Some((twin, its)) = self.twins_of(peer).next() else { return true };
         if its.began_here == state.began_here {
             // The peer came back before the end of its old connection was known.
             self.port.disconnect(twin);
@@ -625,10 +653,15 @@ impl Fabric {
     }
 }
 
-impl Machine {
-    fn new(network: &str, name: String) -> Self {
-        let addresses = (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
-        Self { name, addresses }
+impl Machines {
+    /// The machine of a name, for which the node service vouches.
+    fn machine(&mut self, network: &str, name: String) -> Machine {
+        if self.0.len() >= PEERS_MAX {
+            self.0.retain(|_, addresses| Rc::strong_count(addresses) > 1);
+        }
+        let compute = || (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
+        let addresses = self.0.entry(name.clone()).or_insert_with(|| Rc::new(compute())).clone();
+        Machine { name, addresses }
     }
 }
 
@@ -755,4 +788,22 @@ fn others(join: &Join, directory: &Path) -> Vec<PortName> {
     let names = names.filter(|name| name.starts_with(&prefix) && name.ends_with(&suffix));
     let names = names.map(|name| name.trim_end_matches(".port").to_owned());
     names.filter(|name| *name != own).filter_map(|name| name.parse().ok()).take(PEERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_machine_are_computed_once_and_kept_for_a_bounded_number() {
+        let mut machines = Machines::default();
+        let first = machines.machine("default", "web1".to_owned());
+        assert!(first.addresses.contains(&MacAddress::of_place("default", "web1", PLACES - 1)));
+        for number in 0..PEERS_MAX + 10 {
+            let _gone = machines.machine("default", format!("gone{number}"));
+        }
+        assert!(machines.0.len() <= PEERS_MAX);
+        let again = machines.machine("default", "web1".to_owned());
+        assert!(Rc::ptr_eq(&first.addresses, &again.addresses), "one that is met is kept");
+    }
 }

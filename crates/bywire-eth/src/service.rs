@@ -177,10 +177,14 @@ impl<'a> Service<'a> {
             self.seek_nodes()?;
             let timeout = match self.network.has_vanished() {
                 true => Some(Duration::ZERO),
-                false => [(!self.missing.is_empty()).then_some(RETRY), self.until_next_list()]
-                    .into_iter()
-                    .flatten()
-                    .min(),
+                false => [
+                    (!self.missing.is_empty()).then_some(RETRY),
+                    self.until_next_list(),
+                    self.metrics.as_ref().and_then(Metrics::timeout),
+                ]
+                .into_iter()
+                .flatten()
+                .min(),
             };
             let ready = self.poller.wait(timeout).map_err(|error| ServiceError::System(error.into()))?;
             // Reports of the carrying loops wake the poller too. They are read below.
@@ -207,12 +211,10 @@ impl<'a> Service<'a> {
                     Err(error) => (self.log)(&format!("frames cannot be captured now: {error}")),
                 }
             }
-            if ready.contains(&METRICS)
-                && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)
-            {
-                let status = self.status()?;
-                // An error means that the caller has gone.
-                let _ = metrics::answer(&mut caller, &metrics::page(&status));
+            if let Some(mut metrics) = self.metrics.take() {
+                let served = metrics.serve(|| self.status().map(|status| metrics::page(&status)));
+                self.metrics = Some(metrics);
+                served?;
             }
             if ready.contains(&CONTROL)
                 && let Some(caller) = self.answer()?

@@ -159,9 +159,13 @@ impl Switch {
         owner == id
     }
 
-    /// Makes `ip` the address of a peer: no other machine may send from it. Returns `false` if it belongs to another port.
+    /// Makes `ip` the address of a peer: no other machine may send from it. Returns `false` if it belongs to another port. An
+    /// address that cannot belong to one machine stays everybody's.
     #[must_use]
     pub fn announce_ip(&mut self, id: SwitchPortId, ip: IpAddr) -> bool {
+        if !is_of_one_machine(&ip) {
+            return true;
+        }
         let owner = *self.ips.entry(ip).or_insert(id);
         owner == id
     }
@@ -169,7 +173,7 @@ impl Switch {
     /// Changes the IP addresses of an interface of this process. A peer that has claimed one loses it.
     pub fn set_own_ips(&mut self, id: SwitchPortId, ips: &[IpAddr]) {
         self.ips.retain(|_, port| *port != id);
-        self.ips.extend(ips.iter().map(|ip| (*ip, id)));
+        self.ips.extend(ips.iter().filter(|ip| is_of_one_machine(ip)).map(|ip| (*ip, id)));
     }
 
     /// Removes a port with all its addresses.
@@ -312,8 +316,20 @@ impl Switch {
     }
 }
 
+/// Can an address belong to one machine of the segment? Every machine sends from the unspecified ones, to ask for an address or
+/// whether its address is free, and may have link-local ones. Whoever could announce them would silence the others.
+fn is_of_one_machine(ip: &IpAddr) -> bool {
+    let is_special = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(is_special || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
     const GROUP: Verdict = Verdict::Flood { is_unknown: false };
@@ -504,6 +520,31 @@ mod tests {
         assert_eq!(switch.judge(5, &frame(mac(0), host), 0), foreign);
         assert_eq!(switch.judge(0, &frame(host, mac(0)), 0), UNKNOWN, "only the bridge here may lead to it");
         assert_eq!(switch.judge(5, &frame(mac(0), mac(15)), 0), Verdict::To(0), "its own address stays");
+    }
+
+    #[test]
+    fn no_machine_can_take_the_addresses_that_all_send_from() {
+        let mut switch = switch();
+        for (port, last) in [(5, 15), (7, 17)] {
+            switch.lead_to_fabric(port, Attachment::Node { is_bridge: false });
+            assert!(switch.announce(port, mac(last)));
+        }
+        for ip in ["0.0.0.0", "255.255.255.255", "127.0.0.1", "169.254.0.9", "224.0.0.1"] {
+            let ip: Ipv4Addr = ip.parse().expect(ip);
+            assert!(switch.announce_ip(5, ip.into()), "{ip} is no conflict");
+            switch.set_own_ips(0, &[ip.into()]);
+            // As a question of DHCP, or of ARP before an address is used.
+            let packet = [&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0][..], &ip.octets(), &[255; 4]].concat();
+            let asked = [&mac(0).0[..], &mac(17).0, &[8, 0], &packet].concat();
+            assert_eq!(switch.judge(7, &asked, 0), Verdict::To(0), "{ip}");
+        }
+        for ip in ["::", "::1", "fe80::11", "ff02::1"] {
+            let ip: Ipv6Addr = ip.parse().expect(ip);
+            assert!(switch.announce_ip(5, ip.into()), "{ip} is no conflict");
+            let packet = [&[0x60, 0, 0, 0, 0, 0, 58, 255][..], &ip.octets(), &[255; 16]].concat();
+            let asked = [&mac(0).0[..], &mac(17).0, &[0x86, 0xDD], &packet].concat();
+            assert_eq!(switch.judge(7, &asked, 0), Verdict::To(0), "{ip}");
+        }
     }
 
     #[test]

@@ -8,10 +8,13 @@ use bywire::runtime::RuntimeDirectory;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
-use bywire_wire::service::status::{Entry, Position};
+use bywire_wire::handshake::MAC_BYTES;
+use bywire_wire::service::status::{Entry, Node, Position};
 use bywire_wire::service::{
     self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
+
+use crate::key::{self, KeyError};
 
 /// How long a service may take for each part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +41,9 @@ pub enum AskError {
     /// The service obeys only root and its own user.
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
+    /// Only a program that can read the node's private key makes invitations.
+    #[error("the service makes invitations only for a program that can read its key: {0}")]
+    NoKey(#[from] KeyError),
 }
 
 /// The state of this machine's service.
@@ -45,6 +51,28 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
+    entries(runtime_directory, |_| true)
+}
+
+/// The nodes of the fabric, as this machine's service knows them. That is less work for the service than its whole state, in which
+/// ports and connections follow.
+///
+/// # Errors
+/// [`AskError`].
+pub fn nodes(runtime_directory: Option<&Path>) -> Result<Vec<Node>, AskError> {
+    let entries = entries(runtime_directory, |next| matches!(next, Position::Node(_)))?;
+    let nodes = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Node(node) => Some(node),
+        _ => None,
+    });
+    Ok(nodes.collect())
+}
+
+/// The entries up to the first position that is not wanted.
+fn entries(
+    runtime_directory: Option<&Path>,
+    is_wanted: impl Fn(&Position) -> bool,
+) -> Result<Vec<Entry>, AskError> {
     let mut service = Asked::call(runtime_directory)?;
     let (mut entries, mut from) = (Vec::new(), Position::Start);
     loop {
@@ -54,7 +82,7 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
         };
         entries.extend(part);
         match next {
-            Some(next) if next > from && entries.len() < ENTRIES_MAX => from = next,
+            Some(next) if next > from && is_wanted(&next) && entries.len() < ENTRIES_MAX => from = next,
             _ => return Ok(entries),
         }
     }
@@ -72,17 +100,26 @@ pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskErr
     }
 }
 
-/// Makes an invitation for a node. Returns its line, or why there is none.
+/// Makes an invitation for a node, for which this machine's private key is read. Returns its line, or why there is none.
 ///
 /// # Errors
 /// [`AskError`].
 pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
-    let request = Request::Invite { version: VERSION, node: node.to_owned() };
-    match Asked::call(runtime_directory)?.ask(&request)? {
-        Notice::Invited(InvitationText(line)) => Ok(Ok(line)),
-        Notice::NotInvited(reason) => Ok(Err(reason)),
-        _ => Err(AskError::Silent),
+    let mut service = Asked::call(runtime_directory)?;
+    // The service tells what it wants proved.
+    let mut proof = [0; MAC_BYTES];
+    for _ in 0..2 {
+        let request = Request::Invite { version: VERSION, node: node.to_owned(), proof };
+        match service.ask(&request)? {
+            Notice::Invited(InvitationText(line)) => return Ok(Ok(line)),
+            Notice::NotInvited(reason) => return Ok(Err(reason)),
+            Notice::Prove { challenge, key_file } => {
+                proof = key::read(Path::new(&key_file))?.prove(&challenge, node);
+            }
+            _ => return Err(AskError::Silent),
+        }
     }
+    Err(AskError::Silent)
 }
 
 /// The service, while it is asked.
@@ -142,5 +179,53 @@ fn call(path: &Path) -> Result<Socket, AskError> {
             Err(Errno::AGAIN) => return Err(AskError::Silent),
             Err(_) => return Err(AskError::Absent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_sys::listener::Listener;
+
+    use super::*;
+
+    #[test]
+    fn who_wants_the_nodes_asks_for_no_ports_and_connections() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = Listener::bind(&directory.path().join(service::SOCKET_NAME)).expect("bound");
+        let answers = [
+            (Position::Start, Position::Node(1)),
+            (Position::Node(1), Position::Node(2)),
+            (Position::Node(2), Position::Port("render".to_owned())),
+        ];
+        let serve = || {
+            let deadline = Instant::now() + TIMEOUT;
+            let mut caller = None;
+            let mut asked = Vec::new();
+            while Instant::now() < deadline {
+                caller = caller.or_else(|| listener.accept().expect("it listens"));
+                let mut packet = [0; PACKET_BYTES_MAX];
+                let request = match caller.as_ref().map(|caller| caller.receive(&mut packet)) {
+                    Some(Ok(Received::Packet(length, _))) => service::from_bytes(&packet[..length]),
+                    Some(Ok(Received::Closed)) => break,
+                    _ => {
+                        std::thread::sleep(PAUSE);
+                        continue;
+                    }
+                };
+                let Ok(Request::Status { from, .. }) = request else { panic!("{request:?}") };
+                let next = answers.iter().find(|(at, _)| *at == from).map(|(_, next)| next.clone());
+                let notice = Notice::Status { entries: Vec::new(), next };
+                let packet = service::to_bytes(&notice).expect("it fits");
+                caller.as_ref().expect("it asks").send(&packet, &[]).expect("sent");
+                asked.push(from);
+            }
+            asked
+        };
+        let asked = std::thread::scope(|scope| {
+            let served = scope.spawn(serve);
+            assert!(nodes(Some(directory.path())).expect("an answer").is_empty());
+            served.join().expect("it served")
+        });
+        assert_eq!(asked, answers.map(|(from, _)| from));
     }
 }

@@ -251,7 +251,9 @@ pub(crate) struct Complaint {
 impl Complaint {
     /// What the parser says.
     pub(crate) fn of_toml(error: &toml::de::Error) -> Self {
-        let text = error.message().lines().collect::<Vec<_>>().join("; ");
+        // It quotes the file, which may have come from another machine, and is shown on terminals.
+        let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+        let text = error.message().lines().collect::<Vec<_>>().join("; ").chars().map(shown).collect();
         Self { at: error.span().map_or(0, |span| span.start), text }
     }
 
@@ -398,6 +400,7 @@ mod tests {
         let good = node("\"a\"", "[\"10.0.0.1\"]", KEY);
         let cases = [
             ("nam = 1".to_owned(), 1, "unknown field `nam`"),
+            ("\"\\u001B[2J\" = 1".to_owned(), 1, "unknown field `?[2J`"),
             (file("").replace("encrypted", "maybe"), 3, "security = \"maybe\""),
             (file(&node("\"a b\"", "[\"h\"]", KEY)), 5, "name = \"a b\""),
             (file(&node("\"localhost\"", "[\"h\"]", KEY)), 5, "every machine's own"),

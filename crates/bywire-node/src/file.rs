@@ -1,8 +1,8 @@
 //! Files of the configuration, with checks of who can write and read them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bywire_sys::{directory, process};
@@ -81,7 +81,7 @@ fn read(
 /// Makes a file with exactly this mode. It must not exist.
 ///
 /// # Errors
-/// [`FileError`].
+/// [`FileError`]. There is no file then, or the one that there was.
 pub fn make(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     let unwritable = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
@@ -89,7 +89,25 @@ pub fn make(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     };
     let mut file: File =
         OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(unwritable)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(unwritable)
+    let written = file
+        .set_permissions(Permissions::from_mode(mode))
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| file.sync_all());
+    if written.is_err() {
+        // A part of a key or of a fabric would be in the way of the whole one.
+        directory::remove(path);
+    }
+    written.map_err(unwritable)?;
+    sync_directory_of(path);
+    Ok(())
+}
+
+/// Has the names in a file's directory outlast a power failure. Otherwise the old fabric file could be back after other nodes have
+/// got the new one, and the next change would have the same serial as that.
+fn sync_directory_of(path: &Path) {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The file is in place, and not every file system can do this.
+    let _ = File::open(directory).and_then(|directory| directory.sync_all());
 }
 
 /// Replaces a file at once: whoever reads it finds the old text or the new one. Its mode stays.
@@ -105,15 +123,36 @@ pub fn replace(path: &Path, text: &str) -> Result<(), FileError> {
     directory::remove(&new);
     make(&new, mode, text)?;
     let renamed = directory::rename(&new, path);
-    renamed.map_err(|error| FileError::Unwritable(path.to_owned(), error.into()))
+    renamed.map_err(|error| FileError::Unwritable(path.to_owned(), error.into()))?;
+    sync_directory_of(path);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_whole_is_not_there() {
+        const PATH: &str = "BYWIRE_TEST_FILE";
+        if let Some(path) = std::env::var_os(PATH) {
+            assert!(matches!(make(Path::new(&path), 0o600, "secret"), Err(FileError::Unwritable(..))));
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("node.key");
+        // No file of this process may be longer than nothing, as on a full disk.
+        let test = "file::tests::a_file_that_cannot_be_written_whole_is_not_there";
+        let limited = format!("ulimit -f 0; trap '' XFSZ; exec \"$0\" --exact {test}");
+        let program = std::env::current_exe().expect("this program");
+        let done = Command::new("sh").args(["-c", &limited]).arg(program).env(PATH, &path).output();
+        let done = done.expect("`sh` runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0);
+    }
 
     #[test]
     fn a_file_is_made_once_and_read_only_while_others_cannot_touch_it() {

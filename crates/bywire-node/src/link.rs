@@ -120,11 +120,12 @@ impl Link {
         self.channels.invitation(node)
     }
 
-    /// Ends a channel, and begins a new one if this service needs it. Both services are told.
+    /// Ends a channel, and begins a new one if this service needs it. Both services are told. A guest goes for good, as only
+    /// the fabric file adds nodes.
     fn begin_anew(&mut self, now_ns: u64, node: &PublicKey) {
         let is_wanted = self.channels.status(node).is_some_and(|status| status.is_wanted);
         self.channels.remove(now_ns, node);
-        let addresses = self.addresses.get(node).cloned().unwrap_or_default();
+        let Some(addresses) = self.addresses.get(node).cloned() else { return };
         self.channels.add(now_ns, *node, addresses);
         if is_wanted {
             self.want(now_ns, node);
@@ -403,34 +404,59 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_node_that_takes_nothing_loses_its_channel_and_gets_another() {
-        const OWED_BYTES_MAX: usize = 64 << 10;
+    /// Two services on this machine, which are not connected yet, and their keys. The second one uses an invitation if there is
+    /// a secret.
+    fn two_links(secret: Option<[u8; KEY_BYTES]>) -> ([Link; 2], [PublicKey; 2]) {
         let key = |byte| PrivateKey::new([byte; 32]);
-        let [mut here, mut there] = [1, 2].map(|byte| {
-            let identity =
-                Identity { key: key(byte), shared_secret: None, boot_id: [byte; 16], incarnation: 1 };
+        let links = [(1, None), (2, secret)].map(|(byte, shared_secret)| {
+            let identity = Identity { key: key(byte), shared_secret, boot_id: [byte; 16], incarnation: 1 };
             Link::open(0, identity).expect("bound")
         });
-        let keys = [1, 2].map(|byte| key(byte).public());
-        let at = |link: &Link| vec![([127, 0, 0, 1], link.port()).into()];
+        (links, [1, 2].map(|byte| key(byte).public()))
+    }
+
+    fn at(link: &Link) -> Vec<SocketAddr> {
+        vec![([127, 0, 0, 1], link.port()).into()]
+    }
+
+    /// Sends to a node that acknowledges nothing, until its channel ends.
+    fn overfill(link: &mut Link, node: PublicKey) {
+        const OWED_BYTES_MAX: usize = 64 << 10;
+        let mut count = 0;
+        while is_up(link, &node) {
+            let now_ns = clock::nanoseconds();
+            link.send(now_ns, node, &ServiceMessage::Cancel { request: count }, None, OWED_BYTES_MAX);
+            link.flush(now_ns);
+            count += 1;
+            let most = QUEUE_MESSAGES_MAX + OWED_BYTES_MAX / 64 + 1;
+            assert!(count as usize <= most, "{count} messages wait");
+        }
+    }
+
+    #[test]
+    fn a_node_that_takes_nothing_loses_its_channel_and_gets_another() {
+        let ([mut here, mut there], keys) = two_links(None);
         let now_ns = clock::nanoseconds();
         here.add(now_ns, keys[1], at(&there));
         there.add(now_ns, keys[0], at(&here));
         here.want(now_ns, &keys[1]);
         await_channel([&mut here, &mut there], keys);
-        // From now on the other one acknowledges nothing.
-        let mut count = 0;
-        while is_up(&here, &keys[1]) {
-            let now_ns = clock::nanoseconds();
-            here.send(now_ns, keys[1], &ServiceMessage::Cancel { request: count }, None, OWED_BYTES_MAX);
-            here.flush(now_ns);
-            count += 1;
-            let most = QUEUE_MESSAGES_MAX + OWED_BYTES_MAX / 64 + 1;
-            assert!(count as usize <= most, "{count} messages wait");
-        }
+        overfill(&mut here, keys[1]);
         let events = await_channel([&mut here, &mut there], keys);
         let is_down = |event: &Event| matches!(event, Event::Down { reason: DownReason::Removed, .. });
         assert!(events.iter().any(is_down), "both are told: {events:?}");
+    }
+
+    #[test]
+    fn a_guest_that_takes_nothing_goes_and_is_not_added() {
+        const SECRET: [u8; KEY_BYTES] = [9; KEY_BYTES];
+        let ([mut here, mut there], keys) = two_links(Some(SECRET));
+        assert!(here.invite(SECRET).is_some());
+        let now_ns = clock::nanoseconds();
+        there.add(now_ns, keys[0], at(&here));
+        there.want(now_ns, &keys[0]);
+        await_channel([&mut here, &mut there], keys);
+        overfill(&mut here, keys[1]);
+        assert!(here.status(&keys[1]).is_none(), "its key has a place without an invitation");
     }
 }

@@ -44,6 +44,15 @@ pub enum Question {
     },
 }
 
+impl Question {
+    fn node(&self) -> Option<PublicKey> {
+        match self {
+            Self::Node { node, .. } => Some(*node),
+            Self::User { .. } => None,
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug)]
 pub enum Answer {
@@ -147,9 +156,16 @@ impl Line {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a question at the end of its user's line. `false`: too many wait.
+    /// Puts a question at the end of its user's line. One about a node takes the place of an older one. `false`: too many wait.
     fn join(&self, user: u32, question: Question) -> bool {
         let mut waiting = self.lock();
+        if let Some(node) = question.node() {
+            let mut others = waiting.lines.iter_mut().flat_map(|(_, line)| line);
+            if let Some(older) = others.find(|other| other.node() == Some(node)) {
+                *older = question;
+                return true;
+            }
+        }
         if waiting.count >= WAITING_MAX {
             return false;
         }
@@ -241,6 +257,24 @@ mod tests {
         assert_eq!([next(), next(), next(), next(), next()], [0, 1000, 1001, 1, 2]);
         line.close();
         assert!(line.next().is_none());
+    }
+
+    #[test]
+    fn a_node_is_asked_about_once_however_often_it_does_not_answer() {
+        let line = Line::default();
+        let question = |byte, port| {
+            let addresses = vec![ServiceAddress::Host("web2.example".to_owned(), port)];
+            Question::Node { node: PublicKey([byte; 32]), addresses }
+        };
+        for port in 1..100 {
+            assert!([1, 2].iter().all(|byte| line.join(0, question(*byte, port))));
+        }
+        for byte in [1, 2] {
+            let Some(Question::Node { node, addresses }) = line.next() else { panic!("no question") };
+            let latest = ServiceAddress::Host("web2.example".to_owned(), 99);
+            assert_eq!((node, addresses), (PublicKey([byte; 32]), vec![latest]));
+        }
+        assert_eq!(line.lock().count, 0);
     }
 
     #[test]

@@ -3,21 +3,27 @@
 
 mod test_network;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bywire_node::ask::AskError;
 use bywire_node::fabric::Fabric;
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
 use bywire_node::{ask, fabric, key};
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_sys::{clock, process};
 use bywire_wire::channel::{Channels, Event, Options};
-use bywire_wire::handshake::{Identity, PublicKey};
+use bywire_wire::handshake::{Identity, KEY_BYTES, MAC_BYTES, PublicKey};
 use bywire_wire::service::status::{Entry, Service};
-use bywire_wire::service::{End, NotInvited, Notice, from_bytes, to_bytes};
-use bywire_wire::service_message::{FilePart, ServiceMessage};
+use bywire_wire::service::{
+    End, NotInvited, Notice, PACKET_BYTES_MAX, Request, VERSION, from_bytes, to_bytes,
+};
+use bywire_wire::service_message::{FilePart, NotJoined, ServiceMessage};
 
-use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, eventually};
+use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually};
 
 /// How soon a removed node has to be cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -177,6 +183,73 @@ fn a_machine_joins_by_an_invitation_which_is_good_once() {
     assert!(matches!(join(c, &new, 7300), Err(JoinError::Used(_))));
 }
 
+#[test]
+fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = kept(&network, 1);
+    fabric.nodes.truncate(1);
+    network.machines[0].write(&fabric);
+    network.machines[0].start();
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let invitation = invite(a, "b").expect("it is the keeper");
+    let mut rogue = Rogue::with_secret(b, a, Some(*invitation.secret));
+    rogue.run_until("a channel", |rogue| {
+        rogue.channels.status(&a.key).is_some_and(|status| status.channel.is_some())
+    });
+    // Each of these has the keeper read its file and try to change it, as there are more addresses than a node may have.
+    let addresses = vec!["10.78.0.2".to_owned(); 9];
+    let asked = ServiceMessage::Join { name: "b".to_owned(), addresses, udp_port: 7248 };
+    const COUNT: usize = 100;
+    (0..COUNT).for_each(|_| rogue.say(&a.key, &asked));
+    rogue.run_until("answers", |rogue| rogue.heard.len() == COUNT);
+    let is_cheap = |heard: &&ServiceMessage| matches!(heard, ServiceMessage::NotJoined(NotJoined::Expired));
+    assert_eq!(rogue.heard.iter().filter(is_cheap).count(), COUNT - 8, "{:?}", rogue.heard);
+    // The log has a bounded part of that.
+    assert!(a.lines_said() <= 17);
+    drop(rogue);
+    assert!(matches!(join(b, &invitation, 7248), Err(JoinError::Expired(_))));
+    assert!(has_serial(a, 1) && invite(a, "b").is_ok(), "a new one is made");
+}
+
+#[test]
+fn a_program_that_cannot_read_the_key_gets_no_invitation() {
+    let Some(mut network) = TestNetwork::without_services(1) else { return };
+    network.machines[0].write(&kept(&network, 1));
+    network.machines[0].start();
+    let a = &network.machines[0];
+    let key = key::read(&a.configuration().join(key::FILE_NAME)).expect("a key");
+    // A process of root in a container has the runtime directory, and no more.
+    let ask = |socket: &Socket, proof| {
+        let request = Request::Invite { version: VERSION, node: "b".to_owned(), proof };
+        socket.send(&to_bytes(&request).expect("it fits"), &[]).expect("sent");
+        answer(socket)
+    };
+    let (socket, other) = (call(&a.runtime()), call(&a.runtime()));
+    let Notice::Prove { challenge, key_file } = ask(&socket, [0; MAC_BYTES]) else { panic!("no proof") };
+    assert_eq!(Path::new(&key_file), a.configuration().join(key::FILE_NAME));
+    // The proof of one program is none for another, nor for another name.
+    let proof = key.prove(&challenge, "b");
+    for (socket, proof) in [(&other, proof), (&socket, key.prove(&challenge, "c"))] {
+        assert!(matches!(ask(socket, proof), Notice::Prove { .. }));
+    }
+    assert!(matches!(ask(&socket, proof), Notice::Invited(_)));
+    assert!(invite(a, "c").is_ok());
+    std::fs::rename(&key_file, a.configuration().join("elsewhere")).expect("renamed");
+    assert!(matches!(ask::invite(Some(&a.runtime()), "d"), Err(AskError::NoKey(_))));
+}
+
+/// What the service answers.
+fn answer(socket: &Socket) -> Notice {
+    let mut poller = Poller::new().expect("a poller");
+    poller.add(socket, 0).expect("watched");
+    assert!(!poller.wait(Some(TIMEOUT)).expect("waited").is_empty(), "no answer");
+    let mut packet = [0; PACKET_BYTES_MAX];
+    match socket.receive(&mut packet).expect("received") {
+        Received::Packet(length, _) => from_bytes(&packet[..length]).expect("a notice"),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A node of the fabric whose service says anything.
 struct Rogue {
     socket: UdpSocket,
@@ -186,10 +259,15 @@ struct Rogue {
 
 impl Rogue {
     fn new(machine: &Machine, target: &Machine) -> Self {
+        Self::with_secret(machine, target, None)
+    }
+
+    /// One that uses an invitation if it has a secret.
+    fn with_secret(machine: &Machine, target: &Machine, shared_secret: Option<[u8; KEY_BYTES]>) -> Self {
         let bind = || UdpSocket::bind_everywhere(machine.address.port());
         let socket = machine.namespace.run(bind).expect("inside").expect("bound");
         let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
-        let identity = Identity { key, shared_secret: None, boot_id: [9; 16], incarnation: 1 };
+        let identity = Identity { key, shared_secret, boot_id: [9; 16], incarnation: 1 };
         let mut channels = Channels::new(identity, Options { has_aes: false });
         let now_ns = clock::nanoseconds();
         assert!(channels.add(now_ns, target.key, vec![target.address]));

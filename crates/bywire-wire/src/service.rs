@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::handshake::PublicKey;
+use crate::handshake::{CHALLENGE_BYTES, MAC_BYTES, PublicKey};
 use crate::keys::{SECRET_BYTES, Security, Side};
 
 pub mod status;
@@ -130,12 +130,17 @@ pub enum Request {
         /// [`VERSION`].
         version: u16,
     },
-    /// Asks for an invitation. Only root and the service's own user may.
+    /// Asks for an invitation. Only root and the service's own user may, and only a program that can read the node's private
+    /// key: a process of root in a container may have this socket and nothing else of the machine.
     Invite {
         /// [`VERSION`].
         version: u16,
         /// The name of the node that is to join.
         node: String,
+        /// The proof of the key for that name and the challenge of [`Notice::Prove`]: see [`PrivateKey::prove`].
+        ///
+        /// [`PrivateKey::prove`]: crate::handshake::PrivateKey::prove
+        proof: [u8; MAC_BYTES],
     },
 }
 
@@ -219,6 +224,13 @@ pub enum Notice {
     Reloaded {
         /// The error in it, cut where it is long. The previous one is in use then.
         complaint: Option<String>,
+    },
+    /// The proof of an `Invite` is not the one for this program.
+    Prove {
+        /// What the proof has to be made for.
+        challenge: [u8; CHALLENGE_BYTES],
+        /// The path of the private key.
+        key_file: String,
     },
     /// An invitation was made.
     Invited(InvitationText),

@@ -30,7 +30,8 @@ impl Broker {
             }
         }
         self.stop_asking();
-        let source = self.spread.source.take();
+        // One that could not be used is asked for again.
+        let source = self.spread.source.take().filter(|_| is_newer);
         if let Some(source) = source {
             self.send(source, ServiceMessage::FileHeld { serial });
         }

@@ -690,6 +690,22 @@ fn a_file_of_the_keeper_reaches_the_other_node_once_it_is_reached() {
 }
 
 #[test]
+fn a_file_that_could_not_be_used_is_asked_for_when_the_present_one_is_read_again() {
+    let mut fixture = Fixture::new();
+    fixture.use_file(A, 1, A);
+    fixture.use_file(B, 1, A);
+    fixture.up();
+    fixture.use_file(A, 2, A);
+    assert_eq!(fixture.adopted, [(B, text_of(2))]);
+    // It could not be written. The user has mended that, and has the service read its file again.
+    fixture.adopted.clear();
+    fixture.use_file(B, 1, A);
+    assert_eq!(fixture.adopted, [(B, text_of(2))]);
+    fixture.use_file(B, 2, A);
+    assert!(fixture.is_empty());
+}
+
+#[test]
 fn a_node_that_was_away_asks_the_keeper_first() {
     let mut fixture = Fixture::new();
     fixture.use_file(A, 5, A);

@@ -9,7 +9,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_sys::{Errno, process, tcp, udp};
 use bywire_wire::service::{
-    self, InvitationText, Kept, NotConnected, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+    self, Kept, NotConnected, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
 
 use crate::broker::{Port, PortId};
@@ -210,11 +210,10 @@ impl Service<'_> {
                 let complaint = self.complaint.as_deref().map(report::shortened);
                 self.tell(id, &Notice::Reloaded { complaint });
             }
-            Request::Invite { version: VERSION, node } if descriptors.is_empty() && self.may_change(id) => {
-                let notice = match self.invite(now_ns, node) {
-                    Ok(invitation) => Notice::Invited(InvitationText(invitation.to_string())),
-                    Err(reason) => Notice::NotInvited(reason),
-                };
+            Request::Invite { version: VERSION, node, proof }
+                if descriptors.is_empty() && self.may_change(id) =>
+            {
+                let notice = self.answer_invite(now_ns, id, node, &proof);
                 self.tell(id, &notice);
             }
             Request::Reload { version: VERSION } | Request::Invite { version: VERSION, .. } => {

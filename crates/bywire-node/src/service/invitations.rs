@@ -10,6 +10,8 @@ use bywire_wire::service_message::NotJoined;
 pub(super) const LIFE_NS: u64 = 600_000_000_000;
 /// How long one is remembered after that, so that who uses it is told why it is not good.
 const REMEMBERED_NS: u64 = 3_600_000_000_000;
+/// How often the node of an invitation may be refused. Each time may cost the service as much as a change of the file.
+const REFUSALS_MAX: u32 = 8;
 
 /// Invitations by their identity.
 #[derive(Debug, Default)]
@@ -21,24 +23,34 @@ struct Invitation {
     name: String,
     until_ns: u64,
     is_used: bool,
+    refusals: u32,
 }
 
 impl Invitation {
     fn is_good(&self, now_ns: u64) -> bool {
-        !self.is_used && now_ns < self.until_ns
+        !self.is_used && !self.is_over(now_ns)
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns || self.refusals >= REFUSALS_MAX
     }
 }
 
 impl Invitations {
-    /// Those that have to be forgotten before one for this node is made: older ones for the same node, those that were
-    /// remembered for long, and the oldest of those that are no longer good where there are as many as there may be.
+    /// Forgets those that were remembered for long, and returns them.
+    pub(super) fn take_old(&mut self, now_ns: u64) -> Vec<InvitationId> {
+        let is_old = |invitation: &Invitation| invitation.until_ns.saturating_add(REMEMBERED_NS) <= now_ns;
+        let old = self.0.iter().filter(|(_, invitation)| is_old(invitation)).map(|(id, _)| *id).collect();
+        self.0.retain(|_, invitation| !is_old(invitation));
+        old
+    }
+
+    /// Those that have to be forgotten before one for this node is made: older ones for the same node, and the oldest of those
+    /// that are no longer good where there are as many as there may be.
     pub(super) fn make_place(&mut self, now_ns: u64, name: &str) -> Vec<InvitationId> {
-        let is_over = |invitation: &Invitation| {
-            invitation.is_good(now_ns) && invitation.name == name
-                || invitation.until_ns.saturating_add(REMEMBERED_NS) <= now_ns
-        };
-        let over = self.0.iter().filter(|(_, invitation)| is_over(invitation));
-        let mut over: Vec<InvitationId> = over.map(|(id, _)| *id).collect();
+        let is_same = |invitation: &Invitation| invitation.is_good(now_ns) && invitation.name == name;
+        let same = self.0.iter().filter(|(_, invitation)| is_same(invitation));
+        let mut over: Vec<InvitationId> = same.map(|(id, _)| *id).collect();
         if self.0.len() - over.len() >= INVITATIONS_MAX {
             let bad = self.0.iter().filter(|(id, bad)| !bad.is_good(now_ns) && !over.contains(id));
             let oldest = bad.min_by_key(|(_, bad)| bad.until_ns).map(|(id, _)| *id);
@@ -51,7 +63,7 @@ impl Invitations {
     /// Notes an invitation for a node.
     pub(super) fn add(&mut self, now_ns: u64, id: InvitationId, name: String) {
         let until_ns = now_ns.saturating_add(LIFE_NS);
-        self.0.insert(id, Invitation { name, until_ns, is_used: false });
+        self.0.insert(id, Invitation { name, until_ns, is_used: false, refusals: 0 });
     }
 
     /// Is an invitation good for a node of this name?
@@ -59,11 +71,18 @@ impl Invitations {
         match self.0.get(id) {
             None => Err(NotJoined::Expired),
             Some(invitation) if invitation.is_used => Err(NotJoined::Used),
-            Some(invitation) if now_ns >= invitation.until_ns => Err(NotJoined::Expired),
+            Some(invitation) if invitation.is_over(now_ns) => Err(NotJoined::Expired),
             Some(invitation) if invitation.name != name => {
                 Err(NotJoined::Rejected(format!("the invitation is for a node {}", invitation.name)))
             }
             Some(_) => Ok(()),
+        }
+    }
+
+    /// Notes that the node of an invitation was refused.
+    pub(super) fn refuse(&mut self, id: &InvitationId) {
+        if let Some(invitation) = self.0.get_mut(id) {
+            invitation.refusals = invitation.refusals.saturating_add(1);
         }
     }
 
@@ -96,6 +115,23 @@ mod tests {
     }
 
     #[test]
+    fn an_invitation_is_over_after_some_refusals_and_is_forgotten_in_time() {
+        let mut invitations = Invitations::default();
+        for number in [1, 2] {
+            invitations.add(0, id(number), format!("web{number}"));
+        }
+        for _ in 0..REFUSALS_MAX {
+            assert_eq!(invitations.check(0, &id(1), "web1"), Ok(()));
+            invitations.refuse(&id(1));
+        }
+        assert_eq!(invitations.check(0, &id(1), "web1"), Err(NotJoined::Expired));
+        assert_eq!(invitations.check(0, &id(2), "web2"), Ok(()), "another one is good");
+        assert_eq!(invitations.take_old(LIFE_NS + REMEMBERED_NS - 1), []);
+        assert_eq!(invitations.take_old(LIFE_NS + REMEMBERED_NS).len(), 2);
+        assert_eq!(invitations.check(0, &id(2), "web2"), Err(NotJoined::Expired));
+    }
+
+    #[test]
     fn invitations_are_bounded_and_good_ones_stay() {
         let mut invitations = Invitations::default();
         let count = INVITATIONS_MAX as u8;
@@ -111,9 +147,6 @@ mod tests {
         invitations.use_up(&id(8));
         assert_eq!(invitations.make_place(0, "more"), [id(8)]);
         assert_eq!(invitations.make_place(0, "more"), [], "there is room now");
-        assert_eq!(
-            invitations.make_place(LIFE_NS + REMEMBERED_NS + 1000, "more").len(),
-            usize::from(count) - 1
-        );
+        assert_eq!(invitations.take_old(LIFE_NS + REMEMBERED_NS + 1000).len(), usize::from(count) - 1);
     }
 }

@@ -3,20 +3,37 @@
 use std::net::SocketAddr;
 
 use bywire_wire::handshake::PublicKey;
-use bywire_wire::service::NotInvited;
+use bywire_wire::service::{InvitationText, NotInvited, Notice};
 use bywire_wire::service_message::{NotJoined, ServiceMessage};
 use zeroize::Zeroizing;
 
+use crate::broker::PortId;
 use crate::change::{self, Change};
 use crate::fabric::{self, NODES_MAX, Node, ServiceAddress};
 use crate::invitation::Invitation;
-use crate::link;
+use crate::{key, link};
 
 use super::{Service, report};
 
 impl Service<'_> {
+    /// Answers a program that asks for an invitation and may change what the service does. A process of root in a container,
+    /// or one that has given up its files, may have the socket, but not the private key.
+    pub(super) fn answer_invite(&mut self, now_ns: u64, id: PortId, name: String, proof: &[u8]) -> Notice {
+        let challenge = self.challenge(id);
+        if !self.key.is_proof(&challenge, &name, proof) {
+            let path = self.configuration.join(key::FILE_NAME);
+            // The program may have another working directory.
+            let path = std::path::absolute(&path).unwrap_or(path);
+            return Notice::Prove { challenge, key_file: path.to_string_lossy().into_owned() };
+        }
+        match self.invite(now_ns, name) {
+            Ok(invitation) => Notice::Invited(InvitationText(invitation.to_string())),
+            Err(reason) => Notice::NotInvited(reason),
+        }
+    }
+
     /// Makes an invitation for a node of this name.
-    pub(super) fn invite(&mut self, now_ns: u64, name: String) -> Result<Invitation, NotInvited> {
+    fn invite(&mut self, now_ns: u64, name: String) -> Result<Invitation, NotInvited> {
         let keeper = self.fabric.keeper().ok_or(NotInvited::NoKeeper)?;
         if keeper.key != self.key.public() {
             return Err(NotInvited::OtherKeeper(keeper.name.clone()));
@@ -42,6 +59,13 @@ impl Service<'_> {
         Ok(Invitation { addresses, keeper: self.key.public(), secret, node: name, fabric })
     }
 
+    /// Forgets invitations whose time is long over. Their secrets open no channel from then on.
+    pub(super) fn forget_invitations(&mut self, now_ns: u64) {
+        for id in self.invitations.take_old(now_ns) {
+            self.link.withdraw(now_ns, &id);
+        }
+    }
+
     /// A node that has used an invitation asks to be added.
     pub(super) fn join(
         &mut self,
@@ -54,7 +78,10 @@ impl Service<'_> {
         let answer = match self.admit(now_ns, node, name, addresses, udp_port) {
             Ok(()) => ServiceMessage::Joined,
             Err(reason) => {
-                (self.say)(&format!("the node {name:?} was not added: {reason:?}"));
+                if let Some(id) = self.link.invitation(&node) {
+                    self.invitations.refuse(&id);
+                }
+                self.remark(now_ns, || format!("the node {name:?} was not added: {reason:?}"));
                 ServiceMessage::NotJoined(reason)
             }
         };

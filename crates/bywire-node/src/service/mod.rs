@@ -25,7 +25,8 @@ use bywire::runtime::{Claim, RuntimeDirectory};
 use bywire_sys::poller::Poller;
 use bywire_sys::share::{Places, Shares};
 use bywire_sys::{Errno, clock, directory, limits, process, tcp};
-use bywire_wire::handshake::{Identity, PrivateKey};
+use bywire_wire::bucket::Bucket;
+use bywire_wire::handshake::{CHALLENGE_BYTES, Identity, PrivateKey};
 use bywire_wire::keys::Security;
 use bywire_wire::service::{Notice, Unregistered};
 
@@ -62,6 +63,9 @@ const DESCRIPTORS: u64 = 32_768;
 const LEAVE_NS: u64 = 1_000_000_000;
 /// How soon something is tried again that the kernel could not do.
 const RETRY_NS: u64 = 50_000_000;
+/// Lines of the log that other nodes cause: one in a second, and so many at once. The others are left out.
+const REMARK_NS: u64 = 1_000_000_000;
+const REMARKS_MAX: u64 = 16;
 
 /// The options of a service.
 #[derive(Clone, Debug)]
@@ -120,6 +124,8 @@ pub struct Service<'a> {
     fabric: Fabric,
     configuration: PathBuf,
     key: PrivateKey,
+    /// Differs between starts of the service.
+    incarnation: u64,
     directory: RuntimeDirectory,
     claim: Claim,
     poller: Poller,
@@ -150,6 +156,8 @@ pub struct Service<'a> {
     pings: Pings,
     /// The error in the latest fabric file.
     complaint: Option<String>,
+    /// The lines of the log that other nodes have caused lately.
+    remarks: Bucket,
     say: &'a dyn Fn(&str),
 }
 
@@ -206,6 +214,7 @@ impl<'a> Service<'a> {
             fabric,
             configuration: options.configuration.clone(),
             key,
+            incarnation,
             directory,
             claim,
             poller: Poller::new()?,
@@ -229,6 +238,7 @@ impl<'a> Service<'a> {
             invitations: Invitations::default(),
             pings: Pings::default(),
             complaint: None,
+            remarks: Bucket::default(),
             say,
         };
         service.begun(text)
@@ -250,6 +260,18 @@ impl<'a> Service<'a> {
     /// The fabric.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// What a caller's proofs of the private key have to be made for. No other caller has the same.
+    fn challenge(&self, caller: PortId) -> [u8; CHALLENGE_BYTES] {
+        (u128::from(self.incarnation) << 64 | u128::from(caller)).to_le_bytes()
+    }
+
+    /// Writes a line to the log that another node has caused, unless there were many of them.
+    fn remark(&mut self, now_ns: u64, line: impl FnOnce() -> String) {
+        if self.remarks.put(now_ns, REMARK_NS, REMARKS_MAX) {
+            (self.say)(&line());
+        }
     }
 
     /// Its UDP port.
@@ -326,6 +348,7 @@ impl<'a> Service<'a> {
                 self.link.receive(now_ns);
             }
             self.broker.tick(now_ns);
+            self.forget_invitations(now_ns);
             self.dismiss_late(now_ns);
             self.read_again(now_ns);
             self.look_up_again(now_ns);

@@ -148,7 +148,8 @@ impl Service<'_> {
                 // The sender has the key and speaks this version, so its program is faulty. Only this message is
                 // affected.
                 Err(error) => {
-                    (self.say)(&format!("a message of node {} was ignored: {error}", self.name_of(&node)))
+                    let name = self.name_of(&node);
+                    self.remark(now_ns, || format!("a message of node {name} was ignored: {error}"));
                 }
             },
             Event::Down { node, .. } => {

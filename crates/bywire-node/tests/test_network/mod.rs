@@ -205,6 +205,12 @@ impl Machine {
         service.said.lock().expect("nobody panicked").recv_timeout(TIMEOUT).expect("it says what it has read")
     }
 
+    /// The lines that its service has logged since they were last read.
+    pub fn lines_said(&self) -> usize {
+        let service = self.service.as_ref().expect("it runs");
+        service.said.lock().expect("nobody panicked").try_iter().count()
+    }
+
     /// The entries that `bywire status` gets.
     pub fn status(&self) -> Vec<Entry> {
         ask::status(Some(&self.runtime())).expect("a status")

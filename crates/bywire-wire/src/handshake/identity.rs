@@ -4,8 +4,11 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::invitation::InvitationId;
-use super::macs::KEY_BYTES;
+use super::macs::{self, KEY_BYTES, MAC_BYTES, MacKey};
 use super::noise::{self, Keys};
+
+/// Bytes of a challenge: see [`PrivateKey::prove`].
+pub const CHALLENGE_BYTES: usize = 16;
 
 /// The public key of a node, which identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,6 +37,20 @@ impl PrivateKey {
     /// Its public key.
     pub fn public(&self) -> PublicKey {
         self.public
+    }
+
+    /// A proof for another holder of this key, which has chosen the challenge, that the sender of a text has the key.
+    pub fn prove(&self, challenge: &[u8; CHALLENGE_BYTES], text: &str) -> [u8; MAC_BYTES] {
+        self.proof_key().mac(&[challenge, text.as_bytes()].concat())
+    }
+
+    /// Is this the proof of the challenge and the text? The comparison takes constant time.
+    pub fn is_proof(&self, challenge: &[u8; CHALLENGE_BYTES], text: &str, proof: &[u8]) -> bool {
+        self.proof_key().is_mac(&[challenge, text.as_bytes()].concat(), proof)
+    }
+
+    fn proof_key(&self) -> MacKey {
+        MacKey::new(&*Zeroizing::new(macs::derive(b"", self.bytes(), b"bywire proof")))
     }
 
     /// Its bytes.
@@ -75,5 +92,21 @@ impl std::fmt::Debug for Identity {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The shared secret is not printed.
         write!(formatter, "Identity({:?}, incarnation {:#x})", self.key.public, self.incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_good_for_its_key_its_challenge_and_its_text() {
+        let [key, other] = [1, 2].map(|byte| PrivateKey::new([byte; KEY_BYTES]));
+        let proof = key.prove(&[7; CHALLENGE_BYTES], "web2");
+        assert!(key.is_proof(&[7; CHALLENGE_BYTES], "web2", &proof));
+        assert!(!key.is_proof(&[8; CHALLENGE_BYTES], "web2", &proof));
+        assert!(!key.is_proof(&[7; CHALLENGE_BYTES], "web3", &proof));
+        assert!(!other.is_proof(&[7; CHALLENGE_BYTES], "web2", &proof));
+        assert!(!key.is_proof(&[7; CHALLENGE_BYTES], "web2", &[]));
     }
 }

@@ -36,10 +36,10 @@ use crate::planted::{self, Bug};
 use crate::reader::Reader;
 use crate::size::BASE_BYTES;
 
-pub use identity::{Identity, PrivateKey, PublicKey};
+pub use identity::{CHALLENGE_BYTES, Identity, PrivateKey, PublicKey};
 pub use invitation::InvitationId;
-pub use macs::KEY_BYTES;
-use macs::{MAC_BYTES, MacKey};
+use macs::MacKey;
+pub use macs::{KEY_BYTES, MAC_BYTES};
 
 /// Bytes of a hello and of an answer.
 pub const HELLO_BYTES: usize = BASE_BYTES as usize;

@@ -286,6 +286,7 @@ impl Port {
             Notice::Moved { connection, ip } => self.remote_has_moved(connection, ip),
             Notice::Status { .. }
             | Notice::Reloaded { .. }
+            | Notice::Prove { .. }
             | Notice::Invited(_)
             | Notice::NotInvited(_)
             | Notice::Pong { .. }
