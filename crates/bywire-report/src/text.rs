@@ -6,6 +6,7 @@ use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
+use crate::disturbed_cells::Disturbance;
 use crate::ethernet_table;
 use crate::sockets_table;
 use crate::verdict::Verdict;
@@ -50,10 +51,9 @@ pub fn summary_text(session: &Session) -> String {
         let test = absence.test.as_ref().map(|test| format!(" {test}"));
         text += &format!("  {}{}: {}\n", absence.level, test.unwrap_or_default(), absence.reason);
     }
-    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
+    let Disturbance { blocks, disturbed_blocks, .. } = Disturbance::of(&session.cells);
     if blocks > 0 {
-        let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
-        text += &format!("\n{disturbed} of {blocks} blocks were disturbed. {DISTURBED}\n");
+        text += &format!("\n{disturbed_blocks} of {blocks} blocks were disturbed. {DISTURBED}\n");
     }
     text.trim_matches('\n').to_owned() + "\n"
 }

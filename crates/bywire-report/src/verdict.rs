@@ -106,7 +106,7 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
 
 fn alarm(disturbance: Disturbance) -> String {
     format!(
-        "The machine was not quiet: {} of all blocks were disturbed. {DISTURBED} {}.",
+        "The machine was not quiet: {} of the blocks were disturbed. {DISTURBED} {}.",
         quantity::percent(disturbance.disturbed_share()),
         greyed(disturbance)
     )

@@ -12,6 +12,8 @@ const TITLE: f64 = 40.0;
 /// The width for the name of the vertical axis.
 const TOP: f64 = 28.0;
 const RIGHT: f64 = 36.0;
+/// The symbol before the label of a figure that a symbol shows. It has that symbol's colour.
+pub const SYMBOL: &str = "■";
 /// The height below the plot, for the labels and the name of the horizontal axis.
 const BELOW: f64 = 52.0;
 const LINE: f64 = 15.0;
@@ -264,8 +266,12 @@ impl Drawing<'_> {
         let letters = ((self.frame.names - 12.0) / LETTER) as usize;
         let rows = self.plot.categories.iter().enumerate().map(|(index, name)| {
             let lines = broken(name, letters);
-            let labels = self.pieces(index).filter_map(|piece| piece.point.label.as_deref());
-            let labels: Vec<String> = labels.flat_map(str::lines).map(str::to_owned).collect();
+            let labels = self.pieces(index).flat_map(|piece| {
+                let lines = piece.point.label.as_deref().unwrap_or_default().lines();
+                let ink = Style::of_point(piece.series, piece.point.is_disturbed).ink;
+                lines.map(move |line| Label { text: line.to_owned(), ink: ink.clone() })
+            });
+            let labels: Vec<Label> = labels.collect();
             let top = bottom;
             bottom += (LINE * lines.len().max(labels.len()) as f64 + 10.0).max(26.0);
             Row { middle: (top + bottom) / 2.0, bottom, lines, labels }
@@ -295,7 +301,7 @@ impl Drawing<'_> {
                 vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)]
             }
         });
-        let letters = rows.iter().flat_map(|row| &row.labels).map(|label| label.chars().count()).max();
+        let letters = rows.iter().flat_map(|row| &row.labels).map(|label| label.text.chars().count()).max();
         let labels = letters.map_or(0.0, |letters| letters as f64 * LETTER + 4.0);
         let end = (self.frame.width - labels - 12.0).min(self.right()).max(self.frame.names + BARS_MIN);
         Scale::of(&plot.y, longest, [self.frame.names, end])
@@ -316,7 +322,7 @@ impl Drawing<'_> {
                 @let ends = self.pieces(index).filter(|_| plot.y.logarithmic).map(|piece| x.at(piece.point.y));
                 @let sum = self.pieces(index).map(|piece| piece.point.y.max(0.0)).sum::<f64>();
                 @let end = ends.fold(if plot.y.logarithmic { 0.0 } else { x.at(sum) }, f64::max);
-                (lines(&row.labels, (end + 9.0, row.middle), "start", "var(--plot-label)"))
+                (labelled(&row.labels, (end + 9.0, row.middle)))
             }
         }
     }
@@ -411,7 +417,13 @@ struct Row {
     /// Its name.
     lines: Vec<String>,
     /// The text beside its bar.
-    labels: Vec<String>,
+    labels: Vec<Label>,
+}
+
+/// A line of text beside a bar, and the colour of its symbol.
+struct Label {
+    text: String,
+    ink: String,
 }
 
 /// The values of one series in one row.
@@ -427,6 +439,18 @@ fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> 
         @for (line, text) in lines.iter().enumerate() {
             @let below = LINE * (line as f64 - (lines.len() - 1) as f64 / 2.0);
             text x=(x) y=(middle + below + 4.0) text-anchor=(anchor) fill=(ink) { (text) }
+        }
+    }
+}
+
+/// Labels of the figures in a row, one below the other.
+fn labelled(labels: &[Label], (x, middle): (f64, f64)) -> Markup {
+    html! {
+        @for (line, Label { text, ink }) in labels.iter().enumerate() {
+            @let below = LINE * (line as f64 - (labels.len() - 1) as f64 / 2.0);
+            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" {
+                @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
+            }
         }
     }
 }
