@@ -67,7 +67,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         mtu_bytes: Some(mtu_bytes),
         ..Request::new("eth", test)
     };
-    for &link in Link::ALL {
+    for link in Link::WITHIN_MACHINE {
         let frame_link = FrameLink::of(link, 9000);
         let join: Join = Rc::new(move || frame_link.open());
         let name = |what: &str| format!("{what} {link}");
@@ -120,7 +120,7 @@ fn flows(contest: &Contest) -> String {
     let mut rows =
         table::heading(&["connections", "carried by", "received", "segments sent again", "of all", "CPU"]);
     for (what, ..) in FLOWS {
-        for link in Link::ALL {
+        for link in Link::WITHIN_MACHINE {
             let series = format!("flows {what} {link}");
             let shown = |which: &str| match contest.rounds().figure(&format!("{series}{which}")) {
                 Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
@@ -142,7 +142,7 @@ fn flows(contest: &Contest) -> String {
 /// TCP by iperf3 and sockperf over everybody.
 fn rivals(contest: &Contest) -> String {
     let mut rows = table::heading(&["carried by", "MTU", "iperf3, TCP", "sockperf, TCP half-RTT"]);
-    let ours = Link::ALL.iter().map(|link| (link.name(), 9000));
+    let ours = Link::WITHIN_MACHINE.into_iter().map(|link| (link.name(), 9000));
     for (name, mtu_bytes) in ours.chain(RIVALS.iter().map(|rival| (rival.name, rival.mtu_bytes))) {
         let shown = |what: &str| {
             let series = format!("{what} {name}");

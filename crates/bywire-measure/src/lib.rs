@@ -26,6 +26,7 @@ pub mod memory;
 pub mod mpi;
 pub mod multi_connection;
 pub mod namespaces;
+mod node_services;
 pub mod option_row;
 pub mod options;
 pub mod pair;

@@ -66,7 +66,7 @@ options! {
         security: Option<String> {
             Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
                 .words(|| Security::ALL.iter().map(|security| security.name()).collect())
-                .only(Request::joins_nodes);
+                .only(Request::crosses_a_fabric);
         }
         between: Option<String> {
             Opt::of(
@@ -103,7 +103,12 @@ options! {
                 });
         }
         mtu_bytes: Option<u32> {
-            Opt::of("mtu", "N", "1500", "MTU of the link between namespaces, in bytes")
+            Opt::of(
+                "mtu",
+                "N",
+                "1500",
+                "MTU of the link between namespaces, in bytes; over link udp the interfaces of eth have 150 less",
+            )
                 .only(|request| match request.level.as_str() {
                     "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
                     "msg" => request.is_link(&["udp"]),
@@ -429,6 +434,12 @@ impl Request {
     /// True if messages cross between two nodes of a fabric.
     pub(crate) fn joins_nodes(&self) -> bool {
         self.is_level(&["msg"]) && self.is_link(&["udp"])
+    }
+
+    /// True if messages or frames cross between nodes of a fabric.
+    pub(crate) fn crosses_a_fabric(&self) -> bool {
+        self.joins_nodes()
+            || (self.is_level(&[ethernet::LEVEL]) && self.is_link(&[ethernet::Link::Udp.name()]))
     }
 
     /// True if messages may cross a veth pair, which can be made worse than it is.
