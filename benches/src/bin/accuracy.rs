@@ -155,7 +155,7 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
             None => Network::Loopback,
             Some(link) => {
                 let frame_link = FrameLink::of(link, MTU_BYTES);
-                Network::Joined(Rc::new(move || frame_link.open()))
+                Network::Joined(Rc::new(move || Ok(Rc::new(frame_link.open()?))))
             }
         };
         let like = Request {

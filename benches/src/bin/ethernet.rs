@@ -69,7 +69,7 @@ fn contestants(pair_seconds: f64) -> Contest {
     };
     for link in Link::WITHIN_MACHINE {
         let frame_link = FrameLink::of(link, 9000);
-        let join: Join = Rc::new(move || frame_link.open());
+        let join: Join = Rc::new(move || Ok(Rc::new(frame_link.open()?)));
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [
             (name("stream"), over(link, "stream", 9000)),
@@ -85,7 +85,10 @@ fn contestants(pair_seconds: f64) -> Contest {
             let series = name(&format!("flows {what}"));
             contest.add(&series, Ok(ethernet::flows(&series, Rc::clone(&join), count, both_ways)));
         }
-        contest.add(&name("udp"), Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join))));
+        contest.add(
+            &name("udp"),
+            Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join), ethernet::LONG_DATAGRAMS)),
+        );
         contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), join)));
         if link != Link::Veth {
             contest.add(&name("idle"), Ok(ethernet::idle(&name("idle"), frame_link)));
