@@ -16,6 +16,7 @@ pub mod endpoint;
 pub mod environment;
 pub mod ethernet;
 pub mod exit_status;
+pub mod fabric_keys;
 pub mod fabric_pair;
 pub mod interrupt;
 mod isolation;

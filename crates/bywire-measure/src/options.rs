@@ -21,6 +21,15 @@ pub const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 /// The default MTU of a veth pair.
 pub(crate) const MTU_BYTES: u32 = 1500;
 
+/// Why a host's `bywire serve` admits a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Both have this key.
+    Key(Vec<u8>),
+    /// Both are on nodes of one fabric.
+    Fabric,
+}
+
 type Opt = OptionRow<Request>;
 
 /// Makes [`Request`], with a field for each entry, and [`OPTIONS`], with the entry's rows.
@@ -35,9 +44,9 @@ macro_rules! options {
             pub level: String,
             /// A test of that level.
             pub test: String,
-            /// The key of a host's `bywire serve`. No job and no cell contains it.
+            /// What a host's `bywire serve` asks for. No job and no cell contains it.
             #[serde(skip)]
-            pub key: Option<Vec<u8>>,
+            pub credential: Option<Credential>,
             $($(
                 #[doc = concat!("The option `", stringify!($field), "`.")]
                 pub $field: $type,
@@ -337,8 +346,12 @@ impl Request {
     /// One line that names it.
     pub fn refuse_inapplicable(&self) -> Result<(), Misuse> {
         let inapplicable = OPTIONS.iter().find(|row| row.is_given(self) && !(row.applies)(self));
-        let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
-        let Some(name) = inapplicable.map(|row| row.name).or(key) else { return Ok(()) };
+        let credential = self.credential.as_ref().filter(|_| !self.asks_a_host());
+        let credential = credential.map(|credential| match credential {
+            Credential::Key(_) => "key",
+            Credential::Fabric => "fabric",
+        });
+        let Some(name) = inapplicable.map(|row| row.name).or(credential) else { return Ok(()) };
         let elsewhere = match inapplicable {
             Some(row) => self.where_it_applies(row),
             None => ", or add --between HOST".to_owned(),

@@ -220,7 +220,7 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         level: level.to_owned(),
         between: None,
         mtu_bytes: None,
-        key: None,
+        credential: None,
         protocol: None,
         coalesce: None,
         segmentation: None,
