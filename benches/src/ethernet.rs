@@ -1,6 +1,7 @@
 //! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, for reference, by iperf3
 //! and sockperf.
 
+use std::cell::RefCell;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -28,8 +29,18 @@ const CROSSING: Duration = Duration::from_secs(15);
 /// A server listens by then, else the attempt fails and is repeated.
 const LISTENING: Duration = Duration::from_millis(150);
 
-/// The offered rates of datagrams in Gb/s. 0 is as fast as the sender can.
-const OFFERED: [u32; 4] = [3, 6, 12, 0];
+/// Datagrams of one length, at several offered rates.
+#[derive(Clone, Copy)]
+pub struct Datagrams {
+    bytes: u32,
+    /// In Gb/s. 0 is as fast as the sender can.
+    offered_gbits: [u32; 4],
+}
+
+/// Datagrams of 8 KiB.
+pub const LONG_DATAGRAMS: Datagrams = Datagrams { bytes: 8192, offered_gbits: [3, 6, 12, 0] };
+/// Datagrams that a packet of every tunnel takes whole.
+pub const SHORT_DATAGRAMS: Datagrams = Datagrams { bytes: 1200, offered_gbits: [1, 2, 4, 0] };
 
 /// After this a network has ended its own greetings, such as those of neighbour discovery.
 const SETTLE: Duration = Duration::from_secs(15);
@@ -38,7 +49,7 @@ const SETTLE: Duration = Duration::from_secs(15);
 const WATCH: Duration = Duration::from_secs(2);
 
 /// How two namespaces become joined.
-pub type Join = Rc<dyn Fn() -> Result<Namespaces>>;
+pub type Join = Rc<dyn Fn() -> Result<Rc<Namespaces>>>;
 
 /// The laboratory's `request`, over a fresh carrier each time: series `name` (half-RTT in ns for `rr`), and for a
 /// stream `name demand`, µs of CPU per KB at both ends and between.
@@ -108,15 +119,16 @@ pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
     })
 }
 
-/// Datagrams of 8 KiB by iperf3, received at the best of several offered rates: series `name`, bytes per second.
-pub fn iperf3_datagrams(name: &str, join: Join) -> Contestant {
-    let rates = OFFERED.map(|rate| format!("{rate}G")).join(", ");
-    let command = format!("iperf3 -c TARGET -u -l 8192 -t 1 -b each of {rates} (0G: no limit)");
-    joined(name, &command, "iperf3", join, |namespaces| {
+/// Datagrams by iperf3, received at the best of several offered rates: series `name`, bytes per second.
+pub fn iperf3_datagrams(name: &str, join: Join, datagrams: Datagrams) -> Contestant {
+    let (length, offered) = (datagrams.bytes.to_string(), datagrams.offered_gbits);
+    let rates = offered.map(|rate| format!("{rate}G")).join(", ");
+    let command = format!("iperf3 -c TARGET -u -l {length} -t 1 -b each of {rates} (0G: no limit)");
+    joined(name, &command, "iperf3", join, move |namespaces| {
         let mut best: f64 = 0.0;
-        for rate in OFFERED {
+        for rate in offered {
             let (target, rate) = (target(namespaces), format!("{rate}G"));
-            let client = ["iperf3", "-c", &target, "-u", "-l", "8192", "-t", "1", "-b", &rate, "-J"];
+            let client = ["iperf3", "-c", &target, "-u", "-l", &length, "-t", "1", "-b", &rate, "-J"];
             best = best.max(received(&converse(namespaces, &["iperf3", "-s"], &client)?)?);
         }
         Ok(best)
@@ -130,6 +142,53 @@ pub fn sockperf(name: &str, join: Join) -> Contestant {
         let server = ["sockperf", "sr", "--tcp", "-i", &target, "-p", "5201"];
         let client = ["sockperf", "pp", "--tcp", "-i", &target, "-p", "5201", "-t", "1", "-m", "14"];
         half_rtt_ns(&converse(namespaces, &server, &client)?)
+    })
+}
+
+/// One TCP connection of iperf3 by CUBIC, from the source or back to it. Series `name`, received bytes per second, and in µs
+/// of CPU per KB: `name demand`, all cores of this machine, with what the kernel does for nobody; `name source` and `name
+/// target`, the two ends; and `name between`, the processes between them.
+pub fn costed_stream(name: &str, join: Join, is_back: bool) -> Contestant {
+    let back: &[&str] = if is_back { &["-R"] } else { &[] };
+    let options = [&["-C", "cubic", "-t", "2"][..], back].concat();
+    let command = format!("iperf3 -c TARGET {}", options.join(" "));
+    let series = name.to_owned();
+    taken_by(name, &command, "iperf3", move || {
+        let namespaces = join()?;
+        let address = target(&namespaces);
+        let client = [&["iperf3", "-c", &address, "-J"][..], &options].concat();
+        let spent = || -> Result<[f64; 2]> {
+            Ok([cpu::machine_seconds()?, cpu::processes_seconds(namespaces.carriers())])
+        };
+        let before = spent()?;
+        let printed = converse(&namespaces, &["iperf3", "-s"], &client)?;
+        let after = spent()?;
+        let rate = received(&printed)?;
+        let us_per_kb = |seconds: f64| 1e6 * 1024.0 * seconds / (rate * COSTED_SECONDS);
+        let [machine, between] = [0, 1].map(|account| us_per_kb(after[account] - before[account]));
+        let [source, target] = ends_shares(&printed)?.map(|share| us_per_kb(share * COSTED_SECONDS));
+        let costs = [("demand", machine), ("source", source), ("target", target), ("between", between)];
+        let costs = costs.map(|(what, us_per_kb)| (format!("{series} {what}"), us_per_kb));
+        Ok(Taken { values: [vec![(series.clone(), rate)], costs.to_vec()].concat(), ..Taken::default() })
+    })
+}
+
+/// How long such a connection runs.
+const COSTED_SECONDS: f64 = 2.0;
+
+/// The same namespaces for this many measurements, and then fresh ones.
+pub fn reused(join: Join, uses: u32) -> Join {
+    let kept: RefCell<Option<(Rc<Namespaces>, u32)>> = RefCell::default();
+    Rc::new(move || {
+        let mut kept = kept.borrow_mut();
+        // Worn out ones end before fresh ones begin.
+        *kept = kept.take().filter(|(_, left)| *left > 0);
+        let (namespaces, left) = match kept.take() {
+            Some(kept) => kept,
+            None => (join()?, uses),
+        };
+        *kept = Some((Rc::clone(&namespaces), left - 1));
+        Ok(namespaces)
     })
 }
 
@@ -209,7 +268,7 @@ fn joined(
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
-    program_contestant(name, command, program, move || measure(&join()?))
+    program_contestant(name, command, program, move || measure(&*join()?))
 }
 
 /// Another program's measurement: series `name`, where `program` is installed.
@@ -220,11 +279,21 @@ pub fn program_contestant(
     measure: impl Fn() -> Result<f64> + 'static,
 ) -> Contestant {
     let series = name.to_owned();
+    taken_by(name, command, program, move || Ok(Taken::one(&series, measure()?)))
+}
+
+/// The same with several series.
+fn taken_by(
+    name: &str,
+    command: &str,
+    program: &'static str,
+    measure: impl Fn() -> Result<Taken> + 'static,
+) -> Contestant {
     let take = move || {
         let looked =
             Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         looked.with_context(|| format!("{program} is not installed: apt-get install {program}"))?;
-        Ok(Taken::one(&series, measure()?))
+        measure()
     };
     Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
 }
@@ -318,6 +387,16 @@ pub fn received(printed: &str) -> Result<f64> {
     Ok(bits / 8.0)
 }
 
+/// The shares of a core that iperf3's client and its server took.
+fn ends_shares(printed: &str) -> Result<[f64; 2]> {
+    let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
+    let share = |end: &str| -> Result<f64> {
+        let percent = said.pointer(&format!("/end/cpu_utilization_percent/{end}_total"));
+        Ok(percent.and_then(Value::as_f64).context("iperf3 tells nothing of its CPU")? / 100.0)
+    };
+    Ok([share("host")?, share("remote")?])
+}
+
 /// The received bytes per second of the other direction at the same time.
 fn received_back(printed: &str) -> Result<f64> {
     let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
@@ -382,6 +461,29 @@ mod tests {
         let printed = r#"{"end":{"sum_received_bidir_reverse":{"bits_per_second":8e9}}}"#;
         assert_eq!(received_back(printed).unwrap(), 1e9);
         assert!(received_back(r#"{"end":{}}"#).is_err());
+        let printed = r#"{"end":{"cpu_utilization_percent":{"host_total":50.0,"remote_total":75.0}}}"#;
+        assert_eq!(ends_shares(printed).unwrap(), [0.5, 0.75]);
+        assert!(ends_shares(r#"{"end":{}}"#).is_err());
+    }
+
+    #[test]
+    fn namespaces_are_used_as_often_as_asked() {
+        let opened = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&opened);
+        let join = reused(
+            Rc::new(move || {
+                *count.borrow_mut() += 1;
+                Ok(Rc::new(Namespaces::veth_pair(1500)?))
+            }),
+            2,
+        );
+        for opened_then in [1, 1, 2] {
+            if let Err(reason) = join() {
+                println!("not run: {reason:#}");
+                return;
+            }
+            assert_eq!(*opened.borrow(), opened_then);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Figures that must be reached, and the table that tells which are.
 
-use Basis::{Median, Over, Worst};
+use Basis::{Median, Over, OverHighest, OverLowest, Worst};
 use Bound::{AtLeast, AtMost};
 
 use crate::contest::{Contest, Figure, Rounds};
@@ -35,6 +35,10 @@ pub enum Basis {
     Worst(&'static [&'static str]),
     /// One series over another.
     Over(&'static str, &'static str),
+    /// One series over the highest of several, of which some may be missing.
+    OverHighest(&'static str, &'static [&'static str]),
+    /// One series over the lowest of several, of which some may be missing.
+    OverLowest(&'static str, &'static [&'static str]),
 }
 
 /// A figure that must be reached.
@@ -122,6 +126,12 @@ impl Basis {
         match self {
             Median(series) => rounds.figure(series),
             Over(above, below) => rounds.ratio(above, below),
+            OverHighest(above, others) => {
+                ratios(rounds, above, others).min_by(|a, b| a.value.total_cmp(&b.value))
+            }
+            OverLowest(above, others) => {
+                ratios(rounds, above, others).max_by(|a, b| a.value.total_cmp(&b.value))
+            }
             Worst(series) => {
                 let mut figures = series.iter().map(|series| rounds.figure(series));
                 let worst = figures.try_fold(None, |worst: Option<Figure>, figure| {
@@ -139,6 +149,9 @@ impl Basis {
         match self {
             Median(series) => count(&series),
             Over(above, below) => count(&above).min(count(&below)),
+            OverHighest(above, others) | OverLowest(above, others) => {
+                count(&above).min(others.iter().map(count).max().unwrap_or(0))
+            }
             Worst(series) => series.iter().map(count).min().unwrap_or(0),
         }
     }
@@ -154,6 +167,7 @@ impl Basis {
             Median(series) => vec![series],
             Worst(series) => series.to_vec(),
             Over(above, below) => vec![above, below],
+            OverHighest(above, others) | OverLowest(above, others) => [&[above], others].concat(),
         };
         let endings = [
             " mean",
@@ -177,6 +191,15 @@ impl Basis {
         };
         series.into_iter().map(name).collect()
     }
+}
+
+/// One series over each of several that have values.
+fn ratios(
+    rounds: Rounds,
+    above: &'static str,
+    others: &'static [&'static str],
+) -> impl Iterator<Item = Figure> {
+    others.iter().filter_map(move |other| rounds.ratio(above, other))
 }
 
 impl Bound {
@@ -203,6 +226,21 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contest::{Contestant, Taken};
+
+    #[test]
+    fn the_best_of_several_others_counts() {
+        let mut contest = Contest::default();
+        for (name, value) in [("ours", 6.0), ("slow", 2.0), ("fast", 4.0)] {
+            let take = Box::new(move || Ok(Taken::one(name, value)));
+            contest.add(name, Ok(Contestant { name: name.to_owned(), command: String::new(), take }));
+        }
+        contest.run(1);
+        let value = |basis: Basis| basis.figure(contest.rounds()).map(|figure| figure.value);
+        assert_eq!(value(OverHighest("ours", &["slow", "nowhere", "fast"])), Some(1.5));
+        assert_eq!(value(OverLowest("ours", &["slow", "nowhere", "fast"])), Some(3.0));
+        assert_eq!(value(OverHighest("ours", &["nowhere"])), None);
+    }
 
     #[test]
     fn verdicts_respect_the_direction_of_a_figure() {

@@ -67,9 +67,9 @@ fn contestants(pair_seconds: f64) -> Contest {
         mtu_bytes: Some(mtu_bytes),
         ..Request::new("eth", test)
     };
-    for &link in Link::ALL {
+    for link in Link::WITHIN_MACHINE {
         let frame_link = FrameLink::of(link, 9000);
-        let join: Join = Rc::new(move || frame_link.open());
+        let join: Join = Rc::new(move || Ok(Rc::new(frame_link.open()?)));
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [
             (name("stream"), over(link, "stream", 9000)),
@@ -85,7 +85,10 @@ fn contestants(pair_seconds: f64) -> Contest {
             let series = name(&format!("flows {what}"));
             contest.add(&series, Ok(ethernet::flows(&series, Rc::clone(&join), count, both_ways)));
         }
-        contest.add(&name("udp"), Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join))));
+        contest.add(
+            &name("udp"),
+            Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join), ethernet::LONG_DATAGRAMS)),
+        );
         contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), join)));
         if link != Link::Veth {
             contest.add(&name("idle"), Ok(ethernet::idle(&name("idle"), frame_link)));
@@ -120,7 +123,7 @@ fn flows(contest: &Contest) -> String {
     let mut rows =
         table::heading(&["connections", "carried by", "received", "segments sent again", "of all", "CPU"]);
     for (what, ..) in FLOWS {
-        for link in Link::ALL {
+        for link in Link::WITHIN_MACHINE {
             let series = format!("flows {what} {link}");
             let shown = |which: &str| match contest.rounds().figure(&format!("{series}{which}")) {
                 Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
@@ -142,7 +145,7 @@ fn flows(contest: &Contest) -> String {
 /// TCP by iperf3 and sockperf over everybody.
 fn rivals(contest: &Contest) -> String {
     let mut rows = table::heading(&["carried by", "MTU", "iperf3, TCP", "sockperf, TCP half-RTT"]);
-    let ours = Link::ALL.iter().map(|link| (link.name(), 9000));
+    let ours = Link::WITHIN_MACHINE.into_iter().map(|link| (link.name(), 9000));
     for (name, mtu_bytes) in ours.chain(RIVALS.iter().map(|rival| (rival.name, rival.mtu_bytes))) {
         let shown = |what: &str| {
             let series = format!("{what} {name}");

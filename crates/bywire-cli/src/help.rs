@@ -14,6 +14,7 @@ Examples:
   bywire measure msg latency --size 64
   bywire measure msg stream --link udp --security plain
   bywire measure msg latency --link udp --between HOST --key key
+  bywire measure tcp stream --between NODE --fabric
   bywire measure unix stream --size 64KiB --json
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
@@ -65,7 +66,9 @@ fn of_level(command: Command, level: &registry::Row) -> String {
     let mut meant: Vec<&str> =
         OPTIONS.iter().filter(|row| applies_to(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
-    meant.extend(["msg", "tcp", "udp"].contains(&name).then_some("key"));
+    if ["msg", "tcp", "udp"].contains(&name) {
+        meant.extend(["key", "fabric"]);
+    }
     rendered(command, &after, |option| meant.contains(&option))
 }
 

@@ -7,7 +7,7 @@ use bywire_measure::exit_status::Misuse;
 use bywire_measure::interrupt;
 use bywire_measure::measure::{self, Request};
 use bywire_measure::option_row::OptionRow;
-use bywire_measure::options::OPTIONS;
+use bywire_measure::options::{Credential, OPTIONS};
 use bywire_measure::registry;
 use bywire_report::netperf::Netperf;
 use clap::builder::{PossibleValuesParser, ValueParser};
@@ -32,6 +32,9 @@ pub struct MeasureArgs {
     /// File with the key of the host's `bywire serve`; the help of `serve` says how to make one [default: no key]
     #[arg(long, value_name = "FILE", help_heading = "How the messages are carried")]
     key: Option<PathBuf>,
+    /// HOST is a node of this machine's fabric, where `bywire serve --fabric` runs
+    #[arg(long, conflicts_with = "key", help_heading = "How the messages are carried")]
+    fabric: bool,
     /// Print one JSON object and nothing else
     #[arg(long, conflicts_with = "style", help_heading = "What is printed")]
     json: bool,
@@ -163,7 +166,8 @@ impl MeasureArgs {
         for (name, text) in &self.options.0 {
             request.set(name, text)?;
         }
-        request.key = self.key.as_deref().map(key::read).transpose()?;
+        let key = self.key.as_deref().map(key::read).transpose()?;
+        request.credential = key.map(Credential::Key).or(self.fabric.then_some(Credential::Fabric));
         Ok(request)
     }
 }

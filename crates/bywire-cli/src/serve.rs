@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use bywire_measure::exit_status::Misuse;
+use bywire_measure::fabric_keys;
 use bywire_measure::interrupt;
-use bywire_measure::remote_target;
+use bywire_measure::remote_target::{self, Admission};
 use bywire_results::plain::one_line;
 use clap::Args;
 
@@ -17,10 +18,12 @@ use clap::Args;
 Examples:
   bywire serve
   bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
+  bywire serve --fabric
 On the other machine:
   bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key
-  bywire measure msg latency --link udp --between 10.0.0.2 --key /etc/bywire/key", after_help = format!(
-    "Link udp of level msg also needs `bywire up` on both machines.\n\n{}",
+  bywire measure msg latency --link udp --between 10.0.0.2 --key /etc/bywire/key
+  bywire measure tcp latency --between web2 --fabric", after_help = format!(
+    "Link udp of level msg and --fabric need `bywire up` on both machines.\n\n{}",
     crate::key::HELP
 ))]
 pub struct ServeArgs {
@@ -30,6 +33,9 @@ pub struct ServeArgs {
     /// Serve only clients with the key in this file [default: all clients, with messages of up to 4 MiB]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    /// Serve only clients on nodes of this machine's fabric, of the same user or root; they need no file
+    #[arg(long, conflicts_with = "key")]
+    fabric: bool,
 }
 
 impl ServeArgs {
@@ -38,9 +44,16 @@ impl ServeArgs {
         let key = self.key.as_deref().map(crate::key::read).transpose()?;
         let listener = self.bind()?;
         interrupt::exit_on_request()?;
-        let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
-        crate::output::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
-        remote_target::serve(&listener, key, |line| {
+        let address = listener.local_addr()?;
+        let (admission, protection) = match key {
+            Some(key) => (Admission::Key(key), "clients need the key"),
+            None if self.fabric => {
+                (Admission::Fabric(fabric_keys::issue(address.port())?), "for nodes of this machine's fabric")
+            }
+            None => (Admission::Anyone, "anyone may measure"),
+        };
+        crate::output::print(&format!("listening on {address}, {protection}\n"))?;
+        remote_target::serve(&listener, admission, |line| {
             let _closed = crate::output::print(&format!("{}\n", one_line(line)));
         })
     }

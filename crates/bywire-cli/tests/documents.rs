@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 44] = [
+const RULES: [(&str, Rule); 46] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -61,7 +61,9 @@ const RULES: [(&str, Rule); 44] = [
         Elsewhere("crates/bywire-cli/tests/node.rs"),
     ),
     ("bywire measure tcp stream --between 192.0.2.7", Elsewhere("crates/bywire-cli/tests/node.rs")),
+    ("bywire measure tcp latency --between web2 --fabric", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire measure ", Run(Measurement)),
+    ("bywire serve --fabric", Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("bywire serve ", Run(FarEnd)),
     ("bywire bench PRESET", NotRun(PLACEHOLDER)),
     ("bywire bench quick --output ", Run(Session)),

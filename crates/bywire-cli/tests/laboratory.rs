@@ -75,6 +75,31 @@ fn a_cell_has_how_its_frames_were_carried_and_the_cost() {
 }
 
 #[test]
+fn frames_cross_between_two_nodes_plain_and_encrypted() {
+    let Some(directory) = scratch_directory() else { return };
+    for (security, mtu, interface_mtu) in [("plain", "1500", 1350), ("encrypted", "9000", 8850)] {
+        for (test, protocol) in [("stream", "tcp"), ("rr", "tcp"), ("latency", "udp")] {
+            let way = ["--link", "udp", "--security", security, "--mtu", mtu, "--protocol", protocol];
+            let cell = cell(directory.path(), &[&[test, "--time", "0.05", "--verify"], &way[..]].concat());
+            assert_eq!((&cell["level"], &cell["link"]), (&json!("eth"), &json!("udp")));
+            assert_eq!((&cell["test"], &cell["between"]), (&json!(test), &json!("namespaces")));
+            let parameters = &cell["parameters"];
+            assert_eq!(
+                (&parameters["security"], parameters["mtu"].to_string()),
+                (&json!(security), mtu.into())
+            );
+            assert_eq!(cell["details"]["interface_mtu_bytes"], interface_mtu);
+            assert!(cell["value"].as_f64() > Some(0.0));
+            assert!(cell["cpu"]["carriers"]["attributed"].as_f64() > Some(0.0), "{}", cell["cpu"]);
+        }
+    }
+    let usual = cell(directory.path(), &["latency", "--link", "udp", "--time", "0.02"]);
+    assert_eq!(usual["parameters"]["security"], "encrypted");
+    eventually("no process is left", || processes_of(directory.path()).is_empty());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
 fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu() {
     let Some(directory) = scratch_directory() else { return };
     let before = interfaces();
@@ -97,7 +122,7 @@ fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu(
 #[test]
 fn several_connections_share_a_carrier_and_retransmissions_are_counted() {
     let Some(directory) = scratch_directory() else { return };
-    for link in ["two-processes", "veth"] {
+    for link in ["two-processes", "udp", "veth"] {
         let all = ["streams", "--connections", "4", "--mtu", "9000", "--link", link, "--time", "1"];
         let cell = cell(directory.path(), &all);
         assert_eq!((&cell["test"], &cell["parameters"]["connections"]), (&json!("streams"), &json!(4)));
@@ -126,10 +151,12 @@ fn plain_veth_is_measured_without_carriers() {
 #[test]
 fn every_test_of_tcp_runs_over_it() {
     let Some(directory) = scratch_directory() else { return };
-    for (test, seconds) in [("bidir", "0.02"), ("overhead", "0.02"), ("interleave", "0.02"), ("nhalf", "0.1")]
-    {
-        let cell = cell(directory.path(), &[test, "--time", seconds]);
-        assert_eq!((&cell["test"], &cell["level"]), (&json!(test), &json!("eth")));
+    let tests = [("bidir", "0.02"), ("overhead", "0.02"), ("interleave", "0.02"), ("nhalf", "0.1")];
+    for (test, seconds) in tests {
+        for link in ["one-process", "udp"] {
+            let cell = cell(directory.path(), &[test, "--link", link, "--time", seconds]);
+            assert_eq!((&cell["test"], &cell["link"]), (&json!(test), &json!(link)));
+        }
     }
 }
 
@@ -200,7 +227,7 @@ fn ends(moments: u32) -> impl Iterator<Item = Ended> {
     (0..moments).map(move |number| {
         let [test, size, bytes] = tests[number as usize % 4];
         let mtu = if number % 3 == 0 { "9000" } else { "1500" };
-        let link = if number % 5 < 2 { "--link=two-processes" } else { "--json" };
+        let link = ["--link=two-processes", "--link=udp", "--json"][number as usize % 5 / 2];
         let share = RandomState::new().hash_one(number) as f64 / u64::MAX as f64;
         Ended {
             arguments: [test, size, bytes, "--mtu", mtu, link],

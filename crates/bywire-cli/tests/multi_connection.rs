@@ -94,10 +94,12 @@ fn every_available_level_runs_every_test() {
 #[test]
 fn nodes_are_connected_by_a_switch() {
     let directory = tempfile::tempdir().unwrap();
-    let ways: [&[&str]; 3] = [
+    let ways: [&[&str]; 5] = [
         &["tcp", "fanin"],
         &["eth", "fanout", "--mtu", "9000"],
         &["eth", "hotspot", "--link", "two-processes"],
+        &["eth", "hotspot", "--link", "udp"],
+        &["eth", "fanin", "--link", "udp", "--security", "plain"],
     ];
     for way in ways {
         let more = ["--connections", "4", "--nodes", "4"];

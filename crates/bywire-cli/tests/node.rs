@@ -323,6 +323,41 @@ fn messages_are_measured_between_two_machines() {
 }
 
 #[test]
+fn members_of_a_fabric_need_no_key_file() {
+    let Some((network, _services)) = two_machines() else { return };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let page = include_str!("../../../docs/laboratory.md");
+    let with_fabric = |line: &&str| line.starts_with("bywire ") && line.ends_with(" --fabric");
+    let printed: Vec<&str> = page.lines().filter(with_fabric).collect();
+    let [serve, measure] = printed[..] else { panic!("{printed:?}") };
+    let words: Vec<&str> = serve.split(' ').skip(1).collect();
+    let mut serve = bywire(&words, &b.runtime());
+    serve.stdout(Stdio::null()).stderr(Stdio::null());
+    let _serving = Up::of(b.namespace.run(|| serve.spawn()).expect("inside").expect("it starts"));
+    let measure = measure.replace("web2", &b.name);
+    let words: Vec<&str> = measure.split(' ').skip(1).chain(["--time", "0.05", "--json"]).collect();
+    let mut measured = Vec::new();
+    eventually("the far end serves", || {
+        let done = inside(a, &words);
+        measured = done.stdout;
+        done.status.success()
+    });
+    let cell: Value = serde_json::from_slice(&measured).expect("one object");
+    assert_eq!((&cell["between"], &cell["level"]), (&b.name.as_str().into(), &"tcp".into()), "{cell}");
+    let refused = |words: &[&str], expected: &str| {
+        let done = inside(a, &[&["measure", "tcp", "latency"], words].concat());
+        let said = text(&done.stderr);
+        assert!(!done.status.success() && said.contains(expected) && said.lines().count() == 1, "{said}");
+    };
+    let address = b.address.ip().to_string();
+    refused(&["--between", &address], "it requires a key");
+    refused(&["--between", "nowhere", "--fabric"], "no node is called `nowhere`: choose one of a, b");
+    refused(&["--fabric"], "--fabric does not apply");
+    // Nobody serves there.
+    refused(&["--between", &a.name, "--fabric"], "gives no key");
+}
+
+#[test]
 fn the_fabric_file_of_the_page_is_valid() {
     let block = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
     let directory = tempfile::tempdir().expect("a directory");

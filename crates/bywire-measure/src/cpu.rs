@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::{Context, Result};
 use bywire_results::cell::CpuEnd;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -114,6 +115,24 @@ pub fn thread_seconds() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
+/// The time for which all cores of the machine were busy so far, with interrupts, in whole ticks.
+///
+/// # Errors
+/// The kernel does not report it.
+pub fn machine_seconds() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    busy_ticks(&stat)
+        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        .context("/proc/stat has no line of all cores")
+}
+
+/// Fields of the line of all cores: user nice system idle iowait irq softirq. `user` includes `guest`.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_ascii_whitespace();
+    let fields: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    [0, 1, 2, 5, 6].into_iter().map(|field| fields.get(field)).sum()
+}
+
 /// The CPU time of all threads of several processes so far. For a running thread it is as of the last tick. A process
 /// that has ended adds nothing.
 pub fn processes_seconds(processes: &[u32]) -> f64 {
@@ -205,6 +224,7 @@ mod tests {
         assert_eq!(times.steal, 5.0 * tick);
         assert_eq!(CoreTimes::of_core(STAT, 2), None);
         assert_eq!(CoreTimes::of_core("cpu1 1 2 3\n", 1), None);
+        assert_eq!((busy_ticks(STAT), busy_ticks("cpu 1 2 3\n")), (Some(364), None));
     }
 
     #[test]

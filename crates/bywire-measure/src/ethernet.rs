@@ -1,26 +1,36 @@
 //! The level `eth`: the kernel's own TCP and UDP over a link that carries Ethernet frames between two namespaces.
 //!
 //! The carrying process is `bywire eth up`, from this very program. It is killed when this process ends for any reason,
-//! and the interfaces end with it.
+//! and the interfaces end with it. Over link `udp` each namespace is a node of a fabric, with a node service and a
+//! carrying process of its own, and a wire below the interfaces joins the nodes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bywire_results::message_link::Security;
 use serde_json::Value;
 
 use crate::exit_status::Misuse;
 use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
+use crate::node_services::{NodePlace, NodeServices};
 use crate::options::{MTU_BYTES, Request};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::{ServiceProcess, TIMEOUT};
-use crate::switched_network::SwitchedNetwork;
+use crate::switched_network::{self, SwitchedNetwork};
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
 /// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
+
+/// The bytes of a packet of the wire that are not part of the frame's packet: headers, and an acknowledgement beside it.
+/// `bywire eth up --fabric` leaves as many on a wire of 1500 bytes.
+const PACKET_OVERHEAD_BYTES: u32 = 150;
+
+/// The least MTU of a wire between nodes, whose packets are not cut any finer.
+const WIRE_MTU_BYTES_MIN: u32 = 1280;
 
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -36,8 +46,10 @@ const RATE_MBITS: std::ops::RangeInclusive<u32> = 1..=40_000;
 pub struct FrameLink {
     /// The link.
     pub link: Link,
-    /// MTU of both interfaces.
+    /// MTU of the interfaces.
     pub mtu_bytes: u32,
+    /// The wire below the interfaces, for link `udp`.
+    pub wire: Option<Wire>,
     /// Take all available frames at each wake-up, instead of one.
     pub coalesce: bool,
     /// Let the interfaces segment long sends.
@@ -48,12 +60,25 @@ pub struct FrameLink {
     pub rate_mbits: Option<u32>,
 }
 
-/// A link for frames of up to `mtu_bytes`.
+/// The wire between the nodes of a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wire {
+    /// Its MTU.
+    pub mtu_bytes: u32,
+    /// The protection of packets.
+    pub security: Security,
+}
+
+/// A link for frames of up to `mtu_bytes`, or over a wire with that MTU.
 ///
 /// # Errors
 /// The link does not support the MTU.
 pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<FrameLink> {
-    let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
+    let (least, most) = match link {
+        Link::Veth => (68, 65_535),
+        Link::Udp => (WIRE_MTU_BYTES_MIN, 65_521),
+        Link::OneProcess | Link::TwoProcesses => (68, 65_521),
+    };
     ensure!(
         (least..=most).contains(&mtu_bytes),
         Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
@@ -83,15 +108,31 @@ impl Ethernet {
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
         let (coalesce, segmentation) =
             (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
-        let frame_link = frame_link(link, mtu_bytes, coalesce, segmentation)?;
+        let mut frame_link = frame_link(link, mtu_bytes, coalesce, segmentation)?;
+        if let (Some(wire), Some(security)) = (&mut frame_link.wire, &request.security) {
+            wire.security = security.parse()?;
+        }
         Ok(Some(Self { protocol, frame_link }))
     }
 }
 
 impl FrameLink {
-    /// A link that coalesces and segments, loses nothing and has no limit of its own.
+    /// A link that coalesces and segments, loses nothing and has no limit of its own. Nodes of a fabric have an encrypted
+    /// wire with that MTU.
     pub const fn of(link: Link, mtu_bytes: u32) -> Self {
-        Self { link, mtu_bytes, coalesce: true, segmentation: true, lost_ppm: 0, rate_mbits: None }
+        let (mtu_bytes, wire) = match link {
+            Link::Udp => (
+                mtu_bytes.saturating_sub(PACKET_OVERHEAD_BYTES),
+                Some(Wire { mtu_bytes, security: Security::Encrypted }),
+            ),
+            Link::OneProcess | Link::TwoProcesses | Link::Veth => (mtu_bytes, None),
+        };
+        Self { link, mtu_bytes, wire, coalesce: true, segmentation: true, lost_ppm: 0, rate_mbits: None }
+    }
+
+    /// Nodes of a fabric, whose interfaces have the MTU that fills the packets of their wire.
+    pub const fn between_nodes(wire: Wire) -> Self {
+        Self { wire: Some(wire), ..Self::of(Link::Udp, wire.mtu_bytes) }
     }
 
     /// The veth link that `request` describes.
@@ -130,7 +171,7 @@ impl FrameLink {
             (Link::Veth, Some(_)) => {
                 SwitchedNetwork::bridge(2, self.mtu_bytes, self.rate_mbits)?.into_pair()?
             }
-            (Link::OneProcess | Link::TwoProcesses, _) => {
+            (Link::OneProcess | Link::TwoProcesses | Link::Udp, _) => {
                 Namespaces::joined(|source, target| self.join(&[source, target]))?
             }
         };
@@ -161,7 +202,7 @@ impl FrameLink {
     pub fn open_network(self, nodes: u32) -> Result<SwitchedNetwork> {
         let network = match self.link {
             Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes, self.rate_mbits)?,
-            Link::OneProcess | Link::TwoProcesses => {
+            Link::OneProcess | Link::TwoProcesses | Link::Udp => {
                 SwitchedNetwork::joined(nodes, |sides| self.join(sides))?
             }
         };
@@ -176,6 +217,9 @@ impl FrameLink {
                 && Path::new("/dev/net/tun").exists(),
             "level eth makes interfaces of its own: run as root, with /dev/net/tun (`modprobe tun`)"
         );
+        if let Some(wire) = self.wire {
+            return self.join_nodes(wire, sides);
+        }
         let scratch_directory = ScratchDirectory::of(&nonce())?;
         let place = scratch_directory.path();
         let carriers = match self.link {
@@ -186,9 +230,38 @@ impl FrameLink {
                 .collect::<Result<_>>()?,
             _ => vec![Carrier::start(self, place, "all", &namespaces)?],
         };
-        let processes = await_peers(place, carriers.len())?;
+        let processes = await_peers(place, carriers.len(), carriers.len() - 1)?;
         // The processes are dropped first, because they remove their sockets from the directory.
         Ok(NamespaceLink { name: self.link.name(), processes, kept: Box::new((carriers, scratch_directory)) })
+    }
+
+    /// Joins nodes of a fabric, which has a cable between two nodes and a switch between more.
+    fn join_nodes(self, wire: Wire, sides: &[Side]) -> Result<NamespaceLink> {
+        let switch = match *sides {
+            [source, target] => {
+                namespaces::lay_cable([source, target], wire.mtu_bytes, Namespace::wire_address)?;
+                None
+            }
+            _ => Some(switched_network::connect(sides, wire.mtu_bytes, Namespace::wire_address, None)?),
+        };
+        let places = sides.iter().enumerate().map(|(number, side)| NodePlace {
+            name: format!("node{number}"),
+            namespace: side.namespace,
+            address: side.namespace.wire_address(),
+        });
+        let places: Vec<NodePlace> = places.collect();
+        let services = NodeServices::start(&places, wire.security)?;
+        let directories = services.runtime_directories();
+        let start =
+            |(side, directory): (&Side<'_>, &PathBuf)| Carrier::on_node(self, directory, side.namespace);
+        let carriers = sides.iter().zip(directories).map(start).collect::<Result<Vec<_>>>()?;
+        let mut processes = Vec::new();
+        for directory in directories {
+            processes.extend(await_peers(directory, 1, sides.len() - 1)?);
+        }
+        processes.extend(services.processes());
+        // The carriers are dropped first, because they remove their sockets from the directories of the services.
+        Ok(NamespaceLink { name: self.link.name(), processes, kept: Box::new((carriers, services, switch)) })
     }
 }
 
@@ -200,16 +273,36 @@ struct Carrier {
 impl Carrier {
     /// Starts one with an interface in each of `namespaces`. The interfaces exist when this returns.
     fn start(frame_link: FrameLink, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
-        let mut command = bywire(directory, &["eth", "up", "--network", "laboratory", "--node", node]);
-        command.args(["--mtu", &frame_link.mtu_bytes.to_string()]);
-        command.args(["--coalesce", if frame_link.coalesce { "on" } else { "off" }]);
+        let mut command = Self::command(frame_link, directory);
+        command.args(["--node", node]);
         for namespace in namespaces {
             let (path, address) = (namespace.path(), namespace.address());
             let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());
             command.args(["--interface", &interface]);
         }
-        // One line for each interface.
-        let service = ServiceProcess::start(&mut command, "bywire eth up", namespaces.len())?;
+        Self::run(command, namespaces.len())
+    }
+
+    /// Starts one on the node of a fabric whose service has its sockets in `directory`. The interface exists when this
+    /// returns.
+    fn on_node(frame_link: FrameLink, directory: &Path, namespace: &Namespace) -> Result<Self> {
+        let mut command = Self::command(frame_link, directory);
+        let interface = format!("-:{INTERFACE}={}/{PREFIX_LENGTH}", namespace.address());
+        command.args(["--fabric", "--interface", &interface]);
+        namespace.enter(&mut command)?;
+        Self::run(command, 1)
+    }
+
+    fn command(frame_link: FrameLink, directory: &Path) -> Command {
+        let mut command = bywire(directory, &["eth", "up", "--network", "laboratory"]);
+        command.args(["--mtu", &frame_link.mtu_bytes.to_string()]);
+        command.args(["--coalesce", if frame_link.coalesce { "on" } else { "off" }]);
+        command
+    }
+
+    /// Runs the command, which prints a line for each of its interfaces.
+    fn run(mut command: Command, interfaces: usize) -> Result<Self> {
+        let service = ServiceProcess::start(&mut command, "bywire eth up", interfaces)?;
         Ok(Self { _service: service })
     }
 }
@@ -222,14 +315,15 @@ fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits until each node knows the interfaces of the others. Returns the processes that carry frames.
-fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
+/// Waits until each of the commands in `directory` knows the interfaces of `others`. Returns the processes that carry
+/// frames.
+fn await_peers(directory: &Path, commands: usize, others: usize) -> Result<Vec<u32>> {
     let until = Instant::now() + TIMEOUT;
     loop {
         let output = bywire(directory, &["eth", "status", "--json"]).stderr(Stdio::null()).output()?;
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let known = status.as_array().map_or(&[][..], Vec::as_slice);
-        if known.len() == nodes && known.iter().all(|node| knows(node, nodes - 1)) {
+        if known.len() == commands && known.iter().all(|node| knows(node, others)) {
             let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
             return Ok(carriers
                 .filter_map(|carrier| carrier["process"].as_u64())

@@ -78,7 +78,7 @@ pub struct Measurement {
     link: Option<String>,
     between: String,
     /// The Ethernet part of a request for the level `eth`, which carries the messages of another level.
-    ethernet: bool,
+    ethernet: Option<Ethernet>,
     /// Whether a cache line is timed beside the cell, and its times.
     beside: Option<Option<Cacheline>>,
     /// Busy threads beside each pair.
@@ -153,7 +153,7 @@ impl Measurement {
         Ok(Self {
             load: request.load.unwrap_or(0),
             parameters: resolution::parameters(&request, &plan, &placement),
-            ethernet: ethernet.is_some(),
+            ethernet,
             beside: (level.carrier().times_cacheline && cores.apart() && !request.joins_nodes())
                 .then_some(None),
             breakdown,
@@ -174,7 +174,7 @@ impl Measurement {
             parameters: Parameters::default(),
             link: None,
             between: String::new(),
-            ethernet: false,
+            ethernet: None,
             beside: None,
             load: 0,
             aggregation: Aggregation::new(subject),
@@ -360,8 +360,11 @@ impl Measurement {
     /// No pair has been taken, or its two ends contradict each other.
     pub fn cell(&self) -> Result<Cell> {
         let mut cell = self.aggregation.cell()?;
-        if self.ethernet {
+        if let Some(Ethernet { frame_link, .. }) = self.ethernet {
             cell.level = ethernet::LEVEL.to_owned();
+            let interface_mtu_bytes =
+                frame_link.wire.map(|_| ("interface_mtu_bytes".to_owned(), frame_link.mtu_bytes.into()));
+            cell.details.extend(interface_mtu_bytes);
         }
         if let Some(breakdown) = &self.breakdown {
             cell.test = Test::Breakdown.name().to_owned();
@@ -423,7 +426,25 @@ mod tests {
             ),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
-                "choose one of one-process, two-processes, veth",
+                "choose one of one-process, two-processes, udp, veth",
+            ),
+            (
+                refusal(|r| {
+                    (r.level, r.link) = ("eth".into(), Some("udp".into()));
+                    r.security = Some("none".into());
+                }),
+                "choose one of encrypted, plain",
+            ),
+            (
+                refusal(|r| {
+                    (r.level, r.link) = ("eth".into(), Some("udp".into()));
+                    r.mtu_bytes = Some(1279);
+                }),
+                "give --mtu 1280 to 65521",
+            ),
+            (
+                refusal(|r| (r.level, r.security) = ("eth".into(), Some("plain".into()))),
+                "--security does not apply to eth latency: leave it out, or use --link udp",
             ),
             (
                 refusal(|r| (r.level, r.protocol) = ("eth".into(), Some("ip".into()))),

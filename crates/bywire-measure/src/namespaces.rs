@@ -82,20 +82,7 @@ impl Namespaces {
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
         check_mtu(mtu_bytes)?;
         Self::joined(|source, target| {
-            let set_up = || -> Result<()> {
-                source.namespace.configure(&format!(
-                    "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
-                    target.process
-                ))?;
-                for namespace in [source.namespace, target.namespace] {
-                    let address = namespace.address;
-                    namespace.configure(&format!(
-                        "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
-                    ))?;
-                }
-                Ok(())
-            };
-            set_up().context("cannot set up a veth pair (does this kernel have veth?)")?;
+            lay_cable([source, target], mtu_bytes, Namespace::address)?;
             Ok(NamespaceLink { name: "veth", processes: Vec::new(), kept: Box::new(()) })
         })
     }
@@ -140,6 +127,25 @@ pub(crate) struct Made {
     holder: Holder,
 }
 
+/// Joins two namespaces by a veth pair whose devices have these addresses.
+pub(crate) fn lay_cable(sides: [Side; 2], mtu_bytes: u32, address: fn(&Namespace) -> Ipv4Addr) -> Result<()> {
+    let [source, target] = sides;
+    let set_up = || -> Result<()> {
+        source.namespace.configure(&format!(
+            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
+            target.process
+        ))?;
+        for namespace in [source.namespace, target.namespace] {
+            let address = address(namespace);
+            namespace.configure(&format!(
+                "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+            ))?;
+        }
+        Ok(())
+    };
+    set_up().context("cannot set up a veth pair (does this kernel have veth?)")
+}
+
 /// Does a veth device accept this MTU?
 pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
     if MTU_BYTES.contains(&mtu_bytes) {
@@ -153,18 +159,22 @@ pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
 pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
     let mut made: Vec<Made> = Vec::new();
     for host in 1..=count {
-        // A veth pair joins only namespaces of one owner, so all are made inside the first one's user namespace.
-        let first = made.first().map(|made| &made.namespace);
-        let holder = Holder::with_new_network(first)?;
-        let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
-        if let Some(first) = first {
-            namespace.user = first.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        }
-        namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
-        namespace.forgets_fragments = namespace.forget_fragments_soon()?;
-        made.push(Made { namespace, holder });
+        let next = make_one(host, made.first().map(Made::namespace))?;
+        made.push(next);
     }
     Ok(made)
+}
+
+/// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
+pub(crate) fn make_one(host: usize, beside: Option<&Namespace>) -> Result<Made> {
+    let holder = Holder::with_new_network(beside)?;
+    let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
+    if let Some(beside) = beside {
+        namespace.user = beside.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+    }
+    namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
+    namespace.forgets_fragments = namespace.forget_fragments_soon()?;
+    Ok(Made { namespace, holder })
 }
 
 impl Made {
@@ -189,6 +199,12 @@ impl Namespace {
     /// The address of its interface.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// The address of the wire below, where a fabric carries the frames of the interface with [`Namespace::address`].
+    pub fn wire_address(&self) -> Ipv4Addr {
+        let [.., host] = self.address.octets();
+        Ipv4Addr::new(10, 78, 0, host)
     }
 
     /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.

@@ -21,6 +21,15 @@ pub const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 /// The default MTU of a veth pair.
 pub(crate) const MTU_BYTES: u32 = 1500;
 
+/// Why a host's `bywire serve` admits a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Both have this key.
+    Key(Vec<u8>),
+    /// Both are on nodes of one fabric.
+    Fabric,
+}
+
 type Opt = OptionRow<Request>;
 
 /// Makes [`Request`], with a field for each entry, and [`OPTIONS`], with the entry's rows.
@@ -35,9 +44,9 @@ macro_rules! options {
             pub level: String,
             /// A test of that level.
             pub test: String,
-            /// The key of a host's `bywire serve`. No job and no cell contains it.
+            /// What a host's `bywire serve` asks for. No job and no cell contains it.
             #[serde(skip)]
-            pub key: Option<Vec<u8>>,
+            pub credential: Option<Credential>,
             $($(
                 #[doc = concat!("The option `", stringify!($field), "`.")]
                 pub $field: $type,
@@ -66,7 +75,7 @@ options! {
         security: Option<String> {
             Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
                 .words(|| Security::ALL.iter().map(|security| security.name()).collect())
-                .only(Request::joins_nodes);
+                .only(Request::crosses_a_fabric);
         }
         between: Option<String> {
             Opt::of(
@@ -103,7 +112,12 @@ options! {
                 });
         }
         mtu_bytes: Option<u32> {
-            Opt::of("mtu", "N", "1500", "MTU of the link between namespaces, in bytes")
+            Opt::of(
+                "mtu",
+                "N",
+                "1500",
+                "MTU of the link between namespaces, in bytes; over link udp the interfaces of eth have 150 less",
+            )
                 .only(|request| match request.level.as_str() {
                     "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
                     "msg" => request.is_link(&["udp"]),
@@ -332,8 +346,12 @@ impl Request {
     /// One line that names it.
     pub fn refuse_inapplicable(&self) -> Result<(), Misuse> {
         let inapplicable = OPTIONS.iter().find(|row| row.is_given(self) && !(row.applies)(self));
-        let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
-        let Some(name) = inapplicable.map(|row| row.name).or(key) else { return Ok(()) };
+        let credential = self.credential.as_ref().filter(|_| !self.asks_a_host());
+        let credential = credential.map(|credential| match credential {
+            Credential::Key(_) => "key",
+            Credential::Fabric => "fabric",
+        });
+        let Some(name) = inapplicable.map(|row| row.name).or(credential) else { return Ok(()) };
         let elsewhere = match inapplicable {
             Some(row) => self.where_it_applies(row),
             None => ", or add --between HOST".to_owned(),
@@ -429,6 +447,12 @@ impl Request {
     /// True if messages cross between two nodes of a fabric.
     pub(crate) fn joins_nodes(&self) -> bool {
         self.is_level(&["msg"]) && self.is_link(&["udp"])
+    }
+
+    /// True if messages or frames cross between nodes of a fabric.
+    pub(crate) fn crosses_a_fabric(&self) -> bool {
+        self.joins_nodes()
+            || (self.is_level(&[ethernet::LEVEL]) && self.is_link(&[ethernet::Link::Udp.name()]))
     }
 
     /// True if messages may cross a veth pair, which can be made worse than it is.

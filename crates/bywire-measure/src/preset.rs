@@ -43,7 +43,7 @@ pub const PRESETS: [(&str, &str); 7] = [
 /// The default duration of each preset in minutes. [`crate::bench::expected`] computes it, but takes too long for a
 /// help text.
 const MINUTES: [(&str, u64); 7] =
-    [("quick", 2), ("full", 28), ("gm", 13), ("gm-ethernet", 33), ("trapeze", 5), ("bip", 8), ("toe", 22)];
+    [("quick", 2), ("full", 29), ("gm", 13), ("gm-ethernet", 42), ("trapeze", 7), ("bip", 11), ("toe", 25)];
 
 /// The default duration of the preset of that name.
 pub fn usual(name: &str) -> Option<Duration> {
@@ -178,8 +178,8 @@ fn quick() -> Preset {
     groups.push(at_levels(&LEVELS, "rr", Some(1)));
     groups.push(unmodified("rr", 1));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
-    groups.push(Link::ALL.iter().map(|&link| over(link, "stream", 64 * KIB)).collect());
-    groups.push(Link::ALL.iter().map(|&link| over(link, "rr", 1)).collect());
+    groups.push(Link::WITHIN_MACHINE.map(|link| over(link, "stream", 64 * KIB)).to_vec());
+    groups.push(Link::WITHIN_MACHINE.map(|link| over(link, "rr", 1)).to_vec());
     groups.push(polling(on_a_wire("latency", 8)));
     groups.extend([("latency", 8), ("stream", 64 * KIB)].map(|(test, size)| on_a_wire(test, size)));
     Preset { name: "quick", ceilings: ceilings(&[KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
@@ -212,15 +212,15 @@ fn full() -> Preset {
         groups.push(with_ethernet(at_levels(&LEVELS, "interleave", Some(size)), "interleave", size));
     }
     for size in [1, 64, KIB, 8 * KIB, 64 * KIB] {
-        groups.push(Link::ALL.iter().map(|&link| over(link, "latency", size)).collect());
+        groups.push(over_all("latency", size));
     }
     for size in [64, KIB, 8 * KIB, 64 * KIB, MIB] {
-        groups.push(Link::ALL.iter().map(|&link| over(link, "stream", size)).collect());
+        groups.push(over_all("stream", size));
     }
     groups.push(polling(at_levels(&POLLING_LEVELS, "nhalf", None)));
     for size in [8, 8 * KIB] {
         groups.push(at_levels(&LEVELS, "breakdown", Some(size)));
-        groups.push(Link::ALL.iter().map(|&link| over(link, "breakdown", size)).collect());
+        groups.push(over_all("breakdown", size));
     }
     for connections in [1, 4, 16] {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
@@ -248,7 +248,7 @@ fn full() -> Preset {
         .extend([("bidir", 64 * KIB), ("rr", 1), ("overhead", 8)].map(|(test, size)| on_a_wire(test, size)));
     for test in ["fanin", "fanout"] {
         let nodes = |request| Request { nodes: Some(4), ..request };
-        let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
+        let around = over_all(test, 64 * KIB).into_iter().map(nodes).collect();
         groups.push(several(12, around));
     }
     groups.extend(served(&[KIB, 64 * KIB], &[0.9]));
@@ -290,7 +290,7 @@ fn gm() -> Preset {
 }
 
 /// Netperf's four runs. A message of a stream is as long as in netperf: the granted send buffer. Each runs once more
-/// without coalescing, because GM-1 had none.
+/// without coalescing, because GM-1 had none, over the links within one machine.
 fn gm_ethernet() -> Preset {
     let minute = |request| Request { time_seconds: Some(60.0), ..request };
     let mut groups = Vec::new();
@@ -308,7 +308,8 @@ fn gm_ethernet() -> Preset {
         groups.push(ways(protocol, "rr", 1).into_iter().map(minute).collect());
     }
     for group in &mut groups {
-        let carried = group.clone().into_iter().filter(|way| way.link.as_deref() != Some(Link::Veth.name()));
+        let without = [Link::Udp, Link::Veth].map(|link| Some(link.name()));
+        let carried = group.clone().into_iter().filter(|way| !without.contains(&way.link.as_deref()));
         group.extend(carried.map(|way| Request { coalesce: Some(false), ..way }));
     }
     let others = |levels, test, size| at_levels(levels, test, Some(size)).into_iter().map(minute).collect();
@@ -399,7 +400,7 @@ fn bip() -> Preset {
 /// The comparisons of a TOE: the kernel's own stack over every Ethernet link, and every other level.
 fn toe() -> Preset {
     let at = |test: &str, size, mtu_bytes, segmentation| -> Vec<Request> {
-        let ways = Link::ALL.iter().map(|&link| over(link, test, size));
+        let ways = over_all(test, size).into_iter();
         // Not set if it is on, because all other cells have it on by default.
         let segmentation = if segmentation { None } else { Some(false) };
         ways.map(|way| Request { mtu_bytes: Some(mtu_bytes), segmentation, ..way }).collect()
@@ -482,9 +483,17 @@ fn buffered(bytes: u64, requests: Vec<Request>) -> Vec<Request> {
 
 /// The same messages over every Ethernet link, at MTU 9000.
 fn ways(protocol: Protocol, test: &str, size_bytes: u64) -> Vec<Request> {
-    let spoken =
-        |link| Request { protocol: Some(protocol.name().to_owned()), ..over(link, test, size_bytes) };
-    Link::ALL.iter().map(|&link| spoken(link)).collect()
+    let spoken = |way| Request { protocol: Some(protocol.name().to_owned()), ..way };
+    over_all(test, size_bytes).into_iter().map(spoken).collect()
+}
+
+/// TCP over every Ethernet link, at MTU 9000: between nodes of a fabric both encrypted and plain.
+fn over_all(test: &str, size_bytes: u64) -> Vec<Request> {
+    let between_nodes = Security::ALL.iter().map(|security| Request {
+        security: Some(security.name().to_owned()),
+        ..over(Link::Udp, test, size_bytes)
+    });
+    Link::WITHIN_MACHINE.map(|link| over(link, test, size_bytes)).into_iter().chain(between_nodes).collect()
 }
 
 /// TCP over one Ethernet link, at MTU 9000.
@@ -679,8 +688,8 @@ mod tests {
         let levels = ["eth".to_owned()];
         let preset = named("gm-ethernet", Some(2.0), Some(&levels)).unwrap();
         let cells: Vec<_> = preset.groups.iter().flatten().collect();
-        // Four runs over three links, and over two of them without coalescing.
-        assert_eq!(cells.len(), 20);
+        // Four runs over three links within one machine and two between nodes, and over two without coalescing.
+        assert_eq!(cells.len(), 28);
         assert!(cells.iter().all(|cell| cell.level == "eth" && cell.time_seconds == Some(2.0)));
     }
 }

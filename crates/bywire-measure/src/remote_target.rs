@@ -1,8 +1,9 @@
 //! Targets on another machine: `bywire serve` there plays them, for tests only and within bounds.
 //!
 //! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
-//! shared key if one is set), then the job, then the target's reports. The measured messages have sockets of their own.
+//! key if the server asks for one), then the job, then the target's reports. The measured messages have sockets of their own.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::exit_status::Misuse;
+use crate::fabric_keys::{self, IssuedKeys};
+use crate::options::Credential;
 use crate::pin;
 use crate::plan::{Assignment, End, Job, Plan, Role, SIZE_BYTES_MAX, Test, WorkerMessage};
 use crate::process::{Event, Setting, Worker, listen};
@@ -65,16 +68,55 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub struct Host {
     /// As it was given: a name or an address.
     pub name: String,
-    address: SocketAddr,
-    key: Option<Vec<u8>>,
+    reach: HostReach,
+}
+
+/// How a host is reached.
+#[derive(Clone, Debug)]
+enum HostReach {
+    /// At an address, with a key if there is one.
+    Address(SocketAddr, Option<Vec<u8>>),
+    /// As a node of the fabric, which gives an address and a key for each connection.
+    Node,
+}
+
+/// Who may measure at a server.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// Anyone, within narrower bounds.
+    Anyone,
+    /// Clients with this key.
+    Key(Vec<u8>),
+    /// Members of the fabric, who get keys.
+    Fabric(Arc<IssuedKeys>),
+}
+
+impl Admission {
+    fn needs_key(&self) -> bool {
+        !matches!(self, Self::Anyone)
+    }
+
+    /// The key that a client has proved.
+    fn proved(&self, is_proved: impl Fn(&[u8]) -> bool) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::Anyone => None,
+            Self::Key(key) => is_proved(key).then_some(Cow::Borrowed(key)),
+            Self::Fabric(keys) => keys.take(Instant::now(), is_proved).map(Cow::Owned),
+        }
+    }
 }
 
 impl Host {
-    /// Resolves `HOST` or `HOST:PORT`.
+    /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node.
     ///
     /// # Errors
     /// A name that does not resolve.
-    pub fn resolve(name: &str, key: Option<Vec<u8>>) -> Result<Self> {
+    pub fn resolve(name: &str, credential: Option<Credential>) -> Result<Self> {
+        let key = match credential {
+            Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), reach: HostReach::Node }),
+            Some(Credential::Key(key)) => Some(key),
+            None => None,
+        };
         // An IPv6 address has colons of its own, and its port follows brackets.
         let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
         if let Some((_, port)) = port {
@@ -94,7 +136,7 @@ impl Host {
                 "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
             ))
         })?;
-        Ok(Self { name: name.to_owned(), address, key })
+        Ok(Self { name: name.to_owned(), reach: HostReach::Address(address, key) })
     }
 }
 
@@ -106,10 +148,14 @@ pub(crate) struct RemoteTarget {
 impl RemoteTarget {
     /// Asks `host` to run the target of `job`. Its messages go to `sender`.
     pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&host.address, HANDSHAKE_TIMEOUT)
+        let (address, key) = match &host.reach {
+            HostReach::Address(address, key) => (*address, key.clone()),
+            HostReach::Node => fabric_keys::ask(&host.name).map(|(address, key)| (address, Some(key)))?,
+        };
+        let stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT)
             .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
         let mut line = Line::new(stream.try_clone()?)?;
-        line.greet(host.key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
+        line.greet(key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
         line.say(job)?;
         line.forever()?;
         std::thread::spawn(move || {
@@ -210,7 +256,10 @@ impl Line {
     fn greet(&mut self, key: Option<&[u8]>) -> Result<()> {
         let challenge: Challenge = self.hear()?;
         same_version(challenge.protocol, &challenge.version)?;
-        ensure!(key.is_some() || !challenge.key_required, "it requires a key: give it by --key FILE");
+        ensure!(
+            key.is_some() || !challenge.key_required,
+            "it requires a key: give it by --key FILE, or by --fabric if it serves a fabric"
+        );
         let nonce = nonce();
         let proof = key.map(|key| proof(key, "client", &challenge.nonce, &nonce));
         self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonce.clone(), proof })?;
@@ -226,28 +275,30 @@ impl Line {
         };
         ensure!(
             key.is_none_or(proven),
-            "it does not have the key that was given by --key: use the same file at both ends"
+            "it does not have the key that was given: use the same file by --key at both ends, or --fabric"
         );
         Ok(())
     }
 
     /// The server's side of the handshake. An admitted client takes a place among `clients`.
-    fn admit(&mut self, key: Option<&[u8]>, clients: &Arc<AtomicUsize>) -> Result<Permit> {
+    fn admit(&mut self, admission: &Admission, clients: &Arc<AtomicUsize>) -> Result<Permit> {
         let server_nonce = nonce();
         self.say(&Challenge {
             protocol: PROTOCOL,
             version: version(),
             nonce: server_nonce.clone(),
-            key_required: key.is_some(),
+            key_required: admission.needs_key(),
         })?;
         let hello: Hello = self.hear()?;
         let claim = hello.proof.as_deref().unwrap_or_default();
-        let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
+        let key = admission.proved(|key| is_proof(claim, key, "client", &server_nonce, &hello.nonce));
         // Checked before anything that an unauthenticated client says is repeated.
-        let verdict = if key.is_some() && hello.proof.is_none() {
-            Err(anyhow!("a key is required: give the file of this server's key by --key FILE"))
-        } else if !key.is_none_or(known) {
-            Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
+        let verdict = if admission.needs_key() && key.is_none() {
+            let what = if hello.proof.is_none() { "a key is required" } else { "the key is wrong" };
+            Err(match admission {
+                Admission::Fabric(_) => anyhow!("{what}: give --fabric, on a node of this server's fabric"),
+                _ => anyhow!("{what}: give the file of this server's own key by --key FILE"),
+            })
         } else {
             same_version(hello.protocol, &hello.version).and_then(|()| {
                 Permit::take(clients, CLIENTS_MAX)
@@ -257,7 +308,7 @@ impl Line {
         self.say(&Verdict {
             refused: verdict.as_ref().err().map(|error| error.to_string()),
             proof: key
-                .map(|key| proof(key, "server", &server_nonce, &hello.nonce))
+                .map(|key| proof(&key, "server", &server_nonce, &hello.nonce))
                 .filter(|_| verdict.is_ok()),
         })?;
         verdict
@@ -322,8 +373,8 @@ impl Drop for Permit {
 }
 
 /// Serves targets on `listener` until the process ends. `log` gets one line for each client.
-pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Result<()> {
-    let key: Arc<Option<Vec<u8>>> = Arc::new(key);
+pub fn serve(listener: &TcpListener, admission: Admission, log: fn(&str)) -> Result<()> {
+    let admission = Arc::new(admission);
     let (strangers, clients) = (Arc::default(), Arc::default());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -331,10 +382,10 @@ pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Res
             continue;
         };
         let Some(stranger) = Permit::take(&strangers, STRANGERS_MAX) else { continue };
-        let (key, clients) = (Arc::clone(&key), Arc::clone(&clients));
+        let (admission, clients) = (Arc::clone(&admission), Arc::clone(&clients));
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
-            if let Err(error) = serve_one(stream, (*key).as_deref(), stranger, &clients, |what| {
+            if let Err(error) = serve_one(stream, &admission, stranger, &clients, |what| {
                 log(&format!("{peer}: {what}"));
             }) {
                 log(&format!("{peer}: {error:#}"));
@@ -346,17 +397,17 @@ pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Res
 
 fn serve_one(
     stream: TcpStream,
-    key: Option<&[u8]>,
+    admission: &Admission,
     stranger: Permit,
     clients: &Arc<AtomicUsize>,
     log: impl Fn(&str),
 ) -> Result<()> {
     let ends = [stream.local_addr()?.ip(), stream.peer_addr()?.ip()];
     let mut line = Line::new(stream)?;
-    let _client = line.admit(key, clients)?;
+    let _client = line.admit(admission, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, ends, key.is_some()) {
+    let plan = match bounded(job, ends, admission.needs_key()) {
         Ok(plan) => plan,
         Err(error) => {
             line.say(&WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") })?;
@@ -481,12 +532,13 @@ mod tests {
 
     #[test]
     fn the_key_is_not_part_of_a_job() {
-        let request = Request { key: Some(b"the key".to_vec()), ..Request::new("tcp", "stream") };
+        let credential = Some(Credential::Key(b"the key".to_vec()));
+        let request = Request { credential, ..Request::new("tcp", "stream") };
         let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
-        assert_eq!(plan.request.key, request.key);
+        assert_eq!(plan.request.credential, request.credential);
         let told = serde_json::to_string(&Job::Messages(plan)).unwrap();
         let Job::Messages(heard) = serde_json::from_str(&told).unwrap() else { panic!("{told}") };
-        assert_eq!(heard.request, Request { key: None, ..request });
+        assert_eq!(heard.request, Request { credential: None, ..request });
     }
 
     #[test]
@@ -501,7 +553,7 @@ mod tests {
     fn clients_without_the_key_take_no_slot_of_those_with_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        std::thread::spawn(move || serve(&listener, Some(b"the key".to_vec()), |_| {}));
+        std::thread::spawn(move || serve(&listener, Admission::Key(b"the key".to_vec()), |_| {}));
         let strangers: Vec<_> =
             (0..2 * CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
         let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));

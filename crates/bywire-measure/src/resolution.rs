@@ -183,7 +183,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) 
     if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. } | Placement::Fabric(_)) {
         resolved.mtu_bytes.get_or_insert(MTU_BYTES);
     }
-    if matches!(placement, Placement::Fabric(_)) {
+    if request.crosses_a_fabric() && !matches!(placement, Placement::Host(_)) {
         resolved.security.get_or_insert_with(|| Security::Encrypted.name().to_owned());
     }
     if request.level == ethernet::LEVEL {
@@ -220,7 +220,7 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         level: level.to_owned(),
         between: None,
         mtu_bytes: None,
-        key: None,
+        credential: None,
         protocol: None,
         coalesce: None,
         segmentation: None,

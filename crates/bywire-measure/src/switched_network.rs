@@ -3,6 +3,8 @@
 //! The switch is a bridge in a namespace of its own, or another link with an interface in each node. All of it ends
 //! with this program, like the two namespaces of [`crate::namespaces`].
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Context, Result, bail};
 
 use crate::exit_status::Misuse;
@@ -28,29 +30,10 @@ impl SwitchedNetwork {
     /// One line: why this machine or user cannot do this, and what to do.
     pub fn bridge(count: u32, mtu_bytes: u32, rate_mbits: Option<u32>) -> Result<Self> {
         namespaces::check_mtu(mtu_bytes)?;
-        check(count)?;
-        // The last one becomes the switch.
-        let mut made = namespaces::make(count as usize + 1)?;
-        let switch = made.pop().context("no namespace was made")?;
-        let set_up = || -> Result<()> {
-            switch.namespace().configure("link add br0 type bridge\nlink set br0 up\n")?;
-            for (port, node) in made.iter().enumerate() {
-                let (node, switch_process) = (node.namespace(), switch.process());
-                node.configure(&format!(
-                    "link add {INTERFACE} mtu {mtu_bytes} type veth peer name port{port} mtu {mtu_bytes} netns {switch_process}\n\
-                     address add {}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n",
-                    node.address()
-                ))?;
-                let port = format!("port{port}");
-                switch.namespace().configure(&format!("link set {port} master br0 up\n"))?;
-                rate_mbits.map_or(Ok(()), |rate| switch.namespace().shape(&port, rate))?;
-            }
-            Ok(())
-        };
-        set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
-        let link =
-            NamespaceLink { name: "bridge", processes: Vec::new(), kept: Box::new(switch.into_namespace()) };
-        Ok(Self { link, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
+        Self::joined(count, |sides| {
+            let switch = connect(sides, mtu_bytes, Namespace::address, rate_mbits)?;
+            Ok(NamespaceLink { name: "bridge", processes: Vec::new(), kept: Box::new(switch) })
+        })
     }
 
     /// Its two nodes as a pair.
@@ -83,6 +66,32 @@ impl SwitchedNetwork {
     pub fn carriers(&self) -> &[u32] {
         &self.link.processes
     }
+}
+
+/// Connects nodes to a bridge in a namespace of its own, which is returned. Each node gets a veth device with this address.
+pub(crate) fn connect(
+    nodes: &[Side],
+    mtu_bytes: u32,
+    address: fn(&Namespace) -> Ipv4Addr,
+    rate_mbits: Option<u32>,
+) -> Result<Namespace> {
+    let switch = namespaces::make_one(nodes.len() + 1, nodes.first().map(|node| node.namespace))?;
+    let set_up = || -> Result<()> {
+        switch.namespace().configure("link add br0 type bridge\nlink set br0 up\n")?;
+        for (port, node) in nodes.iter().enumerate() {
+            let (switch_process, address) = (switch.process(), address(node.namespace));
+            node.namespace.configure(&format!(
+                "link add {INTERFACE} mtu {mtu_bytes} type veth peer name port{port} mtu {mtu_bytes} netns {switch_process}\n\
+                 address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+            ))?;
+            let port = format!("port{port}");
+            switch.namespace().configure(&format!("link set {port} master br0 up\n"))?;
+            rate_mbits.map_or(Ok(()), |rate| switch.namespace().shape(&port, rate))?;
+        }
+        Ok(())
+    };
+    set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
+    Ok(switch.into_namespace())
 }
 
 fn check(count: u32) -> Result<(), Misuse> {

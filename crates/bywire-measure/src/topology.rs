@@ -49,7 +49,7 @@ impl Topology {
 
     fn host(&mut self, request: &Request, name: &str) -> Result<Placement> {
         if !self.hosts.contains_key(name) {
-            let resolved = Arc::new(Host::resolve(name, request.key.clone())?);
+            let resolved = Arc::new(Host::resolve(name, request.credential.clone())?);
             self.hosts.insert(name.to_owned(), resolved);
         }
         Ok(Placement::Host(Arc::clone(&self.hosts[name])))

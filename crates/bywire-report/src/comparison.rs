@@ -387,6 +387,7 @@ pub fn called<'a>(way: &Way<'a>) -> &'a str {
         "msg" if link == Some("udp") => "Bywire messages between machines",
         "msg" => "Bywire messages",
         "sock" => "sockets under `bywire run`",
+        "eth" if link == Some("udp") => "Ethernet between machines",
         "eth" => "Ethernet in user space",
         "unix" => "Unix sockets",
         "tcp" => "the kernel's TCP",

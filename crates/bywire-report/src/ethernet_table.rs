@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::ethernet::{self, Link};
+use bywire_results::message_link::SECURITY;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 
@@ -64,8 +65,9 @@ fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, Vec<String>) {
 fn manner(cell: &Cell) -> Vec<String> {
     let off = |name: &str, words: &str| cell.parameters.is_off(name).then(|| words.to_owned());
     let buffer = number(cell, "socket-buffer");
-    let machine = text(cell, MACHINE);
+    let (machine, security) = (text(cell, MACHINE), text(cell, SECURITY));
     [
+        (!security.is_empty()).then_some(security),
         off("coalesce", "one frame a wake"),
         off("segmentation", "not segmented by the interfaces"),
         (buffer > 0).then(|| format!("{} of socket buffers", quantity::size(buffer))),
@@ -92,6 +94,7 @@ fn naming(cell: &Cell) -> [String; NAMING] {
     let link = match cell.link.as_deref() {
         Some("one-process") => "Ethernet, one process",
         Some("two-processes") => "Ethernet, two processes",
+        Some("udp") => "Ethernet between nodes",
         Some("veth") => "veth, the kernel's own",
         other => other.unwrap_or_default(),
     };

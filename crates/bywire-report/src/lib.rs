@@ -7,6 +7,7 @@
 mod ceiling;
 mod comparison;
 mod disturbed_cells;
+mod encryption_table;
 mod ethernet_table;
 mod export;
 mod headline;

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
 use crate::disturbed_cells;
+use crate::encryption_table;
 use crate::ethernet_table;
 use crate::headline;
 use crate::history;
@@ -99,6 +100,7 @@ impl<'a> Page<'a> {
             (headline::section(self.session, self.ways, &self.ceilings, &self.comparisons, &ladder, &name))
             @if !self.is_overview {
                 (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &ethernet_table::tables(cells)))
+                (tables(self, "encryption", "What encryption costs", &encryption_table::tables(cells)))
                 (tables(self, "gain", "What an unmodified program gains", &sockets_table::tables(cells)))
                 (tables(self, "web", "Web servers", &web_table::tables(cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }

@@ -7,6 +7,7 @@ use bywire_results::quantity;
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
 use crate::disturbed_cells::Disturbance;
+use crate::encryption_table;
 use crate::ethernet_table;
 use crate::sockets_table;
 use crate::verdict::Verdict;
@@ -34,9 +35,8 @@ pub fn summary_text(session: &Session) -> String {
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
                  off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
-    let carried = ethernet_table::tables(&session.cells).into_iter();
-    for table in carried.chain(sockets_table::tables(&session.cells)).chain(web_table::tables(&session.cells))
-    {
+    let tables = [ethernet_table::tables, encryption_table::tables, sockets_table::tables, web_table::tables];
+    for table in tables.into_iter().flat_map(|tables| tables(&session.cells)) {
         let rows = aligned(&table.columns, ethernet_table::NAMING, &table.rows);
         text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }

@@ -445,6 +445,45 @@ fn ethernet_is_in_the_tables_of_the_documents() {
 }
 
 #[test]
+fn the_cost_of_encryption_is_shown_for_cells_that_differ_in_nothing_else() {
+    let mut session = generated_session();
+    assert!(!report::render(&session).contains("id=\"encryption\""));
+    session.cells.clear();
+    for (security, mtu, rate) in
+        [("plain", 1500, 4.0), ("encrypted", 1500, 3.0), ("encrypted", 9000, 3.5), ("encrypted", 1500, 2.0)]
+    {
+        for mut cell in cells_at(("eth", "udp", None, 8000.0, rate), 65_536) {
+            cell.between = "namespaces".into();
+            for (name, value) in
+                [("security", security.into()), ("protocol", "tcp".into()), ("mtu", mtu.into())]
+            {
+                cell.parameters.insert(name.into(), value);
+            }
+            cell.cpu.carriers = Some(CpuEnd { service_demand_us_per_kb: Some(0.5), ..CpuEnd::default() });
+            if cell.test == "stream" {
+                cell.value = rate * 1e9;
+            }
+            session.cells.push(cell);
+        }
+    }
+    let text = report::summary_text(&session);
+    let (_, table) = text.split_once("Plain and encrypted packets between nodes\n").expect("the table");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("eth · udp")).collect();
+    let streams: Vec<&&str> = rows.iter().filter(|row| row.contains(" stream ")).collect();
+    // The last cell of each kind counts. MTU 9000 has no plain cell.
+    assert_eq!(streams.len(), 1, "{table}");
+    let row = streams[0].split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = "eth · udp · TCP · MTU 1500 stream 64 KiB 4.00 GB/s 2.00 GB/s 50.0 %";
+    assert!(row.starts_with(expected), "{row}");
+    assert!(row.ends_with("/KB"), "{row}");
+    for name in ["Ethernet between nodes, plain", "Ethernet between nodes, encrypted"] {
+        assert!(text.contains(name), "{text}");
+    }
+    let page = report::render(&session);
+    assert!(page.contains("id=\"encryption\"") && page.contains("speed kept"));
+}
+
+#[test]
 fn a_wide_interval_is_shown_with_its_bounds() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level == "msg") {

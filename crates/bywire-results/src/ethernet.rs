@@ -10,8 +10,14 @@ names! {
     Link, "link of level eth" {
         OneProcess = "one-process": "one process has both interfaces: from one TAP straight into the other",
         TwoProcesses = "two-processes": "a process for each interface; frames cross by the message layer",
+        Udp = "udp": "two nodes of a fabric on a cable, with an interface each; frames cross in UDP packets",
         Veth = "veth": "the kernel's own cable, to compare with",
     }
+}
+
+impl Link {
+    /// The links that need no fabric.
+    pub const WITHIN_MACHINE: [Self; 3] = [Self::OneProcess, Self::TwoProcesses, Self::Veth];
 }
 
 names! {

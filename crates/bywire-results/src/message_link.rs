@@ -12,6 +12,9 @@ names! {
     }
 }
 
+/// The parameter of a cell that states how its packets were protected between nodes of a fabric.
+pub const SECURITY: &str = "security";
+
 names! {
     /// How packets between two machines are protected.
     Security, "security" {

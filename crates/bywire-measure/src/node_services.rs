@@ -1,0 +1,98 @@
+//! Nodes of a fabric on one machine: a node service in each of several namespaces.
+//!
+//! Keys, the fabric file and the sockets are in a scratch directory. All of it ends with this value or with this program.
+
+use std::fs::DirBuilder;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use bywire_node::fabric::{self, Fabric, Node, ServiceAddress};
+use bywire_node::{file, key};
+use bywire_results::message_link::Security;
+
+use crate::namespaces::Namespace;
+use crate::scratch_directory::{ScratchDirectory, nonce};
+use crate::service_process::ServiceProcess;
+
+/// Where a node is.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlace<'a> {
+    /// Its name in the fabric.
+    pub(crate) name: String,
+    /// The namespace that its service runs in.
+    pub(crate) namespace: &'a Namespace,
+    /// Its address there.
+    pub(crate) address: Ipv4Addr,
+}
+
+/// The services of all nodes of a fabric.
+#[derive(Debug)]
+pub(crate) struct NodeServices {
+    /// They end before the directory with their sockets is removed.
+    services: Vec<ServiceProcess>,
+    runtime_directories: Vec<PathBuf>,
+    _scratch: ScratchDirectory,
+}
+
+impl NodeServices {
+    /// Starts a service for each of `nodes`, which are one fabric. Fabrics of different security fit into the same
+    /// namespaces.
+    ///
+    /// # Errors
+    /// One line with the reason why a service has not begun.
+    pub(crate) fn start(nodes: &[NodePlace], security: Security) -> Result<Self> {
+        let scratch = ScratchDirectory::of(&nonce())?;
+        let udp_port = udp_port(security);
+        let configuration = |node: &NodePlace| scratch.path().join(format!("{}.etc", node.name));
+        let mut members = Vec::new();
+        let mut runtime_directories = Vec::new();
+        for node in nodes {
+            let runtime_directory = scratch.path().join(&node.name);
+            make_directory(&runtime_directory)?;
+            runtime_directories.push(runtime_directory);
+            make_directory(&configuration(node))?;
+            let key = key::make(&configuration(node).join(key::FILE_NAME))?.public();
+            let address = ServiceAddress::Address((node.address, udp_port).into());
+            members.push(Node { name: node.name.clone(), addresses: vec![address], key, is_bridge: false });
+        }
+        let is_encrypted = security == Security::Encrypted;
+        let fabric =
+            Fabric { name: "laboratory".to_owned(), serial: 1, keeper: None, is_encrypted, nodes: members };
+        let start = |(node, runtime_directory): (&NodePlace, &PathBuf)| {
+            file::make(&configuration(node).join(fabric::FILE_NAME), 0o644, &fabric.to_string())?;
+            let mut command = Command::new("/proc/self/exe");
+            command.args(["up", "--port", &udp_port.to_string(), "--config"]).arg(configuration(node));
+            command.env("BYWIRE_RUNTIME_DIR", runtime_directory).env_remove("NOTIFY_SOCKET");
+            node.namespace.enter(&mut command)?;
+            ServiceProcess::start(&mut command, "bywire up", 1)
+        };
+        let services = nodes.iter().zip(&runtime_directories).map(start).collect::<Result<_>>()?;
+        Ok(Self { services, runtime_directories, _scratch: scratch })
+    }
+
+    /// The processes of the services, in the order of the nodes.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.services.iter().map(ServiceProcess::process)
+    }
+
+    /// The runtime directories of the nodes, in their order.
+    pub(crate) fn runtime_directories(&self) -> &[PathBuf] {
+        &self.runtime_directories
+    }
+}
+
+/// Services of both kinds may run in one namespace.
+fn udp_port(security: Security) -> u16 {
+    match security {
+        Security::Encrypted => fabric::UDP_PORT,
+        Security::Plain => fabric::UDP_PORT + 1,
+    }
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).create(path);
+    made.with_context(|| format!("cannot make {}", path.display()))
+}
