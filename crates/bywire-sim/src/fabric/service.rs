@@ -232,6 +232,14 @@ impl Service {
         self.channels.status(node).is_some()
     }
 
+    /// The name of a node that two machines are said to be.
+    pub fn copied(&self) -> Option<&str> {
+        let mut nodes = self.fabric.nodes.iter();
+        let is_copied =
+            |node: &&Node| self.channels.status(&node.key).is_some_and(|status| status.copied_key.is_some());
+        nodes.find(is_copied).map(|node| node.name.as_str())
+    }
+
     /// The connections of the port, as the broker knows them.
     pub fn connections(&self) -> Vec<u32> {
         let port = self.port.into_iter();

@@ -539,6 +539,9 @@ impl Simulation {
                 return Err(format!("the program of machine {number} is not registered"));
             }
             self.check_removed(*number)?;
+            if let Some(name) = service.copied() {
+                return Err(format!("machine {number} takes node {name} for two machines"));
+            }
             ends.extend(program.ends().into_iter().map(|end| (end.own, end)));
         }
         for end in ends.values() {

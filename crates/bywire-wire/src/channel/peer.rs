@@ -22,7 +22,7 @@ use super::established::Channel;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
-use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
+use super::status::{ChannelStatus, CopiedKey, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
@@ -95,6 +95,18 @@ struct Known {
     incarnation: Incarnation,
     /// The number of the newest of its hellos that made a channel.
     hello: Option<u64>,
+    /// The number of the newest of its hellos that has arrived.
+    newest: u64,
+    /// The address of its last channel.
+    address: SocketAddr,
+}
+
+/// An incarnation whose place another one has taken.
+#[derive(Clone, Copy, Debug)]
+struct Retired {
+    incarnation: Incarnation,
+    /// The number of the newest of its hellos that has arrived.
+    newest: u64,
 }
 
 #[derive(Debug)]
@@ -118,7 +130,8 @@ pub(super) struct Peer {
     /// This service's number for the present session, or the next one.
     session_number: u32,
     known: Option<Known>,
-    retired: VecDeque<Incarnation>,
+    retired: VecDeque<Retired>,
+    copied_key: Option<CopiedKey>,
     counts: NodeCounts,
     /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
@@ -143,6 +156,7 @@ impl Peer {
             session_number,
             known: None,
             retired: VecDeque::new(),
+            copied_key: None,
             counts: NodeCounts::default(),
             scheduled_ns: None,
         }
@@ -235,7 +249,8 @@ impl Peer {
             sent_and_lost: channel.sent_and_lost(),
             heard_at_ns: channel.heard_ns,
         });
-        Status { is_wanted: self.is_wanted, since_ns: self.since_ns, channel, counts: self.counts }
+        let Self { is_wanted, since_ns, copied_key, counts, .. } = *self;
+        Status { is_wanted, since_ns, channel, copied_key, counts }
     }
 
     /// Does a hello with this number wait for its answer?
@@ -415,6 +430,7 @@ impl Peer {
             }
         };
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
+        self.notice_copied_key(now_ns, from, incarnation, header.number);
         if !self.is_fresh(from, incarnation, header.number, shared) {
             self.counts.hellos_replayed += 1;
             return;
@@ -437,6 +453,27 @@ impl Peer {
         self.candidates.push(Candidate { channel, hello, answer, answers: 1, answered });
     }
 
+    /// Notices that an earlier start of the machine, whose place another one has taken, is still there: it has sent a hello
+    /// since. Hellos that have arrived before are replays, and say nothing. Services of one start are on one machine, where the
+    /// last packets of the one may come after the first packets of the next.
+    fn notice_copied_key(&mut self, now_ns: u64, from: SocketAddr, incarnation: Incarnation, number: u64) {
+        let Some(known) = &mut self.known else { return };
+        if known.incarnation == incarnation {
+            known.newest = known.newest.max(number);
+        }
+        let mut retired = self.retired.iter_mut();
+        let retired = retired.find(|retired| retired.incarnation == incarnation && retired.newest < number);
+        let Some(retired) = retired else { return };
+        retired.newest = number;
+        if incarnation.boot_id != known.incarnation.boot_id {
+            self.copied_key = Some(CopiedKey { addresses: [known.address, from], at_ns: now_ns });
+        }
+    }
+
+    fn is_retired(&self, incarnation: Incarnation) -> bool {
+        self.retired.iter().any(|retired| retired.incarnation == incarnation)
+    }
+
     /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
     fn is_fresh(
         &mut self,
@@ -451,7 +488,7 @@ impl Peer {
         if planted::is(Bug::OldHelloTaken) {
             return true;
         }
-        if is_old || self.retired.contains(&incarnation) {
+        if is_old || self.is_retired(incarnation) {
             return false;
         }
         let mut candidates = self.candidates.iter_mut();
@@ -502,6 +539,12 @@ impl Peer {
                 let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
+                let incarnation = channel.session.incarnation;
+                if let Some(known) = self.known.filter(|known| {
+                    known.incarnation.boot_id != incarnation.boot_id && self.is_retired(incarnation)
+                }) {
+                    self.copied_key = Some(CopiedKey { addresses: [address, known.address], at_ns: now_ns });
+                }
                 self.promote(channel, None, shared);
             }
             HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
@@ -582,8 +625,8 @@ impl Peer {
         if let Some(old) = &old {
             shared.numbers.remove(&old.number);
         }
-        self.know(channel.session.incarnation, hello, shared);
         let (node, address) = (self.node, channel.address);
+        self.know(channel.session.incarnation, hello, address, shared);
         let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
         if !is_same {
             self.begin_session(&channel, shared);
@@ -610,24 +653,37 @@ impl Peer {
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
-    /// Notes the present incarnation. Earlier ones never come back.
-    fn know(&mut self, incarnation: Incarnation, hello: Option<u64>, shared: &mut Shared) {
-        let before = self.known.replace(Known { incarnation, hello });
-        match before {
-            Some(before) if before.incarnation == incarnation => {
-                self.known = Some(Known { incarnation, hello: before.hello.max(hello) });
+    /// Notes the present incarnation. Earlier ones come back only by answering a hello of this service, which no machine does
+    /// that has been restarted.
+    fn know(
+        &mut self,
+        incarnation: Incarnation,
+        hello: Option<u64>,
+        address: SocketAddr,
+        shared: &mut Shared,
+    ) {
+        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
+        let same = self.candidates.iter().filter(|candidate| of(candidate) == incarnation);
+        let newest = same.map(|candidate| candidate.hello).chain(hello).max().unwrap_or_default();
+        self.retired.retain(|retired| retired.incarnation != incarnation);
+        let known = match self.known {
+            Some(Known { incarnation: before, hello: older, newest: seen, .. }) if before == incarnation => {
+                Known { incarnation, hello: hello.max(older), newest: newest.max(seen), address }
             }
-            Some(before) => {
+            Some(Known { incarnation: before, newest: seen, .. }) => {
                 self.retired.truncate(RETIRED_MAX - 1);
-                self.retired.push_front(before.incarnation);
+                self.retired.push_front(Retired { incarnation: before, newest: seen });
+                Known { incarnation, hello, newest, address }
             }
-            None => {}
-        }
+            None => Known { incarnation, hello, newest, address },
+        };
+        self.known = Some(known);
         let retired = &self.retired;
         self.candidates.retain(|candidate| {
             let of = candidate.channel.session.incarnation;
+            let is_retired = retired.iter().any(|retired| retired.incarnation == of);
             // The other node may have begun its channel at the same time as this node began its own.
-            let is_kept = (of != incarnation || hello.is_none()) && !retired.contains(&of);
+            let is_kept = (of != incarnation || hello.is_none()) && !is_retired;
             if !is_kept {
                 shared.numbers.remove(&candidate.channel.number);
             }
