@@ -160,7 +160,9 @@ impl Service {
                     self.waiting.push((node, bytes));
                 }
                 // An unknown node has been removed since.
-                Action::Want(node) => drop(self.channels.connect(now_ns, &node)),
+                Action::Want(node) => {
+                    let _ = self.channels.connect(now_ns, &node);
+                }
                 Action::Release(node) => self.channels.release(&node),
                 Action::Adopt(text) => self.adopt(now_ns, &text, counts)?,
             }

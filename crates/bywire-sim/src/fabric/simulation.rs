@@ -189,6 +189,8 @@ impl Simulation {
                     self.machines[number].turn_off(&mut self.random);
                 }
             }
+            // A healed fabric has the right addresses.
+            Event::CorrectAddress(_) if self.step != Step::Faults => {}
             Event::CorrectAddress(number) => {
                 self.counts.add("faults: addresses changed in the file");
                 self.correct_addresses(&[number]);
