@@ -27,8 +27,6 @@ pub const IDLE_NS: u64 = 150 * SECOND_NS;
 /// Everything that differs between seeds. Chances are per 1,000 packets.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The seed itself.
-    pub seed: u64,
     /// The machines of the fabric at first.
     pub members: usize,
     /// The time from one fault to the next, on average.
@@ -55,7 +53,6 @@ impl Scenario {
         let mut random = StdRng::seed_from_u64(seed ^ 0xfab);
         let delay_ns = random.random_range(50_000..50_000_000);
         Self {
-            seed,
             members: random.random_range(2..MACHINES),
             fault_ns: random.random_range(2 * MINUTE_NS..12 * MINUTE_NS),
             call_ns: random.random_range(4 * MINUTE_NS..30 * MINUTE_NS),

@@ -30,8 +30,9 @@ const HISTORY: usize = 60;
 enum Event {
     Arrive(Packet),
     Wake(usize),
-    /// The next fault of a phase.
-    Fault(u64),
+    /// The next fault of a phase is near: programs call, so that it meets connections in the making.
+    Near(u64),
+    Fault,
     /// The program of a machine calls another one.
     Call(usize),
     /// A part of a machine starts again, unless it was started meanwhile.
@@ -122,7 +123,7 @@ impl Simulation {
         }
         for phase in 0..PHASES {
             let began_ns = self.now_ns + phase * PHASE_NS;
-            self.events.add(began_ns, Event::Fault(phase));
+            self.events.add(began_ns, Event::Near(phase));
             self.events.add(began_ns + HEALED_NS, Event::Heal);
         }
     }
@@ -170,14 +171,23 @@ impl Simulation {
                 }
                 self.call_later(number);
             }
-            Event::Fault(phase) => {
-                if self.step == Step::Faults {
-                    self.fault();
+            Event::Near(phase) => {
+                for number in 0..MACHINES {
+                    if self.step == Step::Faults && self.random.random_bool(0.5) {
+                        self.call_any(number);
+                    }
                 }
+                let soon_ns = self.random.random_range(0..8 * self.scenario.delay_ns[1]);
+                self.events.add(self.now_ns + soon_ns, Event::Fault);
                 // The next phase has its own.
                 let next_ns = self.now_ns + self.random.random_range(1..2 * self.scenario.fault_ns);
                 if next_ns < SECOND_NS + (phase + 1) * PHASE_NS {
-                    self.events.add(next_ns, Event::Fault(phase));
+                    self.events.add(next_ns, Event::Near(phase));
+                }
+            }
+            Event::Fault => {
+                if self.step == Step::Faults {
+                    self.fault();
                 }
             }
             Event::StartService(number) => self.start(number, Machine::start_service),

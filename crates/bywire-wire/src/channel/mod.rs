@@ -20,6 +20,7 @@
 pub mod echo;
 mod established;
 mod guests;
+mod incarnations;
 mod limits;
 mod out;
 mod peer;

@@ -1,7 +1,6 @@
 //! The state machine of one other node: attempts at a channel, channels that wait for their first packet, and the
 //! channel itself.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::connection::{self, Connection, OWN_REASONS, State};
@@ -19,10 +18,11 @@ use crate::size::BASE_BYTES;
 
 use super::echo::{self, Echo};
 use super::established::Channel;
+use super::incarnations::Incarnations;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
-use super::status::{ChannelStatus, CopiedKey, DownReason, Event, NodeCounts, Status};
+use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
@@ -35,8 +35,6 @@ const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
 const CANDIDATE_NS: u64 = 10_000_000_000;
 /// How many times a repeated hello is answered.
 const ANSWERS_MAX: u32 = 8;
-/// Earlier incarnations that are remembered, so that they cannot be taken for the present one.
-const RETIRED_MAX: usize = 8;
 /// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
 
@@ -89,26 +87,6 @@ struct HandshakeResult {
     peer: Greeting,
 }
 
-/// The present incarnation of the node.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    incarnation: Incarnation,
-    /// The number of the newest of its hellos that made a channel.
-    hello: Option<u64>,
-    /// The number of the newest of its hellos that has arrived.
-    newest: u64,
-    /// The address of its last channel.
-    address: SocketAddr,
-}
-
-/// An incarnation whose place another one has taken.
-#[derive(Clone, Copy, Debug)]
-struct Retired {
-    incarnation: Incarnation,
-    /// The number of the newest of its hellos that has arrived.
-    newest: u64,
-}
-
 #[derive(Debug)]
 pub(super) struct Peer {
     node: PublicKey,
@@ -129,9 +107,7 @@ pub(super) struct Peer {
     session: Option<Session>,
     /// This service's number for the present session, or the next one.
     session_number: u32,
-    known: Option<Known>,
-    retired: VecDeque<Retired>,
-    copied_key: Option<CopiedKey>,
+    incarnations: Incarnations,
     counts: NodeCounts,
     /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
@@ -154,9 +130,7 @@ impl Peer {
             current: None,
             session: None,
             session_number,
-            known: None,
-            retired: VecDeque::new(),
-            copied_key: None,
+            incarnations: Incarnations::default(),
             counts: NodeCounts::default(),
             scheduled_ns: None,
         }
@@ -231,9 +205,9 @@ impl Peer {
         let HandshakePayload::Greeting(greeting) = payload else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
         let mut known = self
-            .known
-            .iter()
-            .map(|known| known.incarnation)
+            .incarnations
+            .present()
+            .into_iter()
             .chain(self.candidates.iter().map(|candidate| candidate.channel.session.incarnation));
         self.candidates.len() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
     }
@@ -249,8 +223,8 @@ impl Peer {
             sent_and_lost: channel.sent_and_lost(),
             heard_at_ns: channel.heard_ns,
         });
-        let Self { is_wanted, since_ns, copied_key, counts, .. } = *self;
-        Status { is_wanted, since_ns, channel, copied_key, counts }
+        let Self { is_wanted, since_ns, counts, .. } = *self;
+        Status { is_wanted, since_ns, channel, copied_key: self.incarnations.copied_key(), counts }
     }
 
     /// Does a hello with this number wait for its answer?
@@ -430,7 +404,7 @@ impl Peer {
             }
         };
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
-        self.notice_copied_key(now_ns, from, incarnation, header.number);
+        self.incarnations.note_hello(now_ns, from, incarnation, header.number);
         if !self.is_fresh(from, incarnation, header.number, shared) {
             self.counts.hellos_replayed += 1;
             return;
@@ -453,27 +427,6 @@ impl Peer {
         self.candidates.push(Candidate { channel, hello, answer, answers: 1, answered });
     }
 
-    /// Notices that an earlier start of the machine, whose place another one has taken, is still there: it has sent a hello
-    /// since. Hellos that have arrived before are replays, and say nothing. Services of one start are on one machine, where the
-    /// last packets of the one may come after the first packets of the next.
-    fn notice_copied_key(&mut self, now_ns: u64, from: SocketAddr, incarnation: Incarnation, number: u64) {
-        let Some(known) = &mut self.known else { return };
-        if known.incarnation == incarnation {
-            known.newest = known.newest.max(number);
-        }
-        let mut retired = self.retired.iter_mut();
-        let retired = retired.find(|retired| retired.incarnation == incarnation && retired.newest < number);
-        let Some(retired) = retired else { return };
-        retired.newest = number;
-        if incarnation.boot_id != known.incarnation.boot_id {
-            self.copied_key = Some(CopiedKey { addresses: [known.address, from], at_ns: now_ns });
-        }
-    }
-
-    fn is_retired(&self, incarnation: Incarnation) -> bool {
-        self.retired.iter().any(|retired| retired.incarnation == incarnation)
-    }
-
     /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
     fn is_fresh(
         &mut self,
@@ -482,13 +435,10 @@ impl Peer {
         number: u64,
         shared: &mut Shared,
     ) -> bool {
-        let is_old = self.known.is_some_and(|known| {
-            known.incarnation == incarnation && known.hello.is_some_and(|hello| number <= hello)
-        });
         if planted::is(Bug::OldHelloTaken) {
             return true;
         }
-        if is_old || self.is_retired(incarnation) {
+        if self.incarnations.is_old(incarnation, number) || self.incarnations.is_retired(incarnation) {
             return false;
         }
         let mut candidates = self.candidates.iter_mut();
@@ -507,7 +457,7 @@ impl Peer {
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
     /// of the present one is dropped, if it has had its time.
     fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, shared: &mut Shared) {
-        let present = self.known.map(|known| known.incarnation);
+        let present = self.incarnations.present();
         let of = |candidate: &Candidate| candidate.channel.session.incarnation;
         let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
         if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
@@ -539,12 +489,7 @@ impl Peer {
                 let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
-                let incarnation = channel.session.incarnation;
-                if let Some(known) = self.known.filter(|known| {
-                    known.incarnation.boot_id != incarnation.boot_id && self.is_retired(incarnation)
-                }) {
-                    self.copied_key = Some(CopiedKey { addresses: [address, known.address], at_ns: now_ns });
-                }
+                self.incarnations.note_answer(now_ns, address, channel.session.incarnation);
                 self.promote(channel, None, shared);
             }
             HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
@@ -653,8 +598,7 @@ impl Peer {
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
-    /// Notes the present incarnation. Earlier ones come back only by answering a hello of this service, which no machine does
-    /// that has been restarted.
+    /// Notes the present incarnation, and drops the hellos of earlier ones.
     fn know(
         &mut self,
         incarnation: Incarnation,
@@ -665,25 +609,12 @@ impl Peer {
         let of = |candidate: &Candidate| candidate.channel.session.incarnation;
         let same = self.candidates.iter().filter(|candidate| of(candidate) == incarnation);
         let newest = same.map(|candidate| candidate.hello).chain(hello).max().unwrap_or_default();
-        self.retired.retain(|retired| retired.incarnation != incarnation);
-        let known = match self.known {
-            Some(Known { incarnation: before, hello: older, newest: seen, .. }) if before == incarnation => {
-                Known { incarnation, hello: hello.max(older), newest: newest.max(seen), address }
-            }
-            Some(Known { incarnation: before, newest: seen, .. }) => {
-                self.retired.truncate(RETIRED_MAX - 1);
-                self.retired.push_front(Retired { incarnation: before, newest: seen });
-                Known { incarnation, hello, newest, address }
-            }
-            None => Known { incarnation, hello, newest, address },
-        };
-        self.known = Some(known);
-        let retired = &self.retired;
+        self.incarnations.know(incarnation, hello, newest, address);
+        let incarnations = &self.incarnations;
         self.candidates.retain(|candidate| {
-            let of = candidate.channel.session.incarnation;
-            let is_retired = retired.iter().any(|retired| retired.incarnation == of);
+            let of = of(candidate);
             // The other node may have begun its channel at the same time as this node began its own.
-            let is_kept = (of != incarnation || hello.is_none()) && !is_retired;
+            let is_kept = (of != incarnation || hello.is_none()) && !incarnations.is_retired(of);
             if !is_kept {
                 shared.numbers.remove(&candidate.channel.number);
             }

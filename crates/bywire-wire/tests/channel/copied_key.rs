@@ -40,13 +40,15 @@ fn the_last_machine_to_start_has_the_place_and_the_other_one_is_noticed() {
     let mut simulation = displaced(60);
     simulation.run(10 * SECOND);
     assert_eq!(addresses(&simulation), Some([address_of(2), address_of(0)]));
-    let memory = |simulation: &Simulation| format!("{:?}", simulation.nodes[1].channels).len();
-    let before = (simulation.ups(1), simulation.downs(1), memory(&simulation));
-    assert_eq!((before.0, &before.1[..]), (2, &[DownReason::Restarted][..]));
+    // Numbers grow, and the lines of what is remembered do not.
+    let memory = |simulation: &Simulation| format!("{:#?}", simulation.nodes[1].channels).lines().count();
+    assert_eq!((simulation.ups(1), simulation.downs(1)), (2, vec![DownReason::Restarted]));
     // The place does not change hands again, however long both try, and nothing grows.
     simulation.run(HOUR);
-    assert_eq!((simulation.ups(1), simulation.downs(1)), (before.0, before.1));
-    assert!(memory(&simulation) < before.2 + 200, "{} instead of {}", memory(&simulation), before.2);
+    let before = memory(&simulation);
+    simulation.run(HOUR);
+    assert_eq!((simulation.ups(1), simulation.downs(1)), (2, vec![DownReason::Restarted]));
+    assert!(memory(&simulation) <= before + 20, "{} instead of {before}", memory(&simulation));
     assert_eq!(address(&simulation), Some(address_of(2)));
     assert!(known(&simulation).copied_key.expect("seen").at_ns + 20 * SECOND > simulation.now_ns);
     // A new start of the first one takes it back.
