@@ -119,6 +119,8 @@ fn add_node(page: &mut Page, node: &Node) {
     }
     let help = "1 while packets to the node cannot leave this machine.";
     page.sample("unsent", "gauge", help, &who, &u8::from(node.unsent.is_some()).into());
+    let help = "1 after two machines have answered with the key of the node.";
+    page.sample("copied_key", "gauge", help, &who, &u8::from(node.copied_key.is_some()).into());
     let Some(channel) = node.channel else { return };
     if let Some(rtt_us) = node.rtt_us {
         let seconds = Value::from(rtt_us as f64 / 1e6);

@@ -5,7 +5,7 @@ use bywire_measure::exit_status::Misuse;
 use bywire_node::{ask, key};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
-use bywire_wire::service::status::{self, Blocked, Entry, Node, Sockets, State, Unsent};
+use bywire_wire::service::status::{self, Blocked, CopiedKey, Entry, Node, Sockets, State, Unsent};
 use serde_json::{Value, json};
 
 use crate::count;
@@ -126,6 +126,9 @@ fn node_lines(node: &Node) -> String {
     if let Some(blocked) = &node.blocked {
         text += &format!("node {}: {}\n", node.name, blocked_text(blocked));
     }
+    if let Some(copied) = &node.copied_key {
+        text += &format!("{}: {}\n", copied_key_text(&node.name, copied), copied_key_remedy(&node.name));
+    }
     text
 }
 
@@ -149,6 +152,21 @@ pub fn blocked_text(blocked: &Blocked) -> String {
         duration_text(blocked.ago_s),
         blocked.udp_port,
         blocked.peer_udp_port
+    )
+}
+
+/// Which machines have the key of one node.
+pub fn copied_key_text(name: &str, copied: &CopiedKey) -> String {
+    let CopiedKey { addresses: [present, other], ago_s } = copied;
+    let ago = duration_text(*ago_s);
+    format!("two machines answer with the key of node {name}: {present} and {other} ({ago} ago)")
+}
+
+/// What to do about that.
+pub fn copied_key_remedy(name: &str) -> String {
+    format!(
+        "delete node.key on the one that is not {name}, and have it join as another node (`bywire invite NODE`); if nobody \
+         should have that key, replace it on both"
     )
 }
 
@@ -284,6 +302,9 @@ fn node_object(node: &Node) -> Value {
             "heard_ms": channel.heard_ms,
         })),
         "counters": counts(&node.counters), "complaint": node.complaint,
+        "copied_key": node.copied_key.map(|copied| json!({
+            "addresses": copied.addresses.map(|address| address.to_string()), "ago_s": copied.ago_s,
+        })),
         "unsent": node.unsent.map(|Unsent { to, reason }| json!({ "to": to.to_string(), "reason": reason.to_string() })),
         "blocked": node.blocked.map(|blocked| json!({
             "udp_port": blocked.udp_port, "peer_udp_port": blocked.peer_udp_port, "ago_s": blocked.ago_s,
@@ -348,6 +369,10 @@ mod tests {
             counters: Vec::new(),
             blocked: Some(Blocked { udp_port: 40_000, peer_udp_port: 50_000, ago_s: 3 }),
             unsent: None,
+            copied_key: Some(CopiedKey {
+                addresses: [([10, 0, 0, 2], 7248).into(), ([10, 0, 0, 9], 7248).into()],
+                ago_s: 61,
+            }),
             complaint: None,
         };
         let text = node_lines(&node);
@@ -359,5 +384,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("port 40000 here and port 50000 there"), "{text}");
+        let copied = "\ntwo machines answer with the key of node web2: 10.0.0.2:7248 and 10.0.0.9:7248 (1 min 1 s ago): ";
+        assert!(text.contains(copied), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use bywire_sys::udp::{ReceiveError, SendError, UdpSocket};
 use bywire_wire::service::status::{Entry, Node, Service, State, Unsent, UnsentReason};
 use serde::Serialize;
 
-use crate::node_status::{self, blocked_text, key_text};
+use crate::node_status::{self, blocked_text, copied_key_remedy, copied_key_text, key_text};
 use crate::ping::{Pings, Target};
 
 /// The nodes that are examined at the same time. Each takes some sockets.
@@ -34,8 +34,9 @@ const SILENT: Duration = Duration::from_secs(6);
 const CLOSED_PORT: u16 = 9;
 /// The length of a handshake's packets.
 const LONG_BYTES: usize = 1200;
-/// A report of a blocked connection that is older than this, in seconds, says nothing about now.
-const BLOCKED_S: u64 = 3600;
+/// A report of a blocked connection, or of two machines with one key, that is older than this, in seconds, says nothing about
+/// now.
+const RECENT_S: u64 = 3600;
 
 /// What was found about a node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -294,7 +295,10 @@ fn unsent_reason(error: Errno) -> UnsentReason {
 /// Why a node has not answered. The first finding is the most certain one.
 fn causes(evidence: &Evidence) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
-        [unsent(evidence), keys(evidence), network(evidence)].into_iter().flatten().collect();
+        [unsent(evidence), copied_key(evidence), keys(evidence), network(evidence)]
+            .into_iter()
+            .flatten()
+            .collect();
     if findings.is_empty() {
         let own = evidence.own;
         findings.push(Finding {
@@ -341,6 +345,14 @@ fn unsent(evidence: &Evidence) -> Option<Finding> {
         found: format!("no packet was sent: {} has no address", evidence.unresolved.join(", ")),
         remedy: "correct `addresses` in fabric.toml, or check the name server".to_owned(),
     })
+}
+
+/// Two machines with one key.
+fn copied_key(evidence: &Evidence) -> Option<Finding> {
+    let name = &evidence.before.name;
+    let copied = evidence.after.copied_key.filter(|copied| copied.ago_s < RECENT_S)?;
+    let (found, remedy) = (copied_key_text(name, &copied), copied_key_remedy(name));
+    Some(Finding { cause: "copied-key", found, remedy })
 }
 
 /// Another version, and keys that differ.
@@ -436,8 +448,8 @@ fn network(evidence: &Evidence) -> Option<Finding> {
                 to.port()
             ),
             remedy: format!(
-                "check that fabric.toml on {name} has the key of {own}, and the one here its own; then run \
-                 `bywire doctor {own}` there",
+                "check that fabric.toml on {name} has the key of {own}, and the one here its own, and that no other machine \
+                 has a copy of node.key of {own}; then run `bywire doctor {own}` there",
                 own = evidence.own
             ),
         });
@@ -453,7 +465,7 @@ fn network(evidence: &Evidence) -> Option<Finding> {
 
 /// What limits a node that answers.
 fn limits(evidence: &Evidence) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = copied_key(evidence).into_iter().collect();
     let channel = evidence.after.channel.filter(|channel| channel.packet_bytes < channel.route_bytes);
     if let Some(channel) = channel {
         findings.push(Finding {
@@ -467,7 +479,7 @@ fn limits(evidence: &Evidence) -> Vec<Finding> {
                 .to_owned(),
         });
     }
-    if let Some(blocked) = evidence.after.blocked.filter(|blocked| blocked.ago_s < BLOCKED_S) {
+    if let Some(blocked) = evidence.after.blocked.filter(|blocked| blocked.ago_s < RECENT_S) {
         let text = blocked_text(&blocked);
         let (found, remedy) = text.split_once(": ").unwrap_or((&text, ""));
         findings.push(Finding {

@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
 use bywire_node::fabric::Fabric;
+use bywire_wire::service::{End, NotConnected, Notice};
 use serde_json::Value;
 use test_network::{FakePort, Machine, TestNetwork, eventually, ip};
 use up::{Up, bywire, inside, status, text};
@@ -261,6 +262,42 @@ fn a_connection_whose_packets_are_blocked_is_reported_by_status_and_doctor() {
     assert!(is_reachable && cause == "ports-blocked", "{found}");
     let said = text(&inside(a, &["status"]).stdout);
     assert!(said.contains(&format!(" and port {there} there through")), "{said}");
+}
+
+#[test]
+fn a_copied_key_on_two_machines_is_reported_with_both_addresses() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let mut fabric = network.fabric();
+    fabric.nodes.truncate(2);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    let key = |machine: &Machine| machine.configuration().join("node.key");
+    let [_, b, c] = &network.machines[..] else { unreachable!() };
+    std::fs::copy(key(b), key(c)).expect("copied");
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let mut asked = FakePort::open(a, "render");
+    let (mut genuine, mut other) = (FakePort::open(b, "asking"), FakePort::open(c, "asking"));
+    let _terms = genuine.meet(1, "a", &mut asked, 11);
+    assert_eq!(status(a)["node"]["nodes"][1]["copied_key"], Value::Null);
+    // The copy takes the place of the first one, whose connections end as if its machine had been restarted.
+    other.connect(1, "a", "render", 1);
+    assert_eq!(asked.next(), Notice::Ended { connection: 11, reason: End::NodeRestarted });
+    let _terms = [asked.accept(12), other.established()];
+    let copied = || status(a)["node"]["nodes"][1]["copied_key"].clone();
+    eventually("the copy is noticed", || copied() != Value::Null);
+    assert_eq!(copied()["addresses"], serde_json::json!(["10.78.0.3:7248", "10.78.0.2:7248"]));
+    let (is_reachable, found, cause) = doctor(a);
+    assert!(is_reachable && cause == "copied-key", "{found}");
+    let said = text(&inside(a, &["status"]).stdout);
+    let line = "\ntwo machines answer with the key of node b: 10.78.0.3:7248 and 10.78.0.2:7248 (";
+    assert!(said.contains(line), "{said}");
+    // The place does not change hands: the first one gets no answer.
+    let channels = || a.count_of("b", "channels");
+    let before = channels();
+    genuine.connect(2, "a", "render", 2);
+    let (request, reason) = (2, NotConnected::Unreachable);
+    assert_eq!(genuine.next(), Notice::NotConnected { request, reason });
+    assert_eq!(channels(), before);
 }
 
 #[test]

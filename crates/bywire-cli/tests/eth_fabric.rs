@@ -1,152 +1,23 @@
 //! `bywire eth up --fabric`: interfaces of several machines on one segment, as root in network namespaces.
 
+mod segment;
 #[path = "../../bywire-node/tests/test_network/mod.rs"]
 mod test_network;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use bywire::{Address, DisconnectReason, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
 use bywire_eth::address::MacAddress;
 use bywire_eth::fabric::PEERS_MAX;
-use bywire_eth::network::port_names;
 use bywire_sys::namespace::Namespace;
+use segment::member::Member;
+use segment::{
+    address, await_all, bytes_of, bywire, connected, connected_in, drops, exchange, peer_of, segment, status,
+    up, up_by,
+};
 use serde_json::Value;
 use test_network::{Machine, TIMEOUT, TestNetwork, eventually};
-
-/// `bywire eth up --fabric` inside a machine, killed when dropped.
-struct Up(Child);
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        // Both fail only when it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn bywire(machine: &Machine, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    command.args(arguments).env("BYWIRE_RUNTIME_DIR", machine.runtime()).env_remove("NOTIFY_SOCKET");
-    command.stdin(Stdio::null());
-    command
-}
-
-/// Gives a machine the interface `by0` with an address that ends with `number`.
-fn up(machine: &Machine, number: u8, more: &[&str]) -> Up {
-    let interface = format!("-:by0=10.77.0.{number}/24,fd77::{number}/64");
-    let interface = if more.contains(&"96") { format!("-:by0=10.77.0.{number}/24") } else { interface };
-    up_by(machine, &[&["--interface", &interface][..], more].concat())
-}
-
-/// Runs `bywire eth up --fabric` with these arguments inside a machine.
-fn up_by(machine: &Machine, arguments: &[&str]) -> Up {
-    let mut command = bywire(machine, &[&["eth", "up", "--fabric"][..], arguments].concat());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = machine.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    match lines.next() {
-        Some(line) => assert!(line.expect("a line").contains("by0 02:")),
-        None => {
-            let mut said = String::new();
-            let _closed = child.stderr.take().expect("piped").read_to_string(&mut said);
-            panic!("it did not begin: {said}");
-        }
-    }
-    std::thread::spawn(move || lines.for_each(drop));
-    Up(child)
-}
-
-fn status(machine: &Machine) -> Value {
-    let done = bywire(machine, &["eth", "status", "--json"]).output().expect("it runs");
-    serde_json::from_slice::<Value>(&done.stdout).expect("JSON")[0].clone()
-}
-
-/// The status of a peer on another machine, once it has introduced an interface.
-fn peer_of(machine: &Machine, other: &str) -> Option<Value> {
-    let peers = status(machine)["peers"].as_array().cloned().unwrap_or_default();
-    peers.into_iter().find(|peer| peer["machine"] == other && peer["interfaces_count"] != 0)
-}
-
-/// Machines with an interface each, on one segment.
-fn segment(count: usize, is_encrypted: bool, more: &[&str]) -> Option<(TestNetwork, Vec<Up>)> {
-    if let Err(error) = std::fs::metadata("/dev/net/tun") {
-        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
-        return None;
-    }
-    let network = TestNetwork::up_with(count, is_encrypted)?;
-    let ups = network.machines.iter().zip(1..).map(|(machine, number)| up(machine, number, more)).collect();
-    await_all(&network);
-    Some((network, ups))
-}
-
-/// Waits until every machine knows the interfaces of every other one.
-fn await_all(network: &TestNetwork) {
-    for machine in &network.machines {
-        let mut others = network.machines.iter().filter(|other| other.name != machine.name);
-        eventually("the machines meet", || {
-            others.clone().all(|other| peer_of(machine, &other.name).is_some())
-        });
-        assert!(others.next().is_some());
-    }
-}
-
-fn address(number: u8, port: u16) -> SocketAddr {
-    SocketAddr::from(([10, 77, 0, number], port))
-}
-
-/// A TCP connection from a machine to the machine with an address.
-fn connected(from: &Machine, to: &Machine, address: SocketAddr) -> (TcpStream, TcpStream) {
-    connected_in(&from.namespace, &to.namespace, address)
-}
-
-/// The same between two namespaces.
-fn connected_in(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream, TcpStream) {
-    let bind = || {
-        let mut bound = None;
-        // An IPv6 address is tentative at first.
-        eventually("the address", || {
-            bound = TcpListener::bind(address).ok();
-            bound.is_some()
-        });
-        bound.expect("bound")
-    };
-    let listener = to.run(bind).expect("inside");
-    let connect = || TcpStream::connect_timeout(&address, TIMEOUT).expect("connected");
-    let near = from.run(connect).expect("inside");
-    let (far, _) = listener.accept().expect("accepted");
-    for end in [&near, &far] {
-        end.set_read_timeout(Some(TIMEOUT)).expect("set");
-        end.set_write_timeout(Some(TIMEOUT)).expect("set");
-    }
-    (near, far)
-}
-
-fn bytes_of(length: usize) -> Vec<u8> {
-    (0..length).map(|index| ((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
-}
-
-/// Sends bytes in both directions, and compares them.
-fn exchange(near: &TcpStream, far: &TcpStream, length: usize) {
-    let bytes = bytes_of(length);
-    std::thread::scope(|scope| {
-        for (mut from, mut to) in [(near, far), (far, near)] {
-            let bytes = &bytes;
-            scope.spawn(move || from.write_all(bytes).expect("sent"));
-            scope.spawn(move || {
-                let mut received = vec![0; bytes.len()];
-                to.read_exact(&mut received).expect("received");
-                assert!(received == *bytes, "a byte is wrong");
-            });
-        }
-    });
-}
-
-fn drops(machine: &Machine, other: &str, cause: &str) -> u64 {
-    peer_of(machine, other).map_or(0, |peer| peer["drops"][cause].as_u64().unwrap_or(0))
-}
 
 #[test]
 fn streams_and_datagrams_cross_between_machines_encrypted_and_plain() {
@@ -332,92 +203,6 @@ fn hosts_behind_the_bridge_of_a_machine_are_reached_if_the_fabric_file_permits_i
         let _ = { from_host }.write_all(b"more");
         drops(c, "b", "foreign_source") > before
     });
-}
-
-/// A member of the fabric that speaks as a carrier, and sends whatever the test decides.
-struct Member {
-    port: Port,
-    peer: Peer,
-}
-
-impl Member {
-    /// Joins from a machine, and connects to the carrier of another one.
-    fn join(machine: &Machine, target: &str) -> Self {
-        let small = LaneGeometry { slots: 64, bulk_bytes: 262_144 };
-        let options = PortOptions {
-            name: Some(port_names("default", &machine.name, 1)[0].parse().expect("a name")),
-            message_bytes_max: 65_472,
-            peers_max: 1024,
-            geometry: Geometry { lanes: [small; 3], fragment_bytes: 65_472 },
-            runtime_directory: Some(machine.runtime()),
-            ..PortOptions::default()
-        };
-        let open = || {
-            let mut port = Port::open(options).expect("open");
-            let name = port_names("default", target, 1).remove(0).parse().expect("a name");
-            let peer =
-                port.connect(&Address { node: target.to_owned(), port: name }, TIMEOUT).expect("there");
-            Self { port, peer }
-        };
-        machine.namespace.run(open).expect("inside")
-    }
-
-    /// Connects so often once more, and introduces none of these connections.
-    fn connect_again(&mut self, target: &str, count: usize) {
-        let name = port_names("default", target, 1).remove(0).parse().expect("a name");
-        let address = Address { node: target.to_owned(), port: name };
-        let deadline = Instant::now() + TIMEOUT;
-        let (mut begun, mut settled) = (0, 0);
-        while settled < count {
-            assert!(Instant::now() < deadline, "{settled} of {count}");
-            // The service takes 64 requests of a port at a time.
-            if begun < count.min(settled + 32) && self.port.connect_start(&address).is_ok() {
-                begun += 1;
-            }
-            match self.port.poll() {
-                Some(Event::Connected(_)) => settled += 1,
-                Some(Event::Disconnected { reason: DisconnectReason::NotConnected(_), .. }) => settled += 1,
-                Some(Event::Message(message) | Event::Datagram(message)) => {
-                    self.port.recycle(message.payload)
-                }
-                Some(_) => {}
-                None => std::thread::sleep(Duration::from_micros(100)),
-            }
-        }
-    }
-
-    /// Introduces itself as a node, with an interface of each address.
-    fn introduce(&mut self, node: &str, macs: &[MacAddress]) {
-        let interface = |mac: &MacAddress| serde_json::json!({ "label": format!("-:{mac}"), "mac": mac.0, "mtu_bytes": 1500 });
-        let interfaces: Vec<_> = macs.iter().map(interface).collect();
-        let said = serde_json::json!({
-            "version": 2, "node": node, "interfaces": interfaces, "is_first": true, "is_last": true,
-        });
-        self.port.send(self.peer, Priority::High, said.to_string().as_bytes()).expect("sent");
-        self.port.flush();
-    }
-
-    fn send(&mut self, datagram: &[u8]) {
-        let deadline = Instant::now() + TIMEOUT;
-        while !self.port.send_datagram(self.peer, Priority::Low, datagram).expect("connected") {
-            self.serve();
-            assert!(Instant::now() < deadline, "there is no room");
-        }
-        self.port.flush();
-    }
-
-    /// Serves the port for a moment.
-    fn serve(&mut self) {
-        for _ in 0..50 {
-            match self.port.poll() {
-                Some(Event::Message(message) | Event::Datagram(message)) => {
-                    self.port.recycle(message.payload)
-                }
-                Some(_) => {}
-                None => std::thread::sleep(Duration::from_micros(100)),
-            }
-        }
-    }
 }
 
 #[test]

@@ -198,7 +198,10 @@ fn the_summary_contains_the_ladder_of_levels() {
     assert!(ladder < plots);
     let rows = ["memory: a cache line", "msg · shm<", "unix<", "tcp · loopback<", "udp · loopback<"];
     let ladder = page[ladder..plots].split("</section>").next().unwrap();
-    assert!(ladder.contains(">■</tspan> 200 ns<") && ladder.contains(">4.00 µs · 2.00×<"), "values at the marks");
+    assert!(
+        ladder.contains(">■</tspan> 200 ns<") && ladder.contains(">4.00 µs · 2.00×<"),
+        "values at the marks"
+    );
     let table = ladder.split("<tbody>").nth(1).unwrap();
     let places: Vec<usize> =
         rows.iter().map(|row| table.find(row).unwrap_or_else(|| panic!("{row}"))).collect();

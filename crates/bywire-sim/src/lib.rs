@@ -1,5 +1,5 @@
 //! A seeded simulator: two connections of `bywire-wire`, the code that ships, over a modelled network. [`exchange`]
-//! puts two peers of `bywire` above them.
+//! puts two peers of `bywire` above them, and [`fabric`] the services of several machines.
 //!
 //! A seed expands into a [`Scenario`], which prints itself. A run has a phase with faults and a phase without. In the
 //! second one everything has to end within a bound. [`run`] returns the counts, or the broken invariant with its trace.
@@ -10,6 +10,7 @@ mod counts;
 mod end;
 mod events;
 pub mod exchange;
+pub mod fabric;
 mod network;
 mod scenario;
 mod simulation;

@@ -155,6 +155,10 @@ impl Service<'_> {
             let ago_s = now_ns.saturating_sub(at_ns) / SECOND_NS;
             status::Blocked { udp_port, peer_udp_port, ago_s }
         });
+        let copied_key = found.and_then(|found| found.copied_key).map(|copied| {
+            let ago_s = now_ns.saturating_sub(copied.at_ns) / SECOND_NS;
+            status::CopiedKey { addresses: copied.addresses, ago_s }
+        });
         status::Node {
             name: node.name.clone(),
             key: node.key.0,
@@ -168,6 +172,7 @@ impl Service<'_> {
             counters: counters(&counts),
             blocked,
             unsent,
+            copied_key,
             complaint: (state == State::Opening).then(|| complaint(&counts, unsent)),
         }
     }

@@ -20,6 +20,7 @@
 pub mod echo;
 mod established;
 mod guests;
+mod incarnations;
 mod limits;
 mod out;
 mod peer;
@@ -46,7 +47,7 @@ use peer::Peer;
 pub use session::SendError;
 pub use shared::Options;
 use shared::Shared;
-pub use status::{ChannelStatus, DownReason, Event, NodeCounts, Status, Strangers};
+pub use status::{ChannelStatus, CopiedKey, DownReason, Event, NodeCounts, Status, Strangers};
 
 /// The most events that wait for the service. Beyond them messages stay where they are, and their senders have to wait.
 const EVENTS_MAX: usize = 1024;

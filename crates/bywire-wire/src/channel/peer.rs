@@ -1,7 +1,6 @@
 //! The state machine of one other node: attempts at a channel, channels that wait for their first packet, and the
 //! channel itself.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::connection::{self, Connection, OWN_REASONS, State};
@@ -19,6 +18,7 @@ use crate::size::BASE_BYTES;
 
 use super::echo::{self, Echo};
 use super::established::Channel;
+use super::incarnations::Incarnations;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
@@ -35,8 +35,6 @@ const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
 const CANDIDATE_NS: u64 = 10_000_000_000;
 /// How many times a repeated hello is answered.
 const ANSWERS_MAX: u32 = 8;
-/// Earlier incarnations that are remembered, so that they cannot be taken for the present one.
-const RETIRED_MAX: usize = 8;
 /// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
 
@@ -89,14 +87,6 @@ struct HandshakeResult {
     peer: Greeting,
 }
 
-/// The present incarnation of the node.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    incarnation: Incarnation,
-    /// The number of the newest of its hellos that made a channel.
-    hello: Option<u64>,
-}
-
 #[derive(Debug)]
 pub(super) struct Peer {
     node: PublicKey,
@@ -117,8 +107,7 @@ pub(super) struct Peer {
     session: Option<Session>,
     /// This service's number for the present session, or the next one.
     session_number: u32,
-    known: Option<Known>,
-    retired: VecDeque<Incarnation>,
+    incarnations: Incarnations,
     counts: NodeCounts,
     /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
@@ -141,8 +130,7 @@ impl Peer {
             current: None,
             session: None,
             session_number,
-            known: None,
-            retired: VecDeque::new(),
+            incarnations: Incarnations::default(),
             counts: NodeCounts::default(),
             scheduled_ns: None,
         }
@@ -217,9 +205,9 @@ impl Peer {
         let HandshakePayload::Greeting(greeting) = payload else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
         let mut known = self
-            .known
-            .iter()
-            .map(|known| known.incarnation)
+            .incarnations
+            .present()
+            .into_iter()
             .chain(self.candidates.iter().map(|candidate| candidate.channel.session.incarnation));
         self.candidates.len() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
     }
@@ -235,7 +223,8 @@ impl Peer {
             sent_and_lost: channel.sent_and_lost(),
             heard_at_ns: channel.heard_ns,
         });
-        Status { is_wanted: self.is_wanted, since_ns: self.since_ns, channel, counts: self.counts }
+        let Self { is_wanted, since_ns, counts, .. } = *self;
+        Status { is_wanted, since_ns, channel, copied_key: self.incarnations.copied_key(), counts }
     }
 
     /// Does a hello with this number wait for its answer?
@@ -415,6 +404,7 @@ impl Peer {
             }
         };
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
+        self.incarnations.note_hello(now_ns, from, incarnation, header.number);
         if !self.is_fresh(from, incarnation, header.number, shared) {
             self.counts.hellos_replayed += 1;
             return;
@@ -445,13 +435,10 @@ impl Peer {
         number: u64,
         shared: &mut Shared,
     ) -> bool {
-        let is_old = self.known.is_some_and(|known| {
-            known.incarnation == incarnation && known.hello.is_some_and(|hello| number <= hello)
-        });
         if planted::is(Bug::OldHelloTaken) {
             return true;
         }
-        if is_old || self.retired.contains(&incarnation) {
+        if self.incarnations.is_old(incarnation, number) || self.incarnations.is_retired(incarnation) {
             return false;
         }
         let mut candidates = self.candidates.iter_mut();
@@ -470,7 +457,7 @@ impl Peer {
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
     /// of the present one is dropped, if it has had its time.
     fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, shared: &mut Shared) {
-        let present = self.known.map(|known| known.incarnation);
+        let present = self.incarnations.present();
         let of = |candidate: &Candidate| candidate.channel.session.incarnation;
         let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
         if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
@@ -502,6 +489,7 @@ impl Peer {
                 let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
+                self.incarnations.note_answer(now_ns, address, channel.session.incarnation);
                 self.promote(channel, None, shared);
             }
             HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
@@ -582,8 +570,8 @@ impl Peer {
         if let Some(old) = &old {
             shared.numbers.remove(&old.number);
         }
-        self.know(channel.session.incarnation, hello, shared);
         let (node, address) = (self.node, channel.address);
+        self.know(channel.session.incarnation, hello, address, shared);
         let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
         if !is_same {
             self.begin_session(&channel, shared);
@@ -610,24 +598,23 @@ impl Peer {
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
-    /// Notes the present incarnation. Earlier ones never come back.
-    fn know(&mut self, incarnation: Incarnation, hello: Option<u64>, shared: &mut Shared) {
-        let before = self.known.replace(Known { incarnation, hello });
-        match before {
-            Some(before) if before.incarnation == incarnation => {
-                self.known = Some(Known { incarnation, hello: before.hello.max(hello) });
-            }
-            Some(before) => {
-                self.retired.truncate(RETIRED_MAX - 1);
-                self.retired.push_front(before.incarnation);
-            }
-            None => {}
-        }
-        let retired = &self.retired;
+    /// Notes the present incarnation, and drops the hellos of earlier ones.
+    fn know(
+        &mut self,
+        incarnation: Incarnation,
+        hello: Option<u64>,
+        address: SocketAddr,
+        shared: &mut Shared,
+    ) {
+        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
+        let same = self.candidates.iter().filter(|candidate| of(candidate) == incarnation);
+        let newest = same.map(|candidate| candidate.hello).chain(hello).max().unwrap_or_default();
+        self.incarnations.know(incarnation, hello, newest, address);
+        let incarnations = &self.incarnations;
         self.candidates.retain(|candidate| {
-            let of = candidate.channel.session.incarnation;
+            let of = of(candidate);
             // The other node may have begun its channel at the same time as this node began its own.
-            let is_kept = (of != incarnation || hello.is_none()) && !retired.contains(&of);
+            let is_kept = (of != incarnation || hello.is_none()) && !incarnations.is_retired(of);
             if !is_kept {
                 shared.numbers.remove(&candidate.channel.number);
             }

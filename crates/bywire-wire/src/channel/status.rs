@@ -87,8 +87,20 @@ pub struct Status {
     pub since_ns: Option<u64>,
     /// Its channel, if there is one.
     pub channel: Option<ChannelStatus>,
+    /// The last sign that two machines have its key.
+    pub copied_key: Option<CopiedKey>,
     /// The counts.
     pub counts: NodeCounts,
+}
+
+/// Two machines that have the key of one node: a machine whose place another one with its key has taken is still there. The last
+/// one to start has the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedKey {
+    /// The address of the machine that has the place, and that of the other one.
+    pub addresses: [SocketAddr; 2],
+    /// When this was last seen.
+    pub at_ns: u64,
 }
 
 /// The state of a channel.

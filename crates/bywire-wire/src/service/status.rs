@@ -104,6 +104,8 @@ pub struct Node {
     pub blocked: Option<Blocked>,
     /// The error of the kernel for the last packet to an address of the node, if that packet could not leave.
     pub unsent: Option<Unsent>,
+    /// The last sign that two machines have its key.
+    pub copied_key: Option<CopiedKey>,
     /// The reason why there is no channel.
     pub complaint: Option<String>,
 }
@@ -116,6 +118,15 @@ pub struct Blocked {
     /// The UDP port of the other machine.
     pub peer_udp_port: u16,
     /// How long ago it was given up, in seconds.
+    pub ago_s: u64,
+}
+
+/// Two machines that have the key of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedKey {
+    /// The address of the machine that has the node's place, and that of the other one.
+    pub addresses: [SocketAddr; 2],
+    /// How long ago the other one was heard while the first one had the place, in seconds.
     pub ago_s: u64,
 }
 

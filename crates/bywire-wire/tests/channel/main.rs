@@ -1,5 +1,6 @@
 //! Channels of nodes in memory: delivery, unknown senders, replayed packets, and restarts.
 
+mod copied_key;
 mod echoes;
 mod foreign;
 mod guests;

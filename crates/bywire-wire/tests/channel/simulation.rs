@@ -126,6 +126,17 @@ impl Simulation {
         self.nodes[node].events = events;
     }
 
+    /// From now on a machine has a copy of another one's key. It knows all others, and none knows it by its address.
+    pub fn copy_key(&mut self, to: usize, of: usize) {
+        let identity = Identity { key: key_of(of), ..identity_of(to, 1) };
+        let mut channels = Channels::new(identity, Options::default());
+        for other in (0..self.nodes.len()).filter(|other| ![to, of].contains(other)) {
+            assert!(channels.add(self.now_ns, key_of(other).public(), vec![address_of(other)]));
+            self.nodes[other].channels.remove(self.now_ns, &key_of(to).public());
+        }
+        (self.nodes[to].channels, self.nodes[to].key) = (channels, key_of(of));
+    }
+
     pub fn key(&self, node: usize) -> PublicKey {
         self.nodes[node].key.public()
     }

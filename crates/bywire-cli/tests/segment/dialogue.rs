@@ -1,0 +1,98 @@
+//! Requests and responses over one TCP connection, which measure how long a response was missing.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::connected;
+use crate::test_network::{Machine, eventually};
+
+/// The length of a request and of its response.
+const BYTES: usize = 512;
+/// The pause between a response and the next request.
+const PAUSE: Duration = Duration::from_millis(1);
+/// A response that is missing for so long is lost. Longer than any test stops a machine.
+const LOST: Duration = Duration::from_secs(180);
+
+/// A dialogue under way.
+pub struct Dialogue {
+    is_over: Arc<AtomicBool>,
+    responses: Arc<AtomicU64>,
+    near: JoinHandle<Duration>,
+    far: JoinHandle<()>,
+}
+
+impl Dialogue {
+    /// Begins one over a new connection to the machine with an address.
+    pub fn start(from: &Machine, to: &Machine, address: std::net::SocketAddr) -> Self {
+        let (near, far) = connected(from, to, address);
+        for end in [&near, &far] {
+            end.set_read_timeout(Some(LOST)).expect("set");
+            end.set_write_timeout(Some(LOST)).expect("set");
+            end.set_nodelay(true).expect("set");
+        }
+        let (is_over, responses) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count) = (is_over.clone(), responses.clone());
+        let near = std::thread::spawn(move || ask(&near, &over, &count));
+        let far = std::thread::spawn(move || respond(&far));
+        Self { is_over, responses, near, far }
+    }
+
+    /// Waits for responses to requests that are made from now on.
+    pub fn await_more(&self, what: &str) {
+        // The next response may be to an earlier request.
+        let enough = self.responses.load(Ordering::Relaxed) + 3;
+        eventually(what, || self.responses.load(Ordering::Relaxed) >= enough);
+    }
+
+    /// Ends it. Returns how many responses came, all of them right, and the longest time for one.
+    pub fn end(self) -> (u64, Duration) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let longest = self.near.join().expect("no response is lost");
+        self.far.join().expect("no request is lost");
+        (self.responses.load(Ordering::Relaxed), longest)
+    }
+}
+
+/// The bytes of a request, which differ from those of every other one.
+fn request(number: u64) -> [u8; BYTES] {
+    std::array::from_fn(|at| (number.wrapping_add(at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
+}
+
+fn ask(mut stream: &TcpStream, is_over: &AtomicBool, responses: &AtomicU64) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        let began = Instant::now();
+        stream.write_all(&request(number)).expect("sent");
+        let mut response = [0; BYTES];
+        stream.read_exact(&mut response).expect("a response");
+        let expected = request(number).map(|byte| !byte);
+        assert!(response == expected, "response {number} has wrong bytes");
+        longest = longest.max(began.elapsed());
+        responses.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(PAUSE);
+    }
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0, "a response too many");
+    longest
+}
+
+fn respond(mut stream: &TcpStream) {
+    for number in 0.. {
+        let mut found = [0; BYTES];
+        match stream.read_exact(&mut found) {
+            Ok(()) => assert!(found == request(number), "request {number} has wrong bytes"),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "request {number}");
+                return;
+            }
+        }
+        stream.write_all(&found.map(|byte| !byte)).expect("sent");
+    }
+}
