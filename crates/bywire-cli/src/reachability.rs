@@ -389,7 +389,8 @@ fn keys(evidence: &Evidence) -> Option<Finding> {
                 key_text(&key)
             ),
             remedy: format!(
-                "if this is {name}, give it this `key` in fabric.toml, and reload each service (SIGHUP)"
+                "run `bywire key` on {name}, as anybody on the network may have said this; if it prints this key, write it \
+                 into fabric.toml, and reload each service (SIGHUP)"
             ),
         });
     }
