@@ -1,5 +1,6 @@
 //! A seeded simulator: two connections of `bywire-wire`, the code that ships, over a modelled network. [`exchange`]
 //! puts two peers of `bywire` above them.
+//! [`tagged`] connects endpoints of `bywire-match`.
 //!
 //! A seed expands into a [`Scenario`], which prints itself. A run has a phase with faults and a phase without. In the
 //! second one everything has to end within a bound. [`run`] returns the counts, or the broken invariant with its trace.
@@ -14,6 +15,7 @@ mod network;
 mod scenario;
 mod simulation;
 mod switch;
+pub mod tagged;
 mod trace;
 
 pub use counts::Counts;
