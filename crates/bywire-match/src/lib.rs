@@ -64,17 +64,17 @@ mod endpoint;
 pub mod head;
 mod index;
 mod limits;
+mod operation;
 mod ordered;
 mod posted;
 mod slab;
 mod unexpected;
 
 pub use counts::Counts;
-pub use endpoint::{
-    ClaimId, Endpoint, Event, Frame, ReceiveId, Refused, Send, SendId, Sink, TransferId, Violation,
-};
+pub use endpoint::Endpoint;
 pub use index::CLASSES_MAX;
 pub use limits::{ENVELOPE_BYTES, Limits};
+pub use operation::{ClaimId, Event, Frame, ReceiveId, Refused, Send, SendId, Sink, TransferId, Violation};
 pub use posted::{LINEAR_MAX, Posted, PostedReceive, Selector};
 pub use slab::PeerId;
 pub use unexpected::{Content, Envelope, Message, Unexpected};

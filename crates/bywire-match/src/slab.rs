@@ -58,12 +58,12 @@ impl<T> Slab<T> {
         self.slots.get_mut(index(key)).filter(|slot| u64::from(slot.generation) == key >> 32)
     }
 
-    pub fn get(&self, key: u64) -> Option<&T> {
+    pub fn value(&self, key: u64) -> Option<&T> {
         let slot = self.slots.get(index(key)).filter(|slot| u64::from(slot.generation) == key >> 32);
         slot?.value.as_ref()
     }
 
-    pub fn get_mut(&mut self, key: u64) -> Option<&mut T> {
+    pub fn value_mut(&mut self, key: u64) -> Option<&mut T> {
         self.slot(key)?.value.as_mut()
     }
 
@@ -94,15 +94,15 @@ mod tests {
     fn a_key_of_a_removed_value_finds_nothing_again() {
         let mut slab = Slab::new();
         let keys = ["a", "b"].map(|value| slab.insert(value));
-        assert_eq!(slab.get(keys[0]), Some(&"a"));
+        assert_eq!(slab.value(keys[0]), Some(&"a"));
         assert_eq!(slab.remove(keys[0]), Some("a"));
-        assert_eq!((slab.remove(keys[0]), slab.get(keys[0]), slab.len()), (None, None, 1));
+        assert_eq!((slab.remove(keys[0]), slab.value(keys[0]), slab.len()), (None, None, 1));
         let next = slab.next_key();
         assert_eq!(slab.insert("c"), next);
         assert_ne!(next, keys[0]);
-        assert_eq!(slab.get_mut(keys[0]), None);
-        assert_eq!(slab.get(next), Some(&"c"));
+        assert_eq!(slab.value_mut(keys[0]), None);
+        assert_eq!(slab.value(next), Some(&"c"));
         assert_eq!(slab.keys(|value| *value != "b"), [next]);
-        assert_eq!(slab.get(u64::MAX), None);
+        assert_eq!(slab.value(u64::MAX), None);
     }
 }

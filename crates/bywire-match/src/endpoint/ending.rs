@@ -1,7 +1,8 @@
 //! The end of a peer.
 
 use super::peer::State;
-use super::{Endpoint, Event, Receiving, Sending, Sink};
+use super::{Endpoint, Receiving, Sending};
+use crate::operation::{Event, Sink};
 use crate::slab::PeerId;
 use crate::unexpected::Content;
 
@@ -9,7 +10,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// The connection to a peer has ended, or could not be made. Sends to it fail, and receives that name it or have
     /// matched a message of it. Eager messages of it can still be received. Receives from any source go on.
     pub fn disconnected(&mut self, peer: PeerId) {
-        let Some(state) = self.peers.get_mut(peer.0).filter(|state| state.state != State::Ended) else {
+        let Some(state) = self.peers.value_mut(peer.0).filter(|state| state.state != State::Ended) else {
             return;
         };
         state.state = State::Ended;

@@ -1,43 +1,15 @@
 //! What arrives of a peer.
 
-use super::{Endpoint, Event, ReceiveState, Receiving, SendId, SendState, Sending, Sink};
-use crate::head::{Head, LENGTH_MAX, Malformed};
+use super::{Endpoint, ReceiveState, Receiving, SendState, Sending};
+use crate::head::{Head, LENGTH_MAX};
 use crate::limits::ENVELOPE_BYTES;
+use crate::operation::{Event, SendId, Sink, Violation};
 use crate::slab::PeerId;
 use crate::unexpected::{Content, Envelope, Message};
 
-/// A rule that a peer has broken. The driver ends its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// A frame that is none.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// A frame of a peer without a connection.
-    #[error("a frame arrived from a peer without a connection")]
-    Unconnected,
-    /// More eager bytes than the window has.
-    #[error("the peer has sent more eager bytes than its window has")]
-    Window,
-    /// More unanswered requests than the limit.
-    #[error("the peer has sent more unanswered requests than the limit")]
-    Requests,
-    /// An answer to no send.
-    #[error("the peer has answered a message that does not wait for it")]
-    UnknownSend,
-    /// A payload for no receive.
-    #[error("the peer has sent a payload that nothing waits for")]
-    UnknownReceive,
-    /// A grant or a piece that is too long, or an empty piece.
-    #[error("the peer has granted or sent a length that is wrong")]
-    Length,
-    /// More credit than any window has.
-    #[error("the peer has given more credit than any window has")]
-    Credit,
-}
-
 impl<S, R: Sink> Endpoint<S, R> {
     /// A frame has arrived. Frames of one peer arrive in the order in which they were transmitted, those of
-    /// [`Frame::Message`](super::Frame::Message) and of [`Frame::Piece`](super::Frame::Piece) each among themselves.
+    /// [`Frame::Message`](crate::Frame::Message) and of [`Frame::Piece`](crate::Frame::Piece) each among themselves.
     ///
     /// # Errors
     /// The rule that the peer has broken. The frame has changed nothing.
@@ -72,17 +44,17 @@ impl<S, R: Sink> Endpoint<S, R> {
         let waits = |receiving: &Receiving<R>| {
             receiving.envelope.source == peer && receiving.state == ReceiveState::Put
         };
-        if !self.receiving.get(transfer).is_some_and(waits) {
+        if !self.receiving.value(transfer).is_some_and(waits) {
             return Err(Violation::UnknownReceive);
         }
         self.complete_receive(transfer);
         Ok(())
     }
 
-    /// A put that [`Frame::Put`](super::Frame::Put) has asked for has ended: `is_delivered` if the peer has the data.
+    /// A put that [`Frame::Put`](crate::Frame::Put) has asked for has ended: `is_delivered` if the peer has the data.
     pub fn put_done(&mut self, send: SendId, is_delivered: bool) {
         let puts = |sending: &Sending<S>| sending.state == SendState::Putting;
-        if self.sending.get(send.0).is_some_and(puts) {
+        if self.sending.value(send.0).is_some_and(puts) {
             self.complete_send(send.0, is_delivered);
         }
     }
@@ -94,7 +66,7 @@ impl<S, R: Sink> Endpoint<S, R> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let peer = envelope.source;
-        let Some(state) = self.peers.get_mut(peer.0) else { return Err(Violation::Unconnected) };
+        let Some(state) = self.peers.value_mut(peer.0) else { return Err(Violation::Unconnected) };
         let bytes = ENVELOPE_BYTES + envelope.length;
         if state.used + bytes > state.window {
             return Err(Violation::Window);
@@ -121,7 +93,7 @@ impl<S, R: Sink> Endpoint<S, R> {
 
     fn request_arrived(&mut self, envelope: Envelope, send: u64) -> Result<(), Violation> {
         let peer = envelope.source;
-        let Some(state) = self.peers.get_mut(peer.0) else { return Err(Violation::Unconnected) };
+        let Some(state) = self.peers.value_mut(peer.0) else { return Err(Violation::Unconnected) };
         if state.requests >= self.limits.requests {
             return Err(Violation::Requests);
         }
@@ -141,7 +113,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     fn grow_window(&mut self, peer: PeerId) {
-        let Some(state) = self.peers.get_mut(peer.0).filter(|state| state.growth == 0) else { return };
+        let Some(state) = self.peers.value_mut(peer.0).filter(|state| state.growth == 0) else { return };
         let is_small = 2 * state.window <= self.limits.window_bytes_max;
         if is_small && self.growth_bytes + state.window <= self.limits.growth_bytes_max {
             state.growth = state.window;
@@ -162,14 +134,14 @@ impl<S, R: Sink> Endpoint<S, R> {
         key: Option<u64>,
     ) -> Result<(), Violation> {
         let waits = |sending: &&mut Sending<S>| sending.peer == peer && sending.state == SendState::Requested;
-        let sending = self.sending.get_mut(send).filter(waits).ok_or(Violation::UnknownSend)?;
+        let sending = self.sending.value_mut(send).filter(waits).ok_or(Violation::UnknownSend)?;
         if length > sending.length {
             return Err(Violation::Length);
         }
         if length > 0 {
             sending.state = SendState::Granted { receive, length, key, done: 0 };
         }
-        if let Some(state) = self.peers.get_mut(peer.0) {
+        if let Some(state) = self.peers.value_mut(peer.0) {
             state.unanswered -= 1;
             if length > 0 {
                 state.granted.push_back(send);
@@ -184,10 +156,10 @@ impl<S, R: Sink> Endpoint<S, R> {
 
     fn acknowledgement_arrived(&mut self, peer: PeerId, send: u64) -> Result<(), Violation> {
         let waits = |sending: &Sending<S>| sending.peer == peer && sending.state == SendState::Synchronous;
-        if !self.sending.get(send).is_some_and(waits) {
+        if !self.sending.value(send).is_some_and(waits) {
             return Err(Violation::UnknownSend);
         }
-        if let Some(state) = self.peers.get_mut(peer.0) {
+        if let Some(state) = self.peers.value_mut(peer.0) {
             state.unanswered -= 1;
         }
         self.complete_send(send, true);
@@ -197,7 +169,7 @@ impl<S, R: Sink> Endpoint<S, R> {
 
     fn piece_arrived(&mut self, peer: PeerId, receive: u64, payload: &[u8]) -> Result<(), Violation> {
         let is_of_peer = |receiving: &&mut Receiving<R>| receiving.envelope.source == peer;
-        let receiving = self.receiving.get_mut(receive).filter(is_of_peer);
+        let receiving = self.receiving.value_mut(receive).filter(is_of_peer);
         let receiving = receiving.ok_or(Violation::UnknownReceive)?;
         let ReceiveState::Pieces { done } = &mut receiving.state else {
             return Err(Violation::UnknownReceive);
@@ -216,7 +188,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     fn credit_arrived(&mut self, peer: PeerId, bytes: u64) -> Result<(), Violation> {
-        let Some(state) = self.peers.get_mut(peer.0) else { return Err(Violation::Unconnected) };
+        let Some(state) = self.peers.value_mut(peer.0) else { return Err(Violation::Unconnected) };
         if bytes > LENGTH_MAX - state.credit {
             return Err(Violation::Credit);
         }

@@ -7,119 +7,14 @@ mod peer;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use self::incoming::Violation;
-pub use self::outgoing::Frame;
-
 use self::peer::{Peer, State};
 use crate::counts::Counts;
 use crate::head::{HEAD_BYTES_MAX, Head, LENGTH_MAX};
 use crate::limits::{ENVELOPE_BYTES, Limits};
+use crate::operation::{ClaimId, Event, ReceiveId, Refused, Send, Sink, TransferId};
 use crate::posted::{Posted, Selector};
 use crate::slab::{PeerId, Slab};
 use crate::unexpected::{Content, Envelope, Message, Unexpected};
-
-/// The buffer of a receive.
-pub trait Sink {
-    /// The most bytes that it takes.
-    fn capacity(&self) -> u64;
-
-    /// Appends bytes of a payload. All calls together never exceed the capacity.
-    fn write(&mut self, payload: &[u8]);
-}
-
-/// A message to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Send {
-    /// Its tag.
-    pub tag: u64,
-    /// A word for the receiver's program.
-    pub data: Option<u64>,
-    /// The bytes of its payload.
-    pub length: u64,
-    /// Does it complete only after a receive has matched it?
-    pub is_synchronous: bool,
-}
-
-/// A receive that waits for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReceiveId(u64);
-
-/// A message that is set aside for its receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClaimId(u64);
-
-/// A send whose payload a put carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SendId(u64);
-
-/// A receive whose payload is to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TransferId(u64);
-
-/// The reason why an operation has not begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A limit of [`Limits`] is reached.
-    #[error("as many are under way as the limits permit: take events first")]
-    Full,
-    /// No such peer.
-    #[error("the peer has been forgotten")]
-    UnknownPeer,
-    /// The peer has ended.
-    #[error("the connection to the peer has ended")]
-    Ended,
-    /// The payload is longer than [`LENGTH_MAX`].
-    #[error("a message has at most 2^40 bytes")]
-    TooLong,
-    /// The message has been received or discarded.
-    #[error("the message is not claimed any more")]
-    NoClaim,
-}
-
-/// What an endpoint tells its driver.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event<S, R> {
-    /// A send has completed: its buffer may be used again.
-    Sent {
-        /// The program's handle.
-        send: S,
-        /// Its target.
-        peer: PeerId,
-    },
-    /// A send has failed, because its peer has ended or has refused a put.
-    SendFailed {
-        /// The program's handle.
-        send: S,
-        /// Its target.
-        peer: PeerId,
-    },
-    /// A receive has completed.
-    Received {
-        /// The program's handle.
-        receive: R,
-        /// The message.
-        envelope: Envelope,
-        /// The bytes of the payload that are in the receive's buffer. Fewer than it has if the buffer was too short.
-        written: u64,
-    },
-    /// A receive has failed, because the peer that it names, or whose message it has matched, has ended.
-    ReceiveFailed {
-        /// The program's handle.
-        receive: R,
-        /// The peer.
-        peer: PeerId,
-    },
-    /// A receive has matched a long message. The driver exposes the receive's buffer to the peer, and calls
-    /// [`Endpoint::grant`].
-    Expose {
-        /// The receive: [`Endpoint::sink`] has its buffer.
-        transfer: TransferId,
-        /// The source.
-        peer: PeerId,
-        /// The bytes that will be put, from the beginning of the buffer on.
-        bytes: u64,
-    },
-}
 
 /// A send that its peer has to answer.
 #[derive(Debug)]
@@ -225,7 +120,8 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// If frames have no room for a head and a byte.
     pub fn connected(&mut self, peer: PeerId, fragment_bytes: usize) {
         assert!(fragment_bytes > HEAD_BYTES_MAX, "frames of {fragment_bytes} bytes are too short");
-        let Some(state) = self.peers.get_mut(peer.0).filter(|known| known.state == State::Connecting) else {
+        let Some(state) = self.peers.value_mut(peer.0).filter(|known| known.state == State::Connecting)
+        else {
             return;
         };
         state.state = State::Connected { fragment_bytes };
@@ -237,7 +133,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// # Errors
     /// The reason, with the handle.
     pub fn send(&mut self, peer: PeerId, message: Send, send: S) -> Result<(), (Refused, S)> {
-        let Some(target) = self.peers.get_mut(peer.0) else { return Err((Refused::UnknownPeer, send)) };
+        let Some(target) = self.peers.value_mut(peer.0) else { return Err((Refused::UnknownPeer, send)) };
         let reason = match target.state {
             State::Ended => Some(Refused::Ended),
             _ if message.length > LENGTH_MAX => Some(Refused::TooLong),
@@ -258,7 +154,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// # Errors
     /// The reason, with the handle.
     pub fn receive(&mut self, selector: Selector, receive: R) -> Result<Option<ReceiveId>, (Refused, R)> {
-        let named = selector.source.map(|source| (source, self.peers.get(source.0).map(|peer| peer.state)));
+        let named = selector.source.map(|source| (source, self.peers.value(source.0).map(|peer| peer.state)));
         if let Some((_, None)) = named {
             return Err((Refused::UnknownPeer, receive));
         }
@@ -332,14 +228,14 @@ impl<S, R: Sink> Endpoint<S, R> {
 
     /// The buffer of a receive, which [`Event::Expose`] has named.
     pub fn sink(&mut self, transfer: TransferId) -> Option<&mut R> {
-        self.receiving.get_mut(transfer.0).map(|receiving| &mut receiving.receive)
+        self.receiving.value_mut(transfer.0).map(|receiving| &mut receiving.receive)
     }
 
     /// Answers [`Event::Expose`]: the peer may put into the region with this key, or, without one, sends pieces. The result
     /// says whether the receive still waits for that.
     pub fn grant(&mut self, transfer: TransferId, key: Option<u64>) -> bool {
         let waits = |receiving: &&mut Receiving<R>| receiving.state == ReceiveState::Exposing;
-        let Some(receiving) = self.receiving.get_mut(transfer.0).filter(waits) else { return false };
+        let Some(receiving) = self.receiving.value_mut(transfer.0).filter(waits) else { return false };
         receiving.state = match key {
             Some(_) => ReceiveState::Put,
             None => ReceiveState::Pieces { done: 0 },
@@ -365,7 +261,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// A peer that has something to transmit. It is named once, until it has something more.
     pub fn next_ready(&mut self) -> Option<PeerId> {
         while let Some(peer) = self.ready.pop_front() {
-            if let Some(state) = self.peers.get_mut(peer.0) {
+            if let Some(state) = self.peers.value_mut(peer.0) {
                 state.is_ready = false;
                 return Some(peer);
             }
@@ -462,7 +358,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     fn reply(&mut self, peer: PeerId, head: Head) {
-        if let Some(state) = self.peers.get_mut(peer.0).filter(|state| state.is_connected()) {
+        if let Some(state) = self.peers.value_mut(peer.0).filter(|state| state.is_connected()) {
             state.replies.push_back(head);
             self.make_ready(peer);
         }
@@ -476,7 +372,7 @@ impl<S, R: Sink> Endpoint<S, R> {
 
     /// Bytes go back to the window of a peer.
     fn give_back(&mut self, peer: PeerId, bytes: u64) {
-        let Some(state) = self.peers.get_mut(peer.0) else { return };
+        let Some(state) = self.peers.value_mut(peer.0) else { return };
         state.freed += bytes;
         if state.owes_credit() {
             self.make_ready(peer);
@@ -489,12 +385,12 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        self.peers.get(peer.0).is_some_and(Peer::is_connected)
+        self.peers.value(peer.0).is_some_and(Peer::is_connected)
     }
 
     fn make_ready(&mut self, peer: PeerId) {
         let waits = |state: &&mut Peer<S>| state.is_connected() && !state.is_ready;
-        if let Some(state) = self.peers.get_mut(peer.0).filter(waits) {
+        if let Some(state) = self.peers.value_mut(peer.0).filter(waits) {
             state.is_ready = true;
             self.ready.push_back(peer);
         }

@@ -1,46 +1,11 @@
 //! What leaves for a peer.
 
-use std::ops::Range;
-
 use super::peer::{Peer, State};
-use super::{Endpoint, Event, Send, SendId, SendState, Sending, Sink};
+use super::{Endpoint, SendState, Sending};
 use crate::head::{Head, HeadBytes};
 use crate::limits::{ENVELOPE_BYTES, Limits};
+use crate::operation::{Event, Frame, Send, SendId, Sink};
 use crate::slab::PeerId;
-
-/// What the link has to carry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame<'a, S> {
-    /// A message, an answer or credit. The bytes are the head and then all of the payload.
-    Message {
-        /// The head.
-        head: &'a [u8],
-        /// The send that has the payload, if there is one.
-        payload: Option<&'a S>,
-    },
-    /// A piece of a long payload. It may be overtaken by messages. The bytes are the head and then a part of the payload.
-    Piece {
-        /// The head.
-        head: &'a [u8],
-        /// The send that has the payload.
-        payload: &'a S,
-        /// The part.
-        range: Range<u64>,
-    },
-    /// A put of a long payload, after which the driver calls [`Endpoint::put_done`].
-    Put {
-        /// The send, as `put_done` wants it.
-        send: SendId,
-        /// The send that has the payload.
-        payload: &'a S,
-        /// The bytes to put, from the payload's first one on.
-        length: u64,
-        /// The region of the peer, from its beginning on.
-        key: u64,
-        /// The note that follows the data.
-        note: [u8; 8],
-    },
-}
 
 /// How a message leaves.
 enum Departure {
@@ -72,7 +37,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// was not taken. A link may have no room for messages and some for pieces and puts, and the other way round. The
     /// result says whether the link has taken all; otherwise the driver calls again when the link has room.
     pub fn transmit(&mut self, peer: PeerId, mut link: impl FnMut(Frame<'_, S>) -> bool) -> bool {
-        let Some(State::Connected { fragment_bytes }) = self.peers.get(peer.0).map(|known| known.state)
+        let Some(State::Connected { fragment_bytes }) = self.peers.value(peer.0).map(|known| known.state)
         else {
             return true;
         };
@@ -82,7 +47,7 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     fn transmit_messages(&mut self, id: PeerId, link: &mut impl FnMut(Frame<'_, S>) -> bool) -> bool {
-        let Some(peer) = self.peers.get_mut(id.0) else { return true };
+        let Some(peer) = self.peers.value_mut(id.0) else { return true };
         if peer.owes_credit() {
             let head = Head::Credit { bytes: peer.freed + peer.growth }.to_bytes();
             if !link(Frame::Message { head: &head, payload: None }) {
@@ -147,9 +112,9 @@ impl<S, R: Sink> Endpoint<S, R> {
         fragment_bytes: usize,
         link: &mut impl FnMut(Frame<'_, S>) -> bool,
     ) -> bool {
-        let Some(peer) = self.peers.get_mut(id.0) else { return true };
+        let Some(peer) = self.peers.value_mut(id.0) else { return true };
         while let Some(key_of_send) = peer.granted.front().copied() {
-            let Some(sending) = self.sending.get_mut(key_of_send) else { return true };
+            let Some(sending) = self.sending.value_mut(key_of_send) else { return true };
             let SendState::Granted { receive, length, key, done } = sending.state else { return true };
             let payload = &sending.send;
             if let Some(key) = key {

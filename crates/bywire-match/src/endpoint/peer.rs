@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::Send;
 use crate::head::{HEAD_BYTES_MAX, Head};
 use crate::limits::Limits;
+use crate::operation::Send;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
