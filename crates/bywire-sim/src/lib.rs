@@ -1,5 +1,6 @@
 //! A seeded simulator: two connections of `bywire-wire`, the code that ships, over a modelled network. [`exchange`]
-//! puts two peers of `bywire` above them, and [`fabric`] the services of several machines.
+//! puts two peers of `bywire` above them, and [`fabric`] the services of several machines. [`tagged`] connects endpoints of
+//! `bywire-match`.
 //!
 //! A seed expands into a [`Scenario`], which prints itself. A run has a phase with faults and a phase without. In the
 //! second one everything has to end within a bound. [`run`] returns the counts, or the broken invariant with its trace.
@@ -15,6 +16,7 @@ mod network;
 mod scenario;
 mod simulation;
 mod switch;
+pub mod tagged;
 mod trace;
 
 pub use counts::Counts;

@@ -7,7 +7,7 @@ use crate::tree::Tree;
 const LAYERS: [&[&str]; 9] = [
     &["bywire-sys"],
     &["bywire-ring"],
-    &["bywire-wire"],
+    &["bywire-match", "bywire-wire"],
     &["bywire", "bywire-pairing"],
     &["bywire-capi", "bywire-eth", "bywire-node", "bywire-sockets"],
     &["bywire-history", "bywire-results"],

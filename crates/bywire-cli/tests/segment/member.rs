@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bywire::{Address, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
+use bywire::{Address, DisconnectReason, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
 use bywire_eth::address::MacAddress;
 use bywire_eth::network::port_names;
 

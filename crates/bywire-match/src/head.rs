@@ -1,0 +1,234 @@
+//! Heads of frames, little-endian. The payload of a frame is what follows its head.
+//!
+//! ```text
+//! kind 1 · flags 1 · zero 2 · data 4        every head
+//! tag 8 · [data 8] · [send 8]               eager: data of more than 4 bytes, and the number of a synchronous message
+//! tag 8 · [data 8] · send 8 · length 8      request
+//! send 8 · receive 8 · length 8 · [key 8]   grant
+//! receive 8                                 piece
+//! send 8                                    acknowledgement
+//! bytes 8                                   credit
+//! ```
+
+use std::ops::Deref;
+
+/// The longest head, in bytes.
+pub const HEAD_BYTES_MAX: usize = 40;
+/// The longest payload, in bytes.
+pub const LENGTH_MAX: u64 = 1 << 40;
+
+const EAGER: u8 = 1;
+const REQUEST: u8 = 2;
+const GRANT: u8 = 3;
+const PIECE: u8 = 4;
+const ACKNOWLEDGEMENT: u8 = 5;
+const CREDIT: u8 = 6;
+
+/// The message has a word of data, in the first eight bytes.
+const DATA: u8 = 1;
+/// The word of data is longer than four bytes, and has eight of its own.
+const WIDE: u8 = 2;
+/// The sender waits for an acknowledgement.
+const SYNCHRONOUS: u8 = 4;
+/// The grant has the key of a region.
+const KEY: u8 = 8;
+
+/// The error for bytes that do not begin with a valid head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame does not begin with a valid head")]
+pub struct Malformed;
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A message, followed by its payload.
+    Eager {
+        /// Its tag.
+        tag: u64,
+        /// A word of the sender's program.
+        data: Option<u64>,
+        /// The sender's number for the message, if it waits for an acknowledgement.
+        synchronous: Option<u64>,
+    },
+    /// A message whose payload waits for a grant.
+    Request {
+        /// Its tag.
+        tag: u64,
+        /// A word of the sender's program.
+        data: Option<u64>,
+        /// The sender's number for the message.
+        send: u64,
+        /// The bytes of its payload.
+        length: u64,
+    },
+    /// The answer to a request: so much of the payload is wanted.
+    Grant {
+        /// The sender's number for the message.
+        send: u64,
+        /// The receiver's number for it.
+        receive: u64,
+        /// The bytes that are wanted, from the first one on. After 0 the message is through.
+        length: u64,
+        /// The region to put them into, from its beginning, with a note of the receiver's number. Without one
+        /// they are sent in pieces.
+        key: Option<u64>,
+    },
+    /// The next bytes of a granted payload follow.
+    Piece {
+        /// The receiver's number for the message.
+        receive: u64,
+    },
+    /// A receive has matched a synchronous message.
+    Acknowledgement {
+        /// The sender's number for the message.
+        send: u64,
+    },
+    /// Bytes for the window of eager messages.
+    Credit {
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// A head as bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBytes {
+    bytes: [u8; HEAD_BYTES_MAX],
+    length: usize,
+}
+
+impl Deref for HeadBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl HeadBytes {
+    fn push(&mut self, word: u64) {
+        self.bytes[self.length..self.length + 8].copy_from_slice(&word.to_le_bytes());
+        self.length += 8;
+    }
+
+    /// Data of a message: short ones are in the first eight bytes.
+    fn push_data(&mut self, data: Option<u64>) {
+        let Some(data) = data else { return };
+        self.bytes[1] |= DATA;
+        match u32::try_from(data) {
+            Ok(short) => self.bytes[4..8].copy_from_slice(&short.to_le_bytes()),
+            Err(_) => {
+                self.bytes[1] |= WIDE;
+                self.push(data);
+            }
+        }
+    }
+}
+
+impl Head {
+    /// The head as bytes.
+    pub fn to_bytes(self) -> HeadBytes {
+        let mut bytes = HeadBytes { bytes: [0; HEAD_BYTES_MAX], length: 8 };
+        bytes.bytes[0] = match self {
+            Self::Eager { .. } => EAGER,
+            Self::Request { .. } => REQUEST,
+            Self::Grant { .. } => GRANT,
+            Self::Piece { .. } => PIECE,
+            Self::Acknowledgement { .. } => ACKNOWLEDGEMENT,
+            Self::Credit { .. } => CREDIT,
+        };
+        match self {
+            Self::Eager { tag, data, synchronous } => {
+                bytes.push(tag);
+                bytes.push_data(data);
+                if let Some(send) = synchronous {
+                    bytes.bytes[1] |= SYNCHRONOUS;
+                    bytes.push(send);
+                }
+            }
+            Self::Request { tag, data, send, length } => {
+                bytes.push(tag);
+                bytes.push_data(data);
+                [send, length].into_iter().for_each(|word| bytes.push(word));
+            }
+            Self::Grant { send, receive, length, key } => {
+                [send, receive, length].into_iter().for_each(|word| bytes.push(word));
+                if let Some(key) = key {
+                    bytes.bytes[1] |= KEY;
+                    bytes.push(key);
+                }
+            }
+            Self::Piece { receive: word }
+            | Self::Acknowledgement { send: word }
+            | Self::Credit { bytes: word } => bytes.push(word),
+        }
+        bytes
+    }
+
+    /// Reads a head, and returns what follows it.
+    ///
+    /// # Errors
+    /// [`Malformed`] for bytes that [`Head::to_bytes`] does not write.
+    pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let mut rest = frame;
+        let [kind, flags, 0, 0, data @ ..] = word(&mut rest)?.to_le_bytes() else { return Err(Malformed) };
+        let short = u32::from_le_bytes(data);
+        let allowed = match kind {
+            EAGER => DATA | WIDE | SYNCHRONOUS,
+            REQUEST => DATA | WIDE,
+            GRANT => KEY,
+            PIECE | ACKNOWLEDGEMENT | CREDIT => 0,
+            _ => return Err(Malformed),
+        };
+        if flags & !allowed != 0 || flags & DATA == 0 && short != 0 {
+            return Err(Malformed);
+        }
+        let head = match kind {
+            EAGER => {
+                let tag = word(&mut rest)?;
+                let data = word_of_data(flags, short, &mut rest)?;
+                let synchronous = if flags & SYNCHRONOUS != 0 { Some(word(&mut rest)?) } else { None };
+                Self::Eager { tag, data, synchronous }
+            }
+            REQUEST => {
+                let tag = word(&mut rest)?;
+                let data = word_of_data(flags, short, &mut rest)?;
+                Self::Request { tag, data, send: word(&mut rest)?, length: length(&mut rest)? }
+            }
+            GRANT => {
+                let (send, receive) = (word(&mut rest)?, word(&mut rest)?);
+                let length = length(&mut rest)?;
+                let key = if flags & KEY != 0 { Some(word(&mut rest)?) } else { None };
+                Self::Grant { send, receive, length, key }
+            }
+            PIECE => Self::Piece { receive: word(&mut rest)? },
+            ACKNOWLEDGEMENT => Self::Acknowledgement { send: word(&mut rest)? },
+            _ => Self::Credit { bytes: length(&mut rest)? },
+        };
+        let has_payload = matches!(head, Self::Eager { .. } | Self::Piece { .. });
+        if has_payload || rest.is_empty() { Ok((head, rest)) } else { Err(Malformed) }
+    }
+}
+
+fn word(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    let (first, others) = rest.split_first_chunk().ok_or(Malformed)?;
+    *rest = others;
+    Ok(u64::from_le_bytes(*first))
+}
+
+fn length(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    word(rest).and_then(|length| if length > LENGTH_MAX { Err(Malformed) } else { Ok(length) })
+}
+
+fn word_of_data(flags: u8, short: u32, rest: &mut &[u8]) -> Result<Option<u64>, Malformed> {
+    match (flags & DATA != 0, flags & WIDE != 0) {
+        (false, false) => Ok(None),
+        (true, false) => Ok(Some(short.into())),
+        (true, true) if short == 0 => {
+            let data = word(rest)?;
+            // A short word has one form only.
+            if data > u32::MAX.into() { Ok(Some(data)) } else { Err(Malformed) }
+        }
+        _ => Err(Malformed),
+    }
+}
