@@ -63,7 +63,7 @@ impl Machine {
     /// It as a node of the fabric.
     pub fn node(&self) -> Node {
         let addresses = vec![ServiceAddress::Address(self.service_address())];
-        Node { name: self.name.clone(), addresses, key: self.public_key }
+        Node { name: self.name.clone(), addresses, key: self.public_key, is_bridge: false }
     }
 
     fn service_address(&self) -> SocketAddr {
