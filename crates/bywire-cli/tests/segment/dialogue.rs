@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,9 @@ const LOST: Duration = Duration::from_secs(180);
 
 /// A dialogue under way.
 pub struct Dialogue {
-    is_over: Arc<AtomicBool>,
-    responses: Arc<AtomicU64>,
+    /// Dropped at the end.
+    going_on: mpsc::Sender<()>,
+    responses: Arc<Mutex<u64>>,
     near: JoinHandle<Duration>,
     far: JoinHandle<()>,
 }
@@ -34,26 +35,29 @@ impl Dialogue {
             end.set_write_timeout(Some(LOST)).expect("set");
             end.set_nodelay(true).expect("set");
         }
-        let (is_over, responses) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (over, count) = (is_over.clone(), responses.clone());
-        let near = std::thread::spawn(move || ask(&near, &over, &count));
+        let (going_on, goes_on) = mpsc::channel();
+        let responses = Arc::new(Mutex::new(0));
+        let count = responses.clone();
+        let near = std::thread::spawn(move || ask(&near, &goes_on, &count));
         let far = std::thread::spawn(move || respond(&far));
-        Self { is_over, responses, near, far }
+        Self { going_on, responses, near, far }
     }
 
     /// Waits for responses to requests that are made from now on.
     pub fn await_more(&self, what: &str) {
         // The next response may be to an earlier request.
-        let enough = self.responses.load(Ordering::Relaxed) + 3;
-        eventually(what, || self.responses.load(Ordering::Relaxed) >= enough);
+        let responses = || *self.responses.lock().expect("no response is lost");
+        let enough = responses() + 3;
+        eventually(what, || responses() >= enough);
     }
 
     /// Ends it. Returns how many responses came, all of them right, and the longest time for one.
     pub fn end(self) -> (u64, Duration) {
-        self.is_over.store(true, Ordering::Relaxed);
+        drop(self.going_on);
         let longest = self.near.join().expect("no response is lost");
         self.far.join().expect("no request is lost");
-        (self.responses.load(Ordering::Relaxed), longest)
+        let responses = *self.responses.lock().expect("no response is lost");
+        (responses, longest)
     }
 }
 
@@ -62,10 +66,10 @@ fn request(number: u64) -> [u8; BYTES] {
     std::array::from_fn(|at| (number.wrapping_add(at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
 }
 
-fn ask(mut stream: &TcpStream, is_over: &AtomicBool, responses: &AtomicU64) -> Duration {
+fn ask(mut stream: &TcpStream, goes_on: &mpsc::Receiver<()>, responses: &Mutex<u64>) -> Duration {
     let mut longest = Duration::ZERO;
     for number in 0.. {
-        if is_over.load(Ordering::Relaxed) {
+        if goes_on.try_recv() == Err(TryRecvError::Disconnected) {
             break;
         }
         let began = Instant::now();
@@ -75,7 +79,7 @@ fn ask(mut stream: &TcpStream, is_over: &AtomicBool, responses: &AtomicU64) -> D
         let expected = request(number).map(|byte| !byte);
         assert!(response == expected, "response {number} has wrong bytes");
         longest = longest.max(began.elapsed());
-        responses.fetch_add(1, Ordering::Relaxed);
+        *responses.lock().expect("nobody panics with it") += 1;
         std::thread::sleep(PAUSE);
     }
     stream.shutdown(Shutdown::Write).expect("shut down");
