@@ -298,7 +298,7 @@ fn text(value: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc::{self, TryRecvError};
 
     use super::*;
 
@@ -309,28 +309,29 @@ mod tests {
     fn while_served(test: impl FnOnce(SocketAddr)) -> usize {
         let mut metrics = Metrics::listen(([127, 0, 0, 1], 0).into()).expect("it listens");
         let address = metrics.listener.local_addr().expect("bound");
-        let (is_over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+        // It ends also if the test fails.
+        let (until, is_over) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let served = scope.spawn(move || {
+                let mut made = 0;
                 let mut poller = Poller::new().expect("a poller");
                 poller.add(&metrics, 0).expect("watched");
-                while !is_over.load(Ordering::Relaxed) {
+                while is_over.try_recv() == Err(TryRecvError::Empty) {
                     let timeout = metrics.timeout().unwrap_or(Duration::from_millis(50));
                     poller.wait(Some(timeout)).expect("waited");
                     let page = || {
-                        made.fetch_add(1, Ordering::Relaxed);
+                        made += 1;
                         Ok::<_, Infallible>("x".repeat(PAGE_BYTES))
                     };
                     let Ok(()) = metrics.serve(page);
                     assert!(metrics.callers.len() <= CALLERS_MAX);
                 }
+                made
             });
-            // It ends also if the test fails.
-            let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
-            is_over.store(true, Ordering::Relaxed);
-            tested.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
-        });
-        made.into_inner()
+            test(address);
+            drop(until);
+            served.join().expect("it served")
+        })
     }
 
     fn asking(address: SocketAddr) -> TcpStream {
