@@ -8,14 +8,14 @@ use anyhow::{Context, Result, anyhow};
 use bywire_eth::confinement::Reach;
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
-use bywire_eth::order::Confinement;
+use bywire_eth::order::{Confinement, Node as FabricNode};
 use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
 use bywire_measure::exit_status::Misuse;
 use bywire_node::ask;
 use bywire_sys::socket::Socket;
-use bywire_wire::service::status::State;
+use bywire_wire::service::status::{Node, State};
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -193,13 +193,13 @@ impl UpArgs {
         Ok(service.run()?)
     }
 
-    /// This machine's name in the fabric, if its interfaces are to reach other machines.
-    fn fabric_node(&self) -> Result<Option<String>> {
+    /// This machine in the fabric, if its interfaces are to reach other machines.
+    fn fabric_node(&self) -> Result<Option<FabricNode>> {
         if !self.settings().map_err(Misuse::of)?.fabric {
             return Ok(None);
         }
         let nodes = ask::nodes(None).context("--fabric needs the service of this machine's node")?;
-        let own = nodes.into_iter().find(|node| node.state == State::Own).map(|node| node.name);
+        let own = nodes.into_iter().find(|node| node.state == State::Own).map(fabric_node);
         own.context("the service of this machine's node does not name it: start it again by `bywire up`")
             .map(Some)
     }
@@ -227,9 +227,13 @@ impl UpArgs {
 }
 
 /// The other nodes of the fabric. `None`: no service tells.
-fn other_nodes() -> Option<Vec<String>> {
+fn other_nodes() -> Option<Vec<FabricNode>> {
     let others = ask::nodes(None).ok()?.into_iter().filter(|node| node.state != State::Own);
-    Some(others.map(|node| node.name).collect())
+    Some(others.map(fabric_node).collect())
+}
+
+fn fabric_node(node: Node) -> FabricNode {
+    FabricNode { name: node.name, is_bridge: node.is_bridge }
 }
 
 /// Checks the required capabilities: without them, the first failing operation would name another cause.

@@ -125,7 +125,7 @@ impl InitArgs {
         let typed = if self.addresses.is_empty() { &host[..] } else { &self.addresses };
         let addresses = nodes::parse_addresses(typed, self.port)?;
         let key = bywire_wire::handshake::PublicKey([0; 32]);
-        Ok(Node { name: name.to_owned(), addresses, key })
+        Ok(Node { name: name.to_owned(), addresses, key, is_bridge: false })
     }
 }
 

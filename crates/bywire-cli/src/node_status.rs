@@ -275,6 +275,7 @@ pub fn state_name(state: State) -> &'static str {
 fn node_object(node: &Node) -> Value {
     json!({
         "name": node.name, "key": key_text(&node.key), "addresses": node.addresses,
+        "bridge": node.is_bridge,
         "state": state_name(node.state), "since_s": node.since_s,
         "address": node.address.map(|address| address.to_string()), "rtt_us": node.rtt_us,
         "channel": node.channel.map(|channel| json!({
@@ -338,6 +339,7 @@ mod tests {
             name: "web2".to_owned(),
             key: [1; 32],
             addresses: vec!["web2.example:7248".to_owned()],
+            is_bridge: false,
             state: State::Up,
             address: Some(([10, 0, 0, 2], 7248).into()),
             since_s: Some(75),

@@ -63,6 +63,9 @@ struct AddArgs {
     /// Its public key
     #[arg(long, value_name = "KEY")]
     key: String,
+    /// Let `bywire eth up --fabric` there attach its interfaces to bridges
+    #[arg(long)]
+    bridge: bool,
     /// Directory of node.key and fabric.toml [default: /etc/bywire, or the user's own]
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
@@ -215,7 +218,7 @@ impl AddArgs {
                 self.key
             ))
         })?;
-        let node = Node { name: self.name, addresses, key };
+        let node = Node { name: self.name, addresses, key, is_bridge: self.bridge };
         let fabric = changed(self.config.as_deref(), Change::Add(&node))?;
         finish(&format!("added {}", node.name), &fabric)
     }
@@ -273,9 +276,10 @@ fn text(fabric: &Fabric, own: &PublicKey) -> String {
     for node in &fabric.nodes {
         let addresses: Vec<String> = node.addresses.iter().map(ServiceAddress::to_string).collect();
         let (is_own, _) = roles(node, fabric, own);
+        let bridge = if node.is_bridge { "  bridge" } else { "" };
         let own = if is_own { "  this machine" } else { "" };
         let (name, key) = (&node.name, key::to_text(&node.key));
-        text += &format!("{name:<name_bytes$}  {key}  {}{own}\n", addresses.join(", "));
+        text += &format!("{name:<name_bytes$}  {key}  {}{bridge}{own}\n", addresses.join(", "));
     }
     text
 }

@@ -77,7 +77,11 @@ fn a_slowdown_is_found_and_equal_sessions_are_equal() {
     for twice in [["compare", "before", "./before"], ["report", "before", "before/../before"]] {
         let output = bywire(at, &twice);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(said(&output).contains(" one ") && said(&output).lines().count() == 1, "{}", said(&output));
+        assert!(
+            said(&output).contains(" are the same session: name ") && said(&output).lines().count() == 1,
+            "{}",
+            said(&output)
+        );
     }
     edit_session(&at.join("again"), |session| session["complete"] = false.into());
     let report = bywire(at, &["report", "before", "again", "--output", "cut.html"]);

@@ -1,6 +1,6 @@
 //! The commands of README.md and docs run here as they are printed.
 //!
-//! [`RULES`] says for every command of every page which test runs it, or why none can. A command without a rule fails
+//! [`RULES`] says for every command of every page which test runs it, or why none can, but for [`WHOLE_PAGES`]. A command without a rule fails
 //! [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of that group.
 
 mod packages;
@@ -108,15 +108,22 @@ const RULES: [(&str, Rule); 44] = [
     ("podman ", NotRun("needs podman, and an image and a program of the reader's own")),
 ];
 
+/// Pages that one test runs from the first command to the last.
+const WHOLE_PAGES: [(&str, &str); 1] = [("docs/tutorial.md", "crates/bywire-cli/tests/tutorial.rs")];
+
 /// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
-const EXAMPLES: [(&str, &str, usize, Rule); 7] = [
+const EXAMPLES: [(&str, &str, usize, Rule); 11] = [
     ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/examples.rs")),
     ("docs/ethernet.md", "toml", 1, Run(Settings)),
     ("docs/links.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/node.rs")),
     ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/programs.rs")),
     ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/programs.rs")),
+    ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/operations.rs")),
+    ("docs/operations.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/operations.rs")),
+    ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/operations.rs")),
     ("docs/sockets.md", "ini", 1, Run(Settings)),
     ("docs/sockets.md", "toml", 1, Run(Settings)),
+    ("docs/tutorial.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/tutorial.rs")),
 ];
 
 /// How a script begins that is alone: what it makes ends with it.
@@ -172,12 +179,18 @@ fn rule(command: &str) -> Option<Rule> {
 /// The commands of all pages that belong to a group, each once, in the order of the pages.
 fn commands_of(group: Group) -> Vec<String> {
     let mut found = Vec::new();
-    for command in pages().iter().flat_map(|name| commands(&page(name))) {
+    let others = pages().into_iter().filter(|name| whole_page(name).is_none());
+    for command in others.flat_map(|name| commands(&page(&name))) {
         if rule(&command) == Some(Run(group)) && !found.contains(&command) {
             found.push(command);
         }
     }
     found
+}
+
+/// The test that runs a whole page.
+fn whole_page(name: &str) -> Option<&'static str> {
+    WHOLE_PAGES.iter().find(|(page, _)| *page == name).map(|(_, file)| *file)
 }
 
 /// That other file of tests takes what it runs from the page.
@@ -200,6 +213,10 @@ fn every_command_of_the_pages_has_a_rule() {
             examples, ruled,
             "{name}: how many examples there are in each language, and how many are tested"
         );
+        if let Some(file) = whole_page(&name) {
+            reads(file, &name);
+            continue;
+        }
         for command in commands(&text) {
             let index = RULES.iter().position(|(beginning, _)| command.starts_with(beginning));
             let index = index.unwrap_or_else(|| panic!("{name}: no rule says how this is tested: {command}"));
@@ -482,7 +499,7 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
     let cargo = CARGO.replace("PROGRAMS", &programs.display().to_string());
     let cargo = cargo.replace("LIBRARIES", &libraries.display().to_string());
     let commands = commands_of(Installation);
-    let [clone, bench, install, path, by_cargo, loader] = &commands[..] else { panic!("{commands:?}") };
+    let [clone, install, path, bench, by_cargo, loader] = &commands[..] else { panic!("{commands:?}") };
     let uninstall = page("README.md");
     let uninstall =
         uninstall.split('`').find(|quoted| quoted.starts_with("./x uninstall")).expect("how it goes");
@@ -501,12 +518,12 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
         {clone}
         # As it is now, committed or not.
         cp {tree}/x .
-        {bench}{SHORTENED}
-        ls sessions/*/report.html
         {install}
         {path}
         test \"$(command -v bywire)\" = \"$HOME/bywire/bin/bywire\"
         bywire --version
+        {bench}{SHORTENED}
+        ls sessions/*/report.html
         {uninstall}
         test ! -e \"$HOME/bywire\"
         # From here on below /usr/local, which is another one.

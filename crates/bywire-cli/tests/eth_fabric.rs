@@ -12,6 +12,7 @@ use bywire::{Address, DisconnectReason, Event, Geometry, LaneGeometry, Peer, Por
 use bywire_eth::address::MacAddress;
 use bywire_eth::fabric::PEERS_MAX;
 use bywire_eth::network::port_names;
+use bywire_sys::namespace::Namespace;
 use serde_json::Value;
 use test_network::{Machine, TIMEOUT, TestNetwork, eventually};
 
@@ -37,8 +38,12 @@ fn bywire(machine: &Machine, arguments: &[&str]) -> Command {
 fn up(machine: &Machine, number: u8, more: &[&str]) -> Up {
     let interface = format!("-:by0=10.77.0.{number}/24,fd77::{number}/64");
     let interface = if more.contains(&"96") { format!("-:by0=10.77.0.{number}/24") } else { interface };
-    let arguments = [&["eth", "up", "--fabric", "--interface", &interface][..], more].concat();
-    let mut command = bywire(machine, &arguments);
+    up_by(machine, &[&["--interface", &interface][..], more].concat())
+}
+
+/// Runs `bywire eth up --fabric` with these arguments inside a machine.
+fn up_by(machine: &Machine, arguments: &[&str]) -> Up {
+    let mut command = bywire(machine, &[&["eth", "up", "--fabric"][..], arguments].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = machine.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -94,6 +99,11 @@ fn address(number: u8, port: u16) -> SocketAddr {
 
 /// A TCP connection from a machine to the machine with an address.
 fn connected(from: &Machine, to: &Machine, address: SocketAddr) -> (TcpStream, TcpStream) {
+    connected_in(&from.namespace, &to.namespace, address)
+}
+
+/// The same between two namespaces.
+fn connected_in(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream, TcpStream) {
     let bind = || {
         let mut bound = None;
         // An IPv6 address is tentative at first.
@@ -103,9 +113,9 @@ fn connected(from: &Machine, to: &Machine, address: SocketAddr) -> (TcpStream, T
         });
         bound.expect("bound")
     };
-    let listener = to.namespace.run(bind).expect("inside");
+    let listener = to.run(bind).expect("inside");
     let connect = || TcpStream::connect_timeout(&address, TIMEOUT).expect("connected");
-    let near = from.namespace.run(connect).expect("inside");
+    let near = from.run(connect).expect("inside");
     let (far, _) = listener.accept().expect("accepted");
     for end in [&near, &far] {
         end.set_read_timeout(Some(TIMEOUT)).expect("set");
@@ -261,6 +271,67 @@ fn a_machine_that_moves_to_another_address_keeps_its_connections() {
     exchange(&near, &far, 1 << 20);
     println!("it went on after {:?}", began.elapsed());
     exchange(&other, &its, 1 << 20);
+}
+
+#[test]
+fn hosts_behind_the_bridge_of_a_machine_are_reached_if_the_fabric_file_permits_it() {
+    let Some((network, mut ups)) = segment(3, true, &[]) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    // A host with an address of its own is behind a bridge of b, as a virtual machine would be.
+    let host = Namespace::fresh().expect("another one");
+    test_network::ip(&b.namespace, "link add br1 type bridge");
+    test_network::ip(&b.namespace, "link set br1 up");
+    test_network::ip(
+        &b.namespace,
+        &format!("link add host type veth peer name eth0 netns {}", test_network::path(&host)),
+    );
+    test_network::ip(&b.namespace, "link set host master br1 up");
+    for step in ["link set lo up", "address add 10.77.0.50/24 dev eth0", "link set eth0 mtu 1350 up"] {
+        test_network::ip(&host, step);
+    }
+    ups.remove(1);
+    let arguments = ["--interface", "-:by0", "--bridge", "br1"];
+    let refused =
+        bywire(b, &[&["eth", "up", "--fabric"][..], &arguments].concat()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("`bridge = true` to the node b") && refused.status.code() == Some(2), "{said}");
+    let permit = |is_bridge, serial| {
+        let mut fabric = network.fabric();
+        fabric.serial = serial;
+        fabric.nodes[1].is_bridge = is_bridge;
+        for machine in &network.machines {
+            machine.write(&fabric);
+            machine.reload();
+        }
+    };
+    permit(true, 2);
+    ups.push(up_by(b, &arguments));
+    await_all(&network);
+    let (near, far) = connected_in(&a.namespace, &host, address(50, 7000));
+    exchange(&near, &far, 1 << 20);
+    let (from_host, its) = connected_in(&host, &c.namespace, address(3, 7000));
+    exchange(&from_host, &its, 1 << 20);
+    // The host cannot pass for a machine, though its frames come from a bridge.
+    let refused = || status(b)["interfaces"][0]["drops"]["foreign_source"].as_u64().unwrap_or(0);
+    let before = refused();
+    let own = status(a)["peers"].as_array().and_then(|peers| {
+        let c = peers.iter().find(|peer| peer["machine"] == "c")?;
+        Some(c["interfaces"][0]["mac"].as_str()?.to_owned())
+    });
+    test_network::ip(&host, &format!("link set eth0 address {}", own.expect("c has introduced itself")));
+    host.run(|| drop(TcpStream::connect_timeout(&address(1, 7009), Duration::from_millis(300))))
+        .expect("inside");
+    assert!(refused() > before, "{}", status(b));
+    // Without the permission nothing passes any more.
+    let before = drops(c, "b", "foreign_source");
+    permit(false, 3);
+    let (from_host, its) = (&from_host, &its);
+    its.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
+    test_network::ip(&host, "link set eth0 address 02:00:00:00:00:50");
+    eventually("its frames are dropped", || {
+        let _ = { from_host }.write_all(b"more");
+        drops(c, "b", "foreign_source") > before
+    });
 }
 
 /// A member of the fabric that speaks as a carrier, and sends whatever the test decides.
@@ -433,7 +504,7 @@ fn a_member_that_connects_again_and_again_takes_no_place_of_others() {
 fn two_machines_are_joined_as_the_page_says() {
     let page = include_str!("../../../docs/ethernet.md");
     let printed: Vec<&str> =
-        page.lines().filter(|line| line.starts_with("bywire eth up --fabric ")).collect();
+        page.lines().filter(|line| line.starts_with("bywire eth up --fabric --background ")).collect();
     assert_eq!(printed.len(), 2, "{printed:?}");
     if std::fs::metadata("/dev/net/tun").is_err() {
         return println!("not run: no TAP device can be made here: `modprobe tun`");
@@ -476,6 +547,6 @@ fn what_is_missing_is_said_in_one_line() {
     assert!(without.contains("bywire up"), "{without}");
     network.machines[0].start();
     let bridge = said(&network.machines[0], &["--interface", "-:by0", "--bridge", "br0"]);
-    assert!(bridge.contains("behind a bridge"), "{bridge}");
+    assert!(bridge.contains("`bridge = true` to the node a"), "{bridge}");
     assert!(network.machines[0].runtime().join("node").exists());
 }

@@ -1,8 +1,10 @@
-//! Unmodified programs of other projects over `bywire eth up`: DHCP and router advertisements, nc, ssh, mDNS. As root,
-//! missing programs are installed. A package that would start a service of the whole machine is unpacked beside the
+//! Unmodified programs of other projects over `bywire eth up`, on one machine and between two machines of a fabric: DHCP
+//! and router advertisements, nc, ssh, mDNS. As root, missing programs are installed. A package that would start a service of the whole machine is unpacked beside the
 //! tests instead.
 
 mod packages;
+#[path = "../../bywire-node/tests/test_network/mod.rs"]
+mod test_network;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,8 +13,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_sys::namespace::Namespace;
+use bywire_sys::namespace::{Namespace, NamespaceName};
 use packages::Service;
+use test_network::{Machine, TestNetwork};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -31,41 +34,93 @@ struct Fixture {
     blue: Namespace,
     red: Namespace,
     directory: tempfile::TempDir,
-    _up: Running,
+    _up: Vec<Running>,
+    _network: Option<TestNetwork>,
 }
 
-/// Everything that a test needs; `None`, with a message, if this machine lacks it.
-fn fixture(programs: &[(&str, &str)]) -> Option<Fixture> {
-    if !packages::have(programs) {
-        return None;
-    }
-    if let Err(error) = fs::metadata("/dev/net/tun") {
-        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
-        return None;
-    }
-    match (Namespace::fresh(), Namespace::fresh()) {
-        (Ok(blue), Ok(red)) => Some(joined(blue, red)),
-        (Err(error), _) | (_, Err(error)) => {
-            println!("not run: no network namespace can be made here ({error}): run as root");
-            None
+/// Everything that a test needs, by one process on one machine, and then between two machines of a fabric. None, with a
+/// message, if this machine lacks it.
+fn fixtures(programs: &[(&str, &str)]) -> impl Iterator<Item = Fixture> {
+    let is_possible = packages::have(programs) && have_devices();
+    let each: [fn() -> Option<Fixture>; 2] = [on_one_machine, between_machines];
+    each.into_iter().filter(move |_| is_possible).filter_map(|joined| joined())
+}
+
+fn have_devices() -> bool {
+    match fs::metadata("/dev/net/tun") {
+        Ok(_) => true,
+        Err(error) => {
+            println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+            false
         }
     }
 }
 
-fn joined(blue: Namespace, red: Namespace) -> Fixture {
+fn on_one_machine() -> Option<Fixture> {
+    let (blue, red) = match (Namespace::fresh(), Namespace::fresh()) {
+        (Ok(blue), Ok(red)) => (blue, red),
+        (Err(error), _) | (_, Err(error)) => {
+            println!("not run: no network namespace can be made here ({error}): run as root");
+            return None;
+        }
+    };
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = mortal(&[env!("CARGO_BIN_EXE_bywire"), "eth", "up"]);
     command.args(["--interface", &format!("{}:by0=10.77.0.1/24,fd77::1/64", path(&blue))]);
     command.args(["--interface", &format!("{}:by0", path(&red))]);
-    command.env("BYWIRE_RUNTIME_DIR", directory.path()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut up = Running(command.spawn().expect("it runs"));
+    command.env("BYWIRE_RUNTIME_DIR", directory.path());
+    Some(Fixture { blue, red, directory, _up: vec![started(command, 2)], _network: None })
+}
+
+fn between_machines() -> Option<Fixture> {
+    let network = TestNetwork::up(2)?;
+    let up = |machine: &Machine, interface: &str| {
+        let words = [
+            env!("CARGO_BIN_EXE_bywire"),
+            "eth",
+            "up",
+            "--fabric",
+            "--mtu",
+            "1500",
+            "--interface",
+            interface,
+        ];
+        let mut command = inside(&machine.namespace, &words);
+        command.env("BYWIRE_RUNTIME_DIR", machine.runtime());
+        started(command, 1)
+    };
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let ups = vec![up(a, "-:by0=10.77.0.1/24,fd77::1/64"), up(b, "-:by0")];
+    let have_met = |machine: &Machine| {
+        let mut command = inside(&machine.namespace, &[env!("CARGO_BIN_EXE_bywire"), "eth", "status"]);
+        let output = command.env("BYWIRE_RUNTIME_DIR", machine.runtime()).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).contains("another machine: 1 interface(s)")
+    };
+    eventually("the machines meet", || (have_met(a) && have_met(b)).then_some(()));
+    let namespace = |machine: &Machine| {
+        Namespace::open(&NamespaceName::Path(path(&machine.namespace).into())).expect("it is there")
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    Some(Fixture { blue: namespace(a), red: namespace(b), directory, _up: ups, _network: Some(network) })
+}
+
+/// Starts `bywire eth up`, and waits for the lines about its interfaces.
+fn started(mut command: Command, interfaces: usize) -> Running {
+    let mut up = Running(
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("it runs"),
+    );
     let mut said = BufReader::new(up.0.stdout.take().expect("piped")).lines();
-    for _ in 0..2 {
+    for _ in 0..interfaces {
         let line = said.next().expect("a line").expect("a line");
         assert!(line.contains(":by0 02:"), "{line}");
     }
     std::thread::spawn(move || said.for_each(drop));
-    Fixture { blue, red, directory, _up: up }
+    up
 }
 
 impl Fixture {
@@ -191,65 +246,68 @@ fn dnsmasq(fixture: &Fixture) -> Running {
 
 #[test]
 fn an_address_is_obtained_by_dhcp() {
-    let Some(fixture) = fixture(&[("dnsmasq", "dnsmasq-base"), ("busybox", "busybox")]) else { return };
-    let _server = dnsmasq(&fixture);
-    let lease = eventually("a lease", || {
-        let ask =
-            ["busybox", "udhcpc", "-i", "by0", "-n", "-q", "-f", "-t", "3", "-T", "1", "-s", "/bin/true"];
-        let output = inside(&fixture.red, &ask).output().expect("it runs");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        said.lines()
-            .find(|line| line.contains("lease of 10.77.0.") && line.contains("obtained"))
-            .map(str::to_owned)
-    });
-    assert!(lease.contains("10.77.0.5") || lease.contains("10.77.0.60"), "{lease}");
+    for fixture in fixtures(&[("dnsmasq", "dnsmasq-base"), ("busybox", "busybox")]) {
+        let _server = dnsmasq(&fixture);
+        let lease = eventually("a lease", || {
+            let ask =
+                ["busybox", "udhcpc", "-i", "by0", "-n", "-q", "-f", "-t", "3", "-T", "1", "-s", "/bin/true"];
+            let output = inside(&fixture.red, &ask).output().expect("it runs");
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            said.lines()
+                .find(|line| line.contains("lease of 10.77.0.") && line.contains("obtained"))
+                .map(str::to_owned)
+        });
+        assert!(lease.contains("10.77.0.5") || lease.contains("10.77.0.60"), "{lease}");
+    }
 }
 
 #[test]
 fn an_address_is_obtained_by_router_advertisements() {
-    let Some(fixture) = fixture(&[("dnsmasq", "dnsmasq-base")]) else { return };
-    let _server = dnsmasq(&fixture);
-    eventually("an address of the advertised prefix", || {
-        let show = ["ip", "-6", "address", "show", "dev", "by0", "scope", "global"];
-        let output = inside(&fixture.red, &show).output().expect("it runs");
-        String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:").then_some(())
-    });
+    for fixture in fixtures(&[("dnsmasq", "dnsmasq-base")]) {
+        let _server = dnsmasq(&fixture);
+        eventually("an address of the advertised prefix", || {
+            let show = ["ip", "-6", "address", "show", "dev", "by0", "scope", "global"];
+            let output = inside(&fixture.red, &show).output().expect("it runs");
+            String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:").then_some(())
+        });
+    }
 }
 
 #[test]
 fn nc_transfers_a_file_each_way() {
     const FILE_BYTES: usize = 16 << 20;
-    let Some(fixture) = fixture(&[("nc", "netcat-openbsd")]) else { return };
-    let fixture = fixture.with_address();
-    let file = |name: &str| File::open(fixture.place(name)).expect("a file");
-    let run = |namespace: &Namespace, words: &[&str], from: File, to: &str| {
-        let mut command = inside(namespace, &[&["timeout", "20", "nc"], words].concat());
-        command.stdin(from).stdout(File::create(fixture.place(to)).expect("a file"));
-        Running(command.spawn().expect("it runs"))
-    };
-    let nothing = || File::open("/dev/null").expect("nothing");
-    // In both directions at once nc sometimes loses the end of a file, over plain veth too.
-    for (seed, is_from_caller) in [(1, true), (2, false)] {
-        let sent = noise(seed, FILE_BYTES);
-        fs::write(fixture.place("sent"), &sent).expect("written");
-        // The sender announces the end, and the receiver does not read its input.
-        let (caller, listener) = if is_from_caller { ("-N", "-d") } else { ("-d", "-N") };
-        let input = |option: &str| if option == "-N" { file("sent") } else { nothing() };
-        let listening =
-            run(&fixture.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
-        eventually("somebody listens", || {
-            let output = inside(&fixture.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
-            // Port 7000 in hexadecimal, any remote address, and the state for it.
-            String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
-        });
-        let calling = run(&fixture.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
-        for mut end in [calling, listening] {
-            assert!(end.0.wait().expect("it ends").success());
+    for fixture in fixtures(&[("nc", "netcat-openbsd")]) {
+        let fixture = fixture.with_address();
+        let file = |name: &str| File::open(fixture.place(name)).expect("a file");
+        let run = |namespace: &Namespace, words: &[&str], from: File, to: &str| {
+            let mut command = inside(namespace, &[&["timeout", "20", "nc"], words].concat());
+            command.stdin(from).stdout(File::create(fixture.place(to)).expect("a file"));
+            Running(command.spawn().expect("it runs"))
+        };
+        let nothing = || File::open("/dev/null").expect("nothing");
+        // In both directions at once nc sometimes loses the end of a file, over plain veth too.
+        for (seed, is_from_caller) in [(1, true), (2, false)] {
+            let sent = noise(seed, FILE_BYTES);
+            fs::write(fixture.place("sent"), &sent).expect("written");
+            // The sender announces the end, and the receiver does not read its input.
+            let (caller, listener) = if is_from_caller { ("-N", "-d") } else { ("-d", "-N") };
+            let input = |option: &str| if option == "-N" { file("sent") } else { nothing() };
+            let listening =
+                run(&fixture.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
+            eventually("somebody listens", || {
+                let output = inside(&fixture.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
+                // Port 7000 in hexadecimal, any remote address, and the state for it.
+                String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
+            });
+            let calling = run(&fixture.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
+            for mut end in [calling, listening] {
+                assert!(end.0.wait().expect("it ends").success());
+            }
+            let came = fs::read(fixture.place(if is_from_caller { "listener's" } else { "caller's" }));
+            let came = came.expect("a file");
+            assert!(came == sent, "{} of {FILE_BYTES} bytes came, or others", came.len());
         }
-        let came = fs::read(fixture.place(if is_from_caller { "listener's" } else { "caller's" }));
-        let came = came.expect("a file");
-        assert!(came == sent, "{} of {FILE_BYTES} bytes came, or others", came.len());
     }
 }
 
@@ -292,30 +350,31 @@ fn sshd(fixture: &Fixture, service: &Service) -> Option<Running> {
 fn ssh_runs_a_command_and_transfers_piped_bytes() {
     const PIPED_BYTES: usize = 32 << 20;
     let Some(service) = Service::find("sshd", "openssh-server") else { return };
-    let Some(fixture) = fixture(&[("ssh", "openssh-client")]) else { return };
-    let fixture = fixture.with_address();
-    let Some(_server) = sshd(&fixture, &service) else { return };
-    let said = |output: &Output| {
-        let log = fs::read_to_string(fixture.place("said")).unwrap_or_default();
-        format!("{}{log}", String::from_utf8_lossy(&output.stderr))
-    };
+    for fixture in fixtures(&[("ssh", "openssh-client")]) {
+        let fixture = fixture.with_address();
+        let Some(_server) = sshd(&fixture, &service) else { return };
+        let said = |output: &Output| {
+            let log = fs::read_to_string(fixture.place("said")).unwrap_or_default();
+            format!("{}{log}", String::from_utf8_lossy(&output.stderr))
+        };
 
-    let output = ssh(&fixture, &["echo $SSH_CONNECTION; exit 7"]).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
-    let connection = String::from_utf8_lossy(&output.stdout).into_owned();
-    let ends: Vec<&str> = connection.split_whitespace().collect();
-    assert_eq!((ends[0], ends[2], ends[3]), ("10.77.0.2", "10.77.0.1", "2222"));
+        let output = ssh(&fixture, &["echo $SSH_CONNECTION; exit 7"]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        let connection = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ends: Vec<&str> = connection.split_whitespace().collect();
+        assert_eq!((ends[0], ends[2], ends[3]), ("10.77.0.2", "10.77.0.1", "2222"));
 
-    let sent = noise(3, PIPED_BYTES);
-    let mut piping = ssh(&fixture, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
-    let mut input = piping.stdin.take().expect("piped");
-    let output = std::thread::scope(|scope| {
-        // Its status shows an early end.
-        scope.spawn(|| input.write_all(&sent).map(|()| drop(input)));
-        piping.wait_with_output().expect("it ends")
-    });
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(output.stdout == sent, "{} of {PIPED_BYTES} bytes came, or others", output.stdout.len());
+        let sent = noise(3, PIPED_BYTES);
+        let mut piping = ssh(&fixture, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
+        let mut input = piping.stdin.take().expect("piped");
+        let output = std::thread::scope(|scope| {
+            // Its status shows an early end.
+            scope.spawn(|| input.write_all(&sent).map(|()| drop(input)));
+            piping.wait_with_output().expect("it ends")
+        });
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.stdout == sent, "{} of {PIPED_BYTES} bytes came, or others", output.stdout.len());
+    }
 }
 
 /// Answers for `blue-host.local` by multicast DNS.
@@ -333,29 +392,30 @@ const QUESTION: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x09blue-host\x05local\0\0\x
 #[test]
 fn a_host_is_found_by_multicast_dns() {
     let Some(service) = Service::find("avahi-daemon", "avahi-daemon") else { return };
-    let Some(fixture) = fixture(&[("mdns-scan", "mdns-scan")]) else { return };
-    let fixture = fixture.with_address();
-    let Some(_responder) = avahi(&fixture, &service) else { return };
-    eventually("the host that publishes itself", || {
-        // It scans until it is killed.
-        let output = inside(&fixture.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        said.lines()
-            .any(|line| line.contains("+ blue-host [") && line.ends_with("]._workstation._tcp.local"))
-            .then_some(())
-    });
-    // Asks for its address in a separate packet. From the service's own port the answer would be a multicast.
-    let group = Ipv4Addr::new(224, 0, 0, 251);
-    let socket = fixture.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
-    socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
-    socket.set_multicast_loop_v4(false).expect("nothing of our own");
-    eventually("the name's address, told to everybody", || {
-        socket.send_to(QUESTION, (group, 5353)).expect("sent");
-        let mut packet = [0; 9000];
-        let (length, from) = socket.recv_from(&mut packet).ok()?;
-        let is_answer = from.ip() == Ipv4Addr::new(10, 77, 0, 1) && packet[2] & 0x80 != 0;
-        (is_answer && packet[..length].windows(4).any(|four| four == [10, 77, 0, 1])).then_some(())
-    });
+    for fixture in fixtures(&[("mdns-scan", "mdns-scan")]) {
+        let fixture = fixture.with_address();
+        let Some(_responder) = avahi(&fixture, &service) else { return };
+        eventually("the host that publishes itself", || {
+            // It scans until it is killed.
+            let output = inside(&fixture.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            said.lines()
+                .any(|line| line.contains("+ blue-host [") && line.ends_with("]._workstation._tcp.local"))
+                .then_some(())
+        });
+        // Asks for its address in a separate packet. From the service's own port the answer would be a multicast.
+        let group = Ipv4Addr::new(224, 0, 0, 251);
+        let socket = fixture.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
+        socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");
+        socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+        socket.set_multicast_loop_v4(false).expect("nothing of our own");
+        eventually("the name's address, told to everybody", || {
+            socket.send_to(QUESTION, (group, 5353)).expect("sent");
+            let mut packet = [0; 9000];
+            let (length, from) = socket.recv_from(&mut packet).ok()?;
+            let is_answer = from.ip() == Ipv4Addr::new(10, 77, 0, 1) && packet[2] & 0x80 != 0;
+            (is_answer && packet[..length].windows(4).any(|four| four == [10, 77, 0, 1])).then_some(())
+        });
+    }
 }

@@ -320,9 +320,9 @@ impl Carrier {
                     }
                     None => Some(Answer::Refused("there is no port that nodes could reach".to_owned())),
                 },
-                Order::SeekNodes { names, is_first } => {
+                Order::SeekNodes { nodes, is_first } => {
                     if let Some(fabric) = &mut self.paths.fabric {
-                        fabric.seek_nodes(names, is_first);
+                        fabric.seek_nodes(nodes, is_first, &mut self.paths.switch);
                     }
                     None
                 }

@@ -27,7 +27,7 @@ use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
 use crate::drops::{Cause, Drops};
 use crate::frame::{HEADER_BYTES_MAX, Layout};
 use crate::offload::Descriptor;
-use crate::order::{Join, PeerReport, Traffic};
+use crate::order::{Join, Node, PeerReport, Traffic};
 use crate::reassembly::{self, Reassembled, Reassembler};
 use crate::segment::Cutter;
 use crate::switch::{Attachment, Switch, SwitchPortId};
@@ -106,7 +106,7 @@ pub struct Fabric {
     directory: PathBuf,
     own_name: PortName,
     /// Nodes of the fabric whose processes are sought.
-    nodes: Vec<String>,
+    nodes: Vec<Node>,
     /// True when processes of other machines may connect.
     is_reachable: bool,
     peers: HashMap<Peer, PeerState>,
@@ -217,11 +217,14 @@ impl Fabric {
     }
 
     /// Begins to connect to the network's processes on these nodes, and on those of earlier calls unless `is_first`.
-    pub fn seek_nodes(&mut self, names: Vec<String>, is_first: bool) {
+    pub fn seek_nodes(&mut self, nodes: Vec<Node>, is_first: bool, switch: &mut Switch) {
         if is_first {
             self.nodes.clear();
         }
-        self.nodes.extend(names.into_iter().take(PEERS_MAX.saturating_sub(self.nodes.len())));
+        self.nodes.extend(nodes.into_iter().take(PEERS_MAX.saturating_sub(self.nodes.len())));
+        for state in self.peers.values().filter(|state| state.machine.is_some()) {
+            switch.change_fabric(state.switch_port, state.attachment(&self.nodes));
+        }
         self.reconnect_after = RECONNECT_AFTER[0];
         self.connect_to_others();
     }
@@ -229,9 +232,9 @@ impl Fabric {
     /// Begins to connect to every unknown port of the network, in the directory and on the nodes.
     fn connect_to_others(&mut self) {
         let local = others(&self.join, &self.directory).into_iter().map(Address::local);
-        let remote = self.nodes.iter().map(|node| Address {
-            node: node.clone(),
-            port: PortName::Name(port_name(&self.join.network, node, self.join.queue)),
+        let remote = self.nodes.iter().map(|Node { name, .. }| Address {
+            node: name.clone(),
+            port: PortName::Name(port_name(&self.join.network, name, self.join.queue)),
         });
         for address in local.chain(remote).collect::<Vec<_>>() {
             let machine = Some(&address.node).filter(|node| *node != LOCAL);
@@ -597,7 +600,7 @@ impl Fabric {
         if said.is_last {
             state.node = said.node;
             state.interfaces = std::mem::take(&mut state.introduced);
-            state.make_reachable(switch);
+            state.make_reachable(switch, &self.nodes);
             self.reconnect_after = RECONNECT_AFTER[0];
         }
         true
@@ -680,11 +683,19 @@ impl PeerState {
         PACKET_BYTES.max(segment_bytes).min(self.datagram_bytes_max)
     }
 
+    /// What its switch port leads to. Only the fabric's keeper decides who may have hosts behind bridges.
+    fn attachment(&self, nodes: &[Node]) -> Attachment {
+        match self.machine_name() {
+            None => Attachment::Fabric,
+            Some(name) => {
+                Attachment::Node { is_bridge: nodes.iter().any(|node| node.name == *name && node.is_bridge) }
+            }
+        }
+    }
+
     /// Makes the peer's interfaces reachable, and no others.
-    fn make_reachable(&mut self, switch: &mut Switch) {
-        let is_remote = self.machine.is_some();
-        let attachment = if is_remote { Attachment::Node } else { Attachment::Fabric };
-        switch.lead_to_fabric(self.switch_port, attachment);
+    fn make_reachable(&mut self, switch: &mut Switch, nodes: &[Node]) {
+        switch.lead_to_fabric(self.switch_port, self.attachment(nodes));
         self.conflicts.clear();
         for interface in &self.interfaces {
             let mac = MacAddress(interface.mac);

@@ -276,12 +276,12 @@ impl Network {
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
-    pub fn seek_nodes(&mut self, nodes: &[String]) -> Result<(), NetworkError> {
+    pub fn seek_nodes(&mut self, nodes: &[order::Node]) -> Result<(), NetworkError> {
         // An empty list is told, too.
         for start in (0..nodes.len().max(1)).step_by(NODES_AT_ONCE) {
-            let names = nodes[start..nodes.len().min(start + NODES_AT_ONCE)].to_vec();
+            let part = nodes[start..nodes.len().min(start + NODES_AT_ONCE)].to_vec();
             for each in &self.loops {
-                let order = Order::SeekNodes { names: names.clone(), is_first: start == 0 };
+                let order = Order::SeekNodes { nodes: part.clone(), is_first: start == 0 };
                 order::send(&each.orders, &order, None)?;
             }
             // Their sockets have room for the next part then.

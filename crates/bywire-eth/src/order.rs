@@ -47,8 +47,8 @@ pub enum Order {
     /// Connect to the network's processes on these nodes of the fabric, besides those of earlier orders unless these are
     /// the first.
     SeekNodes {
-        /// The names of the nodes.
-        names: Vec<String>,
+        /// The nodes.
+        nodes: Vec<Node>,
         /// True if no other nodes are left of earlier orders.
         is_first: bool,
     },
@@ -77,6 +77,15 @@ pub enum Answer {
     Vanished(InterfaceId),
     /// An order that could not be carried out, with the reason.
     Refused(String),
+}
+
+/// A node of the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// True if there may be hosts behind its interfaces, with addresses of their own.
+    pub is_bridge: bool,
 }
 
 /// What a loop has given up.

@@ -19,7 +19,7 @@ use crate::control::{self, ControlError, ControlSocket, PortLinks, Request, port
 use crate::interface::{InterfaceError, Plan};
 use crate::metrics::{self, Metrics};
 use crate::network::{self, Launch, Network, NetworkError};
-use crate::order::Counts;
+use crate::order::{Counts, Node};
 use crate::settings::{Settings, SettingsError};
 use crate::status;
 use crate::timed_write::write_within;
@@ -77,24 +77,24 @@ pub struct Service<'a> {
     reload: UnixStream,
     began: Instant,
     read: &'a dyn Fn() -> Result<Settings, SettingsError>,
-    nodes: &'a dyn Fn() -> Option<Vec<String>>,
+    nodes: &'a dyn Fn() -> Option<Vec<Node>>,
     /// The nodes whose processes are sought, and when the next list is fetched. `None` without the fabric.
-    sought: Option<(Vec<String>, Instant)>,
+    sought: Option<(Vec<Node>, Instant)>,
     /// Removed with the service.
     _port_links: Option<PortLinks>,
     log: &'a dyn Fn(&str),
 }
 
 impl<'a> Service<'a> {
-    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `nodes` returns the names of the other
-    /// nodes of the fabric, or `None` if no service tells. `log` takes a log line.
+    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `nodes` returns the other nodes
+    /// of the fabric, or `None` if no service tells. `log` takes a log line.
     ///
     /// # Errors
     /// [`ServiceError`]. After an error, nothing is left running.
     pub fn start(
         read: &'a dyn Fn() -> Result<Settings, SettingsError>,
         launch: &Launch,
-        nodes: &'a dyn Fn() -> Option<Vec<String>>,
+        nodes: &'a dyn Fn() -> Option<Vec<Node>>,
         log: &'a dyn Fn(&str),
     ) -> Result<Self, ServiceError> {
         let (settings, plans) = planned(read)?;
@@ -107,7 +107,7 @@ impl<'a> Service<'a> {
         for plan in plans {
             network.add(plan)?;
         }
-        let node = settings.fabric_node.as_ref().unwrap_or(&settings.node);
+        let node = settings.fabric_node.as_ref().map_or(&settings.node, |own| &own.name);
         network.join(&settings.network, node, &ports_directory()?)?;
         let mut port_links = None;
         if settings.fabric {
@@ -397,7 +397,7 @@ impl<'a> Service<'a> {
             "schema": status::SCHEMA,
             "network": self.settings.network,
             "node": self.settings.node,
-            "machine": self.settings.fabric_node,
+            "machine": self.settings.fabric_node.as_ref().map(|own| &own.name),
             "process": std::process::id(),
             "uptime_s": self.began.elapsed().as_secs(),
             "coalesce": self.settings.coalesce,

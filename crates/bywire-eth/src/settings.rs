@@ -26,7 +26,7 @@ use crate::address::{MacAddress, MacAddressError, PLACES};
 use crate::backlog::HOLD_BACK_MS;
 use crate::carrier::INTERFACES_MAX;
 use crate::interface::{self, MTU_BYTES, Plan};
-use crate::order::CarrierSettings;
+use crate::order::{CarrierSettings, Node};
 use crate::rtnetlink::Cidr;
 
 /// The name of the network if none is given.
@@ -67,9 +67,9 @@ pub struct Settings {
     pub node: String,
     /// Reach the network's processes on the other nodes of the fabric too.
     pub fabric: bool,
-    /// The name of this machine in the fabric, which its node service reports.
+    /// This machine in the fabric, as its node service reports it.
     #[serde(skip)]
-    pub fabric_node: Option<String>,
+    pub fabric_node: Option<Node>,
     /// The MTU of interfaces without an MTU of their own. The default is 1500, or 1350 with `fabric`.
     pub mtu: Option<u32>,
     /// The number of processes that carry frames. Each serves a few queues of every interface.
@@ -141,9 +141,16 @@ pub enum SettingsError {
     Group(MacAddress),
     /// Something that other machines cannot check.
     #[error(
-        "{0} has {1}, which other machines cannot check: leave it out, or leave out --fabric (`fabric` in the file)"
+        "{0} has a `mac` of its own, which other machines cannot check: leave it out, or leave out --fabric (`fabric` in \
+         the file)"
     )]
-    Unchecked(String, &'static str),
+    Unchecked(String),
+    /// This machine may have no hosts behind its interfaces.
+    #[error(
+        "other machines would drop the frames of hosts behind the bridge: first add the line `bridge = true` to the node \
+         {0} in fabric.toml, on the fabric's keeper"
+    )]
+    NotBridge(String),
     /// An MTU that no device can have.
     #[error("an MTU of {0} is out of bounds: give 68 to 65521 bytes")]
     Mtu(u32),
@@ -225,7 +232,10 @@ impl Settings {
         });
         let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
         if let Some(node) = &self.fabric_node {
-            self.take_places(node, &mut plans);
+            if !node.is_bridge && plans.iter().any(|plan| plan.bridge.is_some()) {
+                return Err(SettingsError::NotBridge(node.name.clone()));
+            }
+            self.take_places(&node.name, &mut plans);
         }
         Ok(plans)
     }
@@ -276,14 +286,8 @@ impl Interface {
         if !MTU_BYTES.contains(&mtu_bytes) {
             return Err(SettingsError::Mtu(mtu_bytes));
         }
-        let label = || format!("{namespace}:{}", self.name);
-        match self {
-            _ if !settings.fabric => {}
-            Self { bridge: Some(_), .. } => {
-                return Err(SettingsError::Unchecked(label(), "addresses behind a bridge"));
-            }
-            Self { mac: Some(_), .. } => return Err(SettingsError::Unchecked(label(), "a `mac` of its own")),
-            _ => {}
+        if settings.fabric && self.mac.is_some() {
+            return Err(SettingsError::Unchecked(format!("{namespace}:{}", self.name)));
         }
         let mac = match &self.mac {
             Some(text) => text.parse::<MacAddress>()?,
@@ -412,8 +416,8 @@ mod tests {
     #[test]
     fn interfaces_of_a_node_of_the_fabric_have_addresses_of_that_node() {
         let interfaces = (0..1024).map(|number| format!("-:by{number}").parse().expect("one")).collect();
-        let node = || Some("web1".to_owned());
-        let settings = Settings { fabric: true, fabric_node: node(), interfaces, ..Settings::default() };
+        let node = |is_bridge| Some(Node { name: "web1".to_owned(), is_bridge });
+        let settings = Settings { fabric: true, fabric_node: node(false), interfaces, ..Settings::default() };
         let plans = settings.plans().expect("plans");
         let all: HashSet<_> =
             (0..PLACES).map(|place| MacAddress::of_place("default", "web1", place)).collect();
@@ -424,8 +428,9 @@ mod tests {
         one.interfaces.push("-:by8".parse().expect("one"));
         assert_eq!(one.plans().expect("plans")[0].mac, mac, "others change nothing");
         one.interfaces[0].bridge = Some("br0".to_owned());
-        assert!(matches!(one.plans(), Err(SettingsError::Unchecked(..))));
-        one.interfaces[0].bridge = None;
+        assert!(matches!(one.plans(), Err(SettingsError::NotBridge(_))));
+        one.fabric_node = node(true);
+        assert_eq!(one.plans().expect("it may")[0].bridge.as_deref(), Some("br0"));
         one.interfaces[0].mac = Some("02:00:00:00:00:01".to_owned());
         assert!(matches!(one.plans(), Err(SettingsError::Unchecked(..))));
     }

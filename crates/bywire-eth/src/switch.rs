@@ -2,7 +2,8 @@
 //!
 //! Every interface has the address that follows from its identity, so the switch does not learn it, and no frame can
 //! change it. Other addresses exist only behind an interface that belongs to a bridge. The switch learns those,
-//! forgets them after five minutes, and bounds their number.
+//! forgets them after five minutes, and bounds their number. Of another machine it learns them only if the fabric file
+//! permits bridges there.
 //!
 //! A frame from the fabric never returns to the fabric, and no frame returns to its source. So there are no loops.
 
@@ -38,9 +39,12 @@ pub enum Attachment {
     },
     /// The fabric, towards another process of this machine and all its interfaces.
     Fabric,
-    /// The fabric, towards a process of another machine. Nothing is learned of it: its frames have the addresses that it
-    /// has announced, or are dropped.
-    Node,
+    /// The fabric, towards a process of another machine. Its frames have the addresses that it has announced, or are
+    /// dropped.
+    Node {
+        /// True if other addresses, which no interface has, may be behind its interfaces.
+        is_bridge: bool,
+    },
 }
 
 /// The decision about a frame.
@@ -131,9 +135,20 @@ impl Switch {
         if self.is_fabric(id) {
             self.owners.retain(|_, port| *port != id);
             self.ips.retain(|_, port| *port != id);
+            self.change_fabric(id, attachment);
         } else {
             // A port without an address of its own cannot be refused.
             let _ = self.insert(id, attachment);
+        }
+    }
+
+    /// Changes what an existing port to the fabric leads to. The addresses that it may no longer have are forgotten.
+    pub fn change_fabric(&mut self, id: SwitchPortId, attachment: Attachment) {
+        if self.is_fabric(id)
+            && let Some(Some(port)) = self.ports.get_mut(id)
+            && std::mem::replace(&mut port.attachment, attachment) != attachment
+        {
+            self.learned.retain(|_, learned| learned.port != id);
         }
     }
 
@@ -205,23 +220,26 @@ impl Switch {
         match port.attachment {
             Attachment::Interface { is_bridge, .. } => from != to && (is_bridge || !is_unknown),
             Attachment::Fabric => from != to && !self.is_fabric(from),
-            // Nobody unknown can be there.
-            Attachment::Node => from != to && !is_unknown && !self.is_fabric(from),
+            Attachment::Node { is_bridge } => {
+                from != to && (is_bridge || !is_unknown) && !self.is_fabric(from)
+            }
         }
     }
 
     /// The reason to drop a frame because of its source, if there is one. Learns the source where that is allowed.
     fn object(&mut self, from: SwitchPortId, source: MacAddress, frame: &[u8], now_ms: u64) -> Option<Cause> {
         let Some(Some(port)) = self.ports.get(from) else { return Some(Cause::ForeignSource) };
+        let is_node = matches!(port.attachment, Attachment::Node { .. });
+        if is_node && self.has_foreign_ip(from, frame) {
+            return Some(Cause::ForeignSource);
+        }
         if self.owners.get(&source) == Some(&from) {
-            let is_node = port.attachment == Attachment::Node;
-            return (is_node && self.has_foreign_ip(from, frame)).then_some(Cause::ForeignSource);
+            return None;
         }
         let may_be_foreign = match port.attachment {
-            Attachment::Interface { is_bridge, .. } => is_bridge,
+            Attachment::Interface { is_bridge, .. } | Attachment::Node { is_bridge } => is_bridge,
             // The far end checks the addresses behind its bridge. They cannot be known here.
             Attachment::Fabric => true,
-            Attachment::Node => false,
         };
         // A host behind a bridge must not use the address of an interface.
         if !may_be_foreign || source.is_multicast() || self.owners.contains_key(&source) {
@@ -294,7 +312,7 @@ impl Switch {
 
     fn is_fabric(&self, id: SwitchPortId) -> bool {
         let Some(Some(port)) = self.ports.get(id) else { return false };
-        matches!(port.attachment, Attachment::Fabric | Attachment::Node)
+        matches!(port.attachment, Attachment::Fabric | Attachment::Node { .. })
     }
 }
 
@@ -438,7 +456,7 @@ mod tests {
     #[test]
     fn nothing_is_learned_of_another_machine() {
         let mut switch = switch();
-        switch.lead_to_fabric(5, Attachment::Node);
+        switch.lead_to_fabric(5, Attachment::Node { is_bridge: false });
         assert!(switch.announce(5, mac(15)) && !switch.announce(5, mac(13)) && !switch.announce(5, mac(0)));
         assert_eq!(switch.judge(5, &frame(mac(0), mac(15)), 0), Verdict::To(0));
         for source in [mac(0), mac(13), mac(77), MacAddress::BROADCAST] {
@@ -455,7 +473,7 @@ mod tests {
         let mut switch = switch();
         let ip = |last: u8| IpAddr::from([10, 77, 0, last]);
         for (port, last) in [(5, 15), (7, 17)] {
-            switch.lead_to_fabric(port, Attachment::Node);
+            switch.lead_to_fabric(port, Attachment::Node { is_bridge: false });
             assert!(switch.announce(port, mac(last)) && switch.announce_ip(port, ip(last)));
         }
         assert!(!switch.announce_ip(7, ip(15)));
@@ -482,10 +500,33 @@ mod tests {
     }
 
     #[test]
+    fn addresses_behind_the_bridge_of_another_machine_are_learned_while_the_fabric_permits_it() {
+        let mut switch = switch();
+        for port in [5, 7] {
+            switch.lead_to_fabric(port, Attachment::Node { is_bridge: port == 5 });
+            assert!(switch.announce(port, mac(10 + port as u8)));
+        }
+        let host = mac(50);
+        assert_eq!(switch.judge(0, &frame(host, mac(0)), 0), UNKNOWN);
+        assert!(switch.floods(0, 5, true) && !switch.floods(0, 7, true) && !switch.floods(7, 5, true));
+        assert_eq!(switch.judge(5, &frame(mac(0), host), 0), Verdict::To(0));
+        assert_eq!(switch.judge(0, &frame(host, mac(0)), 0), Verdict::To(5));
+        let foreign = Verdict::Drop(Cause::ForeignSource);
+        for owned in [mac(17), mac(1)] {
+            assert_eq!(switch.judge(5, &frame(mac(0), owned), 0), foreign, "it belongs to an interface");
+        }
+        assert_eq!(switch.judge(7, &frame(mac(0), host), 0), foreign, "its machine may have no bridge");
+        switch.change_fabric(5, Attachment::Node { is_bridge: false });
+        assert_eq!(switch.judge(5, &frame(mac(0), host), 0), foreign);
+        assert_eq!(switch.judge(0, &frame(host, mac(0)), 0), UNKNOWN, "only the bridge here may lead to it");
+        assert_eq!(switch.judge(5, &frame(mac(0), mac(15)), 0), Verdict::To(0), "its own address stays");
+    }
+
+    #[test]
     fn no_machine_can_take_the_addresses_that_all_send_from() {
         let mut switch = switch();
         for (port, last) in [(5, 15), (7, 17)] {
-            switch.lead_to_fabric(port, Attachment::Node);
+            switch.lead_to_fabric(port, Attachment::Node { is_bridge: false });
             assert!(switch.announce(port, mac(last)));
         }
         for ip in ["0.0.0.0", "255.255.255.255", "127.0.0.1", "169.254.0.9", "224.0.0.1"] {

@@ -55,7 +55,7 @@ impl FabricPair {
             make_directory(&configuration)?;
             let key = key::make(&configuration.join(key::FILE_NAME))?.public();
             let address = ServiceAddress::Address((namespace.address(), udp_port).into());
-            nodes.push(Node { name: node_name(end), addresses: vec![address], key });
+            nodes.push(Node { name: node_name(end), addresses: vec![address], key, is_bridge: false });
         }
         let is_encrypted = security == Security::Encrypted;
         let fabric = Fabric { name: "laboratory".to_owned(), serial: 1, keeper: None, is_encrypted, nodes };

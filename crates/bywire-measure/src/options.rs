@@ -244,7 +244,7 @@ options! {
                 "load",
                 "N",
                 "none",
-                "Busy threads beside the measurement, half of them on each end's core; best with --time 10 or more",
+                "Busy threads beside the measurement, half of them on each end's core; best over 10 s or more",
             )
                 .only(|request| {
                     !request.is_level(&[MEMORY, "mpi", web::LEVEL])

@@ -215,7 +215,8 @@ key = \"AC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=\"  # new
     }
 
     fn node(name: &str, first: &str) -> Node {
-        Node { name: name.to_owned(), addresses: vec!["10.0.0.9".parse().expect("one")], key: key_of(first) }
+        let addresses = vec!["10.0.0.9".parse().expect("one")];
+        Node { name: name.to_owned(), addresses, key: key_of(first), is_bridge: false }
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct Node {
     pub addresses: Vec<ServiceAddress>,
     /// Its key.
     pub key: PublicKey,
+    /// May there be hosts behind its Ethernet interfaces, which belong to bridges then?
+    pub is_bridge: bool,
 }
 
 /// The address of a service.
@@ -116,6 +118,8 @@ struct NodeTable {
     name: Spanned<String>,
     addresses: Spanned<Vec<Spanned<String>>>,
     key: Spanned<String>,
+    #[serde(default)]
+    bridge: bool,
 }
 
 impl Fabric {
@@ -233,7 +237,7 @@ impl NodeTable {
                 format!("key of node {name:?} is not 32 bytes in base64: copy the one that `bywire init` printed there");
             Complaint::at(&self.key, text)
         })?;
-        Ok(Node { name: name.clone(), addresses, key })
+        Ok(Node { name: name.clone(), addresses, key, is_bridge: self.bridge })
     }
 }
 
@@ -334,8 +338,9 @@ impl fmt::Display for ServiceAddress {
 /// The lines of a node in the file, with an empty line before them.
 pub fn stanza(node: &Node) -> String {
     let addresses: Vec<String> = node.addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    let bridge = if node.is_bridge { "bridge = true\n" } else { "" };
     format!(
-        "\n[[node]]\nname = \"{}\"\naddresses = [{}]\nkey = \"{}\"\n",
+        "\n[[node]]\nname = \"{}\"\naddresses = [{}]\nkey = \"{}\"\n{bridge}",
         node.name,
         addresses.join(", "),
         key::to_text(&node.key)
@@ -374,7 +379,7 @@ mod tests {
         let texts = ["10.0.0.1", "web1.example:7000", "[fe80::1]:7248", "::1"];
         let addresses = texts.map(|text| text.parse().expect(text)).to_vec();
         let key = key::from_text(KEY).expect("a key");
-        let node = Node { name: "web1".to_owned(), addresses, key };
+        let node = Node { name: "web1".to_owned(), addresses, key, is_bridge: true };
         let keeper = Some("web1".to_owned());
         let fabric =
             Fabric { name: "lab".to_owned(), serial: 7, keeper, is_encrypted: false, nodes: vec![node] };
@@ -406,6 +411,7 @@ mod tests {
             (file(&format!("{good}{good}")), 9, "two nodes have the name \"a\""),
             (file(&format!("{good}{}", node("\"b\"", "[\"h\"]", KEY))), 11, "have the same key"),
             (file(&format!("{good}port = 1\n")), 8, "unknown field `port`"),
+            (file(&format!("{good}bridge = 1\n")), 8, "expected a boolean"),
             (format!("keeper = \"b\"\n{}", file(&good)), 1, "keeper = \"b\" is no node of the file"),
         ];
         for (text, line, expected) in cases {

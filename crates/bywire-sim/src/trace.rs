@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 use bywire_wire::frame::{Ack, Frame, Lane, frames};
-use bywire_wire::keys::Opener;
 use bywire_wire::packet::Header;
+use bywire_wire::sealing::Opener;
 
 use crate::bytes::Source;
 use crate::end::{End, secret_of, side_of};

@@ -43,6 +43,7 @@ pub mod receiving;
 pub mod record;
 pub mod recovery;
 pub mod rtt;
+pub mod sealing;
 pub mod sending;
 pub mod service;
 pub mod service_message;

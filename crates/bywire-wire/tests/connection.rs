@@ -3,9 +3,10 @@
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options, Receipt, State, Violation};
 use bywire_wire::frame::{FRAMES_MAX, Frame, LANES, Lane, Payload};
-use bywire_wire::keys::{Sealer, Security, Side};
+use bywire_wire::keys::{Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
 use bywire_wire::receiving::WAITING_RANGES_MAX;
+use bywire_wire::sealing::Sealer;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -83,7 +83,7 @@ fn a_named_service_is_used_and_no_other_is_started() {
     fs::write(&file, "precious").expect("written");
     let refused = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &file]));
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && said.contains("is there already"), "{said}");
+    assert!(refused.status.code() == Some(2) && said.contains("exists and is not the socket"), "{said}");
     assert_eq!(fs::read_to_string(&file).expect("still there"), "precious");
     // An empty value selects the user's own service.
     assert_eq!(fetched(&fabric, COMMAND, ""), 1);

@@ -1,5 +1,7 @@
 //! Echo requests of this machine's programs to other nodes, for `bywire ping`. What they cost is on their user's account.
 
+use std::collections::hash_map::Entry;
+
 use bywire_sys::clock;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{NotPinged, Notice};
@@ -24,8 +26,8 @@ impl Service<'_> {
         }
         let pinging = self.pings.0.entry(id).or_default();
         let is_up = self.link.status(&node).is_some_and(|status| status.channel.is_some());
-        if !pinging.nodes.contains_key(&node) {
-            pinging.nodes.insert(node, None);
+        if let Entry::Vacant(vacant) = pinging.nodes.entry(node) {
+            vacant.insert(None);
             self.broker.hold(node);
             self.link.hurry(now_ns, &node);
         }

@@ -104,7 +104,7 @@ impl Service<'_> {
         let id = self.link.invitation(&node).ok_or(NotJoined::Used)?;
         self.invitations.check(now_ns, &id, name)?;
         let addresses = self.addresses_of(node, addresses, udp_port)?;
-        let node = Node { name: name.to_owned(), addresses, key: node };
+        let node = Node { name: name.to_owned(), addresses, key: node, is_bridge: false };
         let added = change::try_lock(&self.configuration).and_then(|lock| {
             change::make(&self.configuration, &lock, &self.key.public(), Change::Add(&node))
         });

@@ -159,6 +159,7 @@ impl Service<'_> {
             name: node.name.clone(),
             key: node.key.0,
             addresses: Self::addresses(&node.addresses),
+            is_bridge: node.is_bridge,
             state,
             address: channel.map(|channel| channel.address),
             since_s: since_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / SECOND_NS),

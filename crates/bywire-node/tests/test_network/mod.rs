@@ -108,6 +108,7 @@ impl TestNetwork {
             name: machine.name.clone(),
             addresses: vec![machine.address.to_string().parse().expect("an address")],
             key: machine.key,
+            is_bridge: false,
         });
         Fabric { name: "lab".to_owned(), serial: 1, keeper: None, is_encrypted: true, nodes: nodes.collect() }
     }

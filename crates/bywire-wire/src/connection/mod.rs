@@ -14,11 +14,12 @@ use crate::congestion::Congestion;
 use crate::congestion::cubic::Cubic;
 use crate::datagrams::{self, Datagram};
 use crate::frame::{FRAMES_MAX, LANES, Lane};
-use crate::keys::{Opener, Sealer, Secret, Security, Side};
+use crate::keys::{Secret, Security, Side};
 use crate::pacing::{Pacer, Rate};
 use crate::receiving::Receiving;
 use crate::recovery::{Outcome, Recovery};
 use crate::rtt::Rtt;
+use crate::sealing::{Opener, Sealer};
 use crate::sending::{Exhausted, Sending};
 use crate::size::{BASE_BYTES, PacketSize};
 

@@ -86,6 +86,8 @@ pub struct Node {
     pub key: [u8; 32],
     /// Addresses of the fabric file.
     pub addresses: Vec<String>,
+    /// May there be hosts behind its Ethernet interfaces?
+    pub is_bridge: bool,
     /// The channel to it.
     pub state: State,
     /// The address that its packets come from.

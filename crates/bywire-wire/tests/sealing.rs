@@ -1,7 +1,8 @@
 //! Sealed packets: only the right key opens a packet, and key updates work when packets are reordered.
 
-use bywire_wire::keys::{KEY_LIFE_NS, Opener, Sealer, Secret, Security, Side};
+use bywire_wire::keys::{Secret, Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
+use bywire_wire::sealing::{KEY_LIFE_NS, Opener, Sealer};
 use proptest::prelude::*;
 
 const ALL: [Security; 3] = [Security::Plain, Security::Aes256Gcm, Security::ChaCha20Poly1305];
