@@ -309,13 +309,14 @@ mod tests {
     fn while_served(test: impl FnOnce(SocketAddr)) -> usize {
         let mut metrics = Metrics::listen(([127, 0, 0, 1], 0).into()).expect("it listens");
         let address = metrics.listener.local_addr().expect("bound");
-        let (going_on, goes_on) = mpsc::channel::<()>();
+        // It ends also if the test fails.
+        let (until, is_over) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            let serving = scope.spawn(move || {
+            let served = scope.spawn(move || {
                 let mut made = 0;
                 let mut poller = Poller::new().expect("a poller");
                 poller.add(&metrics, 0).expect("watched");
-                while goes_on.try_recv() != Err(TryRecvError::Disconnected) {
+                while is_over.try_recv() == Err(TryRecvError::Empty) {
                     let timeout = metrics.timeout().unwrap_or(Duration::from_millis(50));
                     poller.wait(Some(timeout)).expect("waited");
                     let page = || {
@@ -327,11 +328,9 @@ mod tests {
                 }
                 made
             });
-            // It ends also if the test fails.
-            let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
-            drop(going_on);
-            tested.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
-            serving.join().expect("it serves to the end")
+            test(address);
+            drop(until);
+            served.join().expect("it served")
         })
     }
 
