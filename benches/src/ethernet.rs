@@ -268,7 +268,10 @@ fn joined(
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
-    program_contestant(name, command, program, move || measure(&*join()?))
+    program_contestant(name, command, program, move || {
+        let namespaces = join()?;
+        measure(&namespaces)
+    })
 }
 
 /// Another program's measurement: series `name`, where `program` is installed.

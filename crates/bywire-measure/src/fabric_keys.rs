@@ -135,7 +135,7 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
 
 /// The nodes of this machine's fabric.
 fn nodes() -> Result<Vec<Node>> {
-    let mut entries = ask::status(None).context("--fabric needs the service of this machine's node")?;
+    let entries = ask::status(None).context("--fabric needs the service of this machine's node")?;
     let is_encrypted = entries.iter().any(|entry| match entry {
         Entry::Service(service) => service.is_encrypted,
         _ => false,
@@ -147,7 +147,7 @@ fn nodes() -> Result<Vec<Node>> {
                 .to_owned()
         )
     );
-    let nodes = entries.drain(..).filter_map(|entry| match entry {
+    let nodes = entries.into_iter().filter_map(|entry| match entry {
         Entry::Node(node) => Some(node),
         _ => None,
     });
