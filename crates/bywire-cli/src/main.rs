@@ -27,6 +27,7 @@ mod progress;
 mod reachability;
 mod report;
 mod run;
+mod run_status;
 mod serve;
 mod status;
 mod suggested_values;

@@ -14,6 +14,7 @@ mod jumps;
 mod polling;
 mod process;
 mod signals;
+mod socket;
 mod stdio;
 
 /// Defines exported functions. A cancelled thread may be unwound through them.

@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 use libc::pid_t;
 
 use super::take_over;
-use super::{data, descriptor, files, polling};
+use super::{data, descriptor, files, polling, socket};
 use crate::connection::fallback;
 use crate::memory::descriptors;
 use crate::os::user_access::are_readable;
@@ -324,8 +324,8 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_sendmmsg => data::sendmmsg(fd, b as _, c as _, d as _).into(),
             libc::SYS_fcntl => descriptor::fcntl(fd, b as _, c).into(),
             libc::SYS_ioctl => descriptor::ioctl(fd, b, c as _).into(),
-            libc::SYS_getsockopt => descriptor::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_setsockopt => descriptor::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_getsockopt => socket::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_setsockopt => socket::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_execve => execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => execveat(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_fork => fork_quietly().into(),
@@ -345,13 +345,13 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 fallback::all_to_kernel(Reason::Option);
                 real()
             }
-            libc::SYS_socket => descriptor::socket(fd, b as _, c as _).into(),
-            libc::SYS_connect => descriptor::connect(fd, b as _, c as _).into(),
-            libc::SYS_accept => descriptor::accept(fd, b as _, c as _).into(),
-            libc::SYS_accept4 => descriptor::accept4(fd, b as _, c as _, d as _).into(),
+            libc::SYS_socket => socket::socket(fd, b as _, c as _).into(),
+            libc::SYS_connect => socket::connect(fd, b as _, c as _).into(),
+            libc::SYS_accept => socket::accept(fd, b as _, c as _).into(),
+            libc::SYS_accept4 => socket::accept4(fd, b as _, c as _, d as _).into(),
             libc::SYS_close => descriptor::close(fd).into(),
             libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _).into(),
-            libc::SYS_shutdown => descriptor::shutdown(fd, b as _).into(),
+            libc::SYS_shutdown => socket::shutdown(fd, b as _).into(),
             libc::SYS_dup => descriptor::dup(fd).into(),
             libc::SYS_dup2 => descriptor::dup2(fd, b as _).into(),
             libc::SYS_dup3 => descriptor::dup3(fd, b as _, c as _).into(),

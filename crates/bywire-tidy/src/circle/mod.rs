@@ -3,14 +3,14 @@
 //! A module names another by a `use` or by a path. A name that a module only re-exports leads to the module that
 //! defines it. Code under `#[cfg(test)]` does not count.
 
-mod modules;
+mod references;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::breach::Breach;
 use crate::tree::Tree;
-use modules::Modules;
+use references::Modules;
 
 /// Files of one crate, each of which leads to each other one.
 pub type Circle<'a> = BTreeSet<&'a str>;
