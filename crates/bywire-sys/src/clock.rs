@@ -61,3 +61,9 @@ pub fn nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
+
+/// CLOCK_BOOTTIME in nanoseconds, which goes on while the machine is suspended.
+pub fn nanoseconds_with_suspend() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

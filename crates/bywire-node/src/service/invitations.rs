@@ -1,4 +1,5 @@
-//! The invitations of this service. They are in its memory only, so they end with it.
+//! The invitations of this service. They are in its memory only, so they end with it. Their time goes on while the machine is
+//! suspended.
 
 use std::collections::BTreeMap;
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use bywire_sys::clock;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{InvitationText, NotInvited, Notice};
 use bywire_wire::service_message::{NotJoined, ServiceMessage};
@@ -51,17 +52,18 @@ impl Service<'_> {
         link::random(&mut *secret);
         let addresses = keeper.addresses.clone();
         let fabric = self.fabric.name.clone();
-        for id in self.invitations.make_place(now_ns, &name) {
+        let made_ns = clock::nanoseconds_with_suspend();
+        for id in self.invitations.make_place(made_ns, &name) {
             self.link.withdraw(now_ns, &id);
         }
         let id = self.link.invite(*secret).ok_or(NotInvited::TooMany)?;
-        self.invitations.add(now_ns, id, name.clone());
+        self.invitations.add(made_ns, id, name.clone());
         Ok(Invitation { addresses, keeper: self.key.public(), secret, node: name, fabric })
     }
 
     /// Forgets invitations whose time is long over. Their secrets open no channel from then on.
     pub(super) fn forget_invitations(&mut self, now_ns: u64) {
-        for id in self.invitations.take_old(now_ns) {
+        for id in self.invitations.take_old(clock::nanoseconds_with_suspend()) {
             self.link.withdraw(now_ns, &id);
         }
     }
@@ -102,7 +104,7 @@ impl Service<'_> {
             return Ok(());
         }
         let id = self.link.invitation(&node).ok_or(NotJoined::Used)?;
-        self.invitations.check(now_ns, &id, name)?;
+        self.invitations.check(clock::nanoseconds_with_suspend(), &id, name)?;
         let addresses = self.addresses_of(node, addresses, udp_port)?;
         let node = Node { name: name.to_owned(), addresses, key: node, is_bridge: false };
         let added = change::try_lock(&self.configuration).and_then(|lock| {
