@@ -273,6 +273,8 @@ fn a_copied_key_on_two_machines_is_reported_with_both_addresses() {
     let key = |machine: &Machine| machine.configuration().join("node.key");
     let [_, b, c] = &network.machines[..] else { unreachable!() };
     std::fs::copy(key(b), key(c)).expect("copied");
+    // Its service takes it for that node.
+    network.machines[2].name = "b".to_owned();
     network.machines.iter_mut().for_each(Machine::start);
     let [a, b, c] = &network.machines[..] else { unreachable!() };
     let mut asked = FakePort::open(a, "render");

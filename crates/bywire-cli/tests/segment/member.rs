@@ -1,8 +1,9 @@
 //! A member of the fabric that misbehaves.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use bywire::{Address, DisconnectReason, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
+use bywire::{Address, Event, Geometry, LaneGeometry, Peer, Port, PortOptions, Priority};
 use bywire_eth::address::MacAddress;
 use bywire_eth::network::port_names;
 
@@ -40,16 +41,23 @@ impl Member {
         let name = port_names("default", target, 1).remove(0).parse().expect("a name");
         let address = Address { node: target.to_owned(), port: name };
         let deadline = Instant::now() + TIMEOUT;
-        let (mut begun, mut settled) = (0, 0);
-        while settled < count {
-            assert!(Instant::now() < deadline, "{settled} of {count}");
+        let mut begun = 0;
+        let mut unsettled = HashSet::new();
+        while begun < count || !unsettled.is_empty() {
+            assert!(Instant::now() < deadline, "{} of {begun} are not settled", unsettled.len());
             // The service takes 64 requests of a port at a time.
-            if begun < count.min(settled + 32) && self.port.connect_start(&address).is_ok() {
+            if begun < count
+                && unsettled.len() < 32
+                && let Ok(peer) = self.port.connect_start(&address)
+            {
+                unsettled.insert(peer);
                 begun += 1;
             }
             match self.port.poll() {
-                Some(Event::Connected(_)) => settled += 1,
-                Some(Event::Disconnected { reason: DisconnectReason::NotConnected(_), .. }) => settled += 1,
+                // One that is refused may have been connected for too short a time to be reported.
+                Some(Event::Connected(peer) | Event::Disconnected { peer, .. }) => {
+                    unsettled.remove(&peer);
+                }
                 Some(Event::Message(message) | Event::Datagram(message)) => {
                     self.port.recycle(message.payload)
                 }

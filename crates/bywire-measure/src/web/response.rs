@@ -140,7 +140,7 @@ mod tests {
             (b"HTTP/1.1 200 OK\r\n\r\n", "no Content-Length"),
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "without a length"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!", "more than it was asked for"),
-            (b"SSH-2.0-OpenSSH\r\n", "no HTTP"),
+            (b"SSH-2.0-OpenSSH\r\n", "does not speak HTTP"),
             (&long, "over 8192 bytes"),
         ];
         for (bytes, part) in refusals {
