@@ -102,14 +102,16 @@ fn unit(after: &str, is_last: bool, settings: &str) -> String {
     )
 }
 
-/// The packaged units of the machine's service, with the command of this test.
+/// The packaged units of the machine's service, with the command of this test. They hide the directories in which its clone
+/// may be.
 fn machine() -> [(&'static str, String); 2] {
     [
         ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
         ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
     ]
     .map(|(name, text)| {
-        let text = text.replace("/usr/local/bin/bywire", COMMAND).replace("ProtectHome=yes\n", "");
+        let text = text.replace("/usr/local/bin/bywire", COMMAND);
+        let text = text.replace("ProtectHome=yes\n", "").replace("PrivateTmp=yes\n", "");
         (name, text.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n"))
     })
 }
