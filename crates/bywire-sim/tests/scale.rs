@@ -76,8 +76,13 @@ fn a_hundred_senders_are_treated_alike_over_ten_seeds() {
 #[test]
 fn all_nodes_send_to_all() {
     let long = [16, 64, 256].map(Traffic::AllToAll);
-    check(&[4, 8].map(Traffic::AllToAll), &long, |_, outcome| outcome.goodput >= 0.9);
+    check(&[4, 8].map(Traffic::AllToAll), &long, |traffic, outcome| {
+        let is_crowded = matches!(traffic, Traffic::AllToAll(CROWDED_FROM..));
+        outcome.goodput >= if is_crowded { 0.8 } else { 0.9 }
+    });
 }
 
 /// From this many sources on a link is not shared evenly. docs/scale.md says why.
 const UNFAIR_FROM: usize = 101;
+/// From this many nodes on, a port and its queue hold less than the two packets that each connection has in flight.
+const CROWDED_FROM: usize = 99;
