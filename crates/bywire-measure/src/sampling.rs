@@ -203,8 +203,9 @@ mod tests {
         let busy = std::thread::spawn(move || {
             crate::pin::pin_to(core).unwrap();
             let began_ns = crate::clock::monotonic_ns();
-            let began = std::time::Instant::now();
-            while began.elapsed().as_millis() < 300 {}
+            let (began, began_seconds) = (std::time::Instant::now(), crate::cpu::thread_seconds());
+            // It may hardly run in that time, or not at all.
+            while began.elapsed().as_millis() < 300 || crate::cpu::thread_seconds() - began_seconds < 0.05 {}
             (began_ns, crate::clock::monotonic_ns())
         });
         let span = busy.join().unwrap();

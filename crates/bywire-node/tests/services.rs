@@ -130,6 +130,11 @@ fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
     assert_eq!(service.last_unknown, Some((a.key.0, a.address)));
 }
 
+/// How soon a peer is told of a killed process in at least one of so many samples. There are more if none of them was so soon.
+const AT_ONCE: Duration = Duration::from_millis(10);
+const SAMPLES: u32 = 8;
+const SAMPLES_MAX: u32 = 64;
+
 #[test]
 fn peers_of_a_killed_process_are_told_at_once() {
     if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
@@ -139,7 +144,8 @@ fn peers_of_a_killed_process_are_told_at_once() {
     let [a, b] = &network.machines[..] else { unreachable!() };
     let mut asking = FakePort::open(a, "asking");
     let mut delays = Vec::new();
-    for number in 1..=8 {
+    // Other programs on the same cores can delay single samples, and many of them for a while.
+    for number in 1..=SAMPLES_MAX {
         let (own, runtime) = (std::env::current_exe().expect("this program"), b.runtime());
         let start = || {
             std::process::Command::new(&own)
@@ -160,11 +166,13 @@ fn peers_of_a_killed_process_are_told_at_once() {
         assert_eq!(asking.next(), Notice::Ended { connection: number, reason: End::PeerEnded });
         delays.push(killed.elapsed());
         child.wait().expect("waited for");
+        if number >= SAMPLES && delays.iter().any(|delay| *delay <= AT_ONCE) {
+            break;
+        }
     }
     delays.sort();
     println!("told after {delays:?}");
-    // Two busy cores can delay single samples.
-    assert!(delays[0] <= Duration::from_millis(10), "{delays:?}");
+    assert!(delays[0] <= AT_ONCE, "{delays:?}");
 }
 
 /// A port in a process of its own, which accepts one offer and lives until it is killed.

@@ -575,8 +575,11 @@ static void act_late(void) {
     printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
 }
 
+static volatile pid_t receiver;
+
 static void *receive_one(void *argument) {
     char byte = 0;
+    receiver = syscall(SYS_gettid);
     ssize_t found = recv(server, &byte, 1, 0);
     printf("%zd %c %s\n", found, byte ? byte : '-', found < 0 ? strerror(errno) : "");
     return argument;
@@ -587,7 +590,7 @@ static void closed_meanwhile(const char *way) {
     pthread_t thread;
     meet(act_late);
     pthread_create(&thread, NULL, receive_one, NULL);
-    usleep(300000);
+    await_sleep(&receiver);
     if (strcmp(way, "dup2") == 0) {
         need(dup2(start[0], server) == server, "dup2");
     } else {
@@ -1017,18 +1020,26 @@ static void closing(void) {
     struct mmsghdr *message = calloc(1, sizeof *message);
     meet(act_echo);
     void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "slow_from_now");
+    void (*no_more)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "slow_no_more");
+    int (*is_asked)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "slow_is_asked");
     if (from_now != NULL) {
         from_now();
     }
     pthread_create(&asker, NULL, ask, NULL);
-    usleep(200000);
+    while (is_asked != NULL && !is_asked()) {
+        usleep(1000);
+    }
     pthread_create(&closer, NULL, close_the_sandbox, NULL);
+    /* The sandbox waits for two seconds at most. */
     usleep(400000);
     int is_in_time = !has_waited || from_now == NULL;
     message->msg_hdr.msg_iov = &part, message->msg_hdr.msg_iovlen = 1;
     SAY(sendmmsg(server, message, 1, MSG_NOSIGNAL));
     SAY(recvmmsg(server, message, 1, MSG_WAITALL, NULL));
     printf("%s\n", is_in_time ? "meanwhile" : "too late");
+    if (no_more != NULL) {
+        no_more();
+    }
     pthread_join(asker, NULL);
     pthread_join(closer, NULL);
     close(server);

@@ -100,6 +100,45 @@ __attribute__((unused)) static void await_by(int *passage) {
     need(read(passage[0], &byte, 1) == 1, "a signal");
 }
 
+/* Waits until a thread, which says its number before it begins to wait, sleeps in a call. */
+__attribute__((unused)) static void await_sleep(volatile pid_t *thread) {
+    time_t started = time(NULL);
+    char path[64], text[512];
+    for (int asleep = 0; asleep < 5; usleep(2000)) {
+        char *state = NULL;
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", *thread);
+        FILE *file = *thread != 0 ? fopen(path, "r") : NULL;
+        if (file != NULL) {
+            state = fgets(text, sizeof text, file) != NULL ? strrchr(text, ')') : NULL;
+            fclose(file);
+        }
+        /* It may sleep for a moment on the way. */
+        asleep = state != NULL && state[2] == 'S' ? asleep + 1 : 0;
+        need(time(NULL) - started < 40, "it never sleeps");
+    }
+}
+
+__attribute__((unused)) static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* How long this machine has stood still, as virtual machines do whose neighbours are busy: a thread that sleeps for a moment again
+   and again is that late. */
+static volatile long stalled_ms;
+
+__attribute__((unused)) static void *watch_stalls(void *argument) {
+    enum { PACE_MS = 10, USUAL_MS = 20 };
+    for (;;) {
+        long before_ms = now_ms();
+        usleep(PACE_MS * 1000);
+        long late_ms = now_ms() - before_ms - PACE_MS - USUAL_MS;
+        stalled_ms += late_ms > 0 ? late_ms : 0;
+    }
+    return argument;
+}
+
 /* Two processes with an end each: `act` of the child has `client`, and what goes on in the parent has `server`. */
 __attribute__((unused)) static void meet(void (*act)(void)) {
     int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);

@@ -5,9 +5,10 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::connected;
+use crate::test_network::stopwatch::Stopwatch;
 use crate::test_network::{Machine, eventually};
 
 /// The length of a request and of its response.
@@ -51,7 +52,7 @@ impl Dialogue {
         eventually(what, || responses() >= enough);
     }
 
-    /// Ends it. Returns how many responses came, all of them right, and the longest time for one.
+    /// Ends it. Returns how many responses came, all of them right, and the longest time for one in which this machine ran.
     pub fn end(self) -> (u64, Duration) {
         drop(self.going_on);
         let longest = self.near.join().expect("no response is lost");
@@ -67,18 +68,18 @@ fn request(number: u64) -> [u8; BYTES] {
 }
 
 fn ask(mut stream: &TcpStream, goes_on: &mpsc::Receiver<()>, responses: &Mutex<u64>) -> Duration {
-    let mut longest = Duration::ZERO;
+    let (stopwatch, mut longest) = (Stopwatch::start(), Duration::ZERO);
     for number in 0.. {
         if goes_on.try_recv() == Err(TryRecvError::Disconnected) {
             break;
         }
-        let began = Instant::now();
+        let began = stopwatch.elapsed();
         stream.write_all(&request(number)).expect("sent");
         let mut response = [0; BYTES];
         stream.read_exact(&mut response).expect("a response");
         let expected = request(number).map(|byte| !byte);
         assert!(response == expected, "response {number} has wrong bytes");
-        longest = longest.max(began.elapsed());
+        longest = longest.max(stopwatch.since(began));
         *responses.lock().expect("nobody panics with it") += 1;
         std::thread::sleep(PAUSE);
     }

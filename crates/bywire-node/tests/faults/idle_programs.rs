@@ -10,8 +10,9 @@ use crate::ends::{connect, next, next_within, open, options, start, stop};
 use crate::test_network::{Machine, TestNetwork};
 
 /// The programs are silent for longer than `UNREACHABLE_AFTER`, which applies only if their machine is silent as well.
-const UNREACHABLE_AFTER: Duration = Duration::from_secs(1);
-const SILENT: Duration = Duration::from_secs(4);
+/// Their machine is silent, too, where it stands still for a second.
+const UNREACHABLE_AFTER: Duration = Duration::from_millis(2500);
+const SILENT: Duration = Duration::from_secs(6);
 /// The number of computing programs on each side.
 const COMPUTING: usize = 8;
 const MESSAGES: u64 = 50;

@@ -170,18 +170,27 @@ fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
     [telling.1.recv().expect("it ended") - killed, told]
 }
 
+/// How soon an end is told in at least one of so many samples. There are more if none of them was so soon.
+const AT_ONCE: Duration = Duration::from_millis(10);
+const SAMPLES: usize = 6;
+const SAMPLES_MAX: usize = 40;
+
 /// The kernel closes a process's sockets and reports its end only after it has freed the memory.
 #[test]
 fn the_end_of_a_process_is_reported_once_the_kernel_has_freed_its_memory() {
     let Some(network) = TestNetwork::up(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
     for length in [0, 64 << 20, if is_long() { 1 << 30 } else { 256 << 20 }] {
-        let times: Vec<_> = (0..6).map(|_| kill_one(here, there, length)).collect();
-        let mut later: Vec<_> = times.iter().map(|[ended, told]| told.saturating_sub(*ended)).collect();
+        let mut times: Vec<_> = (0..SAMPLES).map(|_| kill_one(here, there, length)).collect();
+        let later = |[ended, told]: &[Duration; 2]| told.saturating_sub(*ended);
+        // Other programs on the same cores can delay single samples, and many of them for a while.
+        while times.len() < SAMPLES_MAX && !times.iter().any(|times| later(times) <= AT_ONCE) {
+            times.push(kill_one(here, there, length));
+        }
+        let mut later: Vec<_> = times.iter().map(later).collect();
         later.sort();
         let ended: Vec<_> = times.iter().map(|[ended, _]| *ended).collect();
         println!("{} MiB: the kernel took {ended:?}; the end was told {later:?} later", length >> 20);
-        // Other tests on the same cores can delay single samples.
-        assert!(later[0] <= Duration::from_millis(10), "{later:?}");
+        assert!(later[0] <= AT_ONCE, "{later:?}");
     }
 }

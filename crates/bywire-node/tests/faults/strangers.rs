@@ -1,6 +1,6 @@
 //! A machine with the name and the address of another one, and with another key.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bywire::{Admit, ConnectError, Port, PortOptions};
 use bywire_node::key;
@@ -87,7 +87,7 @@ fn a_machine_with_a_wrong_key_connects_to_no_node_and_disturbs_none() {
     ip(&stranger.namespace, &format!("address delete {}/24 dev eth0", other.address.ip()));
     ip(&one.namespace, "neighbour flush dev eth0");
     network.set_cable(2, true);
-    let back = Instant::now();
+    let back = stream.time();
     let again = stream.go_on(Duration::from_secs(5)).expect("it goes on") - back;
     let after = meanwhile(&mut stream, || Connector::of(one, "c/open").until_it_succeeds());
     let (count, reason) = stream.finish();

@@ -2,6 +2,7 @@
 //! protocol. Dropping the values removes everything.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
+pub mod stopwatch;
 pub mod usage;
 
 use std::collections::VecDeque;
