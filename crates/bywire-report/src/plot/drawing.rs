@@ -22,6 +22,8 @@ const LEGEND_ROW: f64 = 20.0;
 const LETTER: f64 = 7.0;
 /// The largest value that is drawn, so that positions and their differences stay finite.
 const DRAWN_MAX: f64 = 1e100;
+/// With more decades than this, only those with a label have a line of the grid.
+const GRID_DECADES_MAX: f64 = 24.0;
 
 /// The room of a drawing.
 struct Frame {
@@ -312,8 +314,8 @@ impl Drawing<'_> {
         let x = self.bar_scale(&rows);
         html! {
             @if !plot.y.logarithmic && plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
-            @for tick in x.ticks(plot.y.quantity) {
-                path d=(format!("M{} {top}V{}", x.at(tick), top + body)) stroke="var(--plot-grid)" {}
+            @for line in x.grid(plot.y.quantity) {
+                path d=(format!("M{} {top}V{}", x.at(line), top + body)) stroke="var(--plot-grid)" {}
             }
             (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
             @for (index, row) in rows.iter().enumerate() {
@@ -526,6 +528,16 @@ impl Scale {
         (place * 10.0).round() / 10.0
     }
 
+    /// The lines of the grid: every decade of a logarithmic axis, also where only some have room for a label.
+    fn grid(&self, quantity: Quantity) -> Vec<f64> {
+        let decades = (self.to / self.from).log10().round();
+        if !self.logarithmic || quantity == Quantity::Size || decades > GRID_DECADES_MAX {
+            return self.ticks(quantity);
+        }
+        let first = self.from.log10().round();
+        (0..=decades as u32).map(|decade| 10f64.powf(first + f64::from(decade))).collect()
+    }
+
     /// Decades, every fourth power of two, or about six round steps.
     fn ticks(&self, quantity: Quantity) -> Vec<f64> {
         // Labels beside each other need more room than labels above each other.
@@ -667,6 +679,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn each_line_of_a_grid_is_ten_times_the_one_before_although_few_have_a_label() {
+        let axis = Axis { name: "", quantity: Quantity::Duration, logarithmic: true };
+        let scale = Scale::of(&axis, [30.0, 20_000.0].into_iter(), [0.0, 140.0]);
+        assert_eq!(scale.ticks(Quantity::Duration), [10.0, 1e3, 1e5]);
+        assert_eq!(scale.grid(Quantity::Duration), [10.0, 100.0, 1e3, 1e4, 1e5]);
+        let endless = Scale::of(&axis, [f64::from_bits(1), f64::MAX].into_iter(), [0.0, 140.0]);
+        assert!(endless.grid(Quantity::Duration).len() <= 30);
     }
 
     #[test]
