@@ -300,7 +300,7 @@ fn nearest<'a>(question: &Question, cells: &[&'a Cell], size_bytes: Option<u64>)
 }
 
 /// The longest datagram counts as 64 KiB. 29 bytes of that are its headers.
-fn rounded(size_bytes: u64) -> u64 {
+pub fn rounded(size_bytes: u64) -> u64 {
     if size_bytes == DATAGRAM_BYTES_MAX { 64 << 10 } else { size_bytes }
 }
 

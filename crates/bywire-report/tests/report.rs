@@ -763,6 +763,18 @@ fn a_plot_of_one_length_has_labelled_bars() {
 }
 
 #[test]
+fn the_longest_datagram_is_a_bar_beside_those_of_64_kib() {
+    let formula = |level| (level, "link", None, 10_000.0, 10.0);
+    let cells = [("tcp", 65_536), ("unix", 65_536), ("udp", 65_507)];
+    let cells = cells.into_iter().flat_map(|(level, size)| cells_at(formula(level), size));
+    let session = Session { cells: cells.filter(|cell| cell.test == "bidir").collect(), ..generated_session() };
+    let files = report::drawings(&session);
+    let (_, drawing) = files.iter().find(|(name, _)| name == "two-way.svg").expect("a plot");
+    assert_eq!(drawing.matches("v18h-").count(), 3, "three bars: {drawing}");
+    assert!(drawing.contains("Measured at 64 KiB.") && drawing.contains("65507 B</text>"), "{drawing}");
+}
+
+#[test]
 fn short_bars_are_visible_beside_a_very_long_one() {
     let mut session = generated_session();
     let slow = session.cells.iter_mut().filter(|cell| cell.level == "udp" && cell.test == "rr");

@@ -463,19 +463,32 @@ fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
     format!("M{}", places.join("L"))
 }
 
-/// A name, broken into lines of about this many letters.
+/// A name, broken into lines of about this many letters. A length and its unit stay together.
 pub fn broken(name: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
+    let mut words: Vec<String> = Vec::new();
     for word in name.split(' ') {
+        match words.last_mut() {
+            Some(before) if is_unit(word) && before.ends_with(|end: char| end.is_ascii_digit()) => {
+                *before += &format!(" {word}");
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    for word in words {
         let line = lines.last_mut().expect("one line at least");
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > letters {
-            lines.push(word.to_owned());
+            lines.push(word);
         } else {
             let blank = if line.is_empty() { "" } else { " " };
             *line += &format!("{blank}{word}");
         }
     }
     lines
+}
+
+fn is_unit(word: &str) -> bool {
+    ["B", "KiB", "MiB", "GiB"].contains(&word)
 }
 
 /// A label without unnecessary digits: `1 µs`, `10 ns`.
