@@ -5,7 +5,7 @@ use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Row, Times};
+use crate::comparison::{Comparison, Entry, Row, Times};
 use crate::picture;
 use crate::plot::data::Plot;
 use crate::plot::section;
@@ -96,22 +96,27 @@ fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
     let usual = &row.usual;
     let per = comparison.question.cost.unwrap_or_default();
     let cpu = |cell: &Cell| comparison.cpu(cell).map(|cpu| format!("{cpu} / {per}"));
-    let named = |waiting: Waiting, text: String| format!("{} {text}", waiting.name());
+    let is_unusable = usual.times == Times::Disturbed;
+    // A way may be usable with one kind of waiting only.
+    let other = |entry: &Entry, text: String| {
+        let class = if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
+        html! { small class=[class] { (entry.way.waiting.name()) " " (text) } }
+    };
     html! {
-        tr class=[(usual.times == Times::Disturbed).then_some("unusable")] {
+        tr class=[is_unusable.then_some("unusable")] {
             th scope="row" { (usual.way.name) small { (usual.way.waiting.name()) } }
             td.figure {
                 (unbroken(&usual.value(comparison.size_bytes)))
-                @for other in &row.others { small { (named(other.way.waiting, other.value(comparison.size_bytes))) } }
+                @for entry in &row.others { (other(entry, entry.value(comparison.size_bytes))) }
             }
             td.figure {
                 (usual.times.factor())
                 @if let Some(interval) = usual.times.interval() { small { (interval) } }
-                @for other in &row.others { small { (named(other.way.waiting, other.times.text())) } }
+                @for entry in &row.others { (other(entry, entry.times.text())) }
             }
             td.figure {
                 @match cpu(usual.cell) { Some(cpu) => (cpu), None => span.none { "–" } }
-                @for other in &row.others { @if let Some(cpu) = cpu(other.cell) { small { (named(other.way.waiting, cpu)) } } }
+                @for entry in &row.others { @if let Some(cpu) = cpu(entry.cell) { (other(entry, cpu)) } }
             }
         }
     }

@@ -714,6 +714,25 @@ fn disturbed_cells_are_grey_and_not_compared() {
 }
 
 #[test]
+fn a_figure_is_grey_only_if_its_own_cell_was_disturbed() {
+    let mut session = generated_session();
+    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    let polls = |cell: &Cell| cell.parameters.is_on("spin");
+    let disturb = |wanted: bool| {
+        let mut session = session.clone();
+        disturbed(&mut session, |cell| cell.level == "unix" && cell.test == "rr" && polls(cell) == wanted);
+        let page = report::render(&session);
+        let table = page.split("Transactions per second, ").nth(1).unwrap().split("</tbody>").next().unwrap().to_owned();
+        let row = table.split("<tr").find(|row| row.contains(">unix<")).unwrap().to_owned();
+        ["class=\"unusable\"", "small class=\"usable\"", "small class=\"unusable\""].map(|class| row.matches(class).count())
+    };
+    let [row, usable, unusable] = disturb(false);
+    assert!(row == 1 && usable > 1 && unusable == 0, "the way that sleeps is grey alone: {row} {usable} {unusable}");
+    let [row, usable, unusable] = disturb(true);
+    assert!(row == unusable && usable == 0 && unusable > 1, "the one that polls is: {row} {usable} {unusable}");
+}
+
+#[test]
 fn messages_between_machines_are_compared_with_tcp_on_the_same_wire() {
     let mut session = generated_session();
     let on_wire = [("msg", "udp", Some(false), 5000.0, 1.2), ("tcp", "veth", None, 20_000.0, 1.0)];
