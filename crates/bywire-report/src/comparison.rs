@@ -36,6 +36,9 @@ pub struct Question {
     pub cost: Option<&'static str>,
 }
 
+/// The word instead of a comparison with a disturbed cell.
+pub const DISTURBED: &str = "disturbed";
+
 /// The questions, in the order of the tables.
 pub const QUESTIONS: [Question; 5] = [
     Question {
@@ -338,7 +341,7 @@ impl Times {
                 quantity::factor(factor) + &interval.unwrap_or_default()
             }
             Self::Rival => "1×".to_owned(),
-            Self::Disturbed => "disturbed".to_owned(),
+            Self::Disturbed => DISTURBED.to_owned(),
             Self::RivalDisturbed => "rival disturbed".to_owned(),
             Self::OtherLength => "other length".to_owned(),
             Self::TooFewPairs => TOO_FEW_PAIRS.to_owned(),
@@ -373,7 +376,7 @@ impl Times {
     pub fn mark(self) -> String {
         match self {
             Self::Better(..) => self.factor(),
-            Self::Disturbed => "disturbed".to_owned(),
+            Self::Disturbed => DISTURBED.to_owned(),
             _ => String::new(),
         }
     }

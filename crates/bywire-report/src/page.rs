@@ -212,8 +212,8 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[ethernet_table::
                         false => Figures(name),
                     }).collect();
                     (scroll(table.title, &columns, html! {
-                        @for row in &table.rows { tr {
-                            @for (index, entry) in row.iter().enumerate() { @match index {
+                        @for row in &table.rows { tr class=[row.is_disturbed.then_some("unusable")] {
+                            @for (index, entry) in row.entries.iter().enumerate() { @match index {
                                 0 => th scope="row" { (entry) },
                                 1..ethernet_table::NAMING => td { (entry) },
                                 _ if entry.is_empty() => td.figure { span.none { "–" } },

@@ -5,16 +5,16 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web::{self, SHARES};
 
-use crate::ethernet_table::{Table, text};
+use crate::ethernet_table::{Table, TableRow, text};
 
 /// The tables of a session's `web` cells, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
-    let rows = |test: web::Test| -> Vec<Vec<String>> {
+    let rows = |test: web::Test| -> Vec<TableRow> {
         let mut cells: Vec<&Cell> =
             cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name()).collect();
         cells
             .sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
-        cells.into_iter().map(|cell| row(cell, test)).collect()
+        cells.into_iter().map(|cell| TableRow::of(&[cell], row(cell, test))).collect()
     };
     let table = |title, what: &str, test| Table {
         title,

@@ -155,6 +155,26 @@ fn gains_of_unmodified_programs_compare_the_same_test() {
     assert!(!page.contains("7.00×"), "a cell with epoll has no rival with epoll");
 }
 
+#[test]
+fn no_gain_of_an_unmodified_program_follows_from_a_disturbed_cell() {
+    let of = |level: &'static str, size: u64, value: f64| {
+        let link = if level == "sock" { "shm" } else { "loopback" };
+        let way = (level, link, None, 9000.0, 2.0);
+        cell(way, "rr", Some(size), value, Unit::TransactionsPerSecond)
+    };
+    let cells = vec![of("tcp", 64, 10_000.0), of("sock", 64, 90_000.0), of("tcp", 1, 10_000.0), of("sock", 1, 70_000.0)];
+    let mut session = Session { cells, ..generated_session() };
+    disturbed(&mut session, |cell| cell.level == "tcp" && cell.size_bytes == Some(1));
+    let text = report::summary_text(&session);
+    let (_, table) = text.split_once("Unmodified programs over the fabric\n").expect("the table");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("rr ")).collect();
+    assert!(rows[0].contains(" 1 B ") && rows[1].contains(" 64 B "), "by length: {table}");
+    assert!(rows[0].contains(" disturbed") && !rows[0].contains('×') && rows[1].contains(" 9.00× "), "{table}");
+    let page = report::render(&session);
+    let table = page.split("id=\"gain\"").nth(1).unwrap().split("</table>").next().unwrap();
+    assert_eq!(table.matches("<tr class=\"unusable\">").count(), 1, "{table}");
+}
+
 /// The limit of the file's size, with every cell of the longest preset several times.
 const PAGE_BYTES_MAX: usize = 3_000_000;
 
