@@ -855,6 +855,23 @@ fn a_long_legend_initially_shows_five_entries() {
 }
 
 #[test]
+fn ways_are_in_the_order_of_levels_and_links_whichever_was_measured_first() {
+    let of = |level, link, spin| cells_at((level, link, spin, 4000.0, 2.0), 8);
+    let taken = [
+        of("tcp", "veth", Some(true)),
+        of("msg", "udp", Some(false)),
+        of("tcp", "loopback", Some(false)),
+        of("msg", "shm", Some(true)),
+        of("msg", "shm", Some(false)),
+    ];
+    let session = Session { cells: taken.concat(), ..generated_session() };
+    let rows = comparison_rows(&report::summary_text(&session), "Half-RTT");
+    let names: Vec<String> = rows.iter().map(|row| format!("{}, {}", row[0], row[1])).collect();
+    let expected = ["msg · shm, sleeping", "msg · shm, polling", "msg · udp, sleeping", "tcp · loopback, sleeping", "tcp · veth, polling"];
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn a_failed_breakdown_is_reported_and_not_drawn() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "breakdown") {
