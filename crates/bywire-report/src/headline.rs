@@ -40,11 +40,11 @@ pub fn section(
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
-                p.about { "Each part compares ways at one length. × is against the kernel's TCP on the same machine where it was measured, otherwise against the kernel way named, and between two hosts against TCP on the same wire; the interval beside it comes from the ends of both 95 % intervals. Like is compared with like: the default with the default, polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
                     (way_table(&figures, ceilings))
-                    p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
+                    p.about { "Shares are of what memory allows here. For one way that is " i { "touched" } ": one core writes, copies and sums at the nearest length. For two ways it is " i { "readwrite" } ": memory read plus memory written. N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
                 }
                 (shared(session, name))
             }
