@@ -9,7 +9,7 @@ mod asked;
 mod file;
 mod nodes;
 mod ports;
-mod spread;
+mod file_distribution;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +24,8 @@ use bywire_wire::keys::{SECRET_BYTES, Security};
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 
-use spread::Spread;
-pub use spread::{FabricFile, IncomingFile};
+use file_distribution::FileDistribution;
+pub use file_distribution::{FabricFile, IncomingFile};
 
 /// How long a request or an offer may take.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -235,7 +235,7 @@ pub struct Broker {
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
-    spread: Spread,
+    distribution: FileDistribution,
 }
 
 impl Broker {
@@ -260,7 +260,7 @@ impl Broker {
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
-            spread: Spread::default(),
+            distribution: FileDistribution::default(),
         }
     }
 
