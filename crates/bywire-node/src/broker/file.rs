@@ -54,7 +54,9 @@ impl Broker {
 
     /// The file of another node has this serial.
     pub(super) fn hear_serial(&mut self, node: PublicKey, serial: u64) {
-        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else { return };
+        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else {
+            return;
+        };
         let held = file.serial;
         if serial > held {
             self.ask_keeper(node);
@@ -84,7 +86,9 @@ impl Broker {
 
     /// A part of another node's file.
     pub(super) fn take_part(&mut self, node: PublicKey, part: FilePart) {
-        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else { return };
+        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else {
+            return;
+        };
         let held = file.serial;
         if self.distribution.requested_from != Some(node) || part.serial <= held {
             return;
