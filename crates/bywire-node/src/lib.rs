@@ -13,7 +13,7 @@ pub mod join;
 pub mod key;
 mod link;
 mod lookup;
+mod outbox;
 pub mod ping;
 pub mod service;
 pub mod settings;
-mod waiting;
