@@ -75,7 +75,10 @@ pub fn tables(session: &Session) -> Vec<File> {
     ] {
         files.extend(tables.into_iter().enumerate().map(|(number, table)| {
             let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
-            (format!("{name}-{}.csv", number + 1), csv::table(&heading, table.rows.into_iter().map(|row| row.entries)))
+            (
+                format!("{name}-{}.csv", number + 1),
+                csv::table(&heading, table.rows.into_iter().map(|row| row.entries)),
+            )
         }));
     }
     files.extend(all_plots(session).iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));

@@ -99,7 +99,8 @@ fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
     let is_unusable = usual.times == Times::Disturbed;
     // A way may be usable with one kind of waiting only.
     let other = |entry: &Entry, text: String| {
-        let class = if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
+        let class =
+            if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
         html! { small class=[class] { (entry.way.waiting.name()) " " (text) } }
     };
     html! {

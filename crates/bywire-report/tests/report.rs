@@ -162,14 +162,22 @@ fn no_gain_of_an_unmodified_program_follows_from_a_disturbed_cell() {
         let way = (level, link, None, 9000.0, 2.0);
         cell(way, "rr", Some(size), value, Unit::TransactionsPerSecond)
     };
-    let cells = vec![of("tcp", 64, 10_000.0), of("sock", 64, 90_000.0), of("tcp", 1, 10_000.0), of("sock", 1, 70_000.0)];
+    let cells = vec![
+        of("tcp", 64, 10_000.0),
+        of("sock", 64, 90_000.0),
+        of("tcp", 1, 10_000.0),
+        of("sock", 1, 70_000.0),
+    ];
     let mut session = Session { cells, ..generated_session() };
     disturbed(&mut session, |cell| cell.level == "tcp" && cell.size_bytes == Some(1));
     let text = report::summary_text(&session);
     let (_, table) = text.split_once("Unmodified programs over the fabric\n").expect("the table");
     let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("rr ")).collect();
     assert!(rows[0].contains(" 1 B ") && rows[1].contains(" 64 B "), "by length: {table}");
-    assert!(rows[0].contains(" disturbed") && !rows[0].contains('×') && rows[1].contains(" 9.00× "), "{table}");
+    assert!(
+        rows[0].contains(" disturbed") && !rows[0].contains('×') && rows[1].contains(" 9.00× "),
+        "{table}"
+    );
     let page = report::render(&session);
     let table = page.split("id=\"gain\"").nth(1).unwrap().split("</table>").next().unwrap();
     assert_eq!(table.matches("<tr class=\"unusable\">").count(), 1, "{table}");
@@ -515,7 +523,8 @@ fn a_wide_interval_is_shown_with_its_bounds() {
     let text = report::summary_text(&session);
     let told = row(&text, "Half-RTT", "msg · shm", "sleeping");
     assert!(told.contains("2.00×, 0.0776 to 82.4"), "{told}");
-    let verdict = text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
+    let verdict =
+        text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
     assert!(verdict.ends_with("which may be no difference: 2.00×, 0.0776 to 82.4."), "{verdict}");
     assert!(!verdict.contains("faster"), "{verdict}");
     assert!(report::render(&session).contains("<small>0.0776 to 82.4</small>"));
@@ -536,7 +545,8 @@ fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     let text = report::summary_text(&session);
     let told = row(&text, "Half-RTT", "unix", "sleeping");
     assert!(told.contains("6.00 µs  too few pairs"), "{told}");
-    let verdict = text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
+    let verdict =
+        text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
     assert!(!verdict.contains("faster"), "{verdict}");
     let told = row(&text, "Transactions", "unix", "sleeping");
     assert!(told.contains("1.33×"), "other comparisons are not affected: {told}");
@@ -742,14 +752,28 @@ fn a_figure_is_grey_only_if_its_own_cell_was_disturbed() {
         let mut session = session.clone();
         disturbed(&mut session, |cell| cell.level == "unix" && cell.test == "rr" && polls(cell) == wanted);
         let page = report::render(&session);
-        let table = page.split("Transactions per second, ").nth(1).unwrap().split("</tbody>").next().unwrap().to_owned();
+        let table = page
+            .split("Transactions per second, ")
+            .nth(1)
+            .unwrap()
+            .split("</tbody>")
+            .next()
+            .unwrap()
+            .to_owned();
         let row = table.split("<tr").find(|row| row.contains(">unix<")).unwrap().to_owned();
-        ["class=\"unusable\"", "small class=\"usable\"", "small class=\"unusable\""].map(|class| row.matches(class).count())
+        ["class=\"unusable\"", "small class=\"usable\"", "small class=\"unusable\""]
+            .map(|class| row.matches(class).count())
     };
     let [row, usable, unusable] = disturb(false);
-    assert!(row == 1 && usable > 1 && unusable == 0, "the way that sleeps is grey alone: {row} {usable} {unusable}");
+    assert!(
+        row == 1 && usable > 1 && unusable == 0,
+        "the way that sleeps is grey alone: {row} {usable} {unusable}"
+    );
     let [row, usable, unusable] = disturb(true);
-    assert!(row == unusable && usable == 0 && unusable > 1, "the one that polls is: {row} {usable} {unusable}");
+    assert!(
+        row == unusable && usable == 0 && unusable > 1,
+        "the one that polls is: {row} {usable} {unusable}"
+    );
 }
 
 #[test]
@@ -807,7 +831,8 @@ fn the_longest_datagram_is_a_bar_beside_those_of_64_kib() {
     let formula = |level| (level, "link", None, 10_000.0, 10.0);
     let cells = [("tcp", 65_536), ("unix", 65_536), ("udp", 65_507)];
     let cells = cells.into_iter().flat_map(|(level, size)| cells_at(formula(level), size));
-    let session = Session { cells: cells.filter(|cell| cell.test == "bidir").collect(), ..generated_session() };
+    let session =
+        Session { cells: cells.filter(|cell| cell.test == "bidir").collect(), ..generated_session() };
     let files = report::drawings(&session);
     let (_, drawing) = files.iter().find(|(name, _)| name == "two-way.svg").expect("a plot");
     assert_eq!(drawing.matches("v18h-").count(), 3, "three bars: {drawing}");
@@ -867,7 +892,13 @@ fn ways_are_in_the_order_of_levels_and_links_whichever_was_measured_first() {
     let session = Session { cells: taken.concat(), ..generated_session() };
     let rows = comparison_rows(&report::summary_text(&session), "Half-RTT");
     let names: Vec<String> = rows.iter().map(|row| format!("{}, {}", row[0], row[1])).collect();
-    let expected = ["msg · shm, sleeping", "msg · shm, polling", "msg · udp, sleeping", "tcp · loopback, sleeping", "tcp · veth, polling"];
+    let expected = [
+        "msg · shm, sleeping",
+        "msg · shm, polling",
+        "msg · udp, sleeping",
+        "tcp · loopback, sleeping",
+        "tcp · veth, polling",
+    ];
     assert_eq!(names, expected);
 }
 

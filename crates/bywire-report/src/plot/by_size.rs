@@ -156,13 +156,24 @@ pub fn at_one_length(plot: Plot) -> Plot {
         Series { name: name.into(), look, slot, points }
     };
     let mut series = vec![
-        rows(Look::Measured, "today"),
+        rows(Look::Measured, "measured"),
         rows(Look::Limit, "floor or ceiling"),
         rows(Look::Historic, "source documents"),
     ];
     series.retain(|series| !series.points.is_empty());
-    let about = format!("{} Measured at {}.", plot.about, quantity::size(length));
+    let about = format!("{} Measured at {}.", without_band(&plot.about), quantity::size(length));
     Plot { kind: Kind::Bars, x: Axis::NAMES, categories, series, about, ..plot }
+}
+
+/// A description without the words on the band: bars have none.
+fn without_band(about: &str) -> String {
+    match about.split_once("; the band") {
+        Some((before, band)) => match band.split_once(". ") {
+            Some((_, after)) => format!("{before}. {after}"),
+            None => format!("{before}."),
+        },
+        None => about.to_owned(),
+    }
 }
 
 /// The name of a way or a limit, with its length if that is another one. For a historic figure, the hardware in short and

@@ -491,8 +491,13 @@ fn is_unit(word: &str) -> bool {
     ["B", "KiB", "MiB", "GiB"].contains(&word)
 }
 
-/// A label without unnecessary digits: `1 µs`, `10 ns`.
+/// A label without unnecessary digits: `1 µs`, `10 ns`, `0.00001 %`.
 fn label(quantity: Quantity, value: f64) -> String {
+    let percent = value * 100.0;
+    if quantity == Quantity::Share && percent > 0.0 && percent < 1.0 {
+        let digits = (-percent.log10() - 1e-9).ceil().clamp(1.0, 12.0) as usize;
+        return format!("{percent:.digits$} %");
+    }
     let text = quantity.format(value);
     match text.split_once(' ') {
         Some((digits, unit)) if digits.contains('.') => {
@@ -692,6 +697,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_label_of_a_small_share_is_not_zero() {
+        let labels = [1.0, 1e-3, 1e-4, 1e-7].map(|share| label(Quantity::Share, share));
+        assert_eq!(labels, ["100 %", "0.1 %", "0.01 %", "0.00001 %"]);
     }
 
     #[test]
