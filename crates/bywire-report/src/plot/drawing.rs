@@ -68,6 +68,8 @@ const INKS: [(&str, &str, &str); 15] = [
     ("hatch", "#ffffff", "#1e2024"),
 ];
 const COLOURS: usize = 8;
+/// The colours that are not grey.
+const COLOURED: [usize; 7] = [0, 1, 2, 3, 4, 5, 7];
 const DASHES: [&str; 8] = ["none", "7 3", "2 2", "9 3 2 3", "4 2", "12 4", "1 3", "6 2 1 2"];
 
 /// The colours as variables of the page's style.
@@ -445,12 +447,12 @@ fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> 
     }
 }
 
-/// Labels of the figures in a row, one below the other.
+/// Labels of the figures in a row, one below the other. Lines of the grid stop before their letters.
 fn labelled(labels: &[Label], (x, middle): (f64, f64)) -> Markup {
     html! {
         @for (line, Label { text, ink }) in labels.iter().enumerate() {
             @let below = LINE * (line as f64 - (labels.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" {
+            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
                 @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
             }
         }
@@ -607,9 +609,14 @@ impl Style {
     }
 
     fn of(series: &Series) -> Self {
-        let slot = series.slot % COLOURS;
         // Colours repeat before combinations of symbol and dash do.
-        let lap = series.slot / COLOURS;
+        let (slot, lap) = match series.look {
+            // Grey is for what was disturbed.
+            Look::Measured | Look::Model | Look::Mark => {
+                (COLOURED[series.slot % COLOURED.len()], series.slot / COLOURED.len())
+            }
+            _ => (series.slot % COLOURS, series.slot / COLOURS),
+        };
         let ink = match series.look {
             Look::Limit => "var(--plot-limit)".to_owned(),
             Look::Historic => "var(--plot-historic)".to_owned(),
