@@ -31,7 +31,7 @@ pub struct BenchArgs {
     /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
-    /// Take one pair of every cell in each of this number of rounds, for `bywire compare` [default: cell after cell]
+    /// Take one pair of every cell in each of N rounds, for `bywire compare` [default: cell after cell]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
     rounds: Option<u32>,
     /// Slow every source down by this percentage, to see what `bywire compare` finds [default: none]

@@ -22,9 +22,9 @@ Examples:
   bywire capture --interface blue:by0 --count 1000 --output frames.pcapng
   bywire capture --node one > frames.pcapng",
     after_help = "\
-Each frame is recorded once, in the form in which it goes on from where it entered: an interface, or the fabric. \
-Superframes are recorded whole, also those that were merged here, with partial checksums. `bywire eth up --coalesce \
-off` merges nothing.
+Each frame is recorded once, as it leaves the place where it entered: an interface, or the fabric. Superframes are \
+recorded whole and with partial checksums, also those that were merged here. `bywire eth up --coalesce off` merges \
+nothing.
 
 Frames that cannot be written in time are lost and counted. The count is printed at the end. Ctrl-C ends a recording \
 without --count, with status 0."

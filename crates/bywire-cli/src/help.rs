@@ -44,7 +44,7 @@ pub fn print(command: Command, level: Option<&str>) -> Result<()> {
 fn general(command: Command) -> String {
     let levels: Vec<HelpRow> = registry::rows().iter().map(|level| (level.name, level.about)).collect();
     let after = format!(
-        "{EXAMPLES}\n\nLevels, of which `bywire measure LEVEL --help` has the tests, links and options:\n{}",
+        "{EXAMPLES}\n\nLevels (`bywire measure LEVEL --help` lists the tests, links and options of one):\n{}",
         table(&levels)
     );
     rendered(command, &after, |name| GENERAL.contains(&name))

@@ -26,9 +26,9 @@ Examples:
   bywire invite web2
   bywire invite web2 | ssh web2 bywire join - --up",
     after_help = "\
-Prints the command that the other machine has to run, as one line. It is good once, for ten minutes, and contains a secret: who \
-runs it first, joins. This machine has to be the keeper of the fabric, and `bywire up` has to run here. The service forgets \
-its invitations when it ends."
+Prints the command that the other machine has to run, as one line. It is valid once, for ten minutes. It contains a secret: the \
+first machine that runs it joins. This machine has to be the keeper of the fabric, and `bywire up` has to run here. The \
+service forgets its invitations when it ends."
 )]
 pub struct InviteArgs {
     /// Name of the other machine in the fabric

@@ -60,7 +60,7 @@ enum Action {
     Bench(bench::BenchArgs),
     /// Take one measurement
     Measure(Box<measure::MeasureArgs>),
-    /// Serve targets of measurements that other machines start
+    /// Be the far end of measurements that other machines start
     Serve(serve::ServeArgs),
     /// Make the report of a stored session again
     #[command(
@@ -95,7 +95,7 @@ enum Action {
     Man(manual::ManArgs),
     /// Run a program so that its TCP connections to other such programs are carried in memory
     Run(run::RunArgs),
-    /// Pair the connections of `bywire run` for all users, in place of one service for each user
+    /// Pair the connections of `bywire run` of all users, instead of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
     Init(node::InitArgs),

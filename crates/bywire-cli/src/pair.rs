@@ -33,11 +33,11 @@ Examples:
   bywire pair
   bywire pair --socket /run/pod/pairing --config pod.toml
   BYWIRE_PAIRING=/run/pod/pairing bywire run -- PROGRAM", after_help = format!("\
-Under systemd it takes the socket of bywire-pairing.socket, and ends when nobody has needed it for half a minute. As root \
-it serves every user, who sees in `bywire status` what is theirs; else its own user alone.
+Under systemd it takes the socket of bywire-pairing.socket, and ends half a minute after it was last used. As root it \
+serves all users, and `bywire status` shows each of them their own connections. Otherwise it serves its own user only.
 
-Namespaces whose addresses mean the same, as those of containers on one bridge, are named in a file; without --config \
-root's service reads {DEFAULT_CONFIG} if it is there:
+Network namespaces with one address space, such as those of containers on one bridge, are joined by a file. Without \
+--config root's service reads {DEFAULT_CONFIG} if it exists:
   [sockets]
   one-address-space = [[\"web\", \"/run/netns/database\"], [\"pid:4711\", \"-\"]]"))]
 pub struct PairArgs {

@@ -14,9 +14,9 @@ Examples:
   bywire status
   bywire status --json",
     after_help = "\
-Shows this machine's node where `bywire up` runs, and what `bywire run` has carried. Exits with status 1 if neither \
-service runs. --json says in \"service\" whether that of `bywire run` is running, absent or silent; \"node\" is null \
-where `bywire up` does not run."
+Shows this machine's node if `bywire up` is running, and what `bywire run` has carried. Exits with status 1 if neither \
+service is running. In the JSON object \"service\" says whether the service of `bywire run` is running, absent or \
+silent, and \"node\" is null without `bywire up`."
 )]
 pub struct StatusArgs {
     /// Print one JSON object instead of text

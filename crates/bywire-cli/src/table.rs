@@ -4,6 +4,7 @@ use bywire_measure::measure::PAIRS;
 use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Unit};
+use bywire_results::message_link::SECURITY;
 use bywire_results::parameter::Spin;
 use bywire_results::quantity;
 use bywire_results::web;
@@ -35,14 +36,14 @@ pub fn of_cell(cell: &Cell) -> String {
 
 /// The heading above the lines of [`line`].
 pub fn line_heading() -> String {
-    format!("{:<7} {:<10} {:<28} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
+    format!("{:<7} {:<10} {:<30} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
 }
 
 /// A cell in one line. A cell that was cut short states the number of its pairs.
 pub fn line(cell: &Cell) -> String {
     let cut_short = (cell.pairs() < PAIRS as usize).then(|| format!(": {}", cell.pairs()));
     format!(
-        "{:<7} {:<10} {:<28} {:>8} {:>10}   {}{}",
+        "{:<7} {:<10} {:<30} {:>8} {:>10}   {}{}",
         cell.level,
         cell.test,
         way(cell),
@@ -327,6 +328,7 @@ fn way(cell: &Cell) -> String {
     let parts = [
         link,
         chosen.text("mpi").map(str::to_owned),
+        chosen.text(SECURITY).map(str::to_owned),
         chosen.text("protocol").map(str::to_uppercase),
         chosen.number("mtu").map(|mtu| format!("MTU {mtu}")),
         chosen.is_off("segmentation").then(|| "not segmented".to_owned()),
@@ -447,6 +449,9 @@ mod tests {
         assert_eq!(way_of("tcp", "spin", json!(false)), "");
         assert_eq!(way_of("tcp", "spin", json!(true)), "polling");
         assert_eq!(way_of("tcp", "epoll", json!(true)), "epoll");
+        for security in ["encrypted", "plain"] {
+            assert_eq!(way_of("msg", "security", json!(security)), security);
+        }
         assert_eq!(way_of("tcp", "connections", json!(16)), "16 connections");
         assert_eq!(way_of("tcp", "nagle", json!("on")), "Nagle");
         assert_eq!(way_of("tcp", "nagle", json!("off")), "");

@@ -1,4 +1,4 @@
-//! The internet checksum (RFC 1071): over any bytes, over packets with their pseudo-header, reassembler and complete.
+//! The internet checksum (RFC 1071): over any bytes, over packets with their pseudo-header, partial and complete.
 
 use crate::frame::{Layout, Network, PROTOCOL_TCP, PROTOCOL_UDP, Transport};
 use crate::offload::{FLAG_NEEDS_CHECKSUM, GSO_NONE, VnetHeader};

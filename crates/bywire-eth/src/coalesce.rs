@@ -176,7 +176,7 @@ impl<'frame> Candidate<'frame> {
         (mergeable && !candidate.payload.is_empty() && candidate.is_right()).then_some(candidate)
     }
 
-    /// True when all checksums, complete or reassembler, are correct. Merging rewrites them, and must not repair a wrong
+    /// True when all checksums, complete or partial, are correct. Merging rewrites them, and must not repair a wrong
     /// one.
     fn is_right(&self) -> bool {
         let Candidate { frame, layout, .. } = self;

@@ -188,8 +188,8 @@ mod tests {
         frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
         frame.extend([7; 250]);
         let layout = Layout::parse(&frame).expect("a frame");
-        let reassembler = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
-        frame[50..52].copy_from_slice(&reassembler.to_be_bytes());
+        let partial = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
+        frame[50..52].copy_from_slice(&partial.to_be_bytes());
         let descriptor = Descriptor {
             kind: Kind::TcpIpv4,
             congestion: false,

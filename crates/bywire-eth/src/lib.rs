@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`frame`] | the location of a frame's headers |
 //! | [`offload`] | the kernel's header, the fabric's descriptor, and the conversion between them |
-//! | [`checksum`] | the internet checksum: complete, reassembler, completed, verified |
+//! | [`checksum`] | the internet checksum: complete, partial, completed, verified |
 //! | [`segment`] | superframes cut into segments, or into smaller superframes |
 //! | [`coalesce`] | consecutive frames of a flow merged into superframes |
 //! | [`address`] | hardware addresses, and the address that follows from a node's name |

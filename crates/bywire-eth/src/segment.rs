@@ -81,7 +81,7 @@ impl<'frame> Segmenter<'frame> {
 }
 
 /// Cuts a superframe at the boundaries of its segments into smaller superframes of a bounded length. Each has its own
-/// headers and descriptor. Checksums stay reassembler, so the payload is not read.
+/// headers and descriptor. Checksums stay partial, so the payload is not read.
 #[derive(Debug)]
 pub struct Cutter {
     template: Template,
@@ -159,7 +159,7 @@ struct Original {
     sequence: u32,
     tcp_flags: u8,
     /// The sum of the pseudo-header without the length.
-    reassembler: Sum,
+    partial: Sum,
 }
 
 impl Template {
@@ -185,7 +185,7 @@ impl Template {
         self.payload_bytes.div_ceil(piece_bytes).max(1)
     }
 
-    /// Writes the headers of the next piece, with a reassembler checksum, and returns the range of its payload.
+    /// Writes the headers of the next piece, with a partial checksum, and returns the range of its payload.
     fn advance(
         &mut self,
         done_bytes: &mut usize,
@@ -222,7 +222,7 @@ impl Template {
             header[4..8].copy_from_slice(&original.sequence.wrapping_add(start as u32).to_be_bytes());
             header[13] = flags;
         }
-        write_lengths(&mut self.bytes, layout, self.headers_bytes + end - start, original.reassembler);
+        write_lengths(&mut self.bytes, layout, self.headers_bytes + end - start, original.partial);
     }
 
     /// Completes the checksum of the current piece, whose payload is `payload`.
@@ -261,12 +261,12 @@ impl Original {
         let field = at + layout.transport.checksum_offset().unwrap_or(0);
         // From the checksum field, not from the addresses: behind a routing header, the last address is the one that
         // counts.
-        let reassembler = Sum::default().plus_word(word(field)).minus_word((frame_bytes - at) as u16);
+        let partial = Sum::default().plus_word(word(field)).minus_word((frame_bytes - at) as u16);
         Original {
             identification: word(layout.network_offset + 4),
             sequence: u32::from(word(at + 4)) << 16 | u32::from(word(at + 6)),
             tcp_flags: tcp_flags(headers, layout),
-            reassembler,
+            partial,
         }
     }
 }
@@ -283,9 +283,9 @@ fn filled(transport: Transport, sum: Sum) -> u16 {
     }
 }
 
-/// Writes the header fields that depend on the frame's length: the lengths, IPv4's header checksum, and the reassembler
-/// checksum. The headers must be valid. `reassembler` is the sum of the pseudo-header without its length.
-pub(crate) fn write_lengths(headers: &mut [u8], layout: &Layout, frame_bytes: usize, reassembler: Sum) {
+/// Writes the header fields that depend on the frame's length: the lengths, IPv4's header checksum, and the partial
+/// checksum. The headers must be valid. `partial` is the sum of the pseudo-header without its length.
+pub(crate) fn write_lengths(headers: &mut [u8], layout: &Layout, frame_bytes: usize, partial: Sum) {
     let (packet, transport) = headers.split_at_mut(layout.transport_offset);
     let packet = &mut packet[layout.network_offset..];
     let packet_bytes = (frame_bytes - layout.network_offset) as u16;
@@ -306,7 +306,7 @@ pub(crate) fn write_lengths(headers: &mut [u8], layout: &Layout, frame_bytes: us
         transport[4..6].copy_from_slice(&transport_bytes.to_be_bytes());
     }
     if let Some(field) = layout.transport.checksum_offset() {
-        let reassembler = reassembler.plus_word(transport_bytes).folded();
-        transport[field..field + 2].copy_from_slice(&reassembler.to_be_bytes());
+        let partial = partial.plus_word(transport_bytes).folded();
+        transport[field..field + 2].copy_from_slice(&partial.to_be_bytes());
     }
 }

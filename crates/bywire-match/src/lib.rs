@@ -16,9 +16,9 @@
 //! - Eager messages use a **window** that the receiver gives back as they are matched. A sender whose window is
 //!   used up sends requests instead. So the memory that a peer can take is bounded ([`Limits`]).
 //! - The program's buffers are handles: [`Sink`] writes into the buffer of a receive, and the link reads that of a send.
-//! - The link carries frames of a peer in order, and of no two peers in any order. It is called by the driver of the
-//!   endpoint, which gives it frames from [`Endpoint::transmit`] and tells what has arrived.
-//! - A peer may be hostile. A frame that breaks a rule is a [`Violation`], upon which the driver ends the connection.
+//! - The link carries the frames of one peer in order. Those of different peers have no order. The driver of the endpoint
+//!   gives it frames from [`Endpoint::transmit`], and passes on what has arrived.
+//! - A peer may be hostile. A frame that breaks a rule is a [`Violation`], and the driver then ends the connection.
 //!
 //! ```
 //! use bywire_match::{Endpoint, Event, Frame, Limits, Selector, Send, Sink};

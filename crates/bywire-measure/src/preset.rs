@@ -139,7 +139,7 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         let longest = crate::plan::DATAGRAM_BYTES_MAX;
         left_out.push(absent(
             "udp",
-            format!("{tests} longer than 64 KiB: a datagram holds {longest} bytes, which are taken in the place of 64 KiB"),
+            format!("{tests} longer than 64 KiB: a datagram holds {longest} bytes, which is measured instead of 64 KiB"),
         ));
     }
     left_out
@@ -656,7 +656,7 @@ mod tests {
         let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
         assert_eq!(
             udp.reason,
-            "bidir and stream longer than 64 KiB: a datagram holds 65507 bytes, which are taken in the place of 64 KiB"
+            "bidir and stream longer than 64 KiB: a datagram holds 65507 bytes, which is measured instead of 64 KiB"
         );
         let streams =
             quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");

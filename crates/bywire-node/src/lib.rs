@@ -1,5 +1,5 @@
-//! The service of one machine. It has the machine's key, keeps a channel to every machine that is needed, and
-//! establishes connections between ports. It has no part in the data path.
+//! The service of one machine. It has the machine's key, keeps a channel to every machine that a connection needs, and
+//! makes connections between ports. It has no part in the data path.
 #![forbid(unsafe_code)]
 
 pub mod ask;
@@ -13,7 +13,7 @@ pub mod join;
 pub mod key;
 mod link;
 mod lookup;
+mod outbox;
 pub mod ping;
 pub mod service;
 pub mod settings;
-mod waiting;

@@ -14,7 +14,7 @@ use bywire_wire::service;
 use bywire_wire::service::status::{Sockets, Unsent, UnsentReason};
 use bywire_wire::service_message::ServiceMessage;
 
-use crate::waiting::Waiting;
+use crate::outbox::Outbox;
 
 /// The most packets of one socket that are received before other work has its turn.
 const PACKETS_PER_TURN: usize = 64;
@@ -44,7 +44,7 @@ pub struct Link {
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
     /// Why the last packet to an address of a node could not leave.
     unsent: HashMap<SocketAddr, UnsentReason>,
-    waiting: Waiting,
+    outbox: Outbox,
     buffer: Vec<u8>,
     batch: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -68,7 +68,7 @@ impl Link {
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
             unsent: HashMap::new(),
-            waiting: Waiting::default(),
+            outbox: Outbox::default(),
             buffer: vec![0; udp::RECEIVE_BYTES],
             batch: Vec::new(),
         })
@@ -145,12 +145,12 @@ impl Link {
 
     /// Forgets waiting messages, which were for the channel that is down.
     pub fn forget(&mut self, node: &PublicKey) {
-        self.waiting.forget(node);
+        self.outbox.forget(node);
     }
 
     /// May a user ask a node for something now?
     pub fn may_ask(&self, node: &PublicKey, user: u32) -> bool {
-        self.waiting.may_ask(node, user)
+        self.outbox.may_ask(node, user)
     }
 
     /// Sends a message, now or once there is room. It is a request of `user` if one is given. If more than `owed_bytes_max`
@@ -165,7 +165,7 @@ impl Link {
     ) {
         // Each part of a message is bounded so that it fits. One that did not would be as lost as with its channel.
         let Ok(bytes) = service::to_bytes(message) else { return };
-        if !self.waiting.push(node, bytes, user, owed_bytes_max) {
+        if !self.outbox.push(node, bytes, user, owed_bytes_max) {
             self.forget(&node);
             self.begin_anew(now_ns, &node);
         }
@@ -173,8 +173,8 @@ impl Link {
 
     /// Passes waiting messages to the channels, as far as they have room.
     fn drain(&mut self, now_ns: u64) {
-        let Self { waiting, channels, .. } = self;
-        waiting.drain(|node, bytes| match channels.send(now_ns, node, bytes) {
+        let Self { outbox, channels, .. } = self;
+        outbox.drain(|node, bytes| match channels.send(now_ns, node, bytes) {
             // Without a channel its end has been reported, or will be.
             Ok(()) | Err(SendError::NotUp | SendError::Length) => true,
             Err(SendError::Full) => false,

@@ -1,7 +1,8 @@
 //! The service by which two programs of one machine learn that they are the ends of one TCP connection.
 //!
 //! Each program sends the descriptor of its end to the [`service`]. The service asks the kernel for both addresses of
-//! each end. It hands each of two ends that mirror each other the other's memory. [`protocol`] has the packets.
+//! each end. If the addresses of two ends mirror each other, it gives each end the other's memory. [`protocol`] has the
+//! packets.
 
 mod checked_packet;
 pub mod filters;

@@ -19,7 +19,9 @@ for (const button of document.querySelectorAll('[data-shows]')) {
 
 for (const button of document.querySelectorAll('[data-all]')) {
   button.addEventListener('click', () => {
-    for (const other of button.closest('[data-legend]').querySelectorAll('[data-shows]')) show(other, true);
+    const legend = button.closest('[data-legend]');
+    legend.classList.add('is-open');
+    for (const other of legend.querySelectorAll('[data-shows]')) show(other, true);
   });
 }
 

@@ -11,9 +11,6 @@ use bywire_results::quantity::{self, TOO_FEW_PAIRS};
 use crate::disturbed_cells::is_disturbed;
 use crate::way::{Waiting, Way};
 
-/// The order of levels, nearest to memory first. Other levels come last, in the order taken.
-const RUNGS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];
-
 /// Parameters that change the question: a figure and its rival must agree in them.
 const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
 
@@ -35,6 +32,9 @@ pub struct Question {
     /// The unit of work that CPU is divided by. Absent if the figure is CPU time itself.
     pub cost: Option<&'static str>,
 }
+
+/// The word instead of a comparison with a disturbed cell.
+pub const DISTURBED: &str = "disturbed";
 
 /// The questions, in the order of the tables.
 pub const QUESTIONS: [Question; 5] = [
@@ -177,12 +177,11 @@ impl<'a> Comparison<'a> {
             let Some(cell) = nearest(question, cells, size_bytes) else { continue };
             let entry = Entry { way, cell, times: Times::Nobody };
             match rows.iter_mut().find(|row| row.usual.way.is_same_place(way)) {
-                Some(row) => row.add(entry),
+                // Ways are in order, so the default is there already.
+                Some(row) => row.others.push(entry),
                 None => rows.push(Row { usual: entry, others: Vec::new() }),
             }
         }
-        let place = |way: &Way| RUNGS.iter().position(|rung| *rung == way.level).unwrap_or(RUNGS.len());
-        rows.sort_by_key(|row| place(row.usual.way));
         let rival = rival_of(&rows).map(|row| called(row.usual.way).to_owned());
         let told: Vec<Row> = rows.iter().map(|row| row.compared(question, size_bytes, &rows)).collect();
         (!told.is_empty()).then_some(Self { question, size_bytes, rival, rows: told })
@@ -213,18 +212,6 @@ impl<'a> Comparison<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Adds a kind of waiting. The default comes first.
-    fn add(&mut self, entry: Entry<'a>) {
-        let rank = |waiting: Waiting| {
-            [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling]
-                .iter()
-                .position(|known| *known == waiting)
-        };
-        let is_more_usual = rank(entry.way.waiting) < rank(self.usual.way.waiting);
-        let other = if is_more_usual { std::mem::replace(&mut self.usual, entry) } else { entry };
-        self.others.push(other);
-    }
-
     /// Every kind of waiting, the default first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<'a>> {
         std::iter::once(&self.usual).chain(&self.others)
@@ -300,7 +287,7 @@ fn nearest<'a>(question: &Question, cells: &[&'a Cell], size_bytes: Option<u64>)
 }
 
 /// The longest datagram counts as 64 KiB. 29 bytes of that are its headers.
-fn rounded(size_bytes: u64) -> u64 {
+pub fn rounded(size_bytes: u64) -> u64 {
     if size_bytes == DATAGRAM_BYTES_MAX { 64 << 10 } else { size_bytes }
 }
 
@@ -338,7 +325,7 @@ impl Times {
                 quantity::factor(factor) + &interval.unwrap_or_default()
             }
             Self::Rival => "1×".to_owned(),
-            Self::Disturbed => "disturbed".to_owned(),
+            Self::Disturbed => DISTURBED.to_owned(),
             Self::RivalDisturbed => "rival disturbed".to_owned(),
             Self::OtherLength => "other length".to_owned(),
             Self::TooFewPairs => TOO_FEW_PAIRS.to_owned(),
@@ -373,7 +360,7 @@ impl Times {
     pub fn mark(self) -> String {
         match self {
             Self::Better(..) => self.factor(),
-            Self::Disturbed => "disturbed".to_owned(),
+            Self::Disturbed => DISTURBED.to_owned(),
             _ => String::new(),
         }
     }

@@ -5,7 +5,9 @@ use bywire_results::message_link::{SECURITY, Security};
 use bywire_results::parameter::{MACHINE, parameter};
 use bywire_results::quantity;
 
-use crate::ethernet_table::{Table, text};
+use crate::comparison::DISTURBED;
+use crate::disturbed_cells::is_disturbed;
+use crate::ethernet_table::{Table, TableRow, text};
 use crate::way::{Waiting, is_no_way};
 
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
@@ -18,7 +20,7 @@ const SHOWN: [&str; 8] =
 /// The table of a session's pairs, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let of = |security: Security| cells.iter().filter(move |cell| text(cell, SECURITY) == security.name());
-    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut rows: Vec<TableRow> = Vec::new();
     let mut questions = Vec::new();
     // A repeated cell counts as last taken.
     for encrypted in of(Security::Encrypted).rev() {
@@ -34,9 +36,9 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     rows.reverse();
     let table = Table {
         title: "Plain and encrypted packets between nodes",
-        about: "The same measurement with packets that are only checked, and with packets that are encrypted. Speed kept: the \
-                rate encrypted over the rate plain, or the time plain over the time encrypted. CPU: of both ends and of the \
-                processes between them, by transaction, or by KB of 1,024 bytes.",
+        about: "The same measurement with packets that are only checked (plain), and with packets that are encrypted. Speed \
+                kept: the encrypted rate divided by the plain one, or the plain time divided by the encrypted one. CPU: both \
+                ends and the processes between them, for each transaction or each KB of 1,024 bytes.",
         columns: [
             "way",
             "test",
@@ -65,11 +67,12 @@ fn question(cell: &Cell) -> Question<'_> {
     (&cell.level, cell.link.as_deref(), &cell.test, cell.size_bytes, parameters)
 }
 
-fn row(plain: &Cell, encrypted: &Cell) -> Vec<String> {
+fn row(plain: &Cell, encrypted: &Cell) -> TableRow {
     let kept = match plain.unit {
         Unit::Nanoseconds | Unit::Bytes => plain.value / encrypted.value,
         _ => encrypted.value / plain.value,
     };
+    let comparable = ![plain, encrypted].into_iter().any(is_disturbed);
     let demand = |cell: &Cell| match cell.unit {
         Unit::BytesPerSecond => {
             cell.service_demand_us_per_kb().map(|us| quantity::duration(us * 1e3) + "/KB")
@@ -79,14 +82,15 @@ fn row(plain: &Cell, encrypted: &Cell) -> Vec<String> {
     let level = [Some(plain.level.as_str()), plain.link.as_deref()].into_iter().flatten().map(str::to_owned);
     let shown = SHOWN.iter().filter_map(|name| Some(parameter(name, plain.parameters.get(*name)?)));
     let polls = (Waiting::of(plain) == Waiting::Polling).then(|| Waiting::Polling.name().to_owned());
-    vec![
+    let entries = vec![
         level.chain(shown).chain(polls).collect::<Vec<_>>().join(" · "),
         plain.test.clone(),
         plain.size_bytes.map(quantity::size).unwrap_or_default(),
         quantity::value(plain.value, plain.unit),
         quantity::value(encrypted.value, encrypted.unit),
-        quantity::percent(kept),
+        if comparable { quantity::percent(kept) } else { DISTURBED.to_owned() },
         demand(plain).unwrap_or_default(),
         demand(encrypted).unwrap_or_default(),
-    ]
+    ];
+    TableRow::of(&[plain, encrypted], entries)
 }

@@ -9,6 +9,8 @@ use bywire_results::message_link::SECURITY;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 
+use crate::disturbed_cells::is_disturbed;
+
 /// Columns of lengths in one table, so that it fits a terminal.
 const LENGTHS_MAX: usize = 8;
 
@@ -21,8 +23,24 @@ pub struct Table {
     pub about: &'static str,
     /// The names of the columns. Figures begin at the fourth.
     pub columns: Vec<String>,
-    /// The rows, with an entry for each column. Unknown values are empty.
-    pub rows: Vec<Vec<String>>,
+    /// The rows.
+    pub rows: Vec<TableRow>,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableRow {
+    /// An entry for each column. Unknown values are empty.
+    pub entries: Vec<String>,
+    /// True if a cell of it was disturbed. It is shown in grey, and nothing is compared with it.
+    pub is_disturbed: bool,
+}
+
+impl TableRow {
+    /// A row with figures of these cells.
+    pub fn of(cells: &[&Cell], entries: Vec<String>) -> Self {
+        Self { entries, is_disturbed: cells.iter().any(|cell| is_disturbed(cell)) }
+    }
 }
 
 /// The number of columns that name a row.
@@ -37,16 +55,16 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     };
     let streams = Table {
         title: "Streams over Ethernet",
-        about: "Received and sent in 10⁶ bits per second, over all blocks together, as netperf counts. CPU: share of a core that each end's own threads took, and whoever \
-                carries between them. Demand: their CPU time for each KB of 1,024 bytes, sent at the source, received at the \
-                target.",
+        about: "Received and sent: 10⁶ bits per second over all blocks together, as netperf counts them. CPU: the share of a \
+                core that the threads of each end took, and the processes that carry the frames. Demand: that CPU time for \
+                each KB of 1,024 bytes, sent at the source, received at the target.",
         columns: columns(&["message", "received", "sent"], "µs/KB"),
         rows: of("stream").into_iter().map(stream).collect(),
     };
     let transactions = Table {
         title: "Transactions over Ethernet",
-        about: "One request and its response at a time. Half-RTT is half of one second over their number, as the GM document \
-                has it. Demand: CPU time for each transaction.",
+        about: "One request and its response at a time. Half-RTT: half a second divided by the transactions per second, as in \
+                the GM document. Demand: CPU time for each transaction.",
         columns: columns(&["request", "per second", "half-RTT"], "µs"),
         rows: of("rr").into_iter().map(transaction).collect(),
     };
@@ -111,7 +129,7 @@ fn columns(own: &[&str], demand: &str) -> Vec<String> {
     naming.into_iter().chain(own).chain(cpu).chain(demand).collect()
 }
 
-fn stream(cell: &Cell) -> Vec<String> {
+fn stream(cell: &Cell) -> TableRow {
     let megabits =
         |name: &str| cell.details.number(name).map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default();
     let own = [
@@ -122,7 +140,7 @@ fn stream(cell: &Cell) -> Vec<String> {
     row(cell, own, |end| end.service_demand_us_per_kb)
 }
 
-fn transaction(cell: &Cell) -> Vec<String> {
+fn transaction(cell: &Cell) -> TableRow {
     let own = [
         cell.size_bytes.map(quantity::size).unwrap_or_default(),
         format!("{:.0}", cell.value),
@@ -131,13 +149,13 @@ fn transaction(cell: &Cell) -> Vec<String> {
     row(cell, own, |end| end.service_demand_us_per_transaction)
 }
 
-fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> Vec<String> {
+fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> TableRow {
     let ends = [Some(&cell.cpu.source), Some(&cell.cpu.target), cell.cpu.carriers.as_ref()];
     let share = |end: &Option<&CpuEnd>| end.and_then(|end| end.attributed).map(quantity::percent);
     let demand = |end: &Option<&CpuEnd>| end.and_then(demand).map(quantity::digits);
     let shares = ends.iter().map(|end| share(end).unwrap_or_default());
     let demands = ends.iter().map(|end| demand(end).unwrap_or_default());
-    naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect()
+    TableRow::of(&[cell], naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect())
 }
 
 /// A row for each link and a column for each length, as in Duke's and Lyon's tables.
@@ -146,15 +164,17 @@ fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
     lengths.sort_unstable();
     lengths.dedup();
     let table = |lengths: &[u64]| {
-        let mut ways = BTreeMap::<_, Vec<String>>::new();
+        let mut ways = BTreeMap::<_, TableRow>::new();
         for cell in cells {
             let (protocol, _, mtu_bytes, link, manner) = place(cell);
             let key = (protocol, mtu_bytes, link, manner);
             let row = ways.entry(key).or_insert_with(|| {
-                naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())).collect()
+                let entries = naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())).collect();
+                TableRow { entries, is_disturbed: false }
             });
+            row.is_disturbed |= is_disturbed(cell);
             let column = lengths.iter().position(|length| cell.size_bytes == Some(*length));
-            if let Some(entry) = column.and_then(|column| row.get_mut(NAMING + column)) {
+            if let Some(entry) = column.and_then(|column| row.entries.get_mut(NAMING + column)) {
                 *entry = quantity::duration(cell.value);
             }
         }

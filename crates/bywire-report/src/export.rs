@@ -5,6 +5,7 @@ use bywire_results::csv;
 
 use crate::ceiling::Ceilings;
 use crate::comparison;
+use crate::encryption_table;
 use crate::ethernet_table;
 use crate::historic_figures::comparisons;
 use crate::model;
@@ -68,12 +69,16 @@ pub fn tables(session: &Session) -> Vec<File> {
     }
     for (name, tables) in [
         ("ethernet", ethernet_table::tables(&session.cells)),
+        ("encryption", encryption_table::tables(&session.cells)),
         ("sockets", sockets_table::tables(&session.cells)),
         ("web", web_table::tables(&session.cells)),
     ] {
         files.extend(tables.into_iter().enumerate().map(|(number, table)| {
             let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
-            (format!("{name}-{}.csv", number + 1), csv::table(&heading, table.rows.into_iter()))
+            (
+                format!("{name}-{}.csv", number + 1),
+                csv::table(&heading, table.rows.into_iter().map(|row| row.entries)),
+            )
         }));
     }
     files.extend(all_plots(session).iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));

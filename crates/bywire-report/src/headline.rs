@@ -5,7 +5,7 @@ use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Row, Times};
+use crate::comparison::{Comparison, Entry, Row, Times};
 use crate::picture;
 use crate::plot::data::Plot;
 use crate::plot::section;
@@ -40,11 +40,11 @@ pub fn section(
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
-                p.about { "Each part compares ways at one length. × is against the kernel's TCP on the same machine where it was measured, otherwise against the kernel way named, and between two hosts against TCP on the same wire; the interval beside it comes from the ends of both 95 % intervals. Like is compared with like: the default with the default, polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
                     (way_table(&figures, ceilings))
-                    p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
+                    p.about { "Shares are of what memory allows here. For one way that is " i { "touched" } ": one core writes, copies and sums at the nearest length. For two ways it is " i { "readwrite" } ": memory read plus memory written. N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
                 }
                 (shared(session, name))
             }
@@ -96,22 +96,28 @@ fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
     let usual = &row.usual;
     let per = comparison.question.cost.unwrap_or_default();
     let cpu = |cell: &Cell| comparison.cpu(cell).map(|cpu| format!("{cpu} / {per}"));
-    let named = |waiting: Waiting, text: String| format!("{} {text}", waiting.name());
+    let is_unusable = usual.times == Times::Disturbed;
+    // A way may be usable with one kind of waiting only.
+    let other = |entry: &Entry, text: String| {
+        let class =
+            if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
+        html! { small class=[class] { (entry.way.waiting.name()) " " (text) } }
+    };
     html! {
-        tr class=[(usual.times == Times::Disturbed).then_some("unusable")] {
+        tr class=[is_unusable.then_some("unusable")] {
             th scope="row" { (usual.way.name) small { (usual.way.waiting.name()) } }
             td.figure {
                 (unbroken(&usual.value(comparison.size_bytes)))
-                @for other in &row.others { small { (named(other.way.waiting, other.value(comparison.size_bytes))) } }
+                @for entry in &row.others { (other(entry, entry.value(comparison.size_bytes))) }
             }
             td.figure {
                 (usual.times.factor())
                 @if let Some(interval) = usual.times.interval() { small { (interval) } }
-                @for other in &row.others { small { (named(other.way.waiting, other.times.text())) } }
+                @for entry in &row.others { (other(entry, entry.times.text())) }
             }
             td.figure {
                 @match cpu(usual.cell) { Some(cpu) => (cpu), None => span.none { "–" } }
-                @for other in &row.others { @if let Some(cpu) = cpu(other.cell) { small { (named(other.way.waiting, cpu)) } } }
+                @for entry in &row.others { @if let Some(cpu) = cpu(entry.cell) { (other(entry, cpu)) } }
             }
         }
     }

@@ -212,8 +212,8 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[ethernet_table::
                         false => Figures(name),
                     }).collect();
                     (scroll(table.title, &columns, html! {
-                        @for row in &table.rows { tr {
-                            @for (index, entry) in row.iter().enumerate() { @match index {
+                        @for row in &table.rows { tr class=[row.is_disturbed.then_some("unusable")] {
+                            @for (index, entry) in row.entries.iter().enumerate() { @match index {
                                 0 => th scope="row" { (entry) },
                                 1..ethernet_table::NAMING => td { (entry) },
                                 _ if entry.is_empty() => td.figure { span.none { "–" } },
@@ -298,7 +298,7 @@ fn conduct(page: &Page) -> Markup {
         @if !session.cells.is_empty() {
             section.card id=(page.name("cells")) {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs: of five pairs they hold the true median in 94 of 100 cells, of more in 89 to 95, and fewer have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. An interval of five pairs holds the true median in 94 of 100 cells, one of more pairs in 89 to 95. Fewer than five have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", &CELL_COLUMNS, html! {

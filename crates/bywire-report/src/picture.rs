@@ -32,6 +32,9 @@ pub fn svg(session: &Session) -> String {
     let ladder: Vec<&Plot> = plots.iter().filter(|plot| plot.is_ladder()).collect();
     let sentences = if verdict.alarms.is_empty() { &verdict.sentences } else { &verdict.alarms };
     let ink = if verdict.alarms.is_empty() { "var(--plot-text)" } else { ALARM };
+    let room = (WIDTH - 2.0 * MARGIN) / ladder.len().max(1) as f64 - 12.0;
+    let highest = ladder.iter().map(|plot| panel(plot, room).1).fold(1.0, f64::max);
+    let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / highest).min(1.0);
     let lines = sentences.iter().flat_map(|sentence| broken(sentence, LETTERS)).take(VERDICT_LINES_MAX);
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) width=(WIDTH) height=(HEIGHT) role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, DejaVu Sans, sans-serif" font-size="13" {
@@ -42,7 +45,9 @@ pub fn svg(session: &Session) -> String {
                 text x=(MARGIN) y=(94.0 + 24.0 * line as f64) font-size="19" fill=(ink) { (text) }
             }
             g opacity=(if verdict.is_unusable { "0.4" } else { "1" }) {
-                @for (column, plot) in ladder.iter().enumerate() { (part(plot, column, ladder.len())) }
+                @for (column, plot) in ladder.iter().enumerate() {
+                    (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
+                }
             }
             text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(session)) }
             text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
@@ -54,12 +59,9 @@ pub fn svg(session: &Session) -> String {
 /// The colour of figures that cannot be used.
 const ALARM: &str = "#b3261e";
 
-/// One of the plots, reduced in size if it has many rows.
-fn part(plot: &Plot, column: usize, columns: usize) -> Markup {
-    let room = (WIDTH - 2.0 * MARGIN) / columns.max(1) as f64;
-    let (bars, height) = panel(plot, room - 12.0);
-    let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / height).min(1.0);
-    let left = MARGIN + room * column as f64;
+/// One of the plots. All have one scale, which is smaller if one of them has many rows.
+fn part(plot: &Plot, left: f64, room: f64, scale: f64) -> Markup {
+    let (bars, _) = panel(plot, room / scale);
     html! {
         text x=(left) y=(PLOTS_TOP) font-size="17" font-weight="600" fill="var(--plot-text)" { (plot.heading()) }
         g transform=(format!("translate({left} {}) scale({scale:.3})", PLOTS_TOP + 14.0)) { (bars) }

@@ -6,7 +6,9 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web;
 
-use crate::ethernet_table::{Table, text};
+use crate::comparison::{DISTURBED, QUESTIONS};
+use crate::disturbed_cells::is_disturbed;
+use crate::ethernet_table::{Table, TableRow, text};
 use crate::way::{Waiting, is_no_way};
 
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
@@ -17,17 +19,19 @@ const MAY_DIFFER: [&str; 2] = ["spin", "nodes"];
 
 /// The table of a session's pairs, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
-    let pairs = cells.iter().filter(|cell| is_carried(cell)).filter_map(|carried| {
+    let mut carried: Vec<&Cell> = cells.iter().filter(|cell| is_carried(cell)).collect();
+    carried.sort_by_cached_key(|cell| place(cell));
+    let pairs = carried.into_iter().filter_map(|carried| {
         // A repeated cell counts as last taken.
         let plain = cells.iter().rfind(|cell| is_plain(cell) && question(cell) == question(carried))?;
         Some(row(plain, carried))
     });
-    let rows: Vec<Vec<String>> = pairs.collect();
+    let rows: Vec<TableRow> = pairs.collect();
     let table = Table {
         title: "Unmodified programs over the fabric",
-        about: "The same program and the same calls over the kernel's TCP on this machine, and with its connections carried \
-                in memory. Gain: how many times the rate, or how many times sooner. CPU: of both ends together, by \
-                transaction, or by KB of 1,024 bytes; in parentheses what the memory way takes of what TCP takes.",
+        about: "The same program with the same calls, over the kernel's TCP on this machine and with its connections carried in \
+                memory. Gain: how many times the rate, or how many times as fast. CPU: both ends together, for each \
+                transaction or each KB of 1,024 bytes; in parentheses as a share of what TCP takes.",
         columns: ["test", "message", "ends", "TCP", "carried", "gain", "CPU, TCP", "CPU, carried"]
             .map(str::to_owned)
             .to_vec(),
@@ -38,6 +42,12 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
 
 fn is_carried(cell: &Cell) -> bool {
     cell.level == "sock" || (cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Sock.name()))
+}
+
+/// The order of rows: by test as elsewhere in the report, then by length and by what the ends do.
+fn place(cell: &Cell) -> (bool, usize, Option<u64>, String) {
+    let test = QUESTIONS.iter().position(|question| question.test == cell.test);
+    (cell.level == web::LEVEL, test.unwrap_or(QUESTIONS.len()), cell.size_bytes, ends(cell))
 }
 
 /// TCP over the loopback interface, with ends that sleep in the kernel, as ordinary programs do.
@@ -61,7 +71,8 @@ fn question(cell: &Cell) -> Question<'_> {
     (cell.level == web::LEVEL, &cell.test, cell.size_bytes, &cell.between, parameters)
 }
 
-fn row(plain: &Cell, carried: &Cell) -> Vec<String> {
+fn row(plain: &Cell, carried: &Cell) -> TableRow {
+    let comparable = ![plain, carried].into_iter().any(is_disturbed);
     let gain = match carried.unit {
         Unit::Nanoseconds | Unit::Bytes => plain.value / carried.value,
         _ => carried.value / plain.value,
@@ -71,10 +82,9 @@ fn row(plain: &Cell, carried: &Cell) -> Vec<String> {
         _ => cell.cpu.service_demand_us_per_transaction().map(|us| (us, "")),
     };
     let shown = |(us, per): (f64, &str)| quantity::duration(us * 1e3) + per;
-    let cost = demand(plain).zip(demand(carried)).map_or_else(String::new, |((plain, _), (own, per))| {
-        format!("{} ({})", shown((own, per)), quantity::percent(own / plain))
-    });
-    vec![
+    let share = demand(plain).zip(demand(carried)).filter(|_| comparable);
+    let share = share.map(|((plain, _), (own, _))| format!(" ({})", quantity::percent(own / plain)));
+    let entries = vec![
         [carried.test.clone(), text(carried, "server"), text(carried, MACHINE)]
             .into_iter()
             .filter(|part| !part.is_empty())
@@ -84,10 +94,11 @@ fn row(plain: &Cell, carried: &Cell) -> Vec<String> {
         ends(carried),
         quantity::value(plain.value, plain.unit),
         quantity::value(carried.value, carried.unit),
-        quantity::factor(gain),
+        if comparable { quantity::factor(gain) } else { DISTURBED.to_owned() },
         demand(plain).map(shown).unwrap_or_default(),
-        cost,
-    ]
+        demand(carried).map(shown).unwrap_or_default() + &share.unwrap_or_default(),
+    ];
+    TableRow::of(&[plain, carried], entries)
 }
 
 /// The number of connections and how the ends wait.

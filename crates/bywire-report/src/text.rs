@@ -37,7 +37,8 @@ pub fn summary_text(session: &Session) -> String {
     }
     let tables = [ethernet_table::tables, encryption_table::tables, sockets_table::tables, web_table::tables];
     for table in tables.into_iter().flat_map(|tables| tables(&session.cells)) {
-        let rows = aligned(&table.columns, ethernet_table::NAMING, &table.rows);
+        let rows: Vec<Vec<String>> = table.rows.into_iter().map(|row| row.entries).collect();
+        let rows = aligned(&table.columns, ethernet_table::NAMING, &rows);
         text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }
     if !ceilings.rows.is_empty() {

@@ -64,15 +64,14 @@ impl Verdict {
 
 /// The words of a question.
 struct Words {
-    /// The words before the length, and between length and figure.
-    begins: [&'static str; 2],
-    /// The verb between a way and its figure.
+    /// What the best way has.
+    best: &'static str,
+    /// The verb between the rival and its figure.
     verb: &'static str,
-    better: &'static str,
 }
 
-const LATENCY: Words = Words { begins: ["A message of", "arrives in"], verb: "takes", better: "sooner" };
-const RATE: Words = Words { begins: ["Messages of", "stream at"], verb: "carries", better: "faster" };
+const LATENCY: Words = Words { best: "Lowest latency", verb: "takes" };
+const RATE: Words = Words { best: "Highest rate", verb: "carries" };
 
 /// The sentence for one question: its best way and the rival, at a length at which both were measured.
 fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
@@ -81,27 +80,29 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
     let value = |row: &Row| row.usual.value(row.usual.cell.size_bytes);
     let margin = match (best.usual.times, rival) {
         (Times::Better(factor, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => format!(
-            ", where {} {} {}: {}, {} to {}, which may be no difference",
-            called(rival.usual.way),
+            ". {} {} {}, which may be no difference: {}, {} to {}",
+            capitalized(called(rival.usual.way)),
             words.verb,
             value(rival),
             quantity::factor(factor),
             quantity::digits(low),
             quantity::digits(high)
         ),
-        (Times::Better(..), Some(rival)) => {
-            let times = best.usual.times.text();
-            let comma = if times.contains(',') { "," } else { "" };
-            format!(", {times}{comma} {} than {}", words.better, called(rival.usual.way))
+        (Times::Better(factor, _), Some(rival)) => {
+            let interval = best.usual.times.wide_interval().map(|interval| format!(" ({interval})"));
+            let (times, rival) = (quantity::factor(factor), called(rival.usual.way));
+            format!(", {times} faster than {rival}{}", interval.unwrap_or_default())
         }
-        (Times::Rival, _) if comparison.rows.len() > 1 => {
-            format!(", and by nothing else that was measured here {}", words.better)
-        }
+        (Times::Rival, _) if comparison.rows.len() > 1 => ". Nothing else measured here is faster".to_owned(),
         _ => String::new(),
     };
-    let [begins, between] = words.begins;
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
-    Some(format!("{begins} {size} {between} {} by {}{margin}.", value(best), called(best.usual.way)))
+    Some(format!("{} for {size}: {} with {}{margin}.", words.best, value(best), called(best.usual.way)))
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 fn alarm(disturbance: Disturbance) -> String {

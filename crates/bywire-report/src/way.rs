@@ -8,6 +8,16 @@ use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, paramete
 use bywire_results::web;
 use serde_json::Value;
 
+/// The order of levels, nearest to memory first. Other levels come last, in the order taken.
+const LEVELS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];
+
+/// The order of links within a level.
+const LINKS: [&str; 9] =
+    ["shm", "unix", "loopback", "tcp", "one-process", "two-processes", "udp", "eth", "veth"];
+
+/// The order of kinds of waiting: a level's default first.
+const WAITINGS: [Waiting; 3] = [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling];
+
 /// Parameters that do not distinguish ways, besides those of the measuring time.
 const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
 
@@ -71,7 +81,7 @@ impl Waiting {
     }
 }
 
-/// The ways of every level that carries messages, in the order in which they were first taken.
+/// The ways of every level that carries messages, nearest to memory first.
 pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     let varied = varied_parameters(cells);
     let waitings = |level: &str| {
@@ -90,10 +100,19 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
             }
         }
     }
+    ways.sort_by_key(Way::rank);
     ways
 }
 
 impl<'a> Way<'a> {
+    /// Its place among all ways.
+    fn rank(&self) -> [usize; 3] {
+        let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
+        let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());
+        let waiting = WAITINGS.iter().position(|waiting| *waiting == self.waiting).unwrap_or(WAITINGS.len());
+        [level, link, waiting]
+    }
+
     /// True if both are one way, apart from how their ends wait.
     pub fn is_same_place(&self, other: &Way) -> bool {
         let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);

@@ -5,24 +5,24 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web::{self, SHARES};
 
-use crate::ethernet_table::{Table, text};
+use crate::ethernet_table::{Table, TableRow, text};
 
 /// The tables of a session's `web` cells, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
-    let rows = |test: web::Test| -> Vec<Vec<String>> {
+    let rows = |test: web::Test| -> Vec<TableRow> {
         let mut cells: Vec<&Cell> =
             cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name()).collect();
         cells
             .sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
-        cells.into_iter().map(|cell| row(cell, test)).collect()
+        cells.into_iter().map(|cell| TableRow::of(&[cell], row(cell, test))).collect()
     };
     let table = |title, what: &str, test| Table {
         title,
-        about: "Requests answered per second in a closed loop, then the 99th percentile at shares of that peak, every request \
-                timed from the moment that it was due: what waits behind a slow one counts; in parentheses the least and the \
-                most of the pairs, and nothing where fewer than ten requests lie beyond. Not sustained: the answers came slower than was \
-                asked for, so that the queue, and with it the percentile, grows for as long as one asks. Demand: CPU time of each end's own \
-                threads per request, in the closed loop.",
+        about: "Peak: requests answered per second in a closed loop. p99: the 99th percentile of latency at shares of that peak. \
+                Each request is timed from the moment when it was due, so waiting behind a slow one counts. In parentheses: \
+                the least and the most of the pairs. Empty: fewer than ten requests were slower. Not sustained: answers came \
+                slower than requests were due, so the queue, and with it the percentile, grows with time. µs: CPU time of \
+                each end's own threads for each request, in the closed loop.",
         columns: columns(what),
         rows: rows(test),
     };

@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::message_link::SECURITY;
+
 /// Parameters that state how long a cell was measured. `burden` is an older name of `slowdown`.
 pub const HOW_LONG: [&str; 8] =
     ["block_us", "blocks", "burden", "cores", "pairs", "seed", "slowdown", "time"];
@@ -15,7 +17,6 @@ pub const MACHINE: &str = "machine";
 
 /// The parameter `spin` of an end that polls for a bounded time and then sleeps. It is `true` for an end that polls,
 /// and `false` for one that sleeps at once.
-/// sleeps at once.
 pub const ADAPTIVE: &str = "adaptive";
 
 /// The MPI implementation.
@@ -117,7 +118,7 @@ pub fn parameter(name: &str, value: &Value) -> String {
         ("both-cores", "off") => "one core".into(),
         ("lines", "1") => "one line".into(),
         ("lines", _) => format!("{plain} lines"),
-        (MACHINE | MPI, _) => plain,
+        (MACHINE | MPI | SECURITY, _) => plain,
         ("protocol", _) => plain.to_uppercase(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),

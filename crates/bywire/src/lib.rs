@@ -2,9 +2,9 @@
 //!
 //! A process opens a [`Port`], connects to other ports by [`Address`], sends messages and polls for
 //! [`Event`]s. Between processes of one machine messages cross through shared memory that neither side
-//! needs to trust. Between machines of one fabric they cross in UDP packets, encrypted as a rule, once this machine's node
-//! runs (`bywire up`): the address is `web1/render` then instead of `localhost/render`, and nothing else changes. To be
-//! reached from other machines, a port is opened with [`Reach::Fabric`].
+//! needs to trust. Between machines of one fabric they cross in UDP packets, encrypted by default, if each machine runs
+//! its node (`bywire up`). Only the address changes: `web1/render` instead of `localhost/render`. A port that other
+//! machines may reach is opened with [`Reach::Fabric`].
 //!
 //! ```
 //! use std::time::Duration;

@@ -13,17 +13,17 @@ impl Broker {
     /// Uses a file from now on. [`Broker::follow`] has applied its nodes.
     pub fn use_file(&mut self, file: FabricFile) {
         let own = self.own.key;
-        let before = self.spread.file.as_ref();
+        let before = self.distribution.file.as_ref();
         let is_newer = before.is_none_or(|before| before.serial < file.serial);
         // A keeper that hands over to another one tells the others of that.
         let is_keeper = [before.and_then(|before| before.keeper), file.keeper].contains(&Some(own));
         let (serial, keeper) = (file.serial, file.keeper.filter(|keeper| *keeper != own));
-        self.spread.file = Some(file);
+        self.distribution.file = Some(file);
         let nodes = &self.nodes;
-        self.spread.untold.retain(|node| nodes.contains_key(node));
+        self.distribution.uninformed.retain(|node| nodes.contains_key(node));
         if is_keeper && is_newer {
             for node in self.nodes.keys().copied().collect::<Vec<_>>() {
-                if self.spread.untold.insert(node) {
+                if self.distribution.uninformed.insert(node) {
                     self.need(node);
                 }
                 self.send(node, ServiceMessage::FileSerial { serial });
@@ -31,7 +31,7 @@ impl Broker {
         }
         self.stop_asking();
         // One that could not be used is asked for again.
-        let source = self.spread.source.take().filter(|_| is_newer);
+        let source = self.distribution.source.take().filter(|_| is_newer);
         if let Some(source) = source {
             self.send(source, ServiceMessage::FileHeld { serial });
         }
@@ -42,23 +42,25 @@ impl Broker {
 
     /// A channel has come up.
     pub(super) fn spread_to(&mut self, node: PublicKey) {
-        let Some(file) = &self.spread.file else { return };
+        let Some(file) = &self.distribution.file else { return };
         let serial = file.serial;
-        if self.spread.untold.contains(&node) {
+        if self.distribution.uninformed.contains(&node) {
             self.send(node, ServiceMessage::FileSerial { serial });
         }
-        if self.spread.asked == Some(node) {
+        if self.distribution.requested_from == Some(node) {
             self.ask_keeper(node);
         }
     }
 
     /// The file of another node has this serial.
     pub(super) fn hear_serial(&mut self, node: PublicKey, serial: u64) {
-        let Some(file) = self.spread.file.as_ref().filter(|file| file.keeper == Some(node)) else { return };
+        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else {
+            return;
+        };
         let held = file.serial;
         if serial > held {
             self.ask_keeper(node);
-        } else if self.spread.asked.is_some() {
+        } else if self.distribution.requested_from.is_some() {
             self.stop_asking();
         } else {
             self.send(node, ServiceMessage::FileHeld { serial: held });
@@ -67,7 +69,7 @@ impl Broker {
 
     /// Another node asks for a part of the file.
     pub(super) fn answer_ask(&mut self, node: PublicKey, held: u64, wanted: u64, offset: u32) {
-        let Some(file) = &self.spread.file else { return };
+        let Some(file) = &self.distribution.file else { return };
         let serial = file.serial;
         if held >= serial {
             self.hear_held(node, held);
@@ -84,12 +86,14 @@ impl Broker {
 
     /// A part of another node's file.
     pub(super) fn take_part(&mut self, node: PublicKey, part: FilePart) {
-        let Some(file) = self.spread.file.as_ref().filter(|file| file.keeper == Some(node)) else { return };
+        let Some(file) = self.distribution.file.as_ref().filter(|file| file.keeper == Some(node)) else {
+            return;
+        };
         let held = file.serial;
-        if self.spread.asked != Some(node) || part.serial <= held {
+        if self.distribution.requested_from != Some(node) || part.serial <= held {
             return;
         }
-        let incoming = &mut self.spread.incoming;
+        let incoming = &mut self.distribution.incoming;
         if !IncomingFile::add(incoming, part) {
             return;
         }
@@ -101,7 +105,7 @@ impl Broker {
             Some(text) => {
                 self.stop_asking();
                 if let Ok(text) = text {
-                    self.spread.source = Some(node);
+                    self.distribution.source = Some(node);
                     self.actions.push_back(Action::Adopt(text));
                 }
             }
@@ -110,27 +114,27 @@ impl Broker {
 
     /// Another node uses a file with this serial.
     pub(super) fn hear_held(&mut self, node: PublicKey, serial: u64) {
-        let is_told = self.spread.file.as_ref().is_some_and(|file| file.serial <= serial);
-        if is_told && self.spread.untold.remove(&node) {
+        let is_told = self.distribution.file.as_ref().is_some_and(|file| file.serial <= serial);
+        if is_told && self.distribution.uninformed.remove(&node) {
             self.need_less(node);
         }
     }
 
     /// Asks the keeper for a newer file, from its first part on.
     fn ask_keeper(&mut self, keeper: PublicKey) {
-        let Some(file) = &self.spread.file else { return };
+        let Some(file) = &self.distribution.file else { return };
         let ask = IncomingFile::ask_next(None, file.serial);
-        self.spread.incoming = None;
-        if self.spread.asked.is_none() {
-            self.spread.asked = Some(keeper);
+        self.distribution.incoming = None;
+        if self.distribution.requested_from.is_none() {
+            self.distribution.requested_from = Some(keeper);
             self.need(keeper);
         }
         self.send(keeper, ask);
     }
 
     fn stop_asking(&mut self) {
-        self.spread.incoming = None;
-        if let Some(keeper) = self.spread.asked.take() {
+        self.distribution.incoming = None;
+        if let Some(keeper) = self.distribution.requested_from.take() {
             self.need_less(keeper);
         }
     }

@@ -5,11 +5,11 @@
 //! deadline. Both services compare their lists whenever a channel comes up, so an end that happened in between is
 //! reported then.
 
-mod asked;
 mod file;
+mod file_distribution;
 mod nodes;
+mod pending_checks;
 mod ports;
-mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -17,15 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 
-use asked::Asked;
 use bywire_sys::share::{Places, Shares};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security};
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
+use pending_checks::PendingChecks;
 
-use spread::Spread;
-pub use spread::{FabricFile, IncomingFile};
+use file_distribution::FileDistribution;
+pub use file_distribution::{FabricFile, IncomingFile};
 
 /// How long a request or an offer may take.
 pub const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -37,7 +37,7 @@ pub const UNDER_WAY_MAX: usize = 64;
 /// The most connections of each user, and of all users.
 pub const CONNECTIONS: Places = Places { own: 64, common: 49_152 };
 /// The most questions of all services: one service may ask about all connections that there can be, and leaves as many places.
-const ASKED_MAX: usize = 2 * CONNECTIONS.common;
+const PENDING_CHECKS_MAX: usize = 2 * CONNECTIONS.common;
 /// Requests under way of each user, and of all users.
 const REQUESTS: Places = Places { own: UNDER_WAY_MAX, common: 4096 };
 /// The least time between two inquiries about one connection. The channel loses none, so one is enough.
@@ -226,7 +226,7 @@ pub struct Broker {
     /// The number of each offer, by the node that asks and its number for the request.
     offered: HashMap<(PublicKey, u32), u32>,
     /// Connections that others believe in, and that a port may still bring along.
-    asked: Asked,
+    pending_checks: PendingChecks,
     /// Ports, each with its incarnation, that have ended during the grace: they bring nothing along any more.
     gone: HashSet<(String, u64)>,
     places: Shares,
@@ -235,7 +235,7 @@ pub struct Broker {
     actions: VecDeque<Action>,
     /// Nodes whose channels may no longer be needed.
     idle: Vec<PublicKey>,
-    spread: Spread,
+    distribution: FileDistribution,
 }
 
 impl Broker {
@@ -253,14 +253,14 @@ impl Broker {
             offers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             offered: HashMap::new(),
-            asked: Asked::new(ASKED_MAX),
+            pending_checks: PendingChecks::new(PENDING_CHECKS_MAX),
             gone: HashSet::new(),
             places: Shares::new(CONNECTIONS),
             requests: Shares::new(REQUESTS),
             next_number: 0,
             actions: VecDeque::new(),
             idle: Vec::new(),
-            spread: Spread::default(),
+            distribution: FileDistribution::default(),
         }
     }
 
@@ -329,7 +329,7 @@ impl Broker {
     /// When [`Self::tick`] has work to do.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         let deadline = self.deadlines.first().map(|(at_ns, _)| *at_ns);
-        let grace = (!self.asked.is_empty() || !self.gone.is_empty()).then_some(self.grace_until_ns);
+        let grace = (!self.pending_checks.is_empty() || !self.gone.is_empty()).then_some(self.grace_until_ns);
         deadline.into_iter().chain(grace).min()
     }
 
@@ -345,7 +345,7 @@ impl Broker {
         }
         if !self.is_in_grace(now_ns) {
             self.gone = HashSet::new();
-            for (node, connections) in self.asked.take_all() {
+            for (node, connections) in self.pending_checks.take_all() {
                 let reason = PortEnd::Released;
                 self.send_parts(node, connections, |connections| ServiceMessage::Ended {
                     connections,

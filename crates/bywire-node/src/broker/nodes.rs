@@ -66,7 +66,7 @@ impl Broker {
             }
         }
         self.withdraw_all(node);
-        self.asked.forget(node);
+        self.pending_checks.forget(node);
         self.nodes.remove(&node);
         // Nothing more is sent to it.
         self.actions
@@ -362,7 +362,7 @@ impl Broker {
     /// The other end of a connection is over.
     fn ended(&mut self, node: PublicKey, name: ConnectionName, reason: PortEnd) {
         let ConnectionName { receiver: own, sender: theirs } = name;
-        self.asked.take(node, &own, &theirs);
+        self.pending_checks.take(node, &own, &theirs);
         if self.connections.get(&own).is_none_or(|known| !known.is(node, &theirs)) {
             return;
         }
@@ -389,7 +389,7 @@ impl Broker {
                 }
                 // Its port may not have registered again yet.
                 None if self.is_in_grace(now_ns) && self.may_come_back(&own) => {
-                    self.asked.add(node, own, theirs);
+                    self.pending_checks.add(node, own, theirs);
                 }
                 _ => over.push(ConnectionName { receiver: theirs, sender: own }),
             }

@@ -71,7 +71,7 @@ impl Broker {
             Connection { port: id, node, peer: peer.clone(), peer_user, security, ip, inquired_ns: None };
         let own = self.add(id, connection, known, take).ok_or(End::PeerReleased)?;
         self.follow_address(node, own.clone());
-        if self.asked.take(node, &own, &peer) {
+        if self.pending_checks.take(node, &own, &peer) {
             let connections = vec![ConnectionName { receiver: peer.clone(), sender: own.clone() }];
             self.send(node, ServiceMessage::Alive { connections });
         }

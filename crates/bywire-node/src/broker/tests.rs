@@ -642,7 +642,7 @@ fn inquiries_with_invalid_port_names_are_not_remembered() {
             fixture.brokers[B].hear(fixture.now_ns, KEYS[A], ServiceMessage::Check { connections });
         }
     }
-    assert!(fixture.brokers[B].asked.is_empty());
+    assert!(fixture.brokers[B].pending_checks.is_empty());
 }
 
 #[test]

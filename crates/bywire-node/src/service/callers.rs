@@ -34,7 +34,7 @@ enum Turn {
     /// Nothing, or something else: it is read from when it is ready.
     Over,
     /// It has to wait.
-    Held,
+    Throttled,
     /// It has gone, or waits for an answer that the service itself has asked for.
     Away,
 }
@@ -97,7 +97,7 @@ impl Service<'_> {
         }
         let id = self.next_caller;
         if self.users.is_over(now_ns, user.uid) {
-            self.held.put(now_ns, user.uid, id);
+            self.throttled.put(now_ns, user.uid, id);
         } else if self.poller.add(&socket, id).is_err() {
             self.places.give_back(user.uid);
             return false;
@@ -115,12 +115,12 @@ impl Service<'_> {
         if tag != id {
             return self.dismiss(id);
         }
-        if self.read(now_ns, id) == Turn::Held
+        if self.read(now_ns, id) == Turn::Throttled
             && let Some(caller) = self.callers.get(&id)
         {
             // Its end would be reported again and again, were it watched for nothing else.
             self.poller.remove(&caller.socket);
-            self.held.put(now_ns, caller.uid(), id);
+            self.throttled.put(now_ns, caller.uid(), id);
         }
     }
 
@@ -132,7 +132,7 @@ impl Service<'_> {
                 return Turn::Away;
             }
             if self.has_to_wait(now_ns, caller) {
-                return Turn::Held;
+                return Turn::Throttled;
             }
             let mut packet = [0; PACKET_BYTES_MAX];
             match caller.socket.receive(&mut packet) {
@@ -158,14 +158,14 @@ impl Service<'_> {
 
     /// Reads again from callers that had to wait, until their users have had enough done again.
     pub(super) fn read_again(&mut self, now_ns: u64) {
-        for (user, mut line) in self.held.take_due(now_ns) {
+        for (user, mut line) in self.throttled.take_due(now_ns) {
             for _ in 0..line.len() {
                 if self.users.is_over(now_ns, user) {
                     break;
                 }
                 let Some(id) = line.pop_front() else { break };
                 match self.read(now_ns, id) {
-                    Turn::Held => line.push_back(id),
+                    Turn::Throttled => line.push_back(id),
                     Turn::Away => {}
                     Turn::Over => {
                         let caller = self.callers.get(&id);
@@ -175,7 +175,7 @@ impl Service<'_> {
                     }
                 }
             }
-            line.into_iter().for_each(|id| self.held.put(now_ns, user, id));
+            line.into_iter().for_each(|id| self.throttled.put(now_ns, user, id));
         }
     }
 

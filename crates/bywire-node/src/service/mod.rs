@@ -4,7 +4,6 @@
 mod caller;
 mod callers;
 mod echo;
-mod held;
 mod invitations;
 mod joins;
 mod nodes;
@@ -12,6 +11,7 @@ mod outages;
 mod pings;
 mod refusals;
 mod report;
+mod throttled_callers;
 mod users;
 
 use std::collections::{BTreeSet, HashMap};
@@ -38,11 +38,11 @@ use crate::lookup::Lookups;
 use crate::settings::Settings;
 
 use caller::Caller;
-use held::Held;
 use invitations::Invitations;
 use outages::Outages;
 use pings::Pings;
 use refusals::Refusals;
+use throttled_callers::ThrottledCallers;
 use users::Users;
 
 /// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, and the next one for
@@ -136,7 +136,7 @@ pub struct Service<'a> {
     places: Shares,
     users: Users,
     /// Callers that are not read from now.
-    held: Held,
+    throttled: ThrottledCallers,
     /// When callers without a packet may have to go. What a caller has done since is looked up then.
     late: BTreeSet<(u64, PortId)>,
     /// Callers for which packets wait, and when it is tried again to send these.
@@ -224,7 +224,7 @@ impl<'a> Service<'a> {
             callers: HashMap::new(),
             places: Shares::new(CALLERS),
             users: Users::default(),
-            held: Held::default(),
+            throttled: ThrottledCallers::default(),
             late: BTreeSet::new(),
             unread: BTreeSet::new(),
             unread_again_ns: 0,
@@ -399,7 +399,7 @@ impl<'a> Service<'a> {
             self.outages.next_ns(),
             self.accept_again_ns,
             (!self.unread.is_empty()).then_some(self.unread_again_ns),
-            self.held.next_ns(),
+            self.throttled.next_ns(),
         ];
         let next = next.into_iter().flatten().min();
         next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))

@@ -6,6 +6,7 @@ use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
+use crate::comparison::rounded;
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 use crate::way_figures::n_half;
@@ -129,7 +130,8 @@ pub fn distribution(ways: &[Way]) -> Plot {
 pub fn at_one_length(plot: Plot) -> Plot {
     let measured: Vec<Series> =
         plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
-    let Some([length, longest]) = extent(&measured).filter(|_| plot.x.quantity == Quantity::Size) else {
+    let lengths = extent(&measured).filter(|_| plot.x.quantity == Quantity::Size);
+    let Some([length, longest]) = lengths.map(|ends| ends.map(|end| rounded(end as u64))) else {
         return plot;
     };
     if length != longest {
@@ -139,11 +141,11 @@ pub fn at_one_length(plot: Plot) -> Plot {
     let mut rows = |look: Look, name: &str| {
         let mut points = Vec::new();
         for series in plot.series.iter().filter(|series| series.look == look) {
-            let shown = series.points.iter().filter(|point| about_as_long(point.x, length));
+            let shown = series.points.iter().filter(|point| about_as_long(point.x, length as f64));
             for point in shown.take(if look == Look::Limit { 1 } else { usize::MAX }) {
                 let label = Some(plot.y.quantity.format(point.y));
                 points.push(Point { x: categories.len() as f64, label, ..point.clone() });
-                categories.push(row_name(series, point));
+                categories.push(row_name(series, point, length));
             }
         }
         let (look, slot) = match look {
@@ -154,20 +156,34 @@ pub fn at_one_length(plot: Plot) -> Plot {
         Series { name: name.into(), look, slot, points }
     };
     let mut series = vec![
-        rows(Look::Measured, "today"),
+        rows(Look::Measured, "measured"),
         rows(Look::Limit, "floor or ceiling"),
         rows(Look::Historic, "source documents"),
     ];
     series.retain(|series| !series.points.is_empty());
-    let about = format!("{} All of today's at {}.", plot.about, quantity::size(length as u64));
+    let about = format!("{} Measured at {}.", without_band(&plot.about), quantity::size(length));
     Plot { kind: Kind::Bars, x: Axis::NAMES, categories, series, about, ..plot }
 }
 
-/// The name of a way or a limit. For a historic figure, the hardware in short and the protocol.
-fn row_name(series: &Series, point: &Point) -> String {
+/// A description without the words on the band: bars have none.
+fn without_band(about: &str) -> String {
+    match about.split_once("; the band") {
+        Some((before, band)) => match band.split_once(". ") {
+            Some((_, after)) => format!("{before}. {after}"),
+            None => format!("{before}."),
+        },
+        None => about.to_owned(),
+    }
+}
+
+/// The name of a way or a limit, with its length if that is another one. For a historic figure, the hardware in short and
+/// the protocol.
+fn row_name(series: &Series, point: &Point, length: u64) -> String {
     let hardware = point.note.as_deref().and_then(|note| note.split_once("; "));
     let Some((_, hardware)) = hardware.filter(|_| series.look == Look::Historic) else {
-        return series.name.clone();
+        let is_other = series.look == Look::Measured && point.x as u64 != length;
+        let at = is_other.then(|| format!(", {}", quantity::size(point.x as u64)));
+        return series.name.clone() + &at.unwrap_or_default();
     };
     let short = hardware.split([',', ';']).next().unwrap_or(hardware);
     let protocol = ["TCP", "UDP"].into_iter().find(|name| hardware.ends_with(name)).unwrap_or_default();

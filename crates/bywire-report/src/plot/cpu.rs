@@ -23,8 +23,8 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
         })
         .collect();
     let about = format!(
-        "CPU time for each 1,024 bytes that arrived{}: attributed by the threads' own clocks, and what the machine spent \
-         beyond it; of Ethernet also those who carry it. Lower is better.",
+        "CPU time for each 1,024 bytes that arrived{}: of the threads at each end, of what the machine spent beyond that, and \
+         of the processes that carry Ethernet. Lower is better.",
         bytes.map(|bytes| format!(" in messages of {}", length(bytes))).unwrap_or_default()
     );
     bars("cpu-per-kilobyte", "CPU per KB of a stream", &about, "CPU per KB", &rows, |cell, end| {
@@ -63,7 +63,7 @@ pub fn cpu_per_message(ways: &[Way]) -> Plot {
     plot(
         "cpu-per-message",
         "Host CPU per short message",
-        "Time inside the calls, without waiting; send and receive apart. Lower is better.",
+        "Time inside the calls that send and receive, without waiting. Lower is better.",
         "CPU per message",
         &rows,
         parts,

@@ -188,7 +188,7 @@ impl Plot {
         self.series.iter().any(shown)
     }
 
-    /// True if a series is shown at first. Of many curves, these are the first ways of different levels. The reader can
+    /// True if a series is shown at first. Of many curves, these are the nearest ways of different levels. The reader can
     /// add the others.
     pub fn starts_with(&self, number: usize) -> bool {
         let can_hide = |series: &&Series| !matches!(series.look, Look::Mark);

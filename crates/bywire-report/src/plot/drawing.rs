@@ -22,6 +22,8 @@ const LEGEND_ROW: f64 = 20.0;
 const LETTER: f64 = 7.0;
 /// The largest value that is drawn, so that positions and their differences stay finite.
 const DRAWN_MAX: f64 = 1e100;
+/// With more decades than this, only those with a label have a line of the grid.
+const GRID_DECADES_MAX: f64 = 24.0;
 
 /// The room of a drawing.
 struct Frame {
@@ -66,6 +68,8 @@ const INKS: [(&str, &str, &str); 15] = [
     ("hatch", "#ffffff", "#1e2024"),
 ];
 const COLOURS: usize = 8;
+/// The colours that are not grey.
+const COLOURED: [usize; 7] = [0, 1, 2, 3, 4, 5, 7];
 const DASHES: [&str; 8] = ["none", "7 3", "2 2", "9 3 2 3", "4 2", "12 4", "1 3", "6 2 1 2"];
 
 /// The colours as variables of the page's style.
@@ -312,8 +316,8 @@ impl Drawing<'_> {
         let x = self.bar_scale(&rows);
         html! {
             @if !plot.y.logarithmic && plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
-            @for tick in x.ticks(plot.y.quantity) {
-                path d=(format!("M{} {top}V{}", x.at(tick), top + body)) stroke="var(--plot-grid)" {}
+            @for line in x.grid(plot.y.quantity) {
+                path d=(format!("M{} {top}V{}", x.at(line), top + body)) stroke="var(--plot-grid)" {}
             }
             (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
             @for (index, row) in rows.iter().enumerate() {
@@ -443,12 +447,12 @@ fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> 
     }
 }
 
-/// Labels of the figures in a row, one below the other.
+/// Labels of the figures in a row, one below the other. Lines of the grid stop before their letters.
 fn labelled(labels: &[Label], (x, middle): (f64, f64)) -> Markup {
     html! {
         @for (line, Label { text, ink }) in labels.iter().enumerate() {
             @let below = LINE * (line as f64 - (labels.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" {
+            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
                 @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
             }
         }
@@ -461,13 +465,22 @@ fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
     format!("M{}", places.join("L"))
 }
 
-/// A name, broken into lines of about this many letters.
+/// A name, broken into lines of about this many letters. A length and its unit stay together.
 pub fn broken(name: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
+    let mut words: Vec<String> = Vec::new();
     for word in name.split(' ') {
+        match words.last_mut() {
+            Some(before) if is_unit(word) && before.ends_with(|end: char| end.is_ascii_digit()) => {
+                *before += &format!(" {word}");
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    for word in words {
         let line = lines.last_mut().expect("one line at least");
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > letters {
-            lines.push(word.to_owned());
+            lines.push(word);
         } else {
             let blank = if line.is_empty() { "" } else { " " };
             *line += &format!("{blank}{word}");
@@ -476,8 +489,17 @@ pub fn broken(name: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-/// A label without unnecessary digits: `1 µs`, `10 ns`.
+fn is_unit(word: &str) -> bool {
+    ["B", "KiB", "MiB", "GiB"].contains(&word)
+}
+
+/// A label without unnecessary digits: `1 µs`, `10 ns`, `0.00001 %`.
 fn label(quantity: Quantity, value: f64) -> String {
+    let percent = value * 100.0;
+    if quantity == Quantity::Share && percent > 0.0 && percent < 1.0 {
+        let digits = (-percent.log10() - 1e-9).ceil().clamp(1.0, 12.0) as usize;
+        return format!("{percent:.digits$} %");
+    }
     let text = quantity.format(value);
     match text.split_once(' ') {
         Some((digits, unit)) if digits.contains('.') => {
@@ -524,6 +546,16 @@ impl Scale {
         };
         let place = self.ends[0] + share.clamp(0.0, 1.0) * (self.ends[1] - self.ends[0]);
         (place * 10.0).round() / 10.0
+    }
+
+    /// The lines of the grid: every decade of a logarithmic axis, also where only some have room for a label.
+    fn grid(&self, quantity: Quantity) -> Vec<f64> {
+        let decades = (self.to / self.from).log10().round();
+        if !self.logarithmic || quantity == Quantity::Size || decades > GRID_DECADES_MAX {
+            return self.ticks(quantity);
+        }
+        let first = self.from.log10().round();
+        (0..=decades as u32).map(|decade| 10f64.powf(first + f64::from(decade))).collect()
     }
 
     /// Decades, every fourth power of two, or about six round steps.
@@ -577,9 +609,14 @@ impl Style {
     }
 
     fn of(series: &Series) -> Self {
-        let slot = series.slot % COLOURS;
         // Colours repeat before combinations of symbol and dash do.
-        let lap = series.slot / COLOURS;
+        let (slot, lap) = match series.look {
+            // Grey is for what was disturbed.
+            Look::Measured | Look::Model | Look::Mark => {
+                (COLOURED[series.slot % COLOURED.len()], series.slot / COLOURED.len())
+            }
+            _ => (series.slot % COLOURS, series.slot / COLOURS),
+        };
         let ink = match series.look {
             Look::Limit => "var(--plot-limit)".to_owned(),
             Look::Historic => "var(--plot-historic)".to_owned(),
@@ -667,6 +704,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_label_of_a_small_share_is_not_zero() {
+        let labels = [1.0, 1e-3, 1e-4, 1e-7].map(|share| label(Quantity::Share, share));
+        assert_eq!(labels, ["100 %", "0.1 %", "0.01 %", "0.00001 %"]);
+    }
+
+    #[test]
+    fn each_line_of_a_grid_is_ten_times_the_one_before_although_few_have_a_label() {
+        let axis = Axis { name: "", quantity: Quantity::Duration, logarithmic: true };
+        let scale = Scale::of(&axis, [30.0, 20_000.0].into_iter(), [0.0, 140.0]);
+        assert_eq!(scale.ticks(Quantity::Duration), [10.0, 1e3, 1e5]);
+        assert_eq!(scale.grid(Quantity::Duration), [10.0, 100.0, 1e3, 1e4, 1e5]);
+        let endless = Scale::of(&axis, [f64::from_bits(1), f64::MAX].into_iter(), [0.0, 140.0]);
+        assert!(endless.grid(Quantity::Duration).len() <= 30);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::plot::data::{DISTURBED, Look, Plot, Series};
+use crate::plot::data::{DISTURBED, Kind, Look, Plot, Series};
 use crate::plot::drawing;
 use crate::table::Column::{Figures, Words};
 use crate::table::scroll;
@@ -36,14 +36,19 @@ pub fn of_plot(plot: &Plot, place: &str) -> Markup {
     }
 }
 
-/// A button for each series. If there are many, the later ones are hidden until the reader asks for them.
+/// A button for each series. A single kind of bars needs none. If there are many, the later series are hidden until the reader asks for them, and on a
+/// narrow page so are their buttons.
 fn legend(plot: &Plot, place: &str) -> Markup {
+    if plot.kind == Kind::Bars && plot.series.len() == 1 {
+        return html! {};
+    }
     let entries = || plot.series.iter().enumerate().filter(|(_, series)| series.look != Look::Mark);
     let waiting = entries().filter(|(number, _)| !plot.starts_with(*number)).count();
     html! {
         div.legend data-legend=(place) {
             @for (number, series) in entries() {
-                button type="button" aria-pressed=(plot.starts_with(number).to_string()) data-shows=(with_marks(plot, number)) {
+                @let is_shown = plot.starts_with(number);
+                button.later[!is_shown] type="button" aria-pressed=(is_shown.to_string()) data-shows=(with_marks(plot, number)) {
                     (drawing::sample(plot, series)) (series.name)
                 }
             }

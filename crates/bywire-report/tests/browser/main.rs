@@ -161,6 +161,13 @@ fn the_picture_is_saved_as_png_and_hidden_series_are_shown_on_demand() {
     let after = awaited(&mut browser, shown, |after| after.as_u64() > before.as_u64());
     assert_eq!(before, 5);
     assert!(after.as_u64() > Some(5), "{after}");
+    // On a narrow page the legend is as short as the plot is simple.
+    browser.show(&page, 390, "light");
+    let buttons = "[...document.querySelectorAll('[data-legend=\"half-rtt\"] [data-shows]')] \
+                   .filter(button => button.checkVisibility()).length";
+    assert_eq!(awaited(&mut browser, buttons, |buttons| buttons == 5), 5);
+    browser.evaluate("document.querySelector('[data-all=\"half-rtt\"]').click()");
+    assert!(awaited(&mut browser, buttons, |buttons| buttons.as_u64() > Some(5)).as_u64() > Some(5));
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
 

@@ -19,7 +19,7 @@ const LENGTH_MAX: usize = 1 << 20;
 const UNREAD_MAX: usize = 4;
 
 fn main() -> Result<()> {
-    // Other machines reach the port only if that is asked for.
+    // Other machines reach the port only with `--fabric`.
     let serves_fabric = std::env::args().nth(1).as_deref() == Some("--fabric");
     let reach = if serves_fabric { Reach::Fabric } else { Reach::Machine };
     let options = PortOptions { message_bytes_max: LENGTH_MAX as u64, reach, ..PortOptions::named("echo") };

@@ -4,7 +4,7 @@
 //! program. There is no thread.
 
 mod calls;
-mod ends;
+mod disconnect;
 mod events;
 #[cfg(test)]
 mod fixture;

@@ -36,11 +36,11 @@ struct Queue {
 
 /// The messages to all nodes.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct Outbox {
     queues: HashMap<PublicKey, Queue>,
 }
 
-impl Waiting {
+impl Outbox {
     /// Adds a message, which is a request of `user` if one is given. `false`: more waits for the node now than it may have.
     pub fn push(
         &mut self,
@@ -106,38 +106,35 @@ mod tests {
     #[test]
     fn what_a_node_is_owed_is_bounded_by_its_bytes_and_by_its_count() {
         for length in [1, 1000] {
-            let mut waiting = Waiting::default();
-            let mut push = |node| waiting.push(node, vec![0; length], None, OWED_BYTES_MAX);
+            let mut outbox = Outbox::default();
+            let mut push = |node| outbox.push(node, vec![0; length], None, OWED_BYTES_MAX);
             let count = (0..MESSAGES_MAX).take_while(|_| push(NODES[0])).count();
             assert_eq!(count, OWED_BYTES_MAX / (length + MESSAGE_BYTES));
             assert!(push(NODES[1]), "the other one has an account of its own");
-            waiting.forget(&NODES[0]);
-            assert!(waiting.push(NODES[0], vec![0; length], None, OWED_BYTES_MAX));
+            outbox.forget(&NODES[0]);
+            assert!(outbox.push(NODES[0], vec![0; length], None, OWED_BYTES_MAX));
         }
     }
 
     #[test]
     fn requests_are_on_the_account_of_their_user_at_each_node() {
-        let mut waiting = Waiting::default();
+        let mut outbox = Outbox::default();
         let [slow, other] = NODES;
         for number in 0..REQUESTS_OF_USER_MAX as u32 {
             // Both numbers may belong to one person.
-            assert!([100_000, 100_001].iter().all(|user| waiting.may_ask(&slow, *user)));
-            assert!(
-                waiting.push(slow, vec![0; 4096], Some(100_000 + number % 2), 0),
-                "the node owes nothing"
-            );
+            assert!([100_000, 100_001].iter().all(|user| outbox.may_ask(&slow, *user)));
+            assert!(outbox.push(slow, vec![0; 4096], Some(100_000 + number % 2), 0), "the node owes nothing");
         }
-        assert!(!waiting.may_ask(&slow, 100_002) && waiting.may_ask(&slow, 1000));
-        assert!(waiting.may_ask(&other, 100_000), "a node that takes nothing keeps nobody from others");
+        assert!(!outbox.may_ask(&slow, 100_002) && outbox.may_ask(&slow, 1000));
+        assert!(outbox.may_ask(&other, 100_000), "a node that takes nothing keeps nobody from others");
         let mut sent = 0;
-        waiting.drain(|_, _| {
+        outbox.drain(|_, _| {
             sent += 1;
             sent <= 10
         });
-        assert_eq!(waiting.queues[&slow].messages.len(), REQUESTS_OF_USER_MAX - 10);
-        assert!(waiting.may_ask(&slow, 100_000));
-        waiting.drain(|_, _| true);
-        assert!(waiting.queues.is_empty());
+        assert_eq!(outbox.queues[&slow].messages.len(), REQUESTS_OF_USER_MAX - 10);
+        assert!(outbox.may_ask(&slow, 100_000));
+        outbox.drain(|_, _| true);
+        assert!(outbox.queues.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The state of the fabric file among the nodes, and a file that arrives in parts.
+//! Which nodes have the fabric file, and a file that arrives in parts.
 
 use std::collections::BTreeSet;
 
@@ -18,20 +18,20 @@ pub struct FabricFile {
     pub text: String,
 }
 
-/// The state of the file among the nodes.
+/// Which nodes have the file, and a file on its way to this one.
 #[derive(Debug, Default)]
-pub(super) struct Spread {
+pub(super) struct FileDistribution {
     pub file: Option<FabricFile>,
-    /// Nodes that have to be told of the file. Each needs its channel.
-    pub untold: BTreeSet<PublicKey>,
-    /// The keeper, while it is asked for a newer file. It needs its channel.
-    pub asked: Option<PublicKey>,
+    /// Nodes that do not know the file yet. Each needs its channel.
+    pub uninformed: BTreeSet<PublicKey>,
+    /// The keeper, while a newer file is requested from it. It needs its channel.
+    pub requested_from: Option<PublicKey>,
     pub incoming: Option<IncomingFile>,
     /// The keeper whose file was passed to the service.
     pub source: Option<PublicKey>,
 }
 
-/// A file of which the first parts have arrived.
+/// A file whose first parts have arrived.
 #[derive(Debug)]
 pub struct IncomingFile {
     serial: u64,

@@ -1,5 +1,5 @@
-//! Callers that are not read from for a while. Each user's wait in a line of their own, so that what one user holds up costs
-//! the others nothing.
+//! Callers that are not read from for a while, because their user has used up its share of the work. Each user's callers
+//! wait in a line of their own, so that one user's flood costs the others nothing.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,12 +10,12 @@ const PAUSE_NS: u64 = 10_000_000;
 
 /// Callers by user, in the order of their turns. Some may have gone since.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ThrottledCallers {
     lines: HashMap<u32, VecDeque<PortId>>,
     next_ns: u64,
 }
 
-impl Held {
+impl ThrottledCallers {
     /// A caller of a user waits from now on.
     pub(super) fn put(&mut self, now_ns: u64, user: u32, caller: PortId) {
         if self.lines.is_empty() {
@@ -44,19 +44,19 @@ mod tests {
 
     #[test]
     fn lines_are_looked_at_after_a_pause_and_in_order() {
-        let mut held = Held::default();
-        assert!(held.next_ns().is_none() && held.take_due(u64::MAX).is_empty());
+        let mut throttled = ThrottledCallers::default();
+        assert!(throttled.next_ns().is_none() && throttled.take_due(u64::MAX).is_empty());
         for caller in [16, 18, 20] {
-            held.put(caller, 7, caller);
+            throttled.put(caller, 7, caller);
         }
-        held.put(30, 8, 30);
-        assert_eq!(held.next_ns(), Some(16 + PAUSE_NS));
-        assert!(held.take_due(15 + PAUSE_NS).is_empty());
-        let lines = held.take_due(16 + PAUSE_NS);
+        throttled.put(30, 8, 30);
+        assert_eq!(throttled.next_ns(), Some(16 + PAUSE_NS));
+        assert!(throttled.take_due(15 + PAUSE_NS).is_empty());
+        let lines = throttled.take_due(16 + PAUSE_NS);
         assert_eq!(
             (lines[&7].clone(), lines[&8].clone()),
             (VecDeque::from([16, 18, 20]), VecDeque::from([30]))
         );
-        assert_eq!(held.next_ns(), None);
+        assert_eq!(throttled.next_ns(), None);
     }
 }

@@ -8,13 +8,13 @@ use bywire_wire::service_message::{ConnectionName, EndName};
 
 /// The questions of each service: the end here, and the end there.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingChecks {
     of_nodes: HashMap<PublicKey, HashMap<EndName, EndName>>,
     count: usize,
     count_max: usize,
 }
 
-impl Asked {
+impl PendingChecks {
     /// No questions, and places for `count_max` of all services.
     pub fn new(count_max: usize) -> Self {
         Self { of_nodes: HashMap::new(), count: 0, count_max }
@@ -31,12 +31,12 @@ impl Asked {
     /// Removes a question that has an answer. `false`: there was none.
     pub fn take(&mut self, node: PublicKey, own: &EndName, theirs: &EndName) -> bool {
         let Some(of_node) = self.of_nodes.get_mut(&node) else { return false };
-        let is_asked = of_node.get(own) == Some(theirs);
-        if is_asked {
+        let is_pending = of_node.get(own) == Some(theirs);
+        if is_pending {
             of_node.remove(own);
             self.count -= 1;
         }
-        is_asked
+        is_pending
     }
 
     /// Forgets the questions of a service.
@@ -52,7 +52,7 @@ impl Asked {
         of_nodes.into_iter().map(move |(node, of_node)| (node, of_node.into_iter().map(name).collect()))
     }
 
-    /// Is nothing asked?
+    /// Is there no question?
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -62,7 +62,7 @@ impl Asked {
 mod tests {
     use super::*;
 
-    const ASKED_MAX: usize = 98_304;
+    const PENDING_CHECKS_MAX: usize = 98_304;
 
     fn end(connection: u32) -> EndName {
         EndName { port: "render".to_owned(), incarnation: 1, connection }
@@ -71,24 +71,24 @@ mod tests {
     #[test]
     fn one_service_may_ask_about_all_connections_and_none_takes_the_places_of_others() {
         let [greedy, other, next] = [1, 2, 3].map(|byte| PublicKey([byte; 32]));
-        let mut asked = Asked::new(ASKED_MAX);
-        for number in 0..2 * ASKED_MAX as u32 {
-            asked.add(greedy, end(number), end(number));
+        let mut checks = PendingChecks::new(PENDING_CHECKS_MAX);
+        for number in 0..2 * PENDING_CHECKS_MAX as u32 {
+            checks.add(greedy, end(number), end(number));
         }
-        assert_eq!(asked.count, ASKED_MAX / 2);
+        assert_eq!(checks.count, PENDING_CHECKS_MAX / 2);
         // About the same ends as the other one.
         for node in [other, next] {
-            for number in 0..ASKED_MAX as u32 / 16 {
-                asked.add(node, end(number), end(number + 1));
+            for number in 0..PENDING_CHECKS_MAX as u32 / 16 {
+                checks.add(node, end(number), end(number + 1));
             }
         }
-        assert!(asked.take(other, &end(7), &end(8)) && !asked.take(other, &end(7), &end(8)));
-        assert!(!asked.take(next, &end(7), &end(7)) && asked.take(greedy, &end(7), &end(7)));
-        asked.forget(greedy);
-        assert_eq!(asked.count, ASKED_MAX / 8 - 1);
-        let mut counts: Vec<_> = asked.take_all().map(|(_, connections)| connections.len()).collect();
+        assert!(checks.take(other, &end(7), &end(8)) && !checks.take(other, &end(7), &end(8)));
+        assert!(!checks.take(next, &end(7), &end(7)) && checks.take(greedy, &end(7), &end(7)));
+        checks.forget(greedy);
+        assert_eq!(checks.count, PENDING_CHECKS_MAX / 8 - 1);
+        let mut counts: Vec<_> = checks.take_all().map(|(_, connections)| connections.len()).collect();
         counts.sort_unstable();
-        assert_eq!(counts, [ASKED_MAX / 16 - 1, ASKED_MAX / 16]);
-        assert!(asked.is_empty());
+        assert_eq!(counts, [PENDING_CHECKS_MAX / 16 - 1, PENDING_CHECKS_MAX / 16]);
+        assert!(checks.is_empty());
     }
 }
