@@ -69,6 +69,8 @@ pub enum Answer {
     Node {
         /// The node.
         node: PublicKey,
+        /// What was asked about. The fabric file may say something else by now.
+        asked: Vec<ServiceAddress>,
         /// Its addresses.
         addresses: Vec<SocketAddr>,
     },
@@ -224,18 +226,18 @@ fn answer(question: Question) -> Answer {
             });
             Answer::User { port, user, groups: groups.collect() }
         }
-        Question::Node { node, addresses: given } => {
+        Question::Node { node, addresses: asked } => {
             let mut addresses: Vec<SocketAddr> = Vec::new();
-            for address in given {
+            for address in &asked {
                 match address {
-                    ServiceAddress::Address(address) => addresses.push(address),
+                    ServiceAddress::Address(address) => addresses.push(*address),
                     ServiceAddress::Host(host, port) => {
-                        let found = (host.as_str(), port).to_socket_addrs().into_iter().flatten();
+                        let found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
                         addresses.extend(found.take(HOST_ADDRESSES_MAX));
                     }
                 }
             }
-            Answer::Node { node, addresses }
+            Answer::Node { node, asked, addresses }
         }
     }
 }

@@ -120,8 +120,9 @@ impl Service<'_> {
                 Answer::User { port, user, groups } => self.named(now_ns, port, user, groups),
                 // Nothing found: the name server may be down, and the addresses known before may be right.
                 Answer::Node { addresses, .. } if addresses.is_empty() => {}
-                Answer::Node { node, addresses } => {
-                    if self.fabric.named(&node).is_some() {
+                // A look-up may take long, and the fabric file may have changed meanwhile.
+                Answer::Node { node, asked, addresses } => {
+                    if self.fabric.named(&node).is_some_and(|found| found.addresses == asked) {
                         self.link.add(now_ns, node, addresses);
                     }
                 }
