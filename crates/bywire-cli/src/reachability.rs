@@ -28,15 +28,15 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const ANSWERED: Duration = Duration::from_secs(2);
 /// When the addresses of nodes that have not answered are probed.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
-/// When nodes that have not answered are given up. A kernel asks for 3 s for the link address of a machine.
-const SILENT: Duration = Duration::from_secs(6);
+/// How long the answers to probes are awaited. A kernel asks for 3 s for the link address of a machine.
+const PROBED: Duration = Duration::from_secs(5);
 /// The discard service (RFC 863), which hardly any machine runs.
 const CLOSED_PORT: u16 = 9;
 /// The length of a handshake's packets.
 const LONG_BYTES: usize = 1200;
 /// A report of a blocked connection, or of two machines with one key, that is older than this, in seconds, says nothing about
 /// now.
-const RECENT_S: u64 = 3600;
+pub const RECENT_S: u64 = 3600;
 
 /// What was found about a node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -159,6 +159,7 @@ fn examine(nodes: &[&Node]) -> Result<Vec<Examination>> {
     let mut pings = Pings::open(names, ECHO_BYTES, true)?;
     let began = Instant::now();
     let mut probing: HashMap<usize, Probing> = HashMap::new();
+    let mut until = PROBE_AFTER + PROBED;
     for round in 0.. {
         pings.send(round)?;
         pings.receive(Instant::now() + INTERVAL * nodes.len().div_ceil(4) as u32, false)?;
@@ -166,11 +167,16 @@ fn examine(nodes: &[&Node]) -> Result<Vec<Examination>> {
         let silent: Vec<usize> = (0..nodes.len()).filter(|at| pings.targets[*at].received == 0).collect();
         if elapsed >= PROBE_AFTER {
             for at in &silent {
-                probing.entry(*at).or_insert_with(|| Probing::start(nodes[*at]));
+                probing.entry(*at).or_insert_with(|| {
+                    let started = Probing::start(nodes[*at]);
+                    // A name server may have taken its time.
+                    until = until.max(began.elapsed() + PROBED);
+                    started
+                });
             }
         }
         probing.values_mut().for_each(Probing::look);
-        if elapsed >= SILENT || silent.is_empty() && elapsed >= ANSWERED {
+        if elapsed >= until || silent.is_empty() && elapsed >= ANSWERED {
             break;
         }
     }
@@ -503,6 +509,9 @@ fn text(service: &Service, examined: &[Examination]) -> String {
     let mut text = String::new();
     if let Some(complaint) = &service.complaint {
         text += &format!("the new fabric file was rejected, and the previous one is in use: {complaint}\n");
+    }
+    if examined.is_empty() {
+        text += "this fabric has no other node: `bywire invite NODE` adds one\n";
     }
     for examination in examined {
         let Examination { name, address, rtt_us, sent, received, findings, .. } = examination;
