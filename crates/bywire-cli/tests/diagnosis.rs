@@ -237,6 +237,46 @@ fn the_doctor_finds_keys_that_differ() {
 }
 
 #[test]
+fn a_key_that_was_unknown_is_no_cause_once_it_is_known_or_the_node_was_reached_by_another_one() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let fabric = network.fabric();
+    let first = |count| {
+        let mut fabric = fabric.clone();
+        fabric.nodes.truncate(count);
+        fabric
+    };
+    let unknown = |machine: &Machine| status(machine)["node"]["last_unknown"].clone();
+    network.machines[0].write(&first(1));
+    network.machines[..2].iter_mut().for_each(Machine::start);
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    assert!(!inside(b, &["ping", "a", "--count", "1"]).status.success());
+    assert_eq!(unknown(a)["address"], "10.78.0.2:7248");
+    a.write(&first(2));
+    a.reload();
+    assert_eq!(unknown(a), Value::Null, "the file has this key now");
+
+    // The machine has another key for a while, as after the start of an old disk.
+    let key = b.configuration().join("node.key");
+    let own = std::fs::read(&key).expect("read");
+    std::fs::write(&key, std::fs::read(c.configuration().join("node.key")).expect("read")).expect("written");
+    network.machines[1].stop();
+    network.machines[1].name = "c".to_owned();
+    network.machines[1].start();
+    let [a, b, _] = &network.machines[..] else { unreachable!() };
+    assert!(!inside(b, &["ping", "a", "--count", "1"]).status.success());
+    assert_eq!(unknown(a)["address"], "10.78.0.2:7248");
+    expect_cause(a, "wrong-key");
+    std::fs::write(&key, own).expect("written");
+    network.machines[1].stop();
+    network.machines[1].start();
+    let a = &network.machines[0];
+    eventually("it is reached", || inside(a, &["ping", "b", "--count", "1"]).status.success());
+    assert_eq!(unknown(a), Value::Null, "that is corrected");
+    network.machines[1].stop();
+    expect_cause(&network.machines[0], "no-service");
+}
+
+#[test]
 fn the_doctor_without_a_service_and_with_unknown_nodes_says_what_to_do() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
     let done = inside(&network.machines[0], &["doctor", "--fabric"]);

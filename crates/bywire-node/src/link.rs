@@ -285,6 +285,7 @@ impl Link {
         match event {
             Event::Up { node, address, .. } | Event::Moved { node, address } => {
                 self.open_own_socket(node, address);
+                self.channels.forget_strangers_at(address.ip());
                 self.channels.set_route_bytes(&node, route_bytes(address));
             }
             Event::Down { node, .. } => self.close_own_socket(&node),

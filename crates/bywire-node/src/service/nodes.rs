@@ -176,8 +176,8 @@ impl Service<'_> {
         addresses.iter().map(ServiceAddress::to_string).collect()
     }
 
-    /// The last stranger with a key that the fabric does not have.
+    /// The last stranger with a key that the fabric does not have. It may have been added since.
     pub(super) fn last_unknown(&self) -> Option<(PublicKey, SocketAddr)> {
-        self.link.strangers().last_unknown
+        self.link.strangers().last_unknown.filter(|(key, _)| self.fabric.named(key).is_none())
     }
 }

@@ -30,7 +30,7 @@ mod shared;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::handshake::cookie::{self, Cookies};
 use crate::handshake::load::Load;
@@ -225,6 +225,12 @@ impl Channels {
     /// Counts of packets that belong to no node.
     pub fn strangers(&self) -> &Strangers {
         &self.strangers
+    }
+
+    /// Forgets the last strangers at an address that a node has now. What they had wrong is corrected. The counts stay.
+    pub fn forget_strangers_at(&mut self, ip: IpAddr) {
+        self.strangers.last_unknown.take_if(|(_, from)| from.ip() == ip);
+        self.strangers.last_without_key.take_if(|from| from.ip() == ip);
     }
 
     /// When [`Self::transmit`] has work to do, unless something comes before. This time may have passed.
