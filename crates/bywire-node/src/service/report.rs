@@ -142,6 +142,7 @@ impl Service<'_> {
             (_, None, false) => State::Idle,
         };
         let counts = found.map(|found| found.counts).unwrap_or_default();
+        let before = found.map(|found| found.counts_before).unwrap_or_default();
         let since_ns = found.and_then(|found| found.since_ns);
         let since_ns = since_ns.filter(|_| matches!(state, State::Up | State::Opening));
         let unsent = self.link.unsent(&node.key).filter(|_| !is_own);
@@ -173,26 +174,29 @@ impl Service<'_> {
             blocked,
             unsent,
             copied_key,
-            complaint: (state == State::Opening).then(|| complaint(&counts, unsent)),
+            complaint: (state == State::Opening).then(|| complaint(&counts, &before, unsent)),
         }
     }
 }
 
-/// Why a channel does not come up, as far as this machine can tell.
-fn complaint(counts: &NodeCounts, unsent: Option<Unsent>) -> String {
-    let NodeCounts { hellos_sent, answers_received, answers_refused, other_versions, .. } = *counts;
+/// Why a channel does not come up, as far as this machine can tell. `before` are the counts when it was needed first. What happened
+/// before that, as with another version of the other service, says nothing about now.
+fn complaint(counts: &NodeCounts, before: &NodeCounts, unsent: Option<Unsent>) -> String {
     if let Some(Unsent { to, reason }) = unsent {
         return format!("no packet to {to} leaves this machine: {reason}");
     }
-    let complaint = if other_versions > 0 {
+    let has_grown = |count: fn(&NodeCounts) -> u64| count(counts) > count(before);
+    let has_been_up = counts.channels > 0;
+    let is_answered = has_grown(|counts| counts.answers_received);
+    let complaint = if has_grown(|counts| counts.other_versions) {
         "it speaks another version of the protocol: install the same version of Bywire on both machines"
-    } else if answers_refused > 0 {
+    } else if has_grown(|counts| counts.answers_refused) {
         "it answers with another key: compare its `key` in the fabric files of both machines"
-    } else if hellos_sent == 0 {
+    } else if !has_grown(|counts| counts.hellos_sent) && !has_been_up {
         "no packet was sent, as no address of it is known: check `addresses` in the fabric file, and the name server"
-    } else if answers_received == 0 && counts.hellos_received > 0 {
+    } else if !is_answered && has_grown(|counts| counts.hellos_received) {
         "its packets arrive, but it does not answer ours: check that its fabric file has this machine's key"
-    } else if answers_received == 0 {
+    } else if !is_answered && !has_been_up {
         "no answer: check that `bywire up` runs there, that its fabric file has this machine's key and this one its own, \
          and that firewalls let UDP through"
     } else {
@@ -253,4 +257,41 @@ fn strangers(counts: &Strangers) -> Vec<(String, u64)> {
         ("dropped", dropped),
     ];
     named.map(|(name, count)| (name.to_owned(), count)).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_about_what_has_happened_since_the_node_was_needed() {
+        let none = NodeCounts::default();
+        let wanted = NodeCounts { hellos_sent: 1, ..none };
+        let up = NodeCounts { answers_received: 1, channels: 1, ..wanted };
+        let cases = [
+            (none, none, "no packet was sent"),
+            (none, wanted, "no answer"),
+            (none, NodeCounts { other_versions: 1, ..wanted }, "another version"),
+            (none, NodeCounts { answers_refused: 1, ..wanted }, "another key"),
+            (none, NodeCounts { hellos_received: 1, ..wanted }, "its packets arrive"),
+            (up, NodeCounts { hellos_sent: 2, ..up }, "it answered before"),
+            (up, up, "it answered before"),
+            // It was of another version once, and had a wrong key.
+            (
+                NodeCounts { other_versions: 3, answers_refused: 3, hellos_received: 3, ..up },
+                NodeCounts {
+                    other_versions: 3,
+                    answers_refused: 3,
+                    hellos_received: 3,
+                    hellos_sent: 2,
+                    ..up
+                },
+                "it answered before",
+            ),
+        ];
+        for (before, counts, expected) in cases {
+            let complaint = complaint(&counts, &before, None);
+            assert!(complaint.contains(expected), "{expected}: {complaint}");
+        }
+    }
 }

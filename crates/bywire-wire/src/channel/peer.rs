@@ -109,6 +109,8 @@ pub(super) struct Peer {
     session_number: u32,
     incarnations: Incarnations,
     counts: NodeCounts,
+    /// Those when it went down, or was wanted first.
+    counts_before: NodeCounts,
     /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
 }
@@ -132,6 +134,7 @@ impl Peer {
             session_number,
             incarnations: Incarnations::default(),
             counts: NodeCounts::default(),
+            counts_before: NodeCounts::default(),
             scheduled_ns: None,
         }
     }
@@ -148,7 +151,7 @@ impl Peer {
     pub fn connect(&mut self, now_ns: u64) {
         let was_wanted = std::mem::replace(&mut self.is_wanted, true);
         if self.current.is_none() && !was_wanted {
-            self.since_ns = Some(now_ns);
+            (self.since_ns, self.counts_before) = (Some(now_ns), self.counts);
         }
         if self.current.is_none() || self.retries.is_some() {
             // At once, but not for every request of a program.
@@ -223,8 +226,9 @@ impl Peer {
             sent_and_lost: channel.sent_and_lost(),
             heard_at_ns: channel.heard_ns,
         });
-        let Self { is_wanted, since_ns, counts, .. } = *self;
-        Status { is_wanted, since_ns, channel, copied_key: self.incarnations.copied_key(), counts }
+        let Self { is_wanted, since_ns, counts, counts_before, .. } = *self;
+        let copied_key = self.incarnations.copied_key();
+        Status { is_wanted, since_ns, channel, copied_key, counts, counts_before }
     }
 
     /// Does a hello with this number wait for its answer?
@@ -700,7 +704,7 @@ impl Peer {
             shared.keep_closing(now_ns, channel);
         }
         if self.session.take().is_some() {
-            self.since_ns = Some(now_ns);
+            (self.since_ns, self.counts_before) = (Some(now_ns), self.counts);
             self.session_number = shared.next_session();
             shared.events.push_back(Event::Down { node: self.node, reason });
         }

@@ -91,6 +91,8 @@ pub struct Status {
     pub copied_key: Option<CopiedKey>,
     /// The counts.
     pub counts: NodeCounts,
+    /// The counts at the time when it went down, or was wanted first.
+    pub counts_before: NodeCounts,
 }
 
 /// Two machines that have the key of one node: a machine whose place another one with its key has taken is still there. The last

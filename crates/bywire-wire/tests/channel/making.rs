@@ -1,6 +1,6 @@
 //! Channels are made, kept, moved and ended.
 
-use bywire_wire::channel::{DownReason, Event, MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, SendError};
+use bywire_wire::channel::{DownReason, Event, MESSAGE_BYTES_MAX, NodeCounts, QUEUE_BYTES_MAX, SendError};
 use bywire_wire::keys::Security;
 
 use crate::simulation::{Faults, MS, SECOND, Simulation, address_of, identity_of};
@@ -297,6 +297,38 @@ pub fn a_node_at_a_new_address_is_followed() {
     let event = Event::Moved { node: simulation.key(0), address: moved };
     assert!(simulation.nodes[1].events.contains(&event));
     assert!(simulation.downs(0).is_empty() && simulation.downs(1).is_empty());
+}
+
+#[test]
+pub fn counts_from_before_a_node_was_needed_or_went_down_are_kept_apart() {
+    let mut simulation = Simulation::pair(13);
+    let status = |simulation: &Simulation| {
+        simulation.nodes[0].channels.status(&simulation.key(1)).expect("it is in the table")
+    };
+    assert_eq!(status(&simulation).counts_before, NodeCounts::default());
+    simulation.cut = vec![(address_of(0), address_of(1)), (address_of(1), address_of(0))];
+    simulation.await_that("it is down", 100 * SECOND, |simulation| !simulation.is_up(0, 1));
+    let before = status(&simulation).counts;
+    assert!(before.channels == 1 && status(&simulation).counts_before == before);
+    simulation.run(100 * SECOND);
+    let found = status(&simulation);
+    assert!(found.counts_before == before && found.counts.hellos_sent > before.hellos_sent);
+}
+
+#[test]
+pub fn strangers_are_forgotten_at_the_address_of_a_node() {
+    let mut simulation = Simulation::pair(14);
+    let removed = simulation.key(1);
+    simulation.nodes[0].channels.remove(simulation.now_ns, &removed);
+    simulation.collect(0);
+    simulation.connect(1, 0);
+    simulation.run(SECOND);
+    let channels = &mut simulation.nodes[0].channels;
+    let count = channels.strangers().unknown_keys;
+    channels.forget_strangers_at([192, 0, 2, 1].into());
+    assert!(channels.strangers().last_unknown.is_some());
+    channels.forget_strangers_at(address_of(1).ip());
+    assert_eq!((channels.strangers().last_unknown, channels.strangers().unknown_keys), (None, count));
 }
 
 #[test]
