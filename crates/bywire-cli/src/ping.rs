@@ -122,8 +122,10 @@ impl PingArgs {
         }
         let names = if self.all { all_others()? } else { chosen(&self.nodes)? };
         let mut pings = Pings::open(names, self.size, self.json)?;
-        pings.run(self.count, interval)?;
-        pings.report()
+        // Also if the service ends meanwhile.
+        let outcome = pings.run(self.count, interval);
+        let report = pings.report();
+        outcome.and(report)
     }
 }
 

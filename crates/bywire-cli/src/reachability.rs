@@ -148,7 +148,12 @@ fn service_advice(error: &AskError) -> String {
         AskError::OtherUser(_) => {
             ": run this command as that user, or have root run `bywire up` for all users"
         }
-        AskError::Silent | AskError::NotAllowed | AskError::NoKey(_) | AskError::Runtime(_) => "",
+        AskError::Silent
+        | AskError::Ended
+        | AskError::NoPlace
+        | AskError::NotAllowed
+        | AskError::NoKey(_)
+        | AskError::Runtime(_) => "",
     };
     format!("{error}{more}")
 }

@@ -7,7 +7,8 @@ mod up;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use bywire_node::fabric::Fabric;
 use bywire_wire::service::{End, NotConnected, Notice};
@@ -39,6 +40,22 @@ fn filter(machine: &Machine, hook: &str, rule: &str) -> bool {
             &format!("nft add chain inet test {hook} {{ type filter hook {hook} priority 0 ; }}"),
         )
         && runs(machine, &format!("nft add rule inet test {hook} {rule}"))
+}
+
+/// What a program prints until it has printed these words.
+fn read_until(output: &mut impl Read, words: &str) -> Vec<u8> {
+    let mut said = Vec::new();
+    while !text(&said).contains(words) {
+        let mut byte = [0];
+        assert_eq!(output.read(&mut byte).expect("read"), 1, "{}", text(&said));
+        said.push(byte[0]);
+    }
+    said
+}
+
+fn signal(child: &Child, signal: &str) {
+    let done = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("`kill` runs");
+    assert!(done.success());
 }
 
 fn json(done: &Output) -> Value {
@@ -105,16 +122,10 @@ fn an_interrupted_ping_prints_its_summary() {
     command.stdout(Stdio::piped());
     let mut child = a.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
     let mut output = child.stdout.take().expect("piped");
-    let mut said = Vec::new();
-    while !text(&said).contains("seq=2") {
-        let mut byte = [0];
-        assert_eq!(output.read(&mut byte).expect("read"), 1, "{}", text(&said));
-        said.push(byte[0]);
-    }
-    let running = Up::of(child);
-    running.signal("-INT");
+    let mut said = read_until(&mut output, "seq=2");
+    signal(&child, "-INT");
     output.read_to_end(&mut said).expect("read");
-    assert!(running.ended().success());
+    assert!(child.wait().expect("waited for").success());
     assert!(
         text(&said).contains(" received, ") && text(&said).contains("\nround trip min"),
         "{}",
@@ -123,20 +134,45 @@ fn an_interrupted_ping_prints_its_summary() {
 }
 
 #[test]
+fn a_ping_whose_service_ends_prints_its_summary() {
+    let Some(mut network) = TestNetwork::up(2) else { return };
+    let a = &network.machines[0];
+    let mut command = bywire(&["ping", "b", "--interval", "0.05"], &a.runtime());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = a.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
+    let mut said = read_until(child.stdout.as_mut().expect("piped"), "seq=2");
+    network.machines[0].stop();
+    let done = child.wait_with_output().expect("it ends");
+    said.extend(&done.stdout);
+    assert!(text(&said).contains(" received, "), "{}", text(&said));
+    let error = text(&done.stderr);
+    assert!(done.status.code() == Some(1) && error.contains("the service has ended meanwhile"), "{error}");
+}
+
+#[test]
 fn a_node_that_is_removed_while_it_is_pinged_is_named() {
     let Some(network) = TestNetwork::up(2) else { return };
     let a = &network.machines[0];
-    let mut command = bywire(&["ping", "b", "--count", "40", "--interval", "0.1", "--json"], &a.runtime());
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let child = a.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
-    eventually("it is up", || status(a)["node"]["nodes"][1]["state"] == "up");
     let mut less = network.fabric();
     less.nodes.remove(1);
     a.write(&less);
+    let mut command = bywire(&["ping", "b", "--interval", "0.05"], &a.runtime());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = a.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
+    let mut output = child.stdout.take().expect("piped");
+    let mut said = read_until(&mut output, "seq=2");
     a.reload();
-    let found = json(&child.wait_with_output().expect("it ends"))["nodes"][0].clone();
-    let count = |name: &str| found[name].as_u64().expect("a number");
-    assert!(count("sent") == 40 && count("received") < 40, "{found}");
+    // No reply comes from now on, and several requests leave.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&child, "-INT");
+    output.read_to_end(&mut said).expect("read");
+    assert!(child.wait().expect("waited for").success(), "there were replies");
+    let said = text(&said);
+    let count = |word: &str| -> u64 {
+        let before = said.split(word).next().and_then(|rest| rest.rsplit([' ', '\n']).next());
+        before.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{word}: {said}"))
+    };
+    assert!(count(" received, ") < count(" sent, "), "{said}");
     // The same node again: what held its channel before is forgotten.
     a.write(&network.fabric());
     a.reload();

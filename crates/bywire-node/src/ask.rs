@@ -38,6 +38,12 @@ pub enum AskError {
     /// It does not answer, or has another version.
     #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
     Silent,
+    /// It ended while it was asked.
+    #[error("the service has ended meanwhile: start it again by `bywire up`")]
+    Ended,
+    /// It serves as many programs of this user as a user may have.
+    #[error("the service has no place for one more program of this user: end some of them, and try again")]
+    NoPlace,
     /// The service obeys only root and its own user.
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
@@ -144,7 +150,7 @@ impl Asked {
             let mut packet = [0; PACKET_BYTES_MAX];
             match self.socket.receive_from_own(&mut packet) {
                 Ok(Received::Packet(length, _)) => match service::from_bytes(&packet[..length]) {
-                    Ok(Notice::Refused(Unregistered::Unverified)) => return Err(AskError::NotAllowed),
+                    Ok(Notice::Refused(reason)) => return Err(refusal(reason)),
                     Ok(notice) => return Ok(notice),
                     Err(_) => return Err(AskError::Silent),
                 },
@@ -152,9 +158,19 @@ impl Asked {
                     let left = deadline.checked_duration_since(Instant::now()).ok_or(AskError::Silent)?;
                     self.poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
                 }
-                _ => return Err(AskError::Silent),
+                Ok(Received::Closed) => return Err(AskError::Ended),
+                Err(_) => return Err(AskError::Silent),
             }
         }
+    }
+}
+
+/// Why the service sends a program away.
+pub(crate) fn refusal(reason: Unregistered) -> AskError {
+    match reason {
+        Unregistered::Unverified => AskError::NotAllowed,
+        Unregistered::NoResources => AskError::NoPlace,
+        _ => AskError::Silent,
     }
 }
 

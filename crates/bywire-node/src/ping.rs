@@ -38,7 +38,8 @@ impl Pinger {
         Ok(Self { socket: ask::open(runtime_directory)? })
     }
 
-    /// Asks for an echo of this length. `false`: the service has not read earlier requests yet.
+    /// Asks for an echo of this length. `false`: the service has not read earlier requests yet, or has ended, which
+    /// [`Self::next`] reports.
     ///
     /// # Errors
     /// [`AskError::Silent`].
@@ -48,6 +49,8 @@ impl Pinger {
         match self.socket.send(&packet, &[]) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
+            // What it has said before is read first.
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
             Err(_) => Err(AskError::Silent),
         }
     }
@@ -55,7 +58,7 @@ impl Pinger {
     /// The next reply. `None`: there is none now.
     ///
     /// # Errors
-    /// [`AskError::Silent`].
+    /// [`AskError`]: there will be none.
     pub fn next(&self) -> Result<Option<Reply>, AskError> {
         let mut packet = [0; PACKET_BYTES_MAX];
         match self.socket.receive_from_own(&mut packet) {
@@ -67,9 +70,11 @@ impl Pinger {
                 Ok(Notice::NotPinged { request, reason }) => {
                     Ok(Some(Reply { request, outcome: Err(reason) }))
                 }
+                Ok(Notice::Refused(reason)) => Err(ask::refusal(reason)),
                 _ => Err(AskError::Silent),
             },
-            _ => Err(AskError::Silent),
+            Ok(Received::Closed) => Err(AskError::Ended),
+            Err(_) => Err(AskError::Silent),
         }
     }
 }

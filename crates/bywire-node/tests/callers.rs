@@ -150,6 +150,8 @@ fn a_user_with_as_many_callers_as_it_may_have_is_told_so() {
     let last = callers.pop().expect("one of many");
     assert_eq!(next(&last), Some(Notice::Refused(Unregistered::NoResources)));
     assert_eq!(next(&last), None);
+    let error = ask::status(Some(&a.runtime())).expect_err("refused");
+    assert!(matches!(error, AskError::NoPlace), "{error}");
 }
 
 #[test]
