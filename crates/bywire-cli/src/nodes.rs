@@ -11,6 +11,7 @@ use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::FileError;
 use bywire_node::{configuration, key};
 use bywire_wire::handshake::{PrivateKey, PublicKey};
+use bywire_wire::service::status::{self, State};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -191,8 +192,8 @@ impl NodeArgs {
             NodeAction::List(arguments) => arguments.run(),
             NodeAction::Add(arguments) => arguments.run(),
             NodeAction::Remove(RemoveArgs { name, config }) => {
-                let fabric = changed(config.as_deref(), Change::Remove(&name))?;
-                finish(&format!("removed {name}"), &fabric)
+                let (fabric, own) = changed(config.as_deref(), Change::Remove(&name))?;
+                finish(&format!("removed {name}"), &fabric, &own)
             }
         }
     }
@@ -219,8 +220,8 @@ impl AddArgs {
             ))
         })?;
         let node = Node { name: self.name, addresses, key, is_bridge: self.bridge };
-        let fabric = changed(self.config.as_deref(), Change::Add(&node))?;
-        finish(&format!("added {}", node.name), &fabric)
+        let (fabric, own) = changed(self.config.as_deref(), Change::Add(&node))?;
+        finish(&format!("added {}", node.name), &fabric, &own)
     }
 }
 
@@ -235,25 +236,33 @@ impl KeyArgs {
     }
 }
 
-/// Changes the fabric file.
-fn changed(config: Option<&Path>, change: Change) -> Result<Fabric> {
+/// Changes the fabric file. Returns what it says now, and this machine's key.
+fn changed(config: Option<&Path>, change: Change) -> Result<(Fabric, PublicKey)> {
     let directory = directory(config)?;
     let own = own_key(&directory)?.public();
     let changed = change::lock(&directory).and_then(|lock| change::make(&directory, &lock, &own, change));
-    changed.map_err(|error| match error {
+    let fabric = changed.map_err(|error| match error {
         ChangeError::File(_) | ChangeError::Busy(_) | ChangeError::Unlocked(..) => error.into(),
         error => Misuse::of(error),
-    })
+    })?;
+    Ok((fabric, own))
 }
 
-/// Makes a running service read the changed file, and says what happens next.
-fn finish(done: &str, fabric: &Fabric) -> Result<()> {
-    let next = match ask::reload(None) {
-        Ok(Some(complaint)) => {
+/// Makes a running service of this node read the changed file, and says what happens next.
+fn finish(done: &str, fabric: &Fabric, own: &PublicKey) -> Result<()> {
+    let is_own = |node: &status::Node| node.state == State::Own && node.key == own.0;
+    let reloaded = ask::nodes(None).and_then(|nodes| match nodes.iter().any(is_own) {
+        true => ask::reload(None).map(Some),
+        false => Ok(None),
+    });
+    let next = match reloaded {
+        // It has another directory, and so another key.
+        Ok(None) => "the service that runs here is that of another node: `bywire up --config` reads the file",
+        Ok(Some(Some(complaint))) => {
             return Err(anyhow::anyhow!("{done}, but the service rejects the file: {complaint}"));
         }
-        Ok(None) if fabric.keeper.is_some() => "the other nodes get it as soon as they are reached",
-        Ok(None) => "copy fabric.toml to the other nodes, and send their services SIGHUP",
+        Ok(Some(None)) if fabric.keeper.is_some() => "the other nodes get it as soon as they are reached",
+        Ok(Some(None)) => "copy fabric.toml to the other nodes, and send their services SIGHUP",
         Err(AskError::Absent | AskError::OtherUser(_)) => "no service runs here: `bywire up` reads it",
         Err(error) => {
             return Err(

@@ -263,6 +263,15 @@ fn nodes_are_listed_added_and_removed() {
     let (mut asking, mut asked) = (FakePort::open(b, "asking"), FakePort::open(c, "render"));
     let _terms = asking.meet(1, "c", &mut asked, 11);
 
+    // The file of another directory is not the one of the service that runs here.
+    let elsewhere = a.directory.path().join("elsewhere");
+    let elsewhere = ["--config", elsewhere.to_str().expect("text")];
+    let apart = |arguments: &[&str]| inside(a, &[arguments, &elsewhere].concat());
+    assert!(apart(&["init", "x", "--address", "10.0.0.1"]).status.success());
+    let added = text(&apart(&["node", "add", "y", "--address", "10.0.0.2", "--key", key]).stdout);
+    assert!(added.contains("serial 2 now; the service that runs here is that of another node"), "{added}");
+    assert_eq!(status(a)["node"]["serial"], 3);
+
     // Only the keeper changes the nodes.
     for arguments in
         [&["node", "remove", "c"][..], &["node", "add", "d", "--address", "10.0.0.4", "--key", key]]
