@@ -117,7 +117,8 @@ pub fn directory(named: Option<&Path>) -> Result<PathBuf> {
 /// # Errors
 /// The error of the kernel.
 pub fn make_directory(directory: &Path) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
+    let complaint = || format!("cannot make {}: give another directory by --config", directory.display());
+    fs::create_dir_all(directory).with_context(complaint)
 }
 
 /// Checks the name of a node or a fabric.

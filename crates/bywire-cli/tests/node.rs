@@ -8,7 +8,8 @@ mod up;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 use bywire_wire::service::{End, Notice, Request};
 use serde_json::Value;
@@ -415,6 +416,13 @@ fn errors_are_one_line_that_says_what_to_do() {
         let done = inside(machine, &[wrong, &["--config", "/nonexistent/place"]].concat());
         assert_eq!(done.status.code(), Some(2), "{wrong:?}: {}", text(&done.stderr));
     }
+    // Another user than root, who may not enter the directory.
+    let copy = std::env::temp_dir().join(format!("bywire-{}", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_bywire"), &copy).expect("copied");
+    let other_user = Command::new(&copy).args(["key", "--config", &place]).uid(3_999_999).output();
+    fs::remove_file(&copy).expect("removed");
+    let said = text(&other_user.expect("it runs").stderr);
+    assert!(said.contains("run this as its owner or as root") && said.lines().count() == 1, "{said}");
     let (key, fabric) = (configuration.join("node.key"), configuration.join("fabric.toml"));
     let good = fs::read_to_string(&fabric).expect("read");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("chmod");

@@ -16,6 +16,9 @@ pub enum FileError {
     /// It does not exist.
     #[error("there is no {}: make one by `bywire init NAME`, or give another directory by --config", .0.display())]
     Missing(PathBuf),
+    /// This user may not use it.
+    #[error("this user may not use {}: run this as its owner or as root, or give another directory by --config", .0.display())]
+    Denied(PathBuf),
     /// It cannot be read.
     #[error("cannot read {path}: {1}", path = .0.display())]
     Unreadable(PathBuf, io::Error),
@@ -60,6 +63,7 @@ fn read(
 ) -> Result<String, FileError> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
+        io::ErrorKind::PermissionDenied => FileError::Denied(path.to_owned()),
         _ => FileError::Unreadable(path.to_owned(), error),
     };
     // A fifo in its place is opened without waiting, and refused.
@@ -85,6 +89,7 @@ fn read(
 pub fn make(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     let unwritable = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
+        io::ErrorKind::PermissionDenied => FileError::Denied(path.to_owned()),
         _ => FileError::Unwritable(path.to_owned(), error),
     };
     let mut file: File =

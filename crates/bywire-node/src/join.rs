@@ -47,18 +47,13 @@ pub enum JoinError {
     System(u16, Errno),
     /// Nothing came back.
     #[error(
-        "no answer from {0}: check that `bywire up` runs there and that UDP passes. A keeper does not answer invitations that it \
-         does not know, as after its restart: make a new one by `bywire invite {1}` there"
+        "no answer from {0}: check that `bywire up` runs there, of the same version, and that UDP passes. A keeper does not answer \
+         invitations that it does not know, as after its restart: make a new one by `bywire invite {1}` there"
     )]
     NoAnswer(String, String),
     /// The keeper has answered once, and then no more.
     #[error("the keeper at {0} answers no more: try again with the same invitation")]
     Interrupted(String),
-    /// The keeper speaks another version.
-    #[error(
-        "the keeper at {0} speaks another version of the protocol: install the same version of Bywire on both machines"
-    )]
-    Version(String),
     /// The invitation was used.
     #[error(
         "the invitation has been used by another machine: make a new one by `bywire invite {0}` on the keeper"
@@ -170,9 +165,13 @@ impl Conversation<'_> {
                 self.say(now_ns, &ServiceMessage::Join { name, addresses, udp_port });
                 None
             }
-            Event::OtherVersion { .. } => Some(Err(JoinError::Version(text_of(&self.invitation.addresses)))),
             Event::Message { bytes, .. } => self.hear_message(now_ns, service::from_bytes(&bytes).ok()?),
-            Event::Down { .. } | Event::Moved { .. } | Event::Unreachable { .. } | Event::Echo { .. } => None,
+            // A keeper of another version cannot read the invitation, and gives a stranger no answer.
+            Event::Down { .. }
+            | Event::Moved { .. }
+            | Event::Unreachable { .. }
+            | Event::OtherVersion { .. }
+            | Event::Echo { .. } => None,
         }
     }
 
