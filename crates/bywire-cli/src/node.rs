@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::{Misuse, complain};
-use bywire_node::fabric::{self, Fabric, FabricError, Node};
+use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::key;
 use bywire_node::service::{self, Options, Service, ServiceError};
@@ -157,6 +157,8 @@ pub fn serve(directory: &Path, udp_port: u16, metrics: Option<SocketAddr>) -> Re
     let say = |line: &str| complain("bywire", line);
     let service = Service::start(&options, &say).map_err(refused)?;
     let Fabric { name, nodes, is_encrypted, .. } = service.fabric();
+    let own = nodes.iter().find(|node| node.name == service.node());
+    own.and_then(|own| unreachable_port(own, service.udp_port())).iter().for_each(|line| say(line));
     if let Some(address) = metrics {
         node_metrics::serve(address)?;
     }
@@ -173,6 +175,17 @@ pub fn serve(directory: &Path, udp_port: u16, metrics: Option<SocketAddr>) -> Re
     Ok(service.run(&stop, &reload)?)
 }
 
+/// The complaint about a UDP port that other nodes do not call.
+fn unreachable_port(own: &Node, udp_port: u16) -> Option<String> {
+    let ports: Vec<u16> = own.addresses.iter().map(ServiceAddress::port).collect();
+    let called = ports.first().filter(|_| !ports.contains(&udp_port))?;
+    Some(format!(
+        "other nodes call UDP port {called}, as `addresses` of {name} in fabric.toml say, and this service has port {udp_port}: \
+         give --port {called}, unless a firewall forwards it",
+        name = own.name
+    ))
+}
+
 /// An error that the reader has to correct is misuse.
 fn refused(error: ServiceError) -> anyhow::Error {
     match error {
@@ -180,5 +193,19 @@ fn refused(error: ServiceError) -> anyhow::Error {
         ServiceError::Fabric(FabricError::File(FileError::Unreadable(..))) => error.into(),
         ServiceError::Key(_) | ServiceError::Fabric(_) | ServiceError::Running(_) => Misuse::of(error),
         error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_no_other_node_calls_is_reported() {
+        let addresses = ["10.0.0.1:7300", "web1.example:7301"].map(|text| text.parse().expect(text)).to_vec();
+        let key = bywire_wire::handshake::PublicKey([0; 32]);
+        let own = Node { name: "web1".to_owned(), addresses, key, is_bridge: false };
+        assert!([7300, 7301].iter().all(|port| unreachable_port(&own, *port).is_none()));
+        assert!(unreachable_port(&own, 7248).is_some_and(|line| line.contains("give --port 7300")));
     }
 }

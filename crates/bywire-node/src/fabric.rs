@@ -300,6 +300,14 @@ impl FromStr for ServiceAddress {
 }
 
 impl ServiceAddress {
+    /// The UDP port.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Address(address) => address.port(),
+            Self::Host(_, port) => *port,
+        }
+    }
+
     /// The address in a text, with this port unless the text has one.
     ///
     /// # Errors
