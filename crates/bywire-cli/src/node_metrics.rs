@@ -11,6 +11,7 @@ use bywire_wire::service::status::{Entry, Node, Service, Sockets, State};
 use serde_json::Value;
 
 use crate::node_status::{security_text, state_name};
+use crate::reachability::RECENT_S;
 
 /// Answers callers on a thread, as long as this process runs. The thread asks the service like any other program, at most once a
 /// second, so callers delay neither the service nor each other.
@@ -119,8 +120,9 @@ fn add_node(page: &mut Page, node: &Node) {
     }
     let help = "1 while packets to the node cannot leave this machine.";
     page.sample("unsent", "gauge", help, &who, &u8::from(node.unsent.is_some()).into());
-    let help = "1 after two machines have answered with the key of the node.";
-    page.sample("copied_key", "gauge", help, &who, &u8::from(node.copied_key.is_some()).into());
+    let help = "1 if two machines have answered with the key of the node in the last hour.";
+    let is_copied = node.copied_key.is_some_and(|copied| copied.ago_s < RECENT_S);
+    page.sample("copied_key", "gauge", help, &who, &u8::from(is_copied).into());
     let Some(channel) = node.channel else { return };
     if let Some(rtt_us) = node.rtt_us {
         let seconds = Value::from(rtt_us as f64 / 1e6);

@@ -390,7 +390,7 @@ fn metrics_show_channels_ports_and_sockets() {
         let silent: Vec<_> =
             (0..100).map(|_| TcpStream::connect("127.0.0.1:9478").expect("it listens")).collect();
         let mut stream = TcpStream::connect("127.0.0.1:9478").expect("it listens");
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("set");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("read");
@@ -407,7 +407,15 @@ fn metrics_show_channels_ports_and_sockets() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    assert!(page.contains("\nbywire_node_channel_rtt_seconds{node=\"b\"} 0."), "{page}");
+    // A short one is written with an exponent.
+    let rtt = page.lines().find_map(|line| line.strip_prefix("bywire_node_channel_rtt_seconds{node=\"b\"} "));
+    let rtt: f64 = rtt.and_then(|rtt| rtt.parse().ok()).unwrap_or_else(|| panic!("{page}"));
+    assert!(rtt > 0.0 && rtt < 10.0, "{page}");
+    let listed = include_str!("../../../docs/links.md");
+    for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE bywire_node_")) {
+        let name = line.split(' ').next().expect("a word");
+        assert!(listed.contains(&format!("`{name}")), "{name} is not in docs/links.md");
+    }
     assert!(page.contains("\nbywire_node_socket_waiting_bytes{port=\"asking\"} "), "{page}");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
 }
