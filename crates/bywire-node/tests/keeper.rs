@@ -114,8 +114,20 @@ fn a_file_that_a_node_cannot_use_is_reported_and_changes_nothing() {
     eventually("the next file", || has_serial(b, 3) && service(b).complaint.is_none());
 }
 
-/// What `bywire join` does on a machine.
+/// What `bywire join` does on a machine. A child process of a concurrent test has the socket of the last one until its `exec`.
 fn join(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Result<String, JoinError> {
+    let began = Instant::now();
+    loop {
+        match join_once(machine, invitation, udp_port) {
+            Err(JoinError::PortTaken(_)) if began.elapsed() < TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn join_once(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Result<String, JoinError> {
     let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
     let candidate = Candidate { key: &key, addresses: &[], udp_port, boot_id: machine.boot_id };
     machine.namespace.run(|| join::join(invitation, &candidate)).expect("inside")
@@ -141,7 +153,7 @@ fn a_machine_joins_by_an_invitation_which_is_good_once() {
 
     // The port is taken, and nothing has happened.
     let taken = b.namespace.run(|| UdpSocket::bind_everywhere(7248)).expect("inside").expect("bound");
-    assert!(matches!(join(b, &invitation, 7248), Err(JoinError::PortTaken(7248))));
+    assert!(matches!(join_once(b, &invitation, 7248), Err(JoinError::PortTaken(7248))));
     drop(taken);
     // With a name that is not the invitation's, it stays good.
     let other_name = Invitation { node: "d".to_owned(), ..invitation.clone() };
@@ -198,6 +210,7 @@ fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
         rogue.channels.status(&a.key).is_some_and(|status| status.channel.is_some())
     });
     // Each of these has the keeper read its file and try to change it, as there are more addresses than a node may have.
+    let began = Instant::now();
     let addresses = vec!["10.78.0.2".to_owned(); 9];
     let asked = ServiceMessage::Join { name: "b".to_owned(), addresses, udp_port: 7248 };
     const COUNT: usize = 100;
@@ -205,8 +218,9 @@ fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
     rogue.run_until("answers", |rogue| rogue.heard.len() == COUNT);
     let is_cheap = |heard: &&ServiceMessage| matches!(heard, ServiceMessage::NotJoined(NotJoined::Expired));
     assert_eq!(rogue.heard.iter().filter(is_cheap).count(), COUNT - 8, "{:?}", rogue.heard);
-    // The log has a bounded part of that.
-    assert!(a.lines_said() <= 17);
+    // The log has a bounded part of that: some at once, and one in a second.
+    let lines = a.lines_said() as u64;
+    assert!(lines <= 17 + began.elapsed().as_secs() && lines < COUNT as u64, "{lines}");
     drop(rogue);
     assert!(matches!(join(b, &invitation, 7248), Err(JoinError::Expired(_))));
     assert!(has_serial(a, 1) && invite(a, "b").is_ok(), "a new one is made");
@@ -265,8 +279,13 @@ impl Rogue {
 
     /// One that uses an invitation if it has a secret.
     fn with_secret(machine: &Machine, target: &Machine, shared_secret: Option<[u8; KEY_BYTES]>) -> Self {
-        let bind = || UdpSocket::bind_everywhere(machine.address.port());
-        let socket = machine.namespace.run(bind).expect("inside").expect("bound");
+        let bind = || UdpSocket::bind_everywhere(machine.address.port()).ok();
+        let mut socket = None;
+        eventually("the port is free", || {
+            socket = machine.namespace.run(bind).expect("inside");
+            socket.is_some()
+        });
+        let socket = socket.expect("bound");
         let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
         let identity = Identity { key, shared_secret, boot_id: [9; 16], incarnation: 1 };
         let mut channels = Channels::new(identity, Options { has_aes: false });

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use bywire::{Port, PortOptions};
 use bywire_node::fabric::{FILE_NAME, Fabric, Node};
-use bywire_node::service::{Options, Service};
+use bywire_node::service::{Options, Service, ServiceError};
 use bywire_node::{ask, file, key};
 use bywire_sys::namespace::Namespace;
 use bywire_sys::socket::{Received, Socket};
@@ -183,7 +183,7 @@ impl Machine {
             drop(namespace);
             let serve = || {
                 let say = |line: &str| drop(say.send(line.to_owned()));
-                let service = Service::start(&options, &say).expect("it begins");
+                let service = started(&options, &say);
                 begun.send(()).expect("the test waits");
                 service.run(&stopped, &reloaded).expect("it ends well");
             };
@@ -236,6 +236,19 @@ impl Machine {
     pub fn strangers(&self, counter: &str) -> u64 {
         let Some(Entry::Service(found)) = self.status().into_iter().next() else { panic!("it comes first") };
         found.strangers.iter().find(|(name, _)| name == counter).expect("there is one").1
+    }
+}
+
+/// A service. A child process of a concurrent test has the sockets of the last one until its `exec`.
+fn started<'a>(options: &Options, say: &'a dyn Fn(&str)) -> Service<'a> {
+    let began = Instant::now();
+    loop {
+        match Service::start(options, say) {
+            Err(ServiceError::PortTaken(_) | ServiceError::Running(_)) if began.elapsed() < TIMEOUT / 2 => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome.expect("it begins"),
+        }
     }
 }
 
