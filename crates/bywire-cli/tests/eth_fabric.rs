@@ -111,7 +111,9 @@ fn a_removed_node_is_cut_off_within_a_second_and_the_others_go_on() {
         let began = Instant::now();
         eventually("the node is gone", || peer_of(machine, "c").is_none());
         println!("{} cut it off after {:?}", machine.name, began.elapsed());
-        assert!(began.elapsed() < Duration::from_secs(1) || cfg!(debug_assertions), "{:?}", began.elapsed());
+        // A debug build on a machine that is busy with other tests takes longer.
+        let limit = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
+        assert!(began.elapsed() < limit, "{:?}", began.elapsed());
     }
     exchange(&near, &far, 1 << 20);
     // It does not know, and sends on.
