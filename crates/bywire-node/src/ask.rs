@@ -8,12 +8,13 @@ use bywire::runtime::RuntimeDirectory;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
-use bywire_wire::handshake::MAC_BYTES;
+use bywire_wire::handshake::{MAC_BYTES, PrivateKey};
 use bywire_wire::service::status::{Entry, Node, Position};
 use bywire_wire::service::{
-    self, InvitationText, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
+    self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
 };
 
+use crate::invitation::Invitation;
 use crate::key::{self, KeyError};
 
 /// How long a service may take for each part of the answer.
@@ -113,14 +114,21 @@ pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskErr
 pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
     let mut service = Asked::call(runtime_directory)?;
     // The service tells what it wants proved.
-    let mut proof = [0; MAC_BYTES];
+    let (mut proof, mut key) = ([0; MAC_BYTES], None);
     for _ in 0..2 {
         let request = Request::Invite { version: VERSION, node: node.to_owned(), proof };
         match service.ask(&request)? {
-            Notice::Invited(InvitationText(line)) => return Ok(Ok(line)),
+            Notice::Invited { salt, sealed } => {
+                // Nobody else can have made it, or read it on the way.
+                let line = key.and_then(|key: PrivateKey| key.open(&salt, sealed));
+                let is_it = |line: &String| line.parse::<Invitation>().is_ok_and(|found| found.node == node);
+                return line.filter(is_it).map(Ok).ok_or(AskError::Silent);
+            }
             Notice::NotInvited(reason) => return Ok(Err(reason)),
             Notice::Prove { challenge, key_file } => {
-                proof = key::read(Path::new(&key_file))?.prove(&challenge, node);
+                let read = key::read(Path::new(&key_file))?;
+                proof = read.prove(&challenge, node);
+                key = Some(read);
             }
             _ => return Err(AskError::Silent),
         }

@@ -11,6 +11,7 @@ use bywire_node::fabric::Fabric;
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
 use bywire_node::{ask, fabric, key};
+use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -19,7 +20,7 @@ use bywire_wire::channel::{Channels, Event, Options};
 use bywire_wire::handshake::{Identity, KEY_BYTES, MAC_BYTES, PublicKey};
 use bywire_wire::service::status::{Entry, Service};
 use bywire_wire::service::{
-    End, NotInvited, Notice, PACKET_BYTES_MAX, Request, VERSION, from_bytes, to_bytes,
+    End, NotInvited, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, VERSION, from_bytes, to_bytes,
 };
 use bywire_wire::service_message::{FilePart, NotJoined, ServiceMessage};
 
@@ -247,22 +248,66 @@ fn a_program_that_cannot_read_the_key_gets_no_invitation() {
     for (socket, proof) in [(&other, proof), (&socket, key.prove(&challenge, "c"))] {
         assert!(matches!(ask(socket, proof), Notice::Prove { .. }));
     }
-    assert!(matches!(ask(&socket, proof), Notice::Invited(_)));
+    assert!(matches!(ask(&socket, proof), Notice::Invited { .. }));
     assert!(invite(a, "c").is_ok());
     std::fs::rename(&key_file, a.configuration().join("elsewhere")).expect("renamed");
     assert!(matches!(ask::invite(Some(&a.runtime()), "d"), Err(AskError::NoKey(_))));
 }
 
+#[test]
+fn a_program_in_the_place_of_the_service_learns_no_invitation() {
+    let Some(mut network) = TestNetwork::without_services(1) else { return };
+    network.machines[0].write(&kept(&network, 1));
+    network.machines[0].start();
+    let a = &network.machines[0];
+    // Root in a container can put a socket of its own into the runtime directory, and pass everything on.
+    let place = tempfile::tempdir().expect("a directory");
+    let listener = Listener::bind(&place.path().join(SOCKET_NAME)).expect("bound");
+    let relay = || {
+        let service = call(&a.runtime());
+        let (mut caller, mut seen) = (None, Vec::new());
+        let deadline = Instant::now() + TIMEOUT;
+        while Instant::now() < deadline {
+            caller = caller.or_else(|| listener.accept().expect("it listens"));
+            let mut packet = [0; PACKET_BYTES_MAX];
+            match caller.as_ref().map(|caller| caller.receive(&mut packet)) {
+                Some(Ok(Received::Packet(length, _))) => {
+                    service.send(&packet[..length], &[]).expect("sent");
+                    let answer = answer_bytes(&service);
+                    caller.as_ref().expect("it asks").send(&answer, &[]).expect("sent");
+                    seen.extend(answer);
+                }
+                Some(Ok(Received::Closed)) => break,
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        seen
+    };
+    let (line, seen) = std::thread::scope(|scope| {
+        let relayed = scope.spawn(relay);
+        let line = ask::invite(Some(place.path()), "b").expect("an answer").expect("it is the keeper");
+        (line, relayed.join().expect("it ended well"))
+    });
+    let invitation: Invitation = line.parse().expect("an invitation");
+    let words = line.split(' ').nth(2).expect("the secret").as_bytes();
+    let has = |words: &[u8]| seen.windows(words.len()).any(|part| part == words);
+    assert!(seen.len() > line.len() && !has(words) && !has(&*invitation.secret));
+}
+
 /// What the service answers.
-fn answer(socket: &Socket) -> Notice {
+fn answer_bytes(socket: &Socket) -> Vec<u8> {
     let mut poller = Poller::new().expect("a poller");
     poller.add(socket, 0).expect("watched");
     assert!(!poller.wait(Some(TIMEOUT)).expect("waited").is_empty(), "no answer");
     let mut packet = [0; PACKET_BYTES_MAX];
     match socket.receive(&mut packet).expect("received") {
-        Received::Packet(length, _) => from_bytes(&packet[..length]).expect("a notice"),
+        Received::Packet(length, _) => packet[..length].to_vec(),
         other => panic!("{other:?}"),
     }
+}
+
+fn answer(socket: &Socket) -> Notice {
+    from_bytes(&answer_bytes(socket)).expect("a notice")
 }
 
 /// A node of the fabric whose service says anything.

@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::handshake::{CHALLENGE_BYTES, MAC_BYTES, PublicKey};
+use crate::handshake::{CHALLENGE_BYTES, KEY_BYTES, MAC_BYTES, PublicKey};
 use crate::keys::{SECRET_BYTES, Security, Side};
 
 pub mod status;
@@ -232,20 +232,18 @@ pub enum Notice {
         /// The path of the private key.
         key_file: String,
     },
-    /// An invitation was made.
-    Invited(InvitationText),
+    /// An invitation was made. Its line has a secret, and something else may have the place of the service or of its socket. So
+    /// it is sealed by [`PrivateKey::seal`], for the program that has proved the key.
+    ///
+    /// [`PrivateKey::seal`]: crate::handshake::PrivateKey::seal
+    Invited {
+        /// Random bytes.
+        salt: [u8; KEY_BYTES],
+        /// The line.
+        sealed: Vec<u8>,
+    },
     /// No invitation was made.
     NotInvited(NotInvited),
-}
-
-/// The line of an invitation, which contains its secret.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InvitationText(pub String);
-
-impl std::fmt::Debug for InvitationText {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("InvitationText(..)")
-    }
 }
 
 /// Why no invitation was made.

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use bywire_sys::clock;
-use bywire_wire::handshake::PublicKey;
-use bywire_wire::service::{InvitationText, NotInvited, Notice};
+use bywire_wire::handshake::{KEY_BYTES, PublicKey};
+use bywire_wire::service::{NotInvited, Notice};
 use bywire_wire::service_message::{NotJoined, ServiceMessage};
 use zeroize::Zeroizing;
 
@@ -28,7 +28,11 @@ impl Service<'_> {
             return Notice::Prove { challenge, key_file: path.to_string_lossy().into_owned() };
         }
         match self.invite(now_ns, name) {
-            Ok(invitation) => Notice::Invited(InvitationText(invitation.to_string())),
+            Ok(invitation) => {
+                let mut salt = [0; KEY_BYTES];
+                link::random(&mut salt);
+                Notice::Invited { salt, sealed: self.key.seal(&salt, &invitation.to_string()) }
+            }
             Err(reason) => Notice::NotInvited(reason),
         }
     }

@@ -49,6 +49,20 @@ impl PrivateKey {
         self.proof_key().is_mac(&[challenge, text.as_bytes()].concat(), proof)
     }
 
+    /// A text that only a holder of this key can read, and that only a holder can have made. The salt is random.
+    pub fn seal(&self, salt: &[u8; KEY_BYTES], text: &str) -> Vec<u8> {
+        macs::seal_text(&Zeroizing::new(self.text_key(salt)), text)
+    }
+
+    /// The text that a holder of this key has sealed with this salt. `None`: there is none.
+    pub fn open(&self, salt: &[u8; KEY_BYTES], sealed: Vec<u8>) -> Option<String> {
+        macs::open_text(&Zeroizing::new(self.text_key(salt)), sealed)
+    }
+
+    fn text_key(&self, salt: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
+        macs::derive(salt, self.bytes(), b"bywire sealed text")
+    }
+
     fn proof_key(&self) -> MacKey {
         MacKey::new(&*Zeroizing::new(macs::derive(b"", self.bytes(), b"bywire proof")))
     }
@@ -108,5 +122,22 @@ mod tests {
         assert!(!key.is_proof(&[7; CHALLENGE_BYTES], "web3", &proof));
         assert!(!other.is_proof(&[7; CHALLENGE_BYTES], "web2", &proof));
         assert!(!key.is_proof(&[7; CHALLENGE_BYTES], "web2", &[]));
+    }
+
+    #[test]
+    fn a_sealed_text_is_for_holders_of_the_key() {
+        let [key, other] = [1, 2].map(|byte| PrivateKey::new([byte; KEY_BYTES]));
+        let salt = [7; KEY_BYTES];
+        let sealed = key.seal(&salt, "a secret");
+        assert_eq!(key.open(&salt, sealed.clone()).as_deref(), Some("a secret"));
+        assert!(!sealed.windows(6).any(|part| part == b"secret"));
+        assert_eq!(other.open(&salt, sealed.clone()), None);
+        assert_eq!(key.open(&[8; KEY_BYTES], sealed.clone()), None);
+        for place in 0..sealed.len() {
+            let mut forged = sealed.clone();
+            forged[place] ^= 1;
+            assert_eq!(key.open(&salt, forged), None);
+        }
+        assert_eq!(key.open(&salt, Vec::new()), None);
     }
 }

@@ -52,8 +52,27 @@ pub fn derive(salt: &[u8], secret: &[u8], label: &[u8]) -> [u8; KEY_BYTES] {
 /// The key that encrypts a cookie. Everyone with the sender's public key can derive it. No key is used twice, because
 /// `salt` is random.
 fn cookie_key(giver: &[u8; KEY_BYTES], salt: &[u8; KEY_BYTES]) -> LessSafeKey {
-    let key = derive(salt, giver, b"bywire cookie");
-    LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &key).expect("the cipher takes 32 bytes"))
+    cipher(&derive(salt, giver, b"bywire cookie"))
+}
+
+fn cipher(key: &[u8; KEY_BYTES]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("the cipher takes 32 bytes"))
+}
+
+/// An encrypted text. The key must be used for no other one.
+pub fn seal_text(key: &[u8; KEY_BYTES], text: &str) -> Vec<u8> {
+    let mut sealed = text.as_bytes().to_vec();
+    let nonce = Nonce::assume_unique_for_key([0; 12]);
+    let done = cipher(key).seal_in_place_append_tag(nonce, Aad::empty(), &mut sealed);
+    done.expect("a text is short enough for any cipher");
+    sealed
+}
+
+/// Decrypts a text. `None`: it is forged.
+pub fn open_text(key: &[u8; KEY_BYTES], mut sealed: Vec<u8>) -> Option<String> {
+    let nonce = Nonce::assume_unique_for_key([0; 12]);
+    let text = cipher(key).open_in_place(nonce, Aad::empty(), &mut sealed).ok()?;
+    String::from_utf8(text.to_vec()).ok()
 }
 
 /// An encrypted cookie: the cookie and a tag, both bound to `bound`.

@@ -287,7 +287,7 @@ impl Port {
             Notice::Status { .. }
             | Notice::Reloaded { .. }
             | Notice::Prove { .. }
-            | Notice::Invited(_)
+            | Notice::Invited { .. }
             | Notice::NotInvited(_)
             | Notice::Pong { .. }
             | Notice::NotPinged { .. } => {
