@@ -43,6 +43,8 @@ fn place_of(lane: Lane) -> Option<usize> {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<(u32, Vec<u8>)>,
+    /// Bytes of all of them that have not left.
+    bytes: u64,
     /// Bytes of the first one that have left.
     left: u16,
 }
@@ -63,6 +65,7 @@ impl Outgoing {
             return false;
         }
         queue.waiting.push_back((self.next_id, bytes.to_vec()));
+        queue.bytes += bytes.len() as u64;
         self.next_id = self.next_id.wrapping_add(1);
         true
     }
@@ -70,6 +73,11 @@ impl Outgoing {
     /// Is there room for one more of this priority?
     pub fn has_room(&self, lane: Lane) -> bool {
         place_of(lane).is_some_and(|place| self.queues[place].waiting.len() < WAITING_MAX)
+    }
+
+    /// Bytes of a priority that have not left.
+    pub fn bytes(&self, lane: Lane) -> u64 {
+        place_of(lane).map_or(0, |place| self.queues[place].bytes)
     }
 
     /// Is it empty?
@@ -90,14 +98,16 @@ impl Outgoing {
         let piece = &rest[..rest.len().min(room)];
         let is_last = piece.len() == rest.len();
         let total = bytes.len() as u16;
+        let piece_bytes = piece.len() as u64;
         if !payload.push(&Frame::Datagram { lane, id: *id, offset: queue.left, total, bytes: piece }) {
             return false;
         }
+        queue.bytes -= piece_bytes;
         if is_last {
             queue.waiting.pop_front();
             queue.left = 0;
         } else {
-            queue.left += piece.len() as u16;
+            queue.left += piece_bytes as u16;
         }
         true
     }
