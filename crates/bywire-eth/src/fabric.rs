@@ -16,16 +16,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Owner, Payload, Peer,
-    PeerInfo, Port, PortName, PortOptions, Priority, SendError,
+    Address, ConnectError, DisconnectReason, Event, OpenError, Owner, Payload, Peer, PeerInfo, Port,
+    PortName, PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::address::{MacAddress, PLACES};
 use crate::announced::{ADDRESSES_MAX, Announced};
-use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
+use crate::backlog::{Backlog, HOLD_BACK_MS};
 use crate::drops::{Cause, Drops};
 use crate::frame::{HEADER_BYTES_MAX, Layout};
+use crate::geometry::geometry;
 use crate::offload::Descriptor;
 use crate::order::{Join, Node, PeerReport, Traffic};
 use crate::reassembly::{self, Reassembled, Reassembler};
@@ -40,8 +41,6 @@ const INTERFACES_MAX: usize = 1024;
 const EVENTS: usize = 64;
 /// The longest name of an interface or a node that is accepted.
 const LABEL_BYTES_MAX: usize = 320;
-/// Candidates for the longest datagram, best first: a whole superframe, then the most that a smaller ring can carry.
-const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// The longest datagram that fits into one encrypted packet on a path of 1500 bytes, beside an acknowledgement.
 const PACKET_BYTES: usize = 1376;
 /// The user of every process that carries frames. Its node vouches for the user of a peer on another machine.
@@ -440,6 +439,7 @@ impl Fabric {
             received: state.received,
             drops: state.drops,
             held_back: state.held_back,
+            packets: bywire::packet_counts(&self.port, peer).map(Into::into).unwrap_or_default(),
         });
         (report, self.peer_of_port.len())
     }
@@ -756,21 +756,6 @@ fn may_return(reason: DisconnectReason, is_remote: bool) -> bool {
         | DisconnectReason::Removed => false,
         _ => true,
     }
-}
-
-/// The geometry of the rings. They hold about as much as a core moves while the other end waits for its turn on one
-/// core.
-fn geometry() -> Geometry {
-    let mut geometry = Geometry::default();
-    for fragment_bytes in DATAGRAM_BYTES {
-        let lane = LaneGeometry { slots: LANE_SLOTS, bulk_bytes: LANE_BYTES };
-        let small = LaneGeometry { slots: 64, bulk_bytes: (4 * fragment_bytes).next_power_of_two() };
-        geometry = Geometry { lanes: [small, small, lane], fragment_bytes };
-        if geometry.check().is_ok() {
-            break;
-        }
-    }
-    geometry
 }
 
 /// The name of a loop's port, which other processes look for. Port names are short, so a hash stands for the node.

@@ -37,6 +37,8 @@ use incoming::{Incoming, Tag};
 use slots::{Slot, Slots};
 use spin::Spin;
 
+pub use remote_peer::PacketCounts;
+
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 ///
 /// In a forked child an inherited port is inert: it polls nothing, every call that can fail returns `Forked`, and
@@ -211,6 +213,14 @@ pub fn reach_fabric(port: &mut Port) -> Result<(), OpenError> {
         port.options.reach = Reach::Machine;
     }
     joined
+}
+
+/// The counts of packets to a peer. `None`: it is not connected, or is on this machine. Bywire's own Ethernet reports them.
+pub fn packet_counts(port: &Port, peer: Peer) -> Option<PacketCounts> {
+    match port.slots.peek(peer) {
+        Some(Slot::Wire(remote)) => Some(remote.packet_counts()),
+        _ => None,
+    }
 }
 
 impl AsFd for Port {

@@ -39,6 +39,8 @@ pub(super) struct Sockets {
     /// Receives from the common socket that come before all others. It may have earlier packets of a peer than that peer's
     /// new socket. TCP takes segments of Ethernet that overtake others for lost ones.
     earlier: u32,
+    /// Calls of the kernel that have sent packets.
+    calls: u64,
 }
 
 /// The socket of the peer in a slot.
@@ -70,6 +72,7 @@ impl Sockets {
             looks: 0,
             sweep: 0,
             earlier: 0,
+            calls: 0,
         })
     }
 
@@ -192,6 +195,11 @@ impl Sockets {
         self.other
     }
 
+    /// Calls of the kernel so far that have sent packets.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// Sends a batch to the peer in a slot, from an offset on, in as few calls as the lengths of its packets permit.
     /// Packets that the network refuses are treated as lost.
     ///
@@ -204,6 +212,7 @@ impl Sockets {
             let mut at = run.start.max(sent);
             while at < run.end {
                 let packets = &batch.bytes()[at..run.end];
+                self.calls += 1;
                 let outcome = match place {
                     Some(place) => self.connected[place].socket.send_batch(None, packets, packet_bytes),
                     None => self.common.send_batch(Some(to), packets, packet_bytes),
