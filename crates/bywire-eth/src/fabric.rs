@@ -337,7 +337,7 @@ impl Fabric {
         let port = &mut self.port;
         let longest = state.longest_datagram(descriptor, packet);
         if packet.len() <= longest {
-            return match state.send_or_queue(port, peer, packet) {
+            return match state.send_or_queue(port, peer, packet, false) {
                 Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
                 Err(cause) => state.drops.count(cause),
             };
@@ -361,7 +361,8 @@ impl Fabric {
             packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
             packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
             let is_superframe = piece.descriptor.kind.is_superframe();
-            match state.send_or_queue(port, peer, &packet[start..payload.end]) {
+            let is_followed = payload.end < packet.len();
+            match state.send_or_queue(port, peer, &packet[start..payload.end], is_followed) {
                 Ok(()) => state.sent.count(payload.end - start, is_superframe),
                 Err(cause) => state.drops.count(cause),
             }
@@ -392,14 +393,15 @@ impl Fabric {
         let Some(state) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
         let drops = &mut state.drops;
-        let is_all =
-            state.backlog.drain(|datagram| match port.send_datagram(peer, Priority::Low, datagram) {
+        let is_all = state.backlog.drain(|datagram| {
+            match bywire::send_followed_datagram(port, peer, Priority::Low, datagram) {
                 Ok(has_gone) => has_gone,
                 Err(_) => {
                     drops.count(Cause::TargetDown);
                     true
                 }
-            });
+            }
+        });
         if !is_all {
             state.await_room(port, peer);
         }
@@ -714,10 +716,20 @@ impl PeerState {
         }
     }
 
-    /// Sends a datagram, or keeps it until there is room.
-    fn send_or_queue(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
+    /// Sends a datagram, or keeps it until there is room. `is_followed`: the next one follows at once.
+    fn send_or_queue(
+        &mut self,
+        port: &mut Port,
+        peer: Peer,
+        datagram: &[u8],
+        is_followed: bool,
+    ) -> Result<(), Cause> {
         if self.backlog.is_empty() {
-            match port.send_datagram(peer, Priority::Low, datagram) {
+            let sent = match is_followed {
+                true => bywire::send_followed_datagram(port, peer, Priority::Low, datagram),
+                false => port.send_datagram(peer, Priority::Low, datagram),
+            };
+            match sent {
                 Ok(true) => {
                     self.backlog.note_taken(datagram.len());
                     return Ok(());
@@ -734,7 +746,8 @@ impl PeerState {
         let part_bytes = self.datagram_bytes_max.saturating_sub(reassembly::HEADER_BYTES).max(1);
         for (number, part) in packet.chunks(part_bytes).enumerate() {
             let header = reassembly::header(number * part_bytes, packet.len());
-            self.send_or_queue(port, peer, &[&header[..], part].concat())?;
+            let is_followed = (number + 1) * part_bytes < packet.len();
+            self.send_or_queue(port, peer, &[&header[..], part].concat(), is_followed)?;
         }
         Ok(())
     }

@@ -371,6 +371,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiving.iter_mut().for_each(Receiving::trim);
         self.recovery.trim();
         self.datagrams_in.trim();
+        self.datagrams_out.trim();
     }
 
     /// The next datagram that has arrived.

@@ -24,10 +24,10 @@ use bywire_sys::poller::Poller;
 use bywire_sys::{clock, process, wake};
 
 use crate::message::address::{Address, PortName};
-use crate::message::error::OpenError;
+use crate::message::error::{OpenError, SendError};
 use crate::message::lend::Returns;
 use crate::message::options::{PortOptions, Reach, SEND_TOKENS_MAX};
-use crate::message::peer::{Peer, PeerInfo};
+use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
 use crate::shm::account::Account;
 use crate::shm::runtime::{Claim, RuntimeDirectory};
@@ -213,6 +213,20 @@ pub fn reach_fabric(port: &mut Port) -> Result<(), OpenError> {
         port.options.reach = Reach::Machine;
     }
     joined
+}
+
+/// Sends a datagram that others to the same peer follow at once. Between machines it leaves with the last of them, which
+/// [`Port::send_datagram`] sends, and at the latest with the next poll. So they fill batches. Bywire's own Ethernet uses it.
+///
+/// # Errors
+/// Those of [`Port::send_datagram`].
+pub fn send_followed_datagram(
+    port: &mut Port,
+    peer: Peer,
+    priority: Priority,
+    bytes: &[u8],
+) -> Result<bool, SendError> {
+    port.send_one_datagram(peer, priority, bytes, true)
 }
 
 /// The counts of packets to a peer. `None`: it is not connected, or is on this machine. Bywire's own Ethernet reports them.
