@@ -39,6 +39,9 @@ pub const INTERFACES_MAX: usize = 1024;
 const UNRELEASED_MAX: usize = 32;
 /// The most queues of one interface that one loop serves.
 const QUEUES_MAX: usize = 256;
+/// Frames of other machines that a turn takes in the place of one of this machine. Most are single segments, and three bursts of
+/// them are merged into few superframes.
+const SEGMENTS_FOR_A_FRAME: usize = 3;
 /// The tag of the socket that carries orders; queues have the tags of [`tag_of`].
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
@@ -133,9 +136,10 @@ impl Carrier {
     fn turn(&mut self) -> Result<(), ExchangeError> {
         let mut arrival = self.wait()?;
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        for _ in 0..self.batch_frames {
+        let mut rest = self.batch_frames * SEGMENTS_FOR_A_FRAME;
+        while rest > 0 {
             let Some(arrived) = arrival.take().or_else(|| self.paths.next_arrival()) else { break };
-            self.take_arrival(arrived, now_ms);
+            rest = rest.saturating_sub(self.take_arrival(arrived, now_ms));
         }
         self.pass_on_arrivals(now_ms);
         for index in 0..self.ready.len() {
@@ -155,17 +159,20 @@ impl Carrier {
         self.report_vanished()
     }
 
-    /// Takes a frame of another process. One of another machine may be held until the end of the turn, to be merged.
-    fn take_arrival(&mut self, arrived: Arrival, now_ms: u64) {
+    /// Takes a frame of another process. One of another machine may be held until the end of the turn, to be merged. Returns
+    /// what it counts for.
+    fn take_arrival(&mut self, arrived: Arrival, now_ms: u64) -> usize {
         let paths = &mut self.paths;
         let is_remote = paths.fabric.as_ref().is_some_and(|fabric| fabric.is_remote(arrived.port));
-        let done = if is_remote && self.batch_frames > 1 {
+        let is_merged = is_remote && self.batch_frames > 1;
+        let done = if is_merged {
             self.merger.push(arrived, |port, content| paths.carry_arrival(port, content, now_ms))
         } else {
             paths.carry_arrival(arrived.port, &arrived.content, now_ms);
             Some(arrived)
         };
         done.into_iter().for_each(|arrival| paths.recycle(arrival));
+        if is_merged { 1 } else { SEGMENTS_FOR_A_FRAME }
     }
 
     /// Passes on the frames of other processes that were held to be merged.

@@ -16,16 +16,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Owner, Payload, Peer,
-    PeerInfo, Port, PortName, PortOptions, Priority, SendError,
+    Address, ConnectError, DisconnectReason, Event, OpenError, Owner, Payload, Peer, PeerInfo, Port,
+    PortName, PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::address::{MacAddress, PLACES};
 use crate::announced::{ADDRESSES_MAX, Announced};
-use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
+use crate::backlog::{Backlog, HOLD_BACK_MS};
 use crate::drops::{Cause, Drops};
 use crate::frame::{HEADER_BYTES_MAX, Layout};
+use crate::geometry::geometry;
 use crate::offload::Descriptor;
 use crate::order::{Join, Node, PeerReport, Traffic};
 use crate::reassembly::{self, Reassembled, Reassembler};
@@ -40,8 +41,6 @@ const INTERFACES_MAX: usize = 1024;
 const EVENTS: usize = 64;
 /// The longest name of an interface or a node that is accepted.
 const LABEL_BYTES_MAX: usize = 320;
-/// Candidates for the longest datagram, best first: a whole superframe, then the most that a smaller ring can carry.
-const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// The longest datagram that fits into one encrypted packet on a path of 1500 bytes, beside an acknowledgement.
 const PACKET_BYTES: usize = 1376;
 /// The user of every process that carries frames. Its node vouches for the user of a peer on another machine.
@@ -338,7 +337,7 @@ impl Fabric {
         let port = &mut self.port;
         let longest = state.longest_datagram(descriptor, packet);
         if packet.len() <= longest {
-            return match state.send_or_queue(port, peer, packet) {
+            return match state.send_or_queue(port, peer, packet, false) {
                 Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
                 Err(cause) => state.drops.count(cause),
             };
@@ -362,7 +361,8 @@ impl Fabric {
             packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
             packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
             let is_superframe = piece.descriptor.kind.is_superframe();
-            match state.send_or_queue(port, peer, &packet[start..payload.end]) {
+            let is_followed = payload.end < packet.len();
+            match state.send_or_queue(port, peer, &packet[start..payload.end], is_followed) {
                 Ok(()) => state.sent.count(payload.end - start, is_superframe),
                 Err(cause) => state.drops.count(cause),
             }
@@ -393,14 +393,15 @@ impl Fabric {
         let Some(state) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
         let drops = &mut state.drops;
-        let is_all =
-            state.backlog.drain(|datagram| match port.send_datagram(peer, Priority::Low, datagram) {
+        let is_all = state.backlog.drain(|datagram| {
+            match bywire::send_followed_datagram(port, peer, Priority::Low, datagram) {
                 Ok(has_gone) => has_gone,
                 Err(_) => {
                     drops.count(Cause::TargetDown);
                     true
                 }
-            });
+            }
+        });
         if !is_all {
             state.await_room(port, peer);
         }
@@ -440,6 +441,7 @@ impl Fabric {
             received: state.received,
             drops: state.drops,
             held_back: state.held_back,
+            packets: bywire::packet_counts(&self.port, peer).map(Into::into).unwrap_or_default(),
         });
         (report, self.peer_of_port.len())
     }
@@ -714,10 +716,20 @@ impl PeerState {
         }
     }
 
-    /// Sends a datagram, or keeps it until there is room.
-    fn send_or_queue(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
+    /// Sends a datagram, or keeps it until there is room. `is_followed`: the next one follows at once.
+    fn send_or_queue(
+        &mut self,
+        port: &mut Port,
+        peer: Peer,
+        datagram: &[u8],
+        is_followed: bool,
+    ) -> Result<(), Cause> {
         if self.backlog.is_empty() {
-            match port.send_datagram(peer, Priority::Low, datagram) {
+            let sent = match is_followed {
+                true => bywire::send_followed_datagram(port, peer, Priority::Low, datagram),
+                false => port.send_datagram(peer, Priority::Low, datagram),
+            };
+            match sent {
                 Ok(true) => {
                     self.backlog.note_taken(datagram.len());
                     return Ok(());
@@ -734,7 +746,8 @@ impl PeerState {
         let part_bytes = self.datagram_bytes_max.saturating_sub(reassembly::HEADER_BYTES).max(1);
         for (number, part) in packet.chunks(part_bytes).enumerate() {
             let header = reassembly::header(number * part_bytes, packet.len());
-            self.send_or_queue(port, peer, &[&header[..], part].concat())?;
+            let is_followed = (number + 1) * part_bytes < packet.len();
+            self.send_or_queue(port, peer, &[&header[..], part].concat(), is_followed)?;
         }
         Ok(())
     }
@@ -756,21 +769,6 @@ fn may_return(reason: DisconnectReason, is_remote: bool) -> bool {
         | DisconnectReason::Removed => false,
         _ => true,
     }
-}
-
-/// The geometry of the rings. They hold about as much as a core moves while the other end waits for its turn on one
-/// core.
-fn geometry() -> Geometry {
-    let mut geometry = Geometry::default();
-    for fragment_bytes in DATAGRAM_BYTES {
-        let lane = LaneGeometry { slots: LANE_SLOTS, bulk_bytes: LANE_BYTES };
-        let small = LaneGeometry { slots: 64, bulk_bytes: (4 * fragment_bytes).next_power_of_two() };
-        geometry = Geometry { lanes: [small, small, lane], fragment_bytes };
-        if geometry.check().is_ok() {
-            break;
-        }
-    }
-    geometry
 }
 
 /// The name of a loop's port, which other processes look for. Port names are short, so a hash stands for the node.

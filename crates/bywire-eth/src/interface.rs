@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use bywire_sys::Errno;
 use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_sys::tap::{self, Offloads, Queue, Tap};
+use bywire_sys::udp::BATCH_BYTES_MAX;
 
 use crate::address::MacAddress;
 use crate::rtnetlink::{Change, Cidr, Link, Links, SUPERFRAME_BYTES_MAX};
@@ -18,6 +19,9 @@ use crate::rtnetlink::{Change, Cidr, Link, Links, SUPERFRAME_BYTES_MAX};
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_521;
 /// The minimum MTU for IPv6 (RFC 8200).
 const IPV6_MTU_BYTES: u32 = 1280;
+/// The bytes of a packet to another machine that are not part of the frame's packet: an Ethernet header, a descriptor, and the
+/// packet's own header, frame and tag.
+const PACKET_OVERHEAD_BYTES: u32 = 14 + 8 + 16 + 11 + 16;
 
 /// The wanted state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct Plan {
     pub bridge: Option<String>,
     /// The number of queues of the device, over all carrying processes.
     pub queues_count: usize,
+    /// Do its frames cross to other machines?
+    pub reaches_machines: bool,
 }
 
 /// Why an interface could not be made or changed.
@@ -139,7 +145,11 @@ impl Interface {
             let mut links = Links::open().map_err(failed)?;
             let index = links.find(&wanted.name).map_err(failed)?.index;
             if wanted.mtu_bytes != before.mtu_bytes {
-                let change = Change { mtu_bytes: Some(wanted.mtu_bytes), ..Change::default() };
+                let change = Change {
+                    mtu_bytes: Some(wanted.mtu_bytes),
+                    superframe_segments_max: wanted.superframe_segments_max(),
+                    ..Change::default()
+                };
                 links.change(index, change).map_err(failed)?;
                 now.mtu_bytes = wanted.mtu_bytes;
             }
@@ -169,6 +179,13 @@ impl Plan {
             }
             None => Ok(()),
         }
+    }
+
+    /// The most segments of a superframe. One to another machine leaves as one batch of packets, by one call of the kernel.
+    /// Longer ones would take a second call, and a second receive there.
+    fn superframe_segments_max(&self) -> Option<u32> {
+        let packets = BATCH_BYTES_MAX as u32 / (self.mtu_bytes + PACKET_OVERHEAD_BYTES);
+        self.reaches_machines.then_some(packets.max(1))
     }
 
     /// The label of the interface: `NETNS:NAME`.
@@ -214,6 +231,7 @@ impl Plan {
             mac: Some(self.mac),
             mtu_bytes: Some(self.mtu_bytes),
             superframe_bytes_max: Some(SUPERFRAME_BYTES_MAX),
+            superframe_segments_max: self.superframe_segments_max(),
             bridge: bridge.map(|link| link.index),
             up: Some(true),
         };

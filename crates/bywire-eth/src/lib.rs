@@ -30,6 +30,7 @@
 //! | [`tap_port`] | a port of the switch that is an interface |
 //! | [`fabric`] | the other processes as the loop sees them |
 //! | `backlog` | datagrams that wait for a process, and how long they hold back their senders |
+//! | `geometry` | the sizes of the rings to other processes of this machine |
 //! | `reassembly` | frames too long for one datagram, sent in parts and joined again |
 //! | [`spin`] | how long the loop polls before it sleeps |
 //! | [`drops`] | counters of dropped frames |
@@ -57,6 +58,7 @@ pub mod drops;
 pub mod fabric;
 pub mod frame;
 pub mod gather;
+mod geometry;
 pub mod interface;
 pub mod merge;
 pub mod metrics;

@@ -221,6 +221,15 @@ pub fn page(status: &Value) -> String {
         traffic(&mut page, &who, peer);
         let help = "How often a queue of an interface was held back, for want of room there.";
         page.sample("held_back_total", "counter", help, &who, &peer["held_back"]);
+        for kind in ["sent", "lost"].into_iter().filter(|_| peer["packets"].is_object()) {
+            let with_kind = [who[0], ("kind", kind)];
+            let help = "Packets to a process of another machine.";
+            page.sample("packets_total", "counter", help, &with_kind, &peer["packets"][kind]);
+        }
+        if peer["packets"].is_object() {
+            let help = "Calls of the kernel that sent packets to a process of another machine.";
+            page.sample("packet_calls_total", "counter", help, &who, &peer["packets"]["calls"]);
+        }
     }
     let seconds = &status["uptime_s"];
     page.sample("uptime_seconds", "gauge", "How long the network has run.", &[], seconds);

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use bywire::PacketCounts;
 use bywire_sys::Errno;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::socket::{Received, Socket};
@@ -170,6 +171,25 @@ pub struct PeerReport {
     pub drops: Drops,
     /// How often a queue of an interface was held back because there was no room for frames to this peer.
     pub held_back: u64,
+    /// Packets to it, if it is on another machine.
+    pub packets: Packets,
+}
+
+/// Packets to a peer on another machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packets {
+    /// Packets that were sent.
+    pub sent: u64,
+    /// Calls of the kernel that sent them.
+    pub calls: u64,
+    /// Packets that were lost.
+    pub lost: u64,
+}
+
+impl From<PacketCounts> for Packets {
+    fn from(counts: PacketCounts) -> Self {
+        Self { sent: counts.sent, calls: counts.calls, lost: counts.lost }
+    }
 }
 
 /// Frames in one direction.
@@ -229,6 +249,9 @@ impl PeerReport {
         self.received.add(other.received);
         self.drops += &other.drops;
         self.held_back = self.held_back.wrapping_add(other.held_back);
+        self.packets.sent = self.packets.sent.wrapping_add(other.packets.sent);
+        self.packets.calls = self.packets.calls.wrapping_add(other.packets.calls);
+        self.packets.lost = self.packets.lost.wrapping_add(other.packets.lost);
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Change {
     pub mtu_bytes: Option<u32>,
     /// The longest superframe that the kernel's stack delivers.
     pub superframe_bytes_max: Option<u32>,
+    /// The most segments of a superframe that the kernel's stack delivers.
+    pub superframe_segments_max: Option<u32>,
     /// The index of the bridge to attach it to.
     pub bridge: Option<u32>,
     /// Up or down.
@@ -128,6 +130,7 @@ impl Links {
             attributes.push(LinkAttribute::GsoMaxSize(bytes));
             attributes.push(LinkAttribute::GsoIpv4MaxSize(bytes));
         }
+        attributes.extend(change.superframe_segments_max.map(LinkAttribute::GsoMaxSegs));
         if !message.attributes.is_empty() {
             self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK)?;
         }

@@ -307,6 +307,7 @@ impl Interface {
             mtu_bytes,
             bridge: self.bridge.clone(),
             queues_count: settings.queues,
+            reaches_machines: settings.fabric,
         })
     }
 }

@@ -91,6 +91,11 @@ pub fn peer(report: &PeerReport) -> Value {
         "received": traffic(report.received),
         "drops": drops(&report.drops),
         "held_back": report.held_back,
+        "packets": report.machine.as_ref().map(|_| json!({
+            "sent": report.packets.sent,
+            "calls": report.packets.calls,
+            "lost": report.packets.lost,
+        })),
     })
 }
 
@@ -172,7 +177,12 @@ fn peer_lines(peer: &Value) -> Vec<String> {
     );
     let held_back = peer["held_back"].as_u64().filter(|count| *count > 0);
     let held_back = held_back.map(|count| format!("    held back {count} times, for want of room there"));
-    [vec![heading], traffic_lines(peer), held_back.into_iter().collect(), drops_line(peer)].concat()
+    let packets = Some(&peer["packets"]).filter(|packets| packets.is_object()).map(|packets| {
+        let [sent, calls, lost] = ["sent", "calls", "lost"].map(|count| &packets[count]);
+        format!("    packets   {sent} sent by {calls} calls, {lost} lost")
+    });
+    let others = held_back.into_iter().chain(packets).collect();
+    [vec![heading], traffic_lines(peer), others, drops_line(peer)].concat()
 }
 
 fn interface_lines(interface: &Value) -> Vec<String> {
@@ -244,6 +254,7 @@ fn text(value: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::Packets;
 
     #[test]
     fn refusals_of_the_kernel_are_reported_with_their_reason() {
@@ -253,6 +264,16 @@ mod tests {
         let text = table(&json!({ "interfaces": [{ "offloads": offloads }] }));
         let expected = "superframes: TCP whole, UDP cut; the kernel refused UDP superframes while running";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn packets_to_another_machine_are_reported_with_the_calls_that_sent_them() {
+        let packets = Packets { sent: 460, calls: 10, lost: 1 };
+        let far = PeerReport { machine: Some("web2".to_owned()), packets, ..PeerReport::default() };
+        let [far, near] =
+            [far, PeerReport::default()].map(|report| table(&json!({ "peers": [peer(&report)] })));
+        assert!(far.contains("    packets   460 sent by 10 calls, 1 lost\n"), "{far}");
+        assert!(!near.contains("packets"), "{near}");
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub const WAITING_BYTES_MAX: usize = 256 * 1024;
 pub const JOINED_MAX: usize = 16;
 /// How long a datagram waits for its next piece. Nothing is sent again.
 pub const JOINED_NS: u64 = 1_000_000_000;
+/// The most memory of a datagram that is kept for a later one. There is never more of it than datagrams may wait.
+const SPARE_BYTES_MAX: usize = 4096;
 /// The shortest piece that is worth a frame of its own.
 const PIECE_BYTES_MIN: usize = 64;
 /// The most pieces of one datagram. A sender makes fewer of the longest one.
@@ -43,8 +45,12 @@ fn place_of(lane: Lane) -> Option<usize> {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<(u32, Vec<u8>)>,
+    /// Bytes of all of them that have not left.
+    bytes: u64,
     /// Bytes of the first one that have left.
     left: u16,
+    /// Memory of datagrams that have left, for later ones.
+    spare: Vec<Vec<u8>>,
 }
 
 /// Outgoing datagrams, by priority.
@@ -62,7 +68,10 @@ impl Outgoing {
         if queue.waiting.len() >= WAITING_MAX || bytes.len() > u16::MAX.into() {
             return false;
         }
-        queue.waiting.push_back((self.next_id, bytes.to_vec()));
+        let mut copy = queue.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(bytes);
+        queue.waiting.push_back((self.next_id, copy));
+        queue.bytes += bytes.len() as u64;
         self.next_id = self.next_id.wrapping_add(1);
         true
     }
@@ -70,6 +79,16 @@ impl Outgoing {
     /// Is there room for one more of this priority?
     pub fn has_room(&self, lane: Lane) -> bool {
         place_of(lane).is_some_and(|place| self.queues[place].waiting.len() < WAITING_MAX)
+    }
+
+    /// Bytes of a priority that have not left.
+    pub fn bytes(&self, lane: Lane) -> u64 {
+        place_of(lane).map_or(0, |place| self.queues[place].bytes)
+    }
+
+    /// Releases memory for later datagrams.
+    pub fn trim(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.spare = Vec::new());
     }
 
     /// Is it empty?
@@ -90,14 +109,21 @@ impl Outgoing {
         let piece = &rest[..rest.len().min(room)];
         let is_last = piece.len() == rest.len();
         let total = bytes.len() as u16;
+        let piece_bytes = piece.len() as u64;
         if !payload.push(&Frame::Datagram { lane, id: *id, offset: queue.left, total, bytes: piece }) {
             return false;
         }
+        queue.bytes -= piece_bytes;
         if is_last {
-            queue.waiting.pop_front();
+            if let Some((_, mut sent)) = queue.waiting.pop_front()
+                && sent.capacity() <= SPARE_BYTES_MAX
+            {
+                sent.clear();
+                queue.spare.push(sent);
+            }
             queue.left = 0;
         } else {
-            queue.left += piece.len() as u16;
+            queue.left += piece_bytes as u16;
         }
         true
     }
@@ -114,7 +140,7 @@ pub struct Piece<'packet> {
     pub bytes: &'packet [u8],
 }
 
-/// An incomplete datagram. It holds only the bytes that have arrived, whatever total length a piece claims.
+/// An incomplete datagram. It has memory for at most twice the bytes that have arrived, whatever total length a piece claims.
 #[derive(Debug)]
 struct Joined {
     id: u32,
@@ -141,6 +167,10 @@ impl Joined {
             return false;
         }
         self.pieces.insert(place, (piece.offset, self.bytes.len() as u16, length));
+        if self.bytes.is_empty() {
+            // Most have two pieces: a segment that is a little longer than a packet.
+            self.bytes.reserve_exact(usize::from(self.total).min(2 * piece.bytes.len()));
+        }
         self.bytes.extend_from_slice(piece.bytes);
         self.at_ns = now_ns;
         true

@@ -2,6 +2,13 @@
 
 /// The time whose bytes the bucket holds.
 const BUCKET_NS: u64 = 500_000;
+/// The time whose bytes leave together after something was held back.
+const BURST_NS: u64 = BUCKET_NS / 2;
+/// The most of them: what one call of the kernel sends, and one receives.
+const BURST_BYTES_MAX: u64 = 64 * 1024;
+/// A smaller window is refilled packet by packet. Where many connections share a link, each has a few packets in flight, and bursts
+/// would make some of them lose more than others.
+const BURST_WINDOW_BYTES: u64 = 128 * 1024;
 
 /// The bytes that may leave now.
 #[derive(Clone, Debug)]
@@ -24,6 +31,16 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// The bytes that leave together after the window or pacing has held something back. The system calls of a packet that
+    /// leaves alone, and those of its receiver, take several times as long as those of a packet in a batch. A quarter of the
+    /// window keeps the path busy meanwhile. 0: they leave one by one.
+    pub fn burst_bytes(&self) -> u64 {
+        if self.window < BURST_WINDOW_BYTES {
+            return 0;
+        }
+        self.bytes_in(BURST_NS).min(self.window / 4).min(BURST_BYTES_MAX)
+    }
+
     /// Bytes for a span of time. The rate is above one window for each round trip, because the window is to be the
     /// limit.
     fn bytes_in(&self, span_ns: u64) -> u64 {
@@ -51,7 +68,7 @@ impl Pacer {
 
     /// Bytes that may leave now.
     pub fn room(&mut self, now_ns: u64, rate: Rate) -> u64 {
-        let full = rate.bytes_in(BUCKET_NS).max(self.batch_bytes);
+        let full = self.size(rate);
         let span_ns = now_ns.saturating_sub(self.filled_at_ns);
         let gain = rate.bytes_in(span_ns);
         self.bytes = self.bytes.saturating_add(gain);
@@ -63,6 +80,16 @@ impl Pacer {
         self.bytes
     }
 
+    /// The bytes that the bucket holds.
+    fn size(&self, rate: Rate) -> u64 {
+        rate.bytes_in(BUCKET_NS).max(self.batch_bytes)
+    }
+
+    /// Of this many bytes, as many as the bucket holds.
+    pub fn fitting(&self, bytes: u64, rate: Rate) -> u64 {
+        if bytes <= self.batch_bytes { bytes } else { bytes.min(self.size(rate)) }
+    }
+
     /// Notes that bytes have left.
     pub fn spend(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -70,7 +97,7 @@ impl Pacer {
 
     /// When this many bytes may leave, now or later.
     pub fn at_ns(&self, bytes: u64, rate: Rate) -> u64 {
-        let missing = bytes.min(self.batch_bytes).saturating_sub(self.bytes);
+        let missing = self.fitting(bytes, rate).saturating_sub(self.bytes);
         if missing == 0 {
             return self.filled_at_ns;
         }

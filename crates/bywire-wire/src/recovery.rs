@@ -160,10 +160,10 @@ impl<T> Recovery<T> {
         self.largest_acknowledged
     }
 
-    /// May data leave? The peer remembers [`WINDOW`] numbers and drops older packets. The last of these numbers are
-    /// reserved for acknowledgements and probes.
-    pub fn has_room(&self) -> bool {
-        (self.entries.len() as u64) < WINDOW - RESERVE
+    /// May this many packets of data leave? The peer remembers [`WINDOW`] numbers and drops older packets. The last of these
+    /// numbers are reserved for acknowledgements and probes.
+    pub fn has_room(&self, packets: u64) -> bool {
+        self.entries.len() as u64 + packets <= WINDOW - RESERVE
     }
 
     /// Declares packets lost that the peer would not accept any more.

@@ -129,6 +129,11 @@ impl<B: AsRef<[u8]>> Sending<B> {
         !self.lost.is_empty() || self.next < self.end.min(self.limit)
     }
 
+    /// Bytes that were never sent and for which there is credit.
+    pub fn sendable(&self) -> u64 {
+        self.end.min(self.limit).saturating_sub(self.next)
+    }
+
     /// The range to send next, at most `room` bytes. Lost bytes come before new ones.
     pub fn peek(&self, room: u64) -> Option<Range<u64>> {
         let whole = self.lost.first().unwrap_or(

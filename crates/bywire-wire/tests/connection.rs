@@ -1,5 +1,7 @@
 //! Two connections without a network between them, and a peer that has the keys and breaks the rules.
 
+use std::collections::VecDeque;
+
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options, Receipt, State, Violation};
 use bywire_wire::frame::{FRAMES_MAX, Frame, LANES, Lane, Payload};
@@ -407,6 +409,47 @@ fn a_packet_of_many_acknowledgements_or_frames_breaks_a_rule() {
             assert_eq!(end.receive(0, &mut Rogue::new().packet(&frame.repeat(number))), receipt, "{number}");
         }
     }
+}
+
+/// The system calls of a packet that leaves alone take several times as long as those of one in a batch, at both ends. So two ends
+/// that exchange single packets would go on with it.
+#[test]
+fn a_full_window_is_refilled_in_bursts_although_acknowledgements_come_for_every_other_packet() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    let mut queue = VecDeque::new();
+    let mut bursts = Vec::new();
+    // The receiver takes two packets in ten microseconds.
+    for _ in 0..40_000 {
+        while ends[0].send_datagram(Lane::Low, &[1; 1372]) {}
+        let leaving = packets(&mut ends[0], now_ns);
+        bursts.extend(Some(leaving.len()).filter(|packets| *packets > 0));
+        queue.extend(leaving);
+        for mut packet in queue.drain(..queue.len().min(2)) {
+            assert_eq!(ends[1].receive(now_ns, &mut packet), Receipt::Taken);
+        }
+        while ends[1].pop_datagram().is_some() {}
+        pass(&mut ends, 1, now_ns);
+        now_ns += 10_000;
+    }
+    let counts = ends[0].counts();
+    assert!(counts.window_full + counts.numbers_full > 100 && counts.lost == 0, "{counts:?}");
+    let late = &bursts[bursts.len() / 2..];
+    let packets: usize = late.iter().sum();
+    assert!(packets / late.len() >= 16, "{packets} packets in {} bursts", late.len());
+}
+
+#[test]
+fn less_than_a_burst_leaves_as_soon_as_the_window_has_room_for_it() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    exchange(&mut ends, &mut now_ns);
+    // More than the first window holds.
+    (0..20).for_each(|_| assert!(ends[0].send_datagram(Lane::Low, &[1; 1400])));
+    exchange(&mut ends, &mut now_ns);
+    assert!(ends[0].counts().window_full + ends[0].counts().paced > 0 && ends[0].is_drained());
+    assert_eq!((0..20).filter(|_| ends[1].pop_datagram().is_some()).count(), 20);
 }
 
 #[test]

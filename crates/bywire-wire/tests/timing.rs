@@ -160,7 +160,7 @@ fn memory_of_packets_is_bounded_by_the_window_of_numbers() {
     let mut blocked = 0;
     for number in 1..5 * WINDOW {
         recovery.expire(&mut outcome);
-        blocked += u64::from(!recovery.has_room());
+        blocked += u64::from(!recovery.has_room(1));
         recovery.sent(number, 100, (number % 1000 == 0).then_some(number));
     }
     assert!(blocked > 0 && outcome.lost.first().is_some_and(|sent| sent.number == 0));

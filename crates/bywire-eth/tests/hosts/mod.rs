@@ -121,6 +121,7 @@ impl Host {
             mtu_bytes,
             bridge: None,
             queues_count: 1,
+            reaches_machines: false,
         }
     }
 

@@ -216,6 +216,8 @@ pub struct Connection<B> {
     quiet_packets: u32,
     /// The window or pacing held something back.
     is_held_back: bool,
+    /// What was held back is leaving, or nothing was.
+    is_in_burst: bool,
     /// When bytes of the high lane last moved.
     high_at_ns: Option<u64>,
     counts: Counts,
@@ -252,6 +254,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             heard_at_ns: None,
             quiet_packets: 0,
             is_held_back: false,
+            is_in_burst: true,
             high_at_ns: None,
             counts: Counts::default(),
         }
@@ -368,6 +371,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiving.iter_mut().for_each(Receiving::trim);
         self.recovery.trim();
         self.datagrams_in.trim();
+        self.datagrams_out.trim();
     }
 
     /// The next datagram that has arrived.

@@ -8,7 +8,7 @@ use crate::recovery::Timeout;
 use crate::size::BASE_BYTES;
 
 use super::incoming::reason_of;
-use super::{BATCH_BYTES, Connection, Content, PROBES_SHORT, State};
+use super::{Connection, Content, PROBES_SHORT, State};
 
 /// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
 /// message.
@@ -48,9 +48,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if self.state != State::Open {
             return if self.is_close_due { Some(0) } else { self.close_at_ns };
         }
-        let sendable_ns = self.sendable_ns().filter(|_| self.has_window());
-        let sendable_ns =
-            sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(self.paced_bytes(), self.rate())));
+        let least_bytes = self.least_bytes();
+        let sendable_ns = self.sendable_ns().filter(|_| self.has_window_for(least_bytes));
+        let sendable_ns = sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(least_bytes, self.rate())));
         let has_to_tell = self.is_sleepy && self.acknowledger.is_waiting();
         let urgent_ns = (self.is_ping_due || self.probes_due > 0 || has_to_tell).then_some(0);
         let ack_ns = self.acknowledger.deadline_ns();
@@ -134,14 +134,40 @@ impl<B: AsRef<[u8]>> Connection<B> {
             .then(|| self.high_at_ns.map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS)))
     }
 
-    /// The bytes that the bucket must have for one packet.
-    fn paced_bytes(&self) -> u64 {
-        u64::from(self.size_now()).min(BATCH_BYTES)
+    /// The bytes for which the window and pacing must have room before something leaves: one packet, or a burst if they
+    /// have held back low bytes of that many packets.
+    fn least_bytes(&self) -> u64 {
+        let packet_bytes = self.size_now().into();
+        if self.is_in_burst {
+            return packet_bytes;
+        }
+        self.rate().burst_bytes().min(self.low_bytes_waiting()).max(packet_bytes)
     }
 
-    fn has_window(&self) -> bool {
-        let bytes = self.recovery.in_flight() + u64::from(self.size_now());
-        self.recovery.has_room() && (bytes <= self.congestion.window() || planted::is(Bug::WindowIgnored))
+    /// The bytes of low priority that the peer has credit for. 0: something else waits as well, and must not wait for a
+    /// burst.
+    fn low_bytes_waiting(&self) -> u64 {
+        let [reply, high, low] = &self.sending;
+        let is_urgent = reply.has_something()
+            || high.has_something()
+            || low.has_lost()
+            || self.datagrams_out.bytes(Lane::High) > 0
+            || self.receiving.iter().any(|lane| lane.is_credit_due());
+        if is_urgent {
+            return 0;
+        }
+        let is_low_free = self.low_from_ns() == Some(0);
+        self.datagrams_out.bytes(Lane::Low) + if is_low_free { low.sendable() } else { 0 }
+    }
+
+    fn has_numbers_for(&self, bytes: u64) -> bool {
+        self.recovery.has_room(bytes.div_ceil(self.size_now().into()))
+    }
+
+    fn has_window_for(&self, bytes: u64) -> bool {
+        let in_flight = self.recovery.in_flight() + bytes;
+        let has_window = in_flight <= self.congestion.window() || planted::is(Bug::WindowIgnored);
+        has_window && self.has_numbers_for(bytes)
     }
 
     /// Adds one packet, if one has to leave.
@@ -198,17 +224,20 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Do the window and pacing permit a packet?
     fn may_send(&mut self, now_ns: u64) -> bool {
-        if !self.has_window() {
-            let has_room = self.recovery.has_room();
-            *if has_room { &mut self.counts.window_full } else { &mut self.counts.numbers_full } += 1;
-            self.is_held_back = true;
+        let least_bytes = self.least_bytes();
+        if !self.has_window_for(least_bytes) {
+            let has_numbers = self.has_numbers_for(least_bytes);
+            *if has_numbers { &mut self.counts.window_full } else { &mut self.counts.numbers_full } += 1;
+            (self.is_held_back, self.is_in_burst) = (true, false);
             return false;
         }
-        if self.pacer.room(now_ns, self.rate()) < self.paced_bytes() {
+        let rate = self.rate();
+        if self.pacer.room(now_ns, rate) < self.pacer.fitting(least_bytes, rate) {
             self.counts.paced += 1;
-            self.is_held_back = true;
+            (self.is_held_back, self.is_in_burst) = (true, false);
             return false;
         }
+        self.is_in_burst = true;
         true
     }
 
@@ -266,7 +295,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// A packet of padding, to probe whether the path carries longer ones.
     fn add_size_probe(&mut self, now_ns: u64, batch: &mut Batch) {
         let is_quiet = self.recovery.largest_acknowledged().is_none() || self.recovery.probes() > 0;
-        if is_quiet || !self.has_window() {
+        if is_quiet || !self.has_window_for(self.size_now().into()) {
             return;
         }
         let Some(bytes) = self.size.wanted(now_ns).filter(|bytes| batch.has_room((*bytes).into())) else {

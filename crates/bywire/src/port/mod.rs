@@ -24,10 +24,10 @@ use bywire_sys::poller::Poller;
 use bywire_sys::{clock, process, wake};
 
 use crate::message::address::{Address, PortName};
-use crate::message::error::OpenError;
+use crate::message::error::{OpenError, SendError};
 use crate::message::lend::Returns;
 use crate::message::options::{PortOptions, Reach, SEND_TOKENS_MAX};
-use crate::message::peer::{Peer, PeerInfo};
+use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
 use crate::shm::account::Account;
 use crate::shm::runtime::{Claim, RuntimeDirectory};
@@ -36,6 +36,8 @@ use hot::HotPeers;
 use incoming::{Incoming, Tag};
 use slots::{Slot, Slots};
 use spin::Spin;
+
+pub use remote_peer::PacketCounts;
 
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 ///
@@ -211,6 +213,28 @@ pub fn reach_fabric(port: &mut Port) -> Result<(), OpenError> {
         port.options.reach = Reach::Machine;
     }
     joined
+}
+
+/// Sends a datagram that others to the same peer follow at once. Between machines it leaves with the last of them, which
+/// [`Port::send_datagram`] sends, and at the latest with the next poll. So they fill batches. Bywire's own Ethernet uses it.
+///
+/// # Errors
+/// Those of [`Port::send_datagram`].
+pub fn send_followed_datagram(
+    port: &mut Port,
+    peer: Peer,
+    priority: Priority,
+    bytes: &[u8],
+) -> Result<bool, SendError> {
+    port.send_one_datagram(peer, priority, bytes, true)
+}
+
+/// The counts of packets to a peer. `None`: it is not connected, or is on this machine. Bywire's own Ethernet reports them.
+pub fn packet_counts(port: &Port, peer: Peer) -> Option<PacketCounts> {
+    match port.slots.peek(peer) {
+        Some(Slot::Wire(remote)) => Some(remote.packet_counts()),
+        _ => None,
+    }
 }
 
 impl AsFd for Port {

@@ -23,6 +23,8 @@ pub(crate) struct RemotePeer {
     pub wire: Connection,
     /// The address of its packets.
     pub to: SocketAddr,
+    /// Calls of the kernel that have sent packets to it.
+    pub calls: u64,
     /// This end's number, and the other end's.
     pub number: u32,
     pub peer_number: u32,
@@ -48,6 +50,17 @@ pub(crate) struct RemotePeer {
     pub vouched_ns: u64,
     /// When its node was last asked.
     pub inquired_ns: u64,
+}
+
+/// Counts of packets to a peer on another machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketCounts {
+    /// Packets that were sent.
+    pub sent: u64,
+    /// Calls of the kernel that sent them. Packets that leave one by one cost several times as much as those of a batch.
+    pub calls: u64,
+    /// Packets that were lost, or came so late that they counted as lost.
+    pub lost: u64,
 }
 
 /// A connection that is being established.
@@ -119,6 +132,7 @@ impl RemotePeer {
         Self {
             wire: Connection::new(peer, setup),
             to: terms.address,
+            calls: 0,
             number,
             peer_number: introduction.connection,
             identity: terms.peer,
@@ -136,6 +150,12 @@ impl RemotePeer {
             vouched_ns: 0,
             inquired_ns: 0,
         }
+    }
+
+    /// What was sent to it.
+    pub fn packet_counts(&self) -> PacketCounts {
+        let counts = self.wire.counts();
+        PacketCounts { sent: counts.sent, calls: self.calls, lost: counts.lost }
     }
 
     /// Has it a connected socket?

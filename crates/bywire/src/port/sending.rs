@@ -54,11 +54,22 @@ impl Port {
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
     pub fn send_datagram(&mut self, peer: Peer, priority: Priority, bytes: &[u8]) -> Result<bool, SendError> {
+        self.send_one_datagram(peer, priority, bytes, false)
+    }
+
+    /// The same. `is_followed`: others to that peer follow at once.
+    pub(super) fn send_one_datagram(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        bytes: &[u8],
+        is_followed: bool,
+    ) -> Result<bool, SendError> {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
         let Link::Ring(connection) = self.slots.link(peer)? else {
-            return self.send_datagram_remote(peer, priority, bytes);
+            return self.send_datagram_remote(peer, priority, bytes, is_followed);
         };
         let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
         if bytes.len() as u64 > max {

@@ -216,7 +216,8 @@ impl Port {
         sent
     }
 
-    /// Sends a datagram to a peer on another machine. `false`: it was dropped.
+    /// Sends a datagram to a peer on another machine. `false`: it was dropped. `is_followed`: others follow at once, and it
+    /// leaves with the last of them.
     ///
     /// # Errors
     /// [`SendError`].
@@ -225,14 +226,27 @@ impl Port {
         peer: Peer,
         priority: Priority,
         bytes: &[u8],
+        is_followed: bool,
     ) -> Result<bool, SendError> {
         let Link::Wire(remote) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
         let max = (remote.wire.fragment_bytes() as u64).min(remote.wire.info.message_bytes_max);
         if bytes.len() as u64 > max {
             return Err(SendError::TooLong { max });
         }
+        let has_room = remote.wire.has_datagram_room(priority);
+        if let Some(fabric) = self.fabric.as_deref_mut()
+            && !has_room
+        {
+            // What is gathered may make room.
+            fabric.transmit(now_ns(), peer.index, &mut self.slots);
+        }
+        let Link::Wire(remote) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
         let sent = remote.wire.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
-        self.send_remote(peer);
+        if !is_followed || self.is_armed {
+            self.send_remote(peer);
+        } else if let Some(fabric) = self.fabric.as_deref_mut() {
+            fabric.wake_at(peer.index, 0);
+        }
         self.statistics.datagrams_unsent += u64::from(!sent);
         Ok(sent)
     }

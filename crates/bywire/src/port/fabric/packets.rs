@@ -201,7 +201,9 @@ impl Fabric {
             if self.batch.is_empty() {
                 break;
             }
+            let calls = self.sockets.calls();
             self.stalled = self.sockets.send(index, remote.to, &self.batch, 0).err();
+            remote.calls += self.sockets.calls() - calls;
             if remote.has_socket() && !self.sockets.has_connected(index) {
                 // Its route has failed. It may work again later.
                 remote.socket_from = remote.wire.counts().taken.saturating_add(ACTIVE_PACKETS);

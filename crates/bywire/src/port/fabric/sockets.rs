@@ -20,6 +20,9 @@ const OTHER_EVERY: u32 = 8;
 /// The same, if the only peer has a connected socket. The common socket then receives only packets of strangers, and those
 /// that arrived before the other socket was connected.
 const COMMON_EVERY: u32 = 64;
+/// The most receives from the common socket, after a peer has got one of its own, before that one is read. Strangers could
+/// fill the common socket without end.
+const EARLIER_MAX: u32 = 64;
 
 /// The sockets, and which one is looked at next.
 pub(super) struct Sockets {
@@ -33,6 +36,11 @@ pub(super) struct Sockets {
     looks: u32,
     /// The number of sockets that the next look includes, or 0 for one.
     sweep: usize,
+    /// Receives from the common socket that come before all others. It may have earlier packets of a peer than that peer's
+    /// new socket. TCP takes segments of Ethernet that overtake others for lost ones.
+    earlier: u32,
+    /// Calls of the kernel that have sent packets.
+    calls: u64,
 }
 
 /// The socket of the peer in a slot.
@@ -56,7 +64,16 @@ impl Sockets {
     pub fn new() -> Result<Self, Errno> {
         let common = UdpSocket::bind_everywhere(0)?;
         prepare(&common);
-        Ok(Self { common, connected: Vec::new(), last: 0, other: 0, looks: 0, sweep: 0 })
+        Ok(Self {
+            common,
+            connected: Vec::new(),
+            last: 0,
+            other: 0,
+            looks: 0,
+            sweep: 0,
+            earlier: 0,
+            calls: 0,
+        })
     }
 
     /// The socket that everybody can reach.
@@ -79,6 +96,7 @@ impl Sockets {
         let socket = self.common.connected_to(to).ok()?;
         prepare(&socket);
         self.connected.push(Connected { index, to, socket });
+        self.earlier = EARLIER_MAX;
         self.connected.last().map(|connected| &connected.socket)
     }
 
@@ -126,6 +144,13 @@ impl Sockets {
     /// Those of [`UdpSocket::receive`].
     #[inline]
     pub fn receive(&mut self, peers: usize, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
+        while self.earlier > 0 {
+            self.earlier -= 1;
+            match self.common.receive(buffer) {
+                Ok(None) => self.earlier = 0,
+                received => return received,
+            }
+        }
         loop {
             let is_sweep = self.sweep > 0;
             let place = self.next_place(peers);
@@ -170,6 +195,11 @@ impl Sockets {
         self.other
     }
 
+    /// Calls of the kernel so far that have sent packets.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// Sends a batch to the peer in a slot, from an offset on, in as few calls as the lengths of its packets permit.
     /// Packets that the network refuses are treated as lost.
     ///
@@ -182,6 +212,7 @@ impl Sockets {
             let mut at = run.start.max(sent);
             while at < run.end {
                 let packets = &batch.bytes()[at..run.end];
+                self.calls += 1;
                 let outcome = match place {
                     Some(place) => self.connected[place].socket.send_batch(None, packets, packet_bytes),
                     None => self.common.send_batch(Some(to), packets, packet_bytes),
@@ -262,6 +293,41 @@ mod tests {
             assert_eq!(sockets.receive(8, &mut [0; 8]), Ok(Some(1)));
         }
         assert!(sockets.connect(CONNECTED_MAX as u32, to).is_none(), "there are enough");
+    }
+
+    #[test]
+    fn packets_from_before_a_peer_had_its_own_socket_are_received_before_later_ones() {
+        for round in 0..20u8 {
+            let mut sockets = Sockets::new().expect("bound");
+            let to = address(sockets.common());
+            let peer = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
+            (0..5).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
+            assert!(sockets.connect(0, address(&peer)).is_some());
+            (5..10).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
+            let (mut received, started) = (Vec::new(), Instant::now());
+            while received.len() < 10 && started.elapsed() < Duration::from_secs(5) {
+                let mut buffer = [0; 8];
+                if let Ok(Some(_)) = sockets.receive(1, &mut buffer) {
+                    received.push(buffer[1]);
+                }
+            }
+            assert_eq!(received, (0..10).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn strangers_who_fill_the_common_socket_do_not_keep_a_peer_from_its_own() {
+        let mut sockets = Sockets::new().expect("bound");
+        let to = address(sockets.common());
+        let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
+        assert!(sockets.connect(0, address(&peer)).is_some());
+        peer.send(Some(to), b"!").expect("sent");
+        let mut buffer = [0; 8];
+        let found = (0..4 * EARLIER_MAX).any(|_| {
+            stranger.send(Some(to), b"stranger").expect("sent");
+            sockets.receive(1, &mut buffer) == Ok(Some(1))
+        });
+        assert!(found, "its packet is still in its socket");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::message::region::Key;
 use crate::message::resources::EVENTS_MAX;
 use crate::port::remote_peer::{Call, Stage};
 use crate::port::slots::Slot;
+use crate::port::{packet_counts, send_followed_datagram};
 
 /// Many seconds later.
 const MUCH_LATER_NS: u64 = 3_600_000_000_000;
@@ -337,6 +338,29 @@ fn room_for_a_datagram_is_announced_when_available() {
         });
         assert!(fixture.port.send_datagram(peer, Priority::Low, &[1; 1000]).expect("connected"), "none");
     }
+}
+
+#[test]
+fn datagrams_that_follow_each_other_leave_by_one_call_of_the_kernel_for_each_batch() {
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    let peer = fake.peer;
+    // Packets become as long as the route permits, and everything is acknowledged.
+    assert_eq!(fixture.port.send_datagram(peer, Priority::Low, &[1; 1000]), Ok(true));
+    for _ in 0..200 {
+        fake.exchange();
+        let _ = fixture.port.poll();
+    }
+    let before = packet_counts(&fixture.port, peer).expect("connected");
+    for _ in 0..7 {
+        let sent = send_followed_datagram(&mut fixture.port, peer, Priority::Low, &[2; 1000]);
+        assert_eq!(sent, Ok(true));
+    }
+    assert_eq!(packet_counts(&fixture.port, peer), Some(before), "others follow");
+    assert_eq!(fixture.port.send_datagram(peer, Priority::Low, &[2; 1000]), Ok(true));
+    let after = packet_counts(&fixture.port, peer).expect("connected");
+    let [packets, calls] = [after.sent - before.sent, after.calls - before.calls];
+    assert!(packets >= 5 && calls <= 2, "{packets} packets by {calls} calls");
 }
 
 #[test]

@@ -69,8 +69,16 @@ impl Connection {
     /// Copies a datagram. `false`: it was dropped for lack of room.
     pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, DisconnectReason> {
         let is_taken = self.stage == Stage::Open && self.packets.send_datagram(lane_of(priority), bytes);
-        self.is_urgent |= is_taken && priority == Priority::High;
+        if is_taken {
+            self.is_urgent |= priority == Priority::High;
+            self.unsent_bytes += bytes.len();
+        }
         Ok(is_taken)
+    }
+
+    /// Is there room for one more datagram?
+    pub fn has_datagram_room(&self, priority: Priority) -> bool {
+        self.packets.has_datagram_room(lane_of(priority))
     }
 
     /// Called after something was sent: must packets leave now? Otherwise they leave with the next poll, whose number
