@@ -25,7 +25,8 @@ Examples:
   bywire node add web3 --address 10.0.0.3 --key iC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=
   bywire node remove web3",
     after_help = "\
-`add` and `remove` change fabric.toml, raise its serial, and make a running `bywire up` read it. Comments in the file stay, but for those of a removed node. \
+`add` and `remove` change fabric.toml, raise its serial, and make a running `bywire up` read it. Comments in the file stay, but for \
+those of a removed node. \
 In a fabric with a keeper they run on the keeper, which sends the file to the other nodes. Connections with a removed node end. \
 `bywire invite` adds a machine without its key."
 )]

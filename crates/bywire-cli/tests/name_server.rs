@@ -20,8 +20,8 @@ use up::{Up, bywire, inside, status, text};
 /// Where the name server is: on the machine that asks.
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1)), 53);
 
-/// A command of a machine whose names are looked up at [`SERVER`], which may take so long. `None`: the files of the resolver cannot
-/// be replaced here, which is printed.
+/// A command of a machine whose names are looked up at [`SERVER`], which may take so long. `None`: the files of the resolver
+/// cannot be replaced here, which is printed.
 fn with_server(machine: &Machine, seconds: u32, arguments: &[&str]) -> Option<Command> {
     const INSIDE: &str =
         "mount --bind \"$0\" /etc/resolv.conf; mount --bind \"$1\" /etc/nsswitch.conf; shift 1; exec \"$@\"";

@@ -10,9 +10,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::{Errno, process};
 use bywire_wire::handshake::{MAC_BYTES, PrivateKey};
 use bywire_wire::service::status::{Entry, Node, Position};
-use bywire_wire::service::{
-    self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION,
-};
+use bywire_wire::service::{self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, VERSION};
 
 use crate::invitation::Invitation;
 use crate::key::{self, KeyError};

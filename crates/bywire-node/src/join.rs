@@ -47,8 +47,8 @@ pub enum JoinError {
     System(u16, Errno),
     /// Nothing came back.
     #[error(
-        "no answer from {0}: check that `bywire up` runs there, of the same version, and that UDP passes. A keeper does not answer \
-         invitations that it does not know, as after its restart: make a new one by `bywire invite {1}` there"
+        "no answer from {0}: check that `bywire up` runs there, of the same version, and that UDP passes. A keeper does not \
+         answer invitations that it does not know, as after its restart: make a new one by `bywire invite {1}` there"
     )]
     NoAnswer(String, String),
     /// The keeper has answered once, and then no more.

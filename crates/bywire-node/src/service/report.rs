@@ -179,8 +179,8 @@ impl Service<'_> {
     }
 }
 
-/// Why a channel does not come up, as far as this machine can tell. `before` are the counts when it was needed first. What happened
-/// before that, as with another version of the other service, says nothing about now.
+/// Why a channel does not come up, as far as this machine can tell. `before` are the counts when it was needed first. What
+/// happened before that, as with another version of the other service, says nothing about now.
 fn complaint(counts: &NodeCounts, before: &NodeCounts, unsent: Option<Unsent>) -> String {
     if let Some(Unsent { to, reason }) = unsent {
         return format!("no packet to {to} leaves this machine: {reason}");
