@@ -164,14 +164,15 @@ impl UdpSocket {
     }
 
     /// Another socket with the same port, which is connected to `peer`. Its calls cost a quarter less than those of a socket
-    /// for all peers. It may have received packets of others before it was connected. From now on any process of this user
-    /// can bind to the port.
+    /// for all peers. To an IPv4 peer it is an IPv4 socket: one of IPv6 would look up its route for each packet. It may have
+    /// received packets of others before it was connected. From now on any process of this user can bind to the port.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route; [`Errno::XDEV`] if the calling thread is
     /// now in another network namespace, or the kernel cannot tell (before Linux 5.14).
     pub fn connected_to(&self, peer: SocketAddr) -> Result<Self, Errno> {
-        let socket = Self::unbound(self.is_v6)?;
+        let peer = canonical(peer);
+        let socket = Self::unbound(peer.is_ipv6())?;
         // In another network namespace it would receive nothing from the peer, and send from the address of another machine.
         let namespace = |file| option::read::<u64>(file, libc::SOL_SOCKET, SO_NETNS_COOKIE);
         if !namespace(&self.file).is_ok_and(|here| namespace(&socket.file) == Ok(here)) {
@@ -180,7 +181,10 @@ impl UdpSocket {
         // Not when the first socket is bound: with this option, port 0 could give the port of another such socket.
         sockopt::set_socket_reuseport(&self.file, true)?;
         sockopt::set_socket_reuseport(&socket.file, true)?;
-        rustix::net::bind(&socket.file, &self.local_address_as_bound()?)?;
+        let local = self.local_address()?;
+        let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
+        let is_v4_of_both = local.is_ipv6() && !socket.is_v6;
+        rustix::net::bind(&socket.file, &if is_v4_of_both { everywhere } else { local })?;
         socket.connect(peer)?;
         Ok(socket)
     }
@@ -209,11 +213,7 @@ impl UdpSocket {
     /// # Errors
     /// The error of `getsockname`.
     pub fn local_address(&self) -> Result<SocketAddr, Errno> {
-        self.local_address_as_bound().map(canonical)
-    }
-
-    fn local_address_as_bound(&self) -> Result<SocketAddr, Errno> {
-        SocketAddr::try_from(rustix::net::getsockname(&self.file)?)
+        SocketAddr::try_from(rustix::net::getsockname(&self.file)?).map(canonical)
     }
 
     /// Requests buffers of this size for both directions. A process with `CAP_NET_ADMIN` gets them. Others get as much as the
