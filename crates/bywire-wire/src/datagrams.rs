@@ -300,6 +300,12 @@ impl Incoming {
         waiting.map(|joined| joined.at_ns.saturating_add(JOINED_NS)).min()
     }
 
+    /// Do incomplete datagrams wait?
+    #[inline]
+    pub fn is_joining(&self) -> bool {
+        self.arriving.iter().any(|arriving| !arriving.joined.is_empty())
+    }
+
     /// Drops datagrams whose next piece has been missing for too long, and returns their number.
     pub fn expire(&mut self, now_ns: u64) -> u64 {
         let mut expired = 0;

@@ -11,6 +11,9 @@ pub const RANGES_MAX: usize = 32;
 /// cost for its receiver more than its length does.
 pub const FRAMES_MAX: usize = 160;
 
+/// The bytes of an acknowledgement of one range.
+const ACK_BYTES: usize = 1 + 8 + 4 + 1 + 4;
+
 const PAD: u8 = 0x00;
 const PING: u8 = 0x01;
 const CLOSE: u8 = 0x02;
@@ -111,30 +114,46 @@ impl<'packet> Ack<'packet> {
         })
     }
 
-    fn parse(reader: &mut Reader<'packet>) -> Option<Self> {
-        let largest = reader.u64()?;
-        let delay_us = reader.u32()?;
-        let ranges = usize::from(reader.u8()?);
+    /// Its range, if it has only one.
+    pub fn only_range(self) -> Option<RangeInclusive<u64>> {
+        (self.runs.len() == 4).then(|| self.ranges().next())?
+    }
+
+    /// A frame's bytes after its kind.
+    #[inline]
+    fn parse(bytes: &'packet [u8]) -> Option<(Self, &'packet [u8])> {
+        let (head, others) = bytes.split_first_chunk::<{ ACK_BYTES - 1 }>()?;
+        let [largest @ .., _, _, _, _, _, _, _, _, _] = *head;
+        let [.., d0, d1, d2, d3, ranges, r0, r1, r2, r3] = *head;
+        let largest = u64::from_le_bytes(largest);
+        let delay_us = u32::from_le_bytes([d0, d1, d2, d3]);
+        let ranges = usize::from(ranges);
         if !(1..=RANGES_MAX).contains(&ranges) {
             return None;
         }
-        let runs = reader.bytes(4 + 8 * (ranges - 1))?;
         // Every range must be above zero and must not be empty, because `ranges` relies on that.
-        let mut words = Reader(runs);
-        let mut last = largest;
-        let mut first = last.checked_sub(u64::from(words.u32()?.checked_sub(1)?))?;
+        let run = u32::from_le_bytes([r0, r1, r2, r3]);
+        let mut first = largest.checked_sub(u64::from(run.checked_sub(1)?))?;
+        let (runs, rest) = bytes[ACK_BYTES - 1 - 4..].split_at_checked(4 + 8 * (ranges - 1))?;
+        let mut words = Reader(others);
         for _ in 1..ranges {
             let gap = u64::from(words.u32().filter(|gap| *gap > 0)?);
-            last = first.checked_sub(gap)?.checked_sub(1)?;
+            let last = first.checked_sub(gap)?.checked_sub(1)?;
             first = last.checked_sub(u64::from(words.u32()?.checked_sub(1)?))?;
         }
-        Some(Self { largest, delay_us, runs })
+        Some((Self { largest, delay_us, runs }, rest))
     }
 }
 
 impl Lane {
+    #[inline]
     fn of(kind: u8, base: u8) -> Option<Self> {
-        LANES.into_iter().find(|lane| base + *lane as u8 == kind)
+        match kind.wrapping_sub(base) {
+            0 => Some(Self::Reply),
+            1 => Some(Self::High),
+            2 => Some(Self::Low),
+            _ => None,
+        }
     }
 }
 
@@ -144,24 +163,36 @@ impl<'packet> Frame<'packet> {
         !matches!(self, Self::Pad | Self::Ack(_) | Self::Close { .. })
     }
 
-    fn parse(reader: &mut Reader<'packet>) -> Option<Self> {
-        let kind = reader.u8()?;
-        Some(match kind {
-            PAD => Self::Pad,
-            PING => Self::Ping,
-            CLOSE => Self::Close { reason: reader.u8()? },
-            ACK => Self::Ack(Ack::parse(reader)?),
-            _ => return Self::parse_of_lane(kind, reader),
-        })
+    /// The frame at the beginning of `bytes`, and the bytes after it.
+    #[inline]
+    fn parse(bytes: &'packet [u8]) -> Option<(Self, &'packet [u8])> {
+        let (kind, rest) = bytes.split_first()?;
+        // Most frames are these two.
+        if let Some(lane) = Lane::of(*kind, LANE) {
+            let (head, rest) = rest.split_first_chunk::<{ LANE_FRAME_BYTES - 1 }>()?;
+            let [offset @ .., _, _] = *head;
+            let [.., l0, l1] = *head;
+            let (offset, length) = (u64::from_le_bytes(offset), u16::from_le_bytes([l0, l1]));
+            let (bytes, rest) = rest.split_at_checked(length.into())?;
+            offset.checked_add(length.into())?;
+            return Some((Self::Lane { lane, offset, bytes }, rest));
+        }
+        if *kind == ACK {
+            let (ack, rest) = Ack::parse(rest)?;
+            return Some((Self::Ack(ack), rest));
+        }
+        let mut reader = Reader(rest);
+        let frame = Self::parse_other(*kind, &mut reader)?;
+        Some((frame, reader.0))
     }
 
-    fn parse_of_lane(kind: u8, reader: &mut Reader<'packet>) -> Option<Self> {
-        if let Some(lane) = Lane::of(kind, LANE) {
-            let offset = reader.u64()?;
-            let length = reader.u16()?;
-            let bytes = reader.bytes(length.into())?;
-            offset.checked_add(length.into())?;
-            return Some(Self::Lane { lane, offset, bytes });
+    #[inline(never)]
+    fn parse_other(kind: u8, reader: &mut Reader<'packet>) -> Option<Self> {
+        match kind {
+            PAD => return Some(Self::Pad),
+            PING => return Some(Self::Ping),
+            CLOSE => return Some(Self::Close { reason: reader.u8()? }),
+            _ => {}
         }
         if let Some(lane) = Lane::of(kind, CREDIT) {
             let (taken, limit) = (reader.u64()?, reader.u64()?);
@@ -176,17 +207,23 @@ impl<'packet> Frame<'packet> {
 }
 
 /// The frames of a packet's payload. [`Malformed`] is the last item.
+#[inline]
 pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, Malformed>> {
-    let mut reader = Reader(payload);
+    let mut rest = payload;
     std::iter::from_fn(move || {
-        if reader.0.is_empty() {
+        if rest.is_empty() {
             return None;
         }
-        let frame = Frame::parse(&mut reader).ok_or(Malformed);
-        if frame.is_err() {
-            reader = Reader(&[]);
+        match Frame::parse(rest) {
+            Some((frame, behind)) => {
+                rest = behind;
+                Some(Ok(frame))
+            }
+            None => {
+                rest = &[];
+                Some(Err(Malformed))
+            }
         }
-        Some(frame)
     })
 }
 
@@ -251,11 +288,14 @@ impl<'buffer> Payload<'buffer> {
         length: u16,
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
-        let head: [&[u8]; 3] = [&[LANE + lane as u8], &offset.to_le_bytes(), &length.to_le_bytes()];
         if LANE_FRAME_BYTES + usize::from(length) > self.room() {
             return false;
         }
-        head.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        let mut head = [0; LANE_FRAME_BYTES];
+        head[0] = LANE + lane as u8;
+        head[1..9].copy_from_slice(&offset.to_le_bytes());
+        head[9..].copy_from_slice(&length.to_le_bytes());
+        self.buffer.extend_from_slice(&head);
         let end = self.buffer.len() + usize::from(length);
         fill(self.buffer);
         debug_assert_eq!(self.buffer.len(), end, "as many bytes as the frame says");
@@ -273,23 +313,30 @@ impl<'buffer> Payload<'buffer> {
     /// # Panics
     /// If ranges touch or overlap, or are not in this order.
     pub fn push_ack(&mut self, delay_us: u32, ranges: impl IntoIterator<Item = RangeInclusive<u64>>) -> bool {
-        const FIRST: usize = 1 + 8 + 4 + 1 + 4;
+        const COUNT: usize = 1 + 8 + 4;
+        const FIRST: usize = ACK_BYTES;
         let mut ranges = ranges.into_iter();
         let Some(newest) = ranges.next().filter(|_| self.room() >= FIRST) else { return false };
         let others_max = ((self.room() - FIRST) / 8).min(RANGES_MAX - 1);
-        let mut runs = Vec::with_capacity(4 + 8 * others_max);
         let mut first = cut(&newest);
-        runs.extend(run_of(first, *newest.end()));
+        let mut head = [0; FIRST];
+        (head[0], head[COUNT]) = (ACK, 1);
+        head[1..9].copy_from_slice(&newest.end().to_le_bytes());
+        head[9..COUNT].copy_from_slice(&delay_us.to_le_bytes());
+        head[COUNT + 1..].copy_from_slice(&run_of(first, *newest.end()));
+        let count = self.buffer.len() + COUNT;
+        self.buffer.extend_from_slice(&head);
         for range in ranges.take(others_max) {
             let gap = first - range.end() - 1;
             assert!(gap > 0, "ranges that touch are one");
             // Ranges further back are old and can be left out.
             let Ok(gap) = u32::try_from(gap) else { break };
             first = cut(&range);
-            runs.extend(gap.to_le_bytes());
-            runs.extend(run_of(first, *range.end()));
+            self.buffer.extend_from_slice(&gap.to_le_bytes());
+            self.buffer.extend_from_slice(&run_of(first, *range.end()));
+            self.buffer[count] += 1;
         }
-        self.push(&Frame::Ack(Ack { largest: *newest.end(), delay_us, runs: &runs }))
+        true
     }
 
     fn append(&mut self, parts: &[&[u8]]) -> bool {

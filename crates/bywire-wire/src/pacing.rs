@@ -45,18 +45,37 @@ impl Rate {
     /// limit.
     fn bytes_in(&self, span_ns: u64) -> u64 {
         let (bytes, time_ns) = self.ratio();
-        u64::try_from(u128::from(span_ns) * bytes / time_ns).unwrap_or(u64::MAX)
+        scaled(span_ns, bytes, time_ns)
+    }
+
+    /// Are at least so many bytes for a span of time? That needs no division.
+    fn yields(&self, bytes: u64, span_ns: u64) -> bool {
+        let (ratio_bytes, time_ns) = self.ratio();
+        u128::from(span_ns) * u128::from(ratio_bytes) >= u128::from(bytes) * u128::from(time_ns)
     }
 
     /// The time that this many bytes take, rounded down.
     fn time_of(&self, bytes: u64) -> u64 {
         let (ratio_bytes, time_ns) = self.ratio();
-        u64::try_from(u128::from(bytes) * time_ns / ratio_bytes).unwrap_or(u64::MAX)
+        scaled(bytes, time_ns, ratio_bytes)
     }
 
-    fn ratio(&self) -> (u128, u128) {
+    fn ratio(&self) -> (u64, u64) {
         let (numerator, denominator) = if self.is_slow_start { (2, 1) } else { (5, 4) };
-        (u128::from(self.window.max(1)) * numerator, u128::from(self.smoothed_ns.max(1)) * denominator)
+        let ratio = |value: u64, factor| value.max(1).saturating_mul(factor);
+        (ratio(self.window, numerator), ratio(self.smoothed_ns, denominator))
+    }
+}
+
+/// `value * numerator / denominator`, rounded down.
+fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
+    // A division of 64 bits takes a fraction of the time of one of 128.
+    match value.checked_mul(numerator) {
+        Some(product) => product / denominator,
+        None => {
+            let quotient = u128::from(value) * u128::from(numerator) / u128::from(denominator);
+            u64::try_from(quotient).unwrap_or(u64::MAX)
+        }
     }
 }
 
@@ -70,13 +89,14 @@ impl Pacer {
     pub fn room(&mut self, now_ns: u64, rate: Rate) -> u64 {
         let full = self.size(rate);
         let span_ns = now_ns.saturating_sub(self.filled_at_ns);
+        if rate.yields(full.saturating_sub(self.bytes), span_ns) {
+            (self.bytes, self.filled_at_ns) = (full, now_ns.max(self.filled_at_ns));
+            return full;
+        }
         let gain = rate.bytes_in(span_ns);
         self.bytes = self.bytes.saturating_add(gain);
         // The time advances only by that of whole bytes, so fractions are not lost.
         self.filled_at_ns = self.filled_at_ns.saturating_add(rate.time_of(gain));
-        if self.bytes >= full {
-            (self.bytes, self.filled_at_ns) = (full, now_ns.max(self.filled_at_ns));
-        }
         self.bytes
     }
 

@@ -1,7 +1,5 @@
 //! Packets: one datagram each on the network, or several of them joined by the kernel's receive offload.
 
-use crate::reader::Reader;
-
 /// Bytes before the frames.
 pub const HEADER_BYTES: usize = 16;
 /// The bytes of the tag after the frames of a sealed packet.
@@ -42,25 +40,29 @@ const KEY_PHASE: u8 = 1;
 
 impl PacketKind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Hello, Self::Answer, Self::Cookie, Self::Data].into_iter().find(|kind| *kind as u8 == byte)
+        // Most packets have data.
+        [Self::Data, Self::Hello, Self::Answer, Self::Cookie].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
 impl Header {
     /// The header at the beginning of `bytes`. `None`: there is no valid header, or the packet is incomplete.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        let kind = PacketKind::of(reader.u8()?)?;
-        let flags = reader.u8().filter(|flags| flags & !KEY_PHASE == 0)?;
-        let length = reader.u16()?;
+        let ([head, number], _) = bytes.first_chunk::<HEADER_BYTES>()?.as_chunks::<8>() else { return None };
+        let head = u64::from_le_bytes(*head);
+        let kind = PacketKind::of(head as u8)?;
+        let flags = (head >> 8) as u8;
+        let length = (head >> 16) as u16;
         let header = Self {
             kind,
             key_phase: flags & KEY_PHASE != 0,
             length,
-            connection: reader.u32()?,
-            number: reader.u64()?,
+            connection: (head >> 32) as u32,
+            number: u64::from_le_bytes(*number),
         };
-        (HEADER_BYTES..=bytes.len()).contains(&usize::from(length)).then_some(header)
+        let is_valid = flags & !KEY_PHASE == 0 && (HEADER_BYTES..=bytes.len()).contains(&usize::from(length));
+        is_valid.then_some(header)
     }
 
     /// The bytes of the header.

@@ -180,6 +180,8 @@ impl Receiving {
         let at = self.place(offset);
         let first = bytes.len().min(self.memory.len() - at);
         self.memory[at..at + first].copy_from_slice(&bytes[..first]);
-        self.memory[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        if first < bytes.len() {
+            self.memory[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        }
     }
 }

@@ -69,6 +69,11 @@ impl<T> Default for Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// Has nothing been shown?
+    pub fn is_empty(&self) -> bool {
+        self.arrived.is_empty() && self.lost.is_empty()
+    }
+
     /// Clears it for the next use, and keeps its memory.
     pub fn clear(&mut self) {
         self.arrived.clear();
@@ -310,7 +315,8 @@ impl<T> Recovery<T> {
         }
     }
 
-    fn could_arrive(&self, range: &RangeInclusive<u64>) -> bool {
+    /// May all these packets have arrived? Numbers that were not used cannot.
+    pub fn could_arrive(&self, range: &RangeInclusive<u64>) -> bool {
         *range.end() < self.next_number()
             && !self.indices(range).any(|index| matches!(self.entries[index], Entry::Skipped))
     }

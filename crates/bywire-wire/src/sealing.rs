@@ -62,7 +62,9 @@ impl Sealer {
         self.confirmed_at_ns.is_none() && self.is_old(now_ns) && !matches!(self.key, Key::Plain(_))
     }
 
-    fn is_old(&self, now_ns: u64) -> bool {
+    /// Has the key sealed enough, or for long enough?
+    #[inline]
+    pub fn is_old(&self, now_ns: u64) -> bool {
         let is_aged = |(_, at_ns): (u64, u64)| now_ns.saturating_sub(at_ns) >= KEY_LIFE_NS;
         self.packets >= self.packets_max || self.first.is_some_and(is_aged)
     }

@@ -74,6 +74,12 @@ impl<B: AsRef<[u8]>> Sending<B> {
         Ok(end)
     }
 
+    /// Is there a piece that is acknowledged completely, and that was not taken?
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// The oldest piece that is acknowledged completely.
     pub fn take_back(&mut self) -> Option<B> {
         self.free.pop_front()

@@ -54,6 +54,11 @@ impl PacketSize {
         self.bytes
     }
 
+    /// Are packets as long as the route carries?
+    pub fn is_at_limit(&self) -> bool {
+        self.bytes >= self.limit
+    }
+
     /// The length of the next probe, if one is due.
     pub fn wanted(&mut self, now_ns: u64) -> Option<u16> {
         if self.probe.is_some() {

@@ -1,17 +1,20 @@
 //! Arriving packets.
 
+use std::ops::RangeInclusive;
+
 use crate::ack::ACK_DELAY_MAX_NS;
 use crate::datagrams::Piece;
 use crate::frame::{FRAMES_MAX, Frame, LANES, frames};
 use crate::packet::{Header, PacketKind};
 use crate::planted::{self, Bug};
 
-use super::{Connection, PROBES_SHORT, REASON_VIOLATION, Receipt, State, Violation};
+use super::{Connection, HeldAck, PROBES_SHORT, REASON_VIOLATION, Receipt, State, Violation};
 use crate::frame::Lane;
 
 /// The contents of a packet, as the first pass over it finds them.
 struct Look {
     elicits_ack: bool,
+    has_lane: bool,
     has_place: bool,
 }
 
@@ -28,8 +31,39 @@ impl<B: AsRef<[u8]>> Connection<B> {
         &mut self,
         now_ns: u64,
         packet: &mut [u8],
+        consume: impl FnMut(Lane, &[u8]) -> usize,
+    ) -> Receipt {
+        self.take_in(now_ns, packet, false, consume)
+    }
+
+    /// The same, but an acknowledgement beside bytes of a lane may be held until [`Self::settle`]. So what the program waits
+    /// for comes first, and its answer leaves first.
+    pub fn receive_and_hold(
+        &mut self,
+        now_ns: u64,
+        packet: &mut [u8],
+        consume: impl FnMut(Lane, &[u8]) -> usize,
+    ) -> Receipt {
+        self.take_in(now_ns, packet, true, consume)
+    }
+
+    /// Processes a held acknowledgement. Called after the packets of [`Self::transmit`] have left.
+    pub fn settle(&mut self) {
+        let Some(held) = self.held_ack.take() else { return };
+        let is_held_back = std::mem::replace(&mut self.is_held_back, held.was_held_back);
+        // Its numbers were checked when it arrived.
+        let _ = self.take_ack(held.at_ns, std::iter::once(held.numbers), held.delay_us);
+        self.is_held_back = is_held_back;
+    }
+
+    fn take_in(
+        &mut self,
+        now_ns: u64,
+        packet: &mut [u8],
+        may_hold: bool,
         mut consume: impl FnMut(Lane, &[u8]) -> usize,
     ) -> Receipt {
+        self.settle();
         let header = Header::parse(packet).filter(|header| {
             header.kind == PacketKind::Data
                 && header.connection == self.numbers[0]
@@ -66,8 +100,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.heard_at_ns = Some(now_ns);
             self.send_unheard_again(now_ns);
         }
+        let may_hold = may_hold && look.has_lane;
         for frame in frames(payload).flatten() {
-            if let Err(violation) = self.take_frame(now_ns, frame, &mut consume) {
+            if let Err(violation) = self.take_frame(now_ns, frame, may_hold, &mut consume) {
                 return self.fail(violation);
             }
         }
@@ -112,7 +147,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Are all frames valid, and is there room for all of them?
     fn look(&self, payload: &[u8]) -> Result<Look, Violation> {
         let (mut all, mut acknowledgements, mut apart) = (0, 0, [0; LANES.len()]);
-        let mut elicits_ack = false;
+        let (mut elicits_ack, mut has_lane) = (false, false);
         for frame in frames(payload) {
             let frame = frame.map_err(|_| Violation::Malformed)?;
             elicits_ack |= frame.elicits_ack();
@@ -122,18 +157,21 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 return Err(Violation::Malformed);
             }
             if let Frame::Lane { lane, offset, bytes } = frame {
+                has_lane = true;
                 let is_apart = self.receiving[lane as usize].is_apart(&(offset..offset + bytes.len() as u64));
                 apart[lane as usize] += usize::from(is_apart);
             }
         }
-        let has_place = self.receiving.iter().zip(apart).all(|(lane, apart)| lane.has_place(apart));
-        Ok(Look { elicits_ack, has_place })
+        let has_place = apart == [0; LANES.len()]
+            || self.receiving.iter().zip(apart).all(|(lane, apart)| lane.has_place(apart));
+        Ok(Look { elicits_ack, has_lane, has_place })
     }
 
     fn take_frame(
         &mut self,
         now_ns: u64,
         frame: Frame,
+        may_hold: bool,
         consume: &mut impl FnMut(Lane, &[u8]) -> usize,
     ) -> Result<(), Violation> {
         match frame {
@@ -144,11 +182,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 self.is_close_due = true;
             }
             Frame::Ack(ack) => {
-                let is_after_silence = self.recovery.probes() >= PROBES_SHORT;
-                let known = self.recovery.acknowledge(now_ns, ack.ranges(), ack.delay_us, &mut self.outcome);
-                known.map_err(|_| Violation::AcknowledgedUnsent)?;
-                self.sealer.acknowledged(now_ns, ack.largest);
-                self.take_outcome(now_ns, is_after_silence);
+                let may_hold = may_hold && self.recovery.probes() == 0 && self.probes_due == 0;
+                match ack.only_range().filter(|numbers| may_hold && self.recovery.could_arrive(numbers)) {
+                    Some(numbers) => {
+                        let was_held_back = self.is_held_back;
+                        let held = HeldAck { numbers, delay_us: ack.delay_us, at_ns: now_ns, was_held_back };
+                        self.held_ack = Some(held);
+                    }
+                    None => self.take_ack(now_ns, ack.ranges(), ack.delay_us)?,
+                }
             }
             Frame::Lane { lane, offset, bytes } => {
                 if lane == Lane::High {
@@ -166,6 +208,23 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 self.datagrams_in.receive(now_ns, lane, id, Piece { offset, total, bytes });
             }
         }
+        Ok(())
+    }
+
+    fn take_ack(
+        &mut self,
+        now_ns: u64,
+        numbers: impl Iterator<Item = RangeInclusive<u64>> + Clone,
+        delay_us: u32,
+    ) -> Result<(), Violation> {
+        let is_after_silence = self.recovery.probes() >= PROBES_SHORT;
+        let largest = numbers.clone().next().map(|newest| *newest.end());
+        let known = self.recovery.acknowledge(now_ns, numbers, delay_us, &mut self.outcome);
+        known.map_err(|_| Violation::AcknowledgedUnsent)?;
+        if let Some(largest) = largest {
+            self.sealer.acknowledged(now_ns, largest);
+        }
+        self.take_outcome(now_ns, is_after_silence);
         Ok(())
     }
 }

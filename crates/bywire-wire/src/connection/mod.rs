@@ -8,7 +8,7 @@ mod outgoing;
 mod pieces;
 mod resending;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::ack::Acknowledger;
 use crate::congestion::Congestion;
@@ -166,16 +166,40 @@ pub struct Counts {
     pub close_repeats: u64,
 }
 
+/// Bytes of a lane in a packet.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u64,
+    length: u16,
+    lane: Lane,
+}
+
+impl Span {
+    fn range(self) -> Range<u64> {
+        self.start..self.start + u64::from(self.length)
+    }
+}
+
 /// The contents of a packet that waits for its acknowledgement.
 #[derive(Clone, Debug, Default)]
 struct Content {
-    pieces: [Option<(Lane, Range<u64>)>; PIECES_MAX],
+    pieces: [Option<Span>; PIECES_MAX],
     credit: [bool; 3],
     /// The newest packet that its acknowledgement names.
     acknowledges: Option<u64>,
     /// The packet size that it probes.
     size_probe: Option<u16>,
     elicits_ack: bool,
+}
+
+/// An acknowledgement that has arrived and is processed after the next packets have left.
+#[derive(Clone, Debug)]
+struct HeldAck {
+    numbers: RangeInclusive<u64>,
+    delay_us: u32,
+    at_ns: u64,
+    /// Had the window or pacing held something back when it arrived?
+    was_held_back: bool,
 }
 
 /// One end of a connection. Each piece `B` of bytes is kept until the peer has it.
@@ -199,6 +223,7 @@ pub struct Connection<B> {
     datagrams_out: datagrams::Outgoing,
     datagrams_in: datagrams::Incoming,
     outcome: Outcome<Content>,
+    held_ack: Option<HeldAck>,
     /// The number of packets that leave regardless of the window.
     probes_due: u32,
     is_ping_due: bool,
@@ -244,6 +269,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             datagrams_out: datagrams::Outgoing::default(),
             datagrams_in: datagrams::Incoming::default(),
             outcome: Outcome::default(),
+            held_ack: None,
             probes_due: 0,
             is_ping_due: true,
             is_sleepy: false,
@@ -323,6 +349,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Asks the peer for a sign of life.
     pub fn ping(&mut self) {
         self.is_ping_due = true;
+    }
+
+    /// Is there a piece of a lane that the peer has received completely?
+    #[inline]
+    pub fn has_free(&self, lane: Lane) -> bool {
+        self.sending[lane as usize].has_free()
     }
 
     /// The oldest piece of a lane that the peer has received completely.

@@ -4,11 +4,13 @@ use crate::batch::Batch;
 use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
 use crate::packet::{HEADER_BYTES, Header, PacketKind};
 use crate::planted::{self, Bug};
+use crate::receiving::Receiving;
 use crate::recovery::Timeout;
+use crate::sending::Sending;
 use crate::size::BASE_BYTES;
 
 use super::incoming::reason_of;
-use super::{Connection, Content, PROBES_SHORT, State};
+use super::{Connection, Content, PROBES_SHORT, Span, State};
 
 /// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
 /// message.
@@ -23,8 +25,32 @@ const QUIET_MAX: u32 = 64;
 /// How often a close is sent, at doubling intervals, unless the peer answers.
 const CLOSES_MAX: u32 = 8;
 
+/// From this many bytes in flight on, no more leave while a round trip takes [`QUEUE_RTT_RATIO`] times as long as the shortest
+/// one, …
+const QUEUE_BYTES: u64 = 512 * 1024;
+/// … because most of them wait at the receiver. A longer queue would only push them out of the caches.
+const QUEUE_RTT_RATIO: u64 = 4;
+/// Only for a connection that moves a byte in this time, or in less. Slower ones may share their path with others, whose queues
+/// make the round trip longer.
+const QUEUE_BYTE_NS: u64 = 1;
+
+/// A packet with this much room holds everything that may leave now.
+const ROOM_BYTES_MIN: usize = 128;
+
+/// The result of an attempt to add a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    /// None has to leave.
+    Nothing,
+    /// It has everything that may leave now.
+    All,
+    /// It is full, so there may be more.
+    Full,
+}
+
 impl<B: AsRef<[u8]>> Connection<B> {
-    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more.
+    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more. [`Self::settle`]
+    /// follows when they have left.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
         if self.state != State::Open {
             self.transmit_close(now_ns, batch);
@@ -33,11 +59,19 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.look_at_time(now_ns);
         let was_held_back = std::mem::take(&mut self.is_held_back);
         while batch.has_room(self.size_now().into()) {
-            if !self.add_packet(now_ns, batch) {
-                self.is_sleepy = false;
-                self.add_size_probe(now_ns, batch);
-                return;
+            let added = self.add_packet(now_ns, batch);
+            if added == Added::Full || added == Added::All && (self.probes_due > 0 || self.is_ping_due) {
+                continue;
             }
+            if self.held_ack.is_some() && (batch.is_empty() || self.has_something_to_send()) {
+                // It may permit more.
+                self.settle();
+                continue;
+            }
+            self.count_held();
+            self.is_sleepy = false;
+            self.add_size_probe(now_ns, batch);
+            return;
         }
         // The batch held it back.
         self.is_held_back = was_held_back;
@@ -49,7 +83,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
             return if self.is_close_due { Some(0) } else { self.close_at_ns };
         }
         let least_bytes = self.least_bytes();
-        let sendable_ns = self.sendable_ns().filter(|_| self.has_window_for(least_bytes));
+        let sendable_ns = self
+            .sendable_ns()
+            .filter(|_| self.has_window_for(least_bytes) && !self.is_queue_long(least_bytes));
         let sendable_ns = sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(least_bytes, self.rate())));
         let has_to_tell = self.is_sleepy && self.acknowledger.is_waiting();
         let urgent_ns = (self.is_ping_due || self.probes_due > 0 || has_to_tell).then_some(0);
@@ -83,8 +119,24 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     fn look_at_time(&mut self, now_ns: u64) {
-        self.counts.datagrams_lost += self.datagrams_in.expire(now_ns);
+        if self.datagrams_in.is_joining() {
+            self.counts.datagrams_lost += self.datagrams_in.expire(now_ns);
+        }
         self.recovery.expire(&mut self.outcome);
+        if self.recovery.timeout_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.handle_timeout(now_ns);
+        }
+        self.take_outcome(now_ns, false);
+        if self.sealer.is_old(now_ns) {
+            let timeout_ns = self.recovery.rtt().probe_timeout_ns();
+            self.counts.key_updates += u64::from(self.sealer.update(now_ns, timeout_ns));
+        }
+    }
+
+    #[cold]
+    fn handle_timeout(&mut self, now_ns: u64) {
+        // It may be what was waited for.
+        self.settle();
         let timeout = self.recovery.on_timeout(now_ns, &mut self.outcome);
         self.take_outcome(now_ns, false);
         if timeout == Timeout::Probe {
@@ -95,8 +147,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 self.send_again(oldest.0, &oldest.1);
             }
         }
-        let timeout_ns = self.recovery.rtt().probe_timeout_ns();
-        self.counts.key_updates += u64::from(self.sealer.update(now_ns, timeout_ns));
     }
 
     /// The present packet size.
@@ -107,7 +157,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Is there something to send, within the window and pacing?
     fn has_something(&self, now_ns: u64) -> bool {
-        self.sendable_ns().is_some_and(|at_ns| at_ns <= now_ns)
+        let [reply, high, low] = &self.sending;
+        low.has_something() && self.low_from_ns().is_some_and(|at_ns| at_ns <= now_ns)
+            || high.has_something()
+            || reply.has_something()
+            || !self.datagrams_out.is_empty()
+            || self.receiving.iter().any(Receiving::is_credit_due)
+    }
+
+    /// Has a lane something to send, whatever the window permits?
+    fn has_something_to_send(&self) -> bool {
+        self.sending.iter().any(Sending::has_something)
     }
 
     /// The time from which there is something to send. It may have passed.
@@ -170,15 +230,23 @@ impl<B: AsRef<[u8]>> Connection<B> {
         has_window && self.has_numbers_for(bytes)
     }
 
+    /// Would so many bytes wait at the receiver, with this many more, that they would only take longer?
+    fn is_queue_long(&self, more_bytes: u64) -> bool {
+        let (rtt, bytes) = (self.recovery.rtt(), self.recovery.in_flight());
+        let is_most_of_it = |min_ns: u64| rtt.smoothed_ns() > min_ns.saturating_mul(QUEUE_RTT_RATIO);
+        bytes + more_bytes > QUEUE_BYTES
+            && rtt.smoothed_ns() <= bytes * QUEUE_BYTE_NS
+            && rtt.min_ns().is_some_and(is_most_of_it)
+    }
+
     /// Adds one packet, if one has to leave.
-    fn add_packet(&mut self, now_ns: u64, batch: &mut Batch) -> bool {
+    fn add_packet(&mut self, now_ns: u64, batch: &mut Batch) -> Added {
         let is_probe = self.probes_due > 0;
         let is_ack_due = self.acknowledger.is_due(now_ns) || self.is_sleepy && self.acknowledger.is_waiting();
         let is_asking = is_ack_due && self.has_to_ask(now_ns);
         let may_send = is_probe || self.has_something(now_ns) && self.may_send(now_ns);
         if !(may_send || is_ack_due || self.is_ping_due) {
-            self.count_held();
-            return false;
+            return Added::Nothing;
         }
         if is_probe {
             self.recovery.skip();
@@ -198,10 +266,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
             content.elicits_ack = packet.push(&Frame::Ping);
             self.counts.acks_asking += u64::from(is_asking);
         }
+        let packet_room = packet.room();
         if !(content.elicits_ack || has_ack && is_ack_due) {
             batch.bytes.truncate(start);
-            return false;
+            return Added::Nothing;
         }
+        let is_full = packet_room < ROOM_BYTES_MIN || content.pieces.iter().all(Option::is_some);
         if has_ack {
             self.acknowledger.told();
             self.counts.acks_alone += u64::from(!content.elicits_ack);
@@ -212,7 +282,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.probes_due = self.probes_due.saturating_sub(1);
         }
         self.finish(now_ns, batch, content);
-        true
+        if is_full { Added::Full } else { Added::All }
     }
 
     /// Should an acknowledgement ask for one itself? Otherwise its ranges are repeated without end, and the key cannot
@@ -225,6 +295,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Do the window and pacing permit a packet?
     fn may_send(&mut self, now_ns: u64) -> bool {
         let least_bytes = self.least_bytes();
+        if self.is_queue_long(least_bytes) {
+            self.is_in_burst = false;
+            return false;
+        }
         if !self.has_window_for(least_bytes) {
             let has_numbers = self.has_numbers_for(least_bytes);
             *if has_numbers { &mut self.counts.window_full } else { &mut self.counts.numbers_full } += 1;
@@ -244,6 +318,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Credit first, then the lanes reply, high and low, with datagrams at their priority.
     fn fill(&mut self, now_ns: u64, packet: &mut Payload, content: &mut Content) {
         let number = self.recovery.next_number();
+        let has_datagrams = !self.datagrams_out.is_empty();
         for lane in LANES {
             let receiving = &mut self.receiving[lane as usize];
             if receiving.is_credit_due() && packet.room() > 2 * 8 {
@@ -254,7 +329,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         for lane in LANES {
-            while self.datagrams_out.write(lane, packet) {
+            while has_datagrams && self.datagrams_out.write(lane, packet) {
                 content.elicits_ack = true;
             }
             while self.add_piece(now_ns, lane, packet, content) {}
@@ -262,6 +337,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     fn add_piece(&mut self, now_ns: u64, lane: Lane, packet: &mut Payload, content: &mut Content) -> bool {
+        if !self.sending[lane as usize].has_something() {
+            return false;
+        }
         let Some(place) = content.pieces.iter().position(Option::is_none) else { return false };
         let Some(room) = packet.room().checked_sub(LANE_FRAME_BYTES) else { return false };
         let sending = &self.sending[lane as usize];
@@ -280,7 +358,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             return false;
         }
         self.sending[lane as usize].sent(&range);
-        content.pieces[place] = Some((lane, range));
+        content.pieces[place] = Some(Span { start: range.start, length: length as u16, lane });
         content.elicits_ack = true;
         true
     }
@@ -295,7 +373,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// A packet of padding, to probe whether the path carries longer ones.
     fn add_size_probe(&mut self, now_ns: u64, batch: &mut Batch) {
         let is_quiet = self.recovery.largest_acknowledged().is_none() || self.recovery.probes() > 0;
-        if is_quiet || !self.has_window_for(self.size_now().into()) {
+        let packet_bytes = self.size_now().into();
+        if self.size.is_at_limit() || is_quiet || !self.has_window_for(packet_bytes) {
             return;
         }
         let Some(bytes) = self.size.wanted(now_ns).filter(|bytes| batch.has_room((*bytes).into())) else {
@@ -312,7 +391,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Begins a packet of at most this many bytes, with room for its header and tag.
     fn begin<'batch>(&self, batch: &'batch mut Batch, bytes: u16) -> Payload<'batch> {
-        batch.bytes.resize(batch.bytes.len() + HEADER_BYTES, 0);
+        batch.bytes.extend_from_slice(&[0; HEADER_BYTES]);
         let room = usize::from(bytes) - HEADER_BYTES - self.security.tag_bytes();
         Payload::new(&mut batch.bytes, room)
     }

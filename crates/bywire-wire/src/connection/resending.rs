@@ -8,6 +8,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Applies what an acknowledgement or a timeout has shown about packets. `is_after_silence`: only short ones were
     /// answered.
     pub(super) fn take_outcome(&mut self, now_ns: u64, is_after_silence: bool) {
+        if self.outcome.is_empty() {
+            return;
+        }
         let mut outcome = std::mem::take(&mut self.outcome);
         self.take_arrived(now_ns, &outcome);
         self.take_lost(now_ns, &outcome, is_after_silence);
@@ -18,8 +21,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn take_arrived(&mut self, now_ns: u64, outcome: &Outcome<Content>) {
         let Some(newest) = outcome.arrived.iter().max_by_key(|sent| sent.number) else { return };
         for sent in &outcome.arrived {
-            for (lane, range) in sent.content.pieces.iter().flatten() {
-                self.sending[*lane as usize].acknowledge(range.clone());
+            for span in sent.content.pieces.iter().flatten() {
+                self.sending[span.lane as usize].acknowledge(span.range());
             }
             if let Some(largest) = sent.content.acknowledges {
                 self.acknowledger.retire(largest);
@@ -72,8 +75,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Sends the contents of a packet again, unless they have arrived in another one or are no longer needed.
     pub(super) fn send_again(&mut self, number: u64, content: &Content) {
-        for (lane, range) in content.pieces.iter().flatten() {
-            self.sending[*lane as usize].lose(range.clone());
+        for span in content.pieces.iter().flatten() {
+            self.sending[span.lane as usize].lose(span.range());
         }
         for lane in LANES.map(|lane| lane as usize) {
             if content.credit[lane] && self.credit_numbers[lane] == Some(number) {

@@ -5,7 +5,7 @@ use bywire_wire::connection::{Counts, Options, Receipt};
 
 use super::connection::{Connection, Setup, windows};
 use crate::message::address::{Address, PortName};
-use crate::message::buffer::Buffer;
+use crate::message::buffer::{Buffer, Payload};
 use crate::message::error::{DisconnectReason, SendError, Unsent};
 use crate::message::event::Event;
 use crate::message::options::PortOptions;
@@ -110,6 +110,7 @@ impl End {
     /// Adds to a batch what has to leave.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
         self.connection.transmit(now_ns, batch);
+        self.connection.settle();
     }
 
     /// Is there something to leave at once, after a call that sends?
@@ -295,6 +296,13 @@ impl End {
     /// Posts a buffer.
     pub fn post_receive(&mut self, priority: Priority, buffer: impl Into<Buffer>) {
         self.resources.post(priority, buffer.into());
+    }
+
+    /// Takes back the memory of a payload, as [`crate::Port::recycle`] does.
+    pub fn recycle(&mut self, payload: Payload) {
+        if let Some(buffer) = payload.into_buffer() {
+            self.resources.keep(buffer.into_vec());
+        }
     }
 
     /// Registers a region.

@@ -193,7 +193,7 @@ impl Port {
     /// for the program, the rest stays in the lanes.
     fn drain_remote(&mut self, now_ns: u64, index: u32, reason: DisconnectReason) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
-        fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
+        fabric.receive_rest(&mut self.slots, &mut self.resources);
         let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
         if Link::Wire(remote).drain(&mut self.resources) {
             return self.end(index, reason);
@@ -287,7 +287,7 @@ impl Port {
         // No connection is accepted any more.
         self.options.reach = Reach::Machine;
         if let Some(fabric) = self.fabric.as_deref_mut() {
-            fabric.receive_rest(now_ns(), &mut self.slots, &mut self.resources);
+            fabric.receive_rest(&mut self.slots, &mut self.resources);
             fabric.sockets.disconnect_all();
         }
         let mut poller = self.fabric.as_deref().and_then(|fabric| {
@@ -296,7 +296,7 @@ impl Port {
         });
         while let Some(fabric) = self.fabric.as_deref_mut().filter(|fabric| !fabric.is_quiet()) {
             let now_ns = now_ns();
-            fabric.receive_rest(now_ns, &mut self.slots, &mut self.resources);
+            fabric.receive_rest(&mut self.slots, &mut self.resources);
             fabric.answer(now_ns, &mut self.slots);
             fabric.run_timers(now_ns, &mut self.slots);
             self.take_news(now_ns);
@@ -332,10 +332,10 @@ impl Fabric {
     }
 
     /// Processes waiting packets, up to a limit, because unknown senders may fill the sockets faster than they are emptied.
-    fn receive_rest(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) {
+    fn receive_rest(&mut self, slots: &mut Slots, resources: &mut Resources) {
         self.sockets.look_everywhere();
         for _ in 0..LAST_LOOKS {
-            if !self.receive(now_ns, slots, resources) {
+            if self.receive(slots, resources).is_none() {
                 break;
             }
         }

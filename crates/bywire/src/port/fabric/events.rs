@@ -35,7 +35,22 @@ impl Port {
     #[inline(never)]
     pub(in crate::port) fn poll_remote(&mut self) -> Option<Event> {
         let is_ring_hot = self.hot.len() > 0;
-        if self.fabric.as_deref()?.service.due_at_ns().is_some() {
+        let is_turn = self.polls.is_multiple_of(ANSWER_EVERY);
+        let fabric = self.fabric.as_deref_mut()?;
+        // A message in a ring waits for this poll to end.
+        if is_ring_hot && !is_turn && !fabric.is_waiting() {
+            return None;
+        }
+        // What has arrived comes first.
+        if !is_turn
+            && !fabric.ready.is_empty()
+            && !fabric.has_gathered()
+            && let Some(event) = self.take_remote()
+        {
+            return Some(event);
+        }
+        let fabric = self.fabric.as_deref_mut()?;
+        if fabric.service.due_at_ns().is_some() {
             self.try_node_again(now_ns());
         }
         let fabric = self.fabric.as_deref_mut()?;
@@ -48,9 +63,8 @@ impl Port {
             Some(Slot::Wire(remote)) => remote.wire.is_behind(),
             _ => false,
         });
-        let is_time = self.polls.is_multiple_of(ANSWER_EVERY)
-            && !is_behind
-            && (!are_waiting || fabric.read_interval.is_due_beside_messages());
+        let is_time =
+            is_turn && !is_behind && (!are_waiting || fabric.read_interval.is_due_beside_messages());
         if is_time && are_waiting {
             // However much one peer has sent, the others are in the socket.
             self.look_remote();
@@ -58,8 +72,7 @@ impl Port {
                 return Some(event);
             }
         } else if is_time || fabric.has_gathered() {
-            fabric.answer(now_ns(), &mut self.slots);
-            fabric.run_timers(now_ns(), &mut self.slots);
+            self.look_at_time();
         }
         if let Some(event) = self.take_remote() {
             return Some(event);
@@ -68,20 +81,56 @@ impl Port {
         if !fabric.read_interval.is_due(is_ring_hot) {
             return None;
         }
-        self.look_remote();
+        if !self.look_at_socket(is_ring_hot) {
+            return None;
+        }
         // Other events come first, such as the connection of the peer.
         if self.resources.events.is_empty() { self.take_remote() } else { None }
     }
 
-    /// Looks at the socket and at the time. `true`: something was there.
+    /// Does what is due. Acknowledgements and credit leave, and so does what was gathered.
+    fn look_at_time(&mut self) {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return };
+        let now_ns = now_ns();
+        fabric.answer(now_ns, &mut self.slots);
+        fabric.run_timers(now_ns, &mut self.slots);
+        self.take_news(now_ns);
+        self.try_node_again(now_ns);
+    }
+
+    /// Looks at one socket, and reads the clock only if there is something to do. `true`: there was.
+    #[inline]
+    fn look_at_socket(&mut self, is_ring_hot: bool) -> bool {
+        let Some(fabric) = self.fabric.as_deref_mut() else { return false };
+        // The previous batch has been processed.
+        if !fabric.touched.is_empty() {
+            fabric.answer(now_ns(), &mut self.slots);
+        }
+        let arrived_ns = fabric.receive(&mut self.slots, &mut self.resources);
+        if arrived_ns.is_some() || is_ring_hot {
+            fabric.read_interval.found(arrived_ns.is_some());
+        }
+        if arrived_ns.is_none() && fabric.news.is_empty() {
+            return false;
+        }
+        self.progressed |= arrived_ns.is_some();
+        let now_ns = arrived_ns.unwrap_or_else(now_ns);
+        fabric.run_timers(now_ns, &mut self.slots);
+        self.take_news(now_ns);
+        true
+    }
+
+    /// Looks at the sockets and at the time. `true`: something was there.
     pub(in crate::port) fn look_remote(&mut self) -> bool {
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         let now_ns = now_ns();
         // The previous batch has been processed.
         fabric.answer(now_ns, &mut self.slots);
-        let found = fabric.receive(now_ns, &mut self.slots, &mut self.resources);
+        let arrived_ns = fabric.receive(&mut self.slots, &mut self.resources);
+        let found = arrived_ns.is_some();
         fabric.read_interval.found(found);
         self.progressed |= found;
+        let now_ns = arrived_ns.unwrap_or(now_ns);
         fabric.run_timers(now_ns, &mut self.slots);
         self.take_news(now_ns);
         self.try_node_again(now_ns);
@@ -96,9 +145,8 @@ impl Port {
         if !fabric.is_quiet() {
             return;
         }
-        let now_ns = now_ns();
         for _ in 0..STRANGE_AT_ONCE {
-            if !fabric.receive(now_ns, &mut self.slots, &mut self.resources) {
+            if fabric.receive(&mut self.slots, &mut self.resources).is_none() {
                 break;
             }
         }
@@ -126,7 +174,9 @@ impl Port {
             if remote.wire.transfers.owes_replies() && remote.advance(&mut self.resources) {
                 fabric.news.push(index);
             }
-            fabric.ready.rotate_left(1);
+            if fabric.ready.len() > 1 {
+                fabric.ready.rotate_left(1);
+            }
             // After an event, the next turn finds out.
             if !matches!(taken, Taken::Event(_)) && !remote.wire.has_input(&self.resources) {
                 remote.is_ready = false;
@@ -341,9 +391,13 @@ impl RemotePeer {
         for _ in 0..STEPS {
             let mut any = false;
             for priority in order {
-                if let Short::Message { words, length } = self.wire.receive_short(priority) {
-                    let payload = Payload::inline(words, length);
-                    return Taken::Event(Event::Message(Message { peer, priority, payload }));
+                match self.wire.receive_short(priority) {
+                    Short::Nothing => continue,
+                    Short::Message { words, length } => {
+                        let payload = Payload::inline(words, length);
+                        return Taken::Event(Event::Message(Message { peer, priority, payload }));
+                    }
+                    Short::Other => {}
                 }
                 match self.wire.receive(priority, resources) {
                     Ok(Step::Nothing) => {}
@@ -369,6 +423,11 @@ impl RemotePeer {
 }
 
 impl Fabric {
+    /// Has a peer sent something that is known already, is something gathered, or did a socket wake the port?
+    fn is_waiting(&mut self) -> bool {
+        !self.ready.is_empty() || self.has_gathered() || self.sockets.is_search_due()
+    }
+
     /// Is something gathered that has not left?
     fn has_gathered(&mut self) -> bool {
         self.timers.first_ns() == Some(0)
@@ -376,8 +435,11 @@ impl Fabric {
 
     /// Tries peers again that have a message waiting for a buffer, if that may help.
     fn retry_waiting(&mut self, slots: &mut Slots, resources: &Resources) {
+        if self.held_up.is_empty() {
+            return;
+        }
         let looks = resources.looks(Priority::High) + resources.looks(Priority::Low);
-        if self.held_up.is_empty() || std::mem::replace(&mut self.looks, looks) == looks {
+        if std::mem::replace(&mut self.looks, looks) == looks {
             return;
         }
         for index in std::mem::take(&mut self.held_up) {

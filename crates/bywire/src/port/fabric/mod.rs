@@ -49,6 +49,8 @@ pub(super) struct Fabric {
     names: Names,
     /// The slot of each connection, by this end's number, which is in the packets to this end.
     numbers: HashMap<u32, u32>,
+    /// The number and the slot of the last packet.
+    last_from: Option<(u32, u32)>,
     next_number: u32,
     timers: Timers,
     /// Peers from which something can be received, in turn.
@@ -91,6 +93,7 @@ impl Fabric {
                 group: admitted_group.and_then(names::group_name),
             },
             numbers: HashMap::new(),
+            last_from: None,
             next_number: u32::from_ne_bytes(random),
             timers: Timers::default(),
             ready: std::collections::VecDeque::new(),
@@ -125,6 +128,7 @@ impl Fabric {
     /// Forgets a connection.
     fn forget(&mut self, number: u32, index: u32) {
         self.numbers.remove(&number);
+        self.last_from = None;
         self.sockets.disconnect(index);
         self.timers.forget(index);
         self.ready.retain(|ready| *ready != index);

@@ -4,8 +4,8 @@ use bywire_sys::udp::ReceiveError;
 use bywire_wire::connection::Receipt;
 use bywire_wire::packet;
 
-use super::Fabric;
 use super::sockets::Stalled;
+use super::{Fabric, now_ns};
 use crate::message::resources::Resources;
 use crate::port::remote_peer::{ACTIVE_PACKETS, RemotePeer, Stage};
 use crate::port::slots::{Slot, Slots};
@@ -39,35 +39,37 @@ impl Fabric {
         self.numbers.is_empty()
     }
 
-    /// Processes the next datagram of the socket. `true`: there was one.
-    pub fn receive(&mut self, now_ns: u64, slots: &mut Slots, resources: &mut Resources) -> bool {
+    /// Processes the next datagram of the socket. Returns when it was read, or `None` if there was none.
+    pub fn receive(&mut self, slots: &mut Slots, resources: &mut Resources) -> Option<u64> {
         let length = match self.sockets.receive(self.numbers.len(), &mut self.buffer) {
             Ok(Some(length)) => length,
-            Ok(None) | Err(ReceiveError::System(_)) => return false,
+            Ok(None) | Err(ReceiveError::System(_)) => return None,
             // Errors that the network reports may be forged, and a datagram that is too long is not a valid packet.
-            Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => return true,
+            Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => return Some(now_ns()),
         };
+        let now_ns = now_ns();
         let mut buffer = std::mem::take(&mut self.buffer);
-        let mut last = None;
+        let mut before = None;
         for (header, packet) in packet::split(&mut buffer[..length]) {
             // Joined packets come from one socket, mostly for one connection.
-            let index = match last {
+            let index = match self.last_from {
                 Some((number, index)) if number == header.connection => index,
                 _ => {
                     let Some(index) = self.slot_of(header.connection) else { continue };
-                    if let Some((_, before)) = last.replace((header.connection, index)) {
-                        self.after_packets(now_ns, before, slots, resources);
-                    }
+                    self.last_from = Some((header.connection, index));
                     index
                 }
             };
+            if let Some(other) = before.replace(index).filter(|other| *other != index) {
+                self.after_packets(now_ns, other, slots, resources);
+            }
             self.take_packet(now_ns, index, packet, slots, resources);
         }
         self.buffer = buffer;
-        if let Some((_, index)) = last {
+        if let Some(index) = before {
             self.after_packets(now_ns, index, slots, resources);
         }
-        true
+        Some(now_ns)
     }
 
     fn take_packet(
@@ -201,6 +203,8 @@ impl Fabric {
             if self.batch.is_empty() {
                 break;
             }
+            let is_full = !self.batch.has_room(remote.wire.packet_bytes().into());
+            let is_last = !is_full && !remote.wire.has_gathered();
             let calls = self.sockets.calls();
             self.stalled = self.sockets.send(index, remote.to, &self.batch, 0).err();
             remote.calls += self.sockets.calls() - calls;
@@ -208,7 +212,11 @@ impl Fabric {
                 // Its route has failed. It may work again later.
                 remote.socket_from = remote.wire.counts().taken.saturating_add(ACTIVE_PACKETS);
             }
+            if is_last {
+                break;
+            }
         }
+        remote.wire.settle();
         let stalled_ns = self.stalled.is_some().then_some(now_ns + 1_000_000);
         let next_ns = remote.wire.next_timeout_ns();
         // A batch that waits for room in the socket is tried again then.

@@ -132,9 +132,15 @@ impl Sockets {
             .map_or(&self.common, |own| &own.socket)
     }
 
-    /// From now on receives search all sockets, until they are empty.
+    /// From now on receives search all sockets, until they are empty. The one that brought something last comes first.
     pub fn look_everywhere(&mut self) {
         self.sweep = 1 + self.connected.len();
+        self.other = self.last.checked_sub(1).unwrap_or(self.connected.len());
+    }
+
+    /// Does the next receive search all sockets?
+    pub fn is_search_due(&self) -> bool {
+        self.sweep > 0
     }
 
     /// Receives the next packets of one socket. `peers` is the number of all peers. `Ok(None)`: this socket is empty, but

@@ -34,6 +34,9 @@ fn copy((first, second): Parts, offset: usize, target: &mut [u8]) {
     let from_first = first.len().saturating_sub(offset).min(target.len());
     let (head, tail) = target.split_at_mut(from_first);
     head.copy_from_slice(&first[offset.min(first.len())..][..from_first]);
+    if tail.is_empty() {
+        return;
+    }
     let skipped = (offset + from_first) - first.len().min(offset + from_first);
     tail.copy_from_slice(&second[skipped..][..tail.len()]);
 }

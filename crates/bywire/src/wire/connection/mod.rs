@@ -125,12 +125,18 @@ impl Connection {
     /// [`Self::receive_reply`] take what is in the lanes afterwards. [`Self::ended`] tells whether it was the last
     /// packet.
     pub fn receive_packet(&mut self, now_ns: u64, packet: &mut [u8], resources: &mut Resources) -> Receipt {
-        let Self { packets, transfers, inbound, stage, .. } = self;
+        let Self { packets, transfers, inbound, outbound, stage, .. } = self;
         let is_open = *stage == Stage::Open;
-        let receipt = packets.receive_with(now_ns, packet, |lane, bytes| match is_open {
+        let place = |lane: Lane, bytes: &[u8]| match is_open {
             true => inbound[lane as usize].place(lane, bytes, transfers, resources),
             false => 0,
-        });
+        };
+        // An acknowledgement that returns memory is not held.
+        let may_hold = is_open && outbound.iter().all(|outbound| outbound.lent == 0);
+        let receipt = match may_hold {
+            true => packets.receive_and_hold(now_ns, packet, place),
+            false => packets.receive_with(now_ns, packet, place),
+        };
         if receipt == Receipt::Taken {
             self.unanswered_since_ns = None;
             self.take_back(resources);
@@ -140,6 +146,11 @@ impl Connection {
             }
         }
         receipt
+    }
+
+    /// Does what can wait until the packets of [`Self::transmit`] have left.
+    pub fn settle(&mut self) {
+        self.packets.settle();
     }
 
     /// Have packets ended the connection? The peer has closed it, or has broken a rule.

@@ -100,12 +100,13 @@ impl Connection {
     }
 
     /// Is something gathered that could leave?
-    pub(super) fn has_gathered(&self) -> bool {
+    pub fn has_gathered(&self) -> bool {
         let mut lanes = LANES.into_iter().zip(&self.outbound);
         lanes.any(|(lane, outbound)| outbound.has_gathered() && !self.packets.has_unsent(lane))
     }
 
-    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more.
+    /// Adds the packets that have to leave by now to a batch. If the batch is full, there may be more. [`Self::settle`]
+    /// follows when they have left.
     pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
         let before = batch.count();
         for lane in LANES {
@@ -172,7 +173,7 @@ impl Connection {
             return Ok(());
         }
         let piece = if outbound.gathered.len() < CHUNK_BYTES_MIN {
-            let copied = Piece::Copied(outbound.gathered.as_slice().into());
+            let copied = Piece::copy(&outbound.gathered);
             outbound.gathered.clear();
             copied
         } else {
@@ -275,6 +276,7 @@ impl Connection {
             self.hand_over(lane)?;
             let position = self.position(lane) + entry.rest() as u64;
             self.outbound[lane as usize].pieces += 1;
+            self.outbound[lane as usize].lent += 1;
             self.unsent_bytes += entry.rest();
             self.packets.send(lane, Piece::Lent(Box::new(Lent { entry, position })))?;
             self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());
@@ -358,6 +360,12 @@ impl Connection {
 
     /// Returns memory that the peer has acknowledged, and confirms what it has consumed. `true`: there was something.
     pub(super) fn take_back(&mut self, resources: &mut Resources) -> bool {
+        let is_undelivered = |priority| self.transfers.first_undelivered(priority).is_some();
+        let is_any = LANES.into_iter().any(|lane| self.packets.has_free(lane))
+            || [Priority::High, Priority::Low].into_iter().any(is_undelivered);
+        if !is_any {
+            return false;
+        }
         let mut any = self.take_pieces_back(Lane::Reply, Priority::Low, resources);
         for priority in [Priority::High, Priority::Low] {
             let lane = lane_of(priority);
@@ -370,13 +378,16 @@ impl Connection {
     }
 
     fn take_pieces_back(&mut self, lane: Lane, priority: Priority, resources: &mut Resources) -> bool {
+        if !self.packets.has_free(lane) {
+            return false;
+        }
         let outbound = &mut self.outbound[lane as usize];
         let before = outbound.pieces;
         while let Some(piece) = self.packets.take_back(lane) {
             outbound.pieces -= 1;
             outbound.copied -= piece.copied_bytes();
             match piece {
-                Piece::Copied(_) => {}
+                Piece::Inline { .. } | Piece::Copied(_) => {}
                 Piece::Chunk(mut bytes) => {
                     if outbound.spare.len() < SPARE_MAX && bytes.capacity() <= 2 * CHUNK_BYTES {
                         bytes.clear();
@@ -384,6 +395,7 @@ impl Connection {
                     }
                 }
                 Piece::Lent(lent) => {
+                    outbound.lent -= 1;
                     let Lent { entry, position } = *lent;
                     self.transfers.finish(entry, priority, position, resources);
                 }
