@@ -1,4 +1,4 @@
-//! How libfabric finds the provider, and what it learns of it.
+//! How libfabric finds the provider, where docs/mpi.md puts it, and what it learns of it.
 
 mod loaded;
 
