@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 46] = [
+const RULES: [(&str, Rule); 51] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -87,6 +87,11 @@ const RULES: [(&str, Rule); 46] = [
     ("./x bench", Run(Installation)),
     ("./x install ", Run(Installation)),
     ("export PATH=", Run(Installation)),
+    ("cargo build --release -p bywire-ofi", NotRun("cargo builds the same library for its tests")),
+    ("install -D target/release/libbywire_fi.so ", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
+    ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
+    ("fi_info -p bywire", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
+    ("mpirun ", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/examples.rs")),

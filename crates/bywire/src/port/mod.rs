@@ -237,6 +237,12 @@ pub fn packet_counts(port: &Port, peer: Peer) -> Option<PacketCounts> {
     }
 }
 
+/// The number that tells this port from earlier ones of its name, which peers find in [`PeerInfo::incarnation`]. This is for
+/// a program that tells others its address by means of its own, so that they recognise this very port.
+pub fn incarnation(port: &Port) -> u64 {
+    port.incarnation
+}
+
 impl AsFd for Port {
     /// After [`Port::arm`], readable as soon as there may be an event.
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,0 +1,121 @@
+//! Frames of matchers on connections of a port.
+
+use std::collections::HashMap;
+
+use bywire::{Key, Peer, Port, Priority, TransferId};
+use bywire_match::{Frame, SendId};
+
+use super::Channel;
+use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
+use crate::operation::SendHandle;
+
+/// The longest frame: what a port sends at once.
+pub const FRAME_BYTES: usize = bywire::FRAGMENT_BYTES - 1;
+
+/// Frames of untagged messages begin with this byte. Frames of tagged ones begin with their head, whose kinds are less.
+const UNTAGGED: u8 = 0x80;
+/// The first message of a connection: this byte, the ticket of its target, and the name of its source.
+const HELLO: u8 = 0x48;
+const HELLO_BYTES: usize = 1 + TICKET_BYTES + NAME_BYTES;
+
+/// The first message of a connection from `own` to `target`.
+pub fn hello(target: &EndpointName, own: &EndpointName) -> [u8; HELLO_BYTES] {
+    let mut bytes = [HELLO; HELLO_BYTES];
+    bytes[1..=TICKET_BYTES].copy_from_slice(target.ticket());
+    bytes[1 + TICKET_BYTES..].copy_from_slice(own.as_bytes());
+    bytes
+}
+
+/// The name in the first message of a connection to `own`. `None`: it shows no ticket, or not ours.
+pub fn greeted(own: &EndpointName, message: &[u8]) -> Option<EndpointName> {
+    let message: &[u8; HELLO_BYTES] = message.try_into().ok()?;
+    let (ticket, name) = message[1..].split_at(TICKET_BYTES);
+    // All bytes are compared, so that the time tells nothing.
+    let difference = ticket.iter().zip(own.ticket()).fold(0, |bits, (one, other)| bits | (one ^ other));
+    if message[0] != HELLO || difference != 0 {
+        return None;
+    }
+    EndpointName::parse(name)
+}
+
+/// The channel of a message, and its frame or note.
+pub fn split(message: &[u8]) -> (Channel, &[u8]) {
+    match message {
+        [UNTAGGED, frame @ ..] => (Channel::Untagged, frame),
+        frame => (Channel::Tagged, frame),
+    }
+}
+
+fn begin(channel: Channel, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    if channel == Channel::Untagged {
+        bytes.push(UNTAGGED);
+    }
+}
+
+/// Joins a frame's head and payload. `None`: it is a put.
+pub fn join(frame: &Frame<'_, SendHandle>, bytes: &mut Vec<u8>) -> Option<Priority> {
+    match frame {
+        Frame::Message { head, payload } => {
+            bytes.extend_from_slice(head);
+            if let Some(send) = payload {
+                send.read(0, send.payload.length(), bytes);
+            }
+            Some(Priority::High)
+        }
+        Frame::Piece { head, payload, range } => {
+            bytes.extend_from_slice(head);
+            payload.read(range.start, range.end - range.start, bytes);
+            Some(Priority::Low)
+        }
+        Frame::Put { .. } => None,
+    }
+}
+
+/// Gives a frame to a port. `false`: it has no room.
+pub fn carry(
+    (port, peer): (&mut Port, Peer),
+    channel: Channel,
+    frame: &Frame<'_, SendHandle>,
+    scratch: &mut Vec<u8>,
+    puts: &mut HashMap<TransferId, (Channel, SendId)>,
+) -> bool {
+    begin(channel, scratch);
+    if let Some(priority) = join(frame, scratch) {
+        // If the connection has ended, its event follows, and ends the send.
+        return port.send(peer, priority, scratch).is_ok();
+    }
+    let Frame::Put { send, payload, length, key, note } = frame else { return false };
+    scratch.extend_from_slice(note);
+    // The matcher keeps the handle until `put_done`, which the put's event calls.
+    let begun =
+        port.put(peer, Priority::Low, (Key(*key), 0), payload.buffer(*length), Some(scratch.as_slice()));
+    match begun {
+        Ok(id) => {
+            puts.insert(id, (channel, *send));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_taken_only_with_the_ticket() {
+        let [a, b] =
+            [(1, [7; 16]), (2, [8; 16])].map(|(port, ticket)| EndpointName::new("n", port, 5, ticket));
+        let good = hello(&b, &a);
+        assert_eq!(greeted(&b, &good), Some(a));
+        assert_eq!(greeted(&a, &good), None);
+        for place in 0..=TICKET_BYTES {
+            let mut bad = good;
+            bad[place] ^= 1;
+            assert_eq!(greeted(&b, &bad), None, "byte {place}");
+        }
+        assert_eq!(greeted(&b, &good[1..]), None);
+        assert_eq!(greeted(&b, &[]), None);
+    }
+}

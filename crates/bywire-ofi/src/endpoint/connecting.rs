@@ -1,0 +1,263 @@
+//! Which connection leads to each remote, and how connections begin and end.
+//!
+//! If two endpoints connect to each other at once, two connections may stand. Each end sends on the one that it has made,
+//! so each direction keeps its order.
+
+use bywire::{DisconnectReason, Peer, Priority};
+use bywire_match::{PeerId, Violation};
+use bywire_sys::clock;
+
+use super::carriage::{FRAME_BYTES, greeted, hello};
+use super::remote::{Link, Remote, error_of, error_of_connect, is_want, is_want_there};
+use super::{Channel, Connection, Endpoint};
+use crate::abi::{FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM};
+use crate::addresses::Addresses;
+use crate::host;
+use crate::name::EndpointName;
+
+/// How long to wait before a connection is tried again for which resources lacked.
+const RETRY_NS: u64 = 1_000_000;
+/// The longest frame to this endpoint itself.
+const OWN_FRAME_BYTES: usize = 64 << 10;
+
+impl Endpoint {
+    /// The remote with an index of the address vector.
+    ///
+    /// # Errors
+    /// The index has no name, or there are too many remotes.
+    pub(super) fn remote_at(&mut self, address: u64, addresses: &Addresses) -> Result<usize, i32> {
+        let index = usize::try_from(address).map_err(|_| FI_EINVAL)?;
+        if let Some(Some(remote)) = self.by_address.get(index) {
+            return Ok(*remote);
+        }
+        let name = addresses.name(address).ok_or(FI_EINVAL)?;
+        let remote = match self.by_name.get(name) {
+            Some(remote) => *remote,
+            None => self.add_remote(*name)?,
+        };
+        self.remotes[remote].address.get_or_insert(address);
+        if self.by_address.len() <= index {
+            self.by_address.resize(index + 1, None);
+        }
+        self.by_address[index] = Some(remote);
+        Ok(remote)
+    }
+
+    /// Learns what has changed in the address vector since the last call.
+    #[inline]
+    pub fn follow(&mut self, addresses: &Addresses) {
+        if self.version_seen != addresses.version() || self.names_seen != addresses.len() {
+            self.learn(addresses);
+        }
+    }
+
+    fn learn(&mut self, addresses: &Addresses) {
+        if self.version_seen != addresses.version() {
+            self.by_address.clear();
+            for remote in &mut self.remotes {
+                let is_there = |index: &u64| addresses.name(*index) == Some(&remote.name);
+                remote.address = remote.address.filter(is_there);
+            }
+        }
+        for (index, name) in addresses.names_from(self.names_seen) {
+            if let Some(remote) = self.by_name.get(name) {
+                self.remotes[*remote].address.get_or_insert(index);
+            }
+        }
+        (self.version_seen, self.names_seen) = (addresses.version(), addresses.len());
+    }
+
+    fn add_remote(&mut self, name: EndpointName) -> Result<usize, i32> {
+        let [tagged, untagged] = &mut self.matchers;
+        let id = tagged.add_peer().map_err(|_| FI_ENOMEM)?;
+        // Peers are added to both and forgotten in none, so both give the same numbers.
+        let twin = untagged.add_peer().map_err(|_| FI_ENOMEM)?;
+        let remote = self.remotes.len();
+        if id != twin || id.index() != remote {
+            return Err(FI_EIO);
+        }
+        let mut link = Link::Idle;
+        if name == self.name {
+            link = Link::Own;
+            self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
+        }
+        self.remotes.push(Remote { name, id, link, address: None });
+        self.by_name.insert(name, remote);
+        Ok(remote)
+    }
+
+    /// The index of a remote in the address vector.
+    pub(super) fn address_of(&self, id: PeerId) -> u64 {
+        self.remotes.get(id.index()).and_then(|remote| remote.address).unwrap_or(FI_ADDR_UNSPEC)
+    }
+
+    /// The error of what is under way with a remote.
+    pub(super) fn error_with(&self, id: PeerId) -> i32 {
+        match self.remotes.get(id.index()).map(|remote| remote.link) {
+            Some(Link::Ending(error) | Link::Ended(error)) => error,
+            _ => FI_EIO,
+        }
+    }
+
+    /// Begins to connect, if that was not done yet.
+    pub(super) fn connect(&mut self, remote: usize) {
+        let Remote { name, link, .. } = &self.remotes[remote];
+        if !matches!(link, Link::Idle | Link::Waiting) {
+            return;
+        }
+        let Some(address) = name.address(&self.name) else {
+            return self.end(remote, FI_EHOSTUNREACH);
+        };
+        match self.port.connect_start(&address) {
+            Ok(peer) => {
+                self.remotes[remote].link = Link::Connecting(peer);
+                self.remember(peer, Some(remote));
+            }
+            Err(error) if is_want(&error) => self.try_later(remote),
+            Err(error) => self.end(remote, error_of_connect(&error)),
+        }
+    }
+
+    fn try_later(&mut self, remote: usize) {
+        self.remotes[remote].link = Link::Waiting;
+        self.retries.push(remote);
+        self.retry_ns = clock::nanoseconds() + RETRY_NS;
+    }
+
+    /// Tries again what lacked resources.
+    pub(super) fn connect_again(&mut self) {
+        if self.retries.is_empty() || clock::nanoseconds() < self.retry_ns {
+            return;
+        }
+        for remote in std::mem::take(&mut self.retries) {
+            self.connect(remote);
+        }
+    }
+
+    fn remember(&mut self, peer: Peer, remote: Option<usize>) {
+        let index = peer.to_bits() as u32 as usize;
+        if self.connections.len() <= index {
+            self.connections.resize(index + 1, None);
+        }
+        self.connections[index] = Some(Connection { peer, remote });
+    }
+
+    pub(super) fn connection(&self, peer: Peer) -> Option<Connection> {
+        let connection = *self.connections.get(peer.to_bits() as u32 as usize)?;
+        connection.filter(|connection| connection.peer == peer)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        if self.connection(peer).is_some() {
+            self.connections[peer.to_bits() as u32 as usize] = None;
+        }
+    }
+
+    fn connections_of(&self, remote: usize) -> Vec<Peer> {
+        let connections = self.connections.iter().flatten();
+        connections.filter(|known| known.remote == Some(remote)).map(|known| known.peer).collect()
+    }
+
+    /// A connection stands. One that this end has made begins with a greeting; another one waits for one.
+    pub(super) fn connected(&mut self, peer: Peer) {
+        let Some(Connection { remote: Some(remote), .. }) = self.connection(peer) else {
+            return self.remember(peer, None);
+        };
+        let target = self.remotes[remote].name;
+        if self.remotes[remote].link != Link::Connecting(peer) {
+            return self.port.disconnect(peer);
+        }
+        // Another process may have the port by now. It must not learn the ticket.
+        let is_target =
+            self.port.peer_info(peer).is_some_and(|info| info.incarnation == target.incarnation());
+        if !is_target {
+            return self.end(remote, FI_ECONNREFUSED);
+        }
+        match self.port.send(peer, Priority::High, &hello(&target, &self.name)) {
+            Ok(()) => self.use_connection(remote, peer),
+            Err(_) => self.end(remote, FI_EIO),
+        }
+    }
+
+    fn use_connection(&mut self, remote: usize, peer: Peer) {
+        let id = self.remotes[remote].id;
+        self.remotes[remote].link = Link::Open(peer);
+        self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, FRAME_BYTES));
+    }
+
+    /// The first message of a connection that another endpoint has made. A wrong one ends it.
+    pub(super) fn greet(&mut self, peer: Peer, message: &[u8], addresses: &Addresses) {
+        let name = greeted(&self.name, message).filter(|name| *name != self.name);
+        let incarnation = self.port.peer_info(peer).map(|info| info.incarnation);
+        let name = name.filter(|name| incarnation == Some(name.incarnation()));
+        let known = name.and_then(|name| match self.by_name.get(&name) {
+            Some(remote) => Some(*remote),
+            None => self.add_remote(name).ok(),
+        });
+        let Some(remote) = known else {
+            self.forget(peer);
+            return self.port.disconnect(peer);
+        };
+        let name = self.remotes[remote].name;
+        let mut names = addresses.names_from(0);
+        let address = names.find(|(_, known)| **known == name).map(|(index, _)| index);
+        self.remotes[remote].address = self.remotes[remote].address.or(address);
+        match self.remotes[remote].link {
+            Link::Connecting(own) => {
+                // Nothing was sent on our own one yet.
+                self.forget(own);
+                self.port.disconnect(own);
+                self.use_connection(remote, peer);
+            }
+            Link::Idle | Link::Waiting => self.use_connection(remote, peer),
+            Link::Open(_) if self.connections_of(remote).len() < 2 => {}
+            _ => {
+                self.forget(peer);
+                return self.port.disconnect(peer);
+            }
+        }
+        self.remember(peer, Some(remote));
+    }
+
+    /// A frame or note has arrived that breaks a rule: its source is left.
+    pub(super) fn violated(&mut self, remote: usize, violation: &Violation) {
+        host::warn(&format!("{:?} is disconnected: {violation}", self.remotes[remote].name));
+        self.end(remote, FI_EIO);
+    }
+
+    /// Leaves a remote. What is under way with it fails once the port has given back all memory.
+    pub(super) fn end(&mut self, remote: usize, error: i32) {
+        if matches!(self.remotes[remote].link, Link::Ending(_) | Link::Ended(_)) {
+            return;
+        }
+        self.remotes[remote].link = Link::Ending(error);
+        for peer in self.connections_of(remote) {
+            self.port.disconnect(peer);
+        }
+        self.finish(remote, error);
+    }
+
+    /// The last connection of a remote has ended.
+    fn finish(&mut self, remote: usize, error: i32) {
+        if !self.connections_of(remote).is_empty() {
+            return;
+        }
+        let id = self.remotes[remote].id;
+        self.remotes[remote].link = Link::Ended(error);
+        for channel in Channel::ALL {
+            self.matchers[channel as usize].disconnected(id);
+        }
+    }
+
+    /// A connection has ended, or did not come about.
+    pub(super) fn disconnected(&mut self, peer: Peer, reason: DisconnectReason) {
+        let Some(Connection { remote, .. }) = self.connection(peer) else { return };
+        self.forget(peer);
+        let Some(remote) = remote else { return };
+        match self.remotes[remote].link {
+            Link::Ending(error) => self.finish(remote, error),
+            Link::Connecting(own) if own == peer && is_want_there(reason) => self.try_later(remote),
+            _ => self.end(remote, error_of(reason)),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! An endpoint: one port, and matchers for what its connections carry.
+//!
+//! Connections are made when something is first sent ([`connecting`]). Whatever arrives is dealt with when the program reads
+//! a completion queue ([`progress`]).
+
+mod carriage;
+mod connecting;
+mod message;
+mod operations;
+mod progress;
+mod remote;
+
+use std::collections::HashMap;
+
+use bywire::{OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
+use bywire_match::{ClaimId, Limits, PeerId, ReceiveId, SendId};
+use bywire_sys::process;
+
+pub use message::Message;
+use remote::Remote;
+
+use crate::host;
+use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES};
+use crate::operation::{ReceiveHandle, SendHandle};
+
+type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
+
+/// Transfers of a port that may be under way for each priority: the most that it permits.
+const TRANSFERS_MAX: u32 = 256;
+/// Connections of an endpoint.
+const PEERS_MAX: u32 = 1 << 16;
+
+/// The kinds of messages, which do not match with each other's receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Channel {
+    Tagged,
+    Untagged,
+}
+
+impl Channel {
+    pub const ALL: [Self; 2] = [Self::Tagged, Self::Untagged];
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    port: Port,
+    name: EndpointName,
+    /// By [`Channel`]. A remote has the same number in both.
+    matchers: [Matcher; 2],
+    /// By the index of their [`PeerId`].
+    remotes: Vec<Remote>,
+    by_name: HashMap<EndpointName, usize>,
+    /// The remotes of indices of the address vector, as far as they were looked up.
+    by_address: Vec<Option<usize>>,
+    /// What was seen of the address vector.
+    names_seen: usize,
+    version_seen: u64,
+    /// The port's connections, by the index of their handle.
+    connections: Vec<Option<Connection>>,
+    /// Remotes that the link had no room for.
+    blocked: Vec<(Channel, PeerId)>,
+    /// Remotes to which a connection is tried again.
+    retries: Vec<usize>,
+    /// When they are due.
+    retry_ns: u64,
+    puts: HashMap<TransferId, (Channel, SendId)>,
+    /// Receives that can be cancelled, by their place.
+    posted: Vec<(usize, Option<(Channel, ReceiveId)>)>,
+    vacant: Vec<usize>,
+    /// Messages that are set aside, by the program's word.
+    claims: HashMap<(Channel, usize), ClaimId>,
+    /// What copies of payloads take that have not left.
+    copied_bytes: usize,
+    /// For joining a head and its payload.
+    scratch: Vec<u8>,
+    pub bindings: Bindings,
+}
+
+/// A connection of the port.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    peer: Peer,
+    /// `None` until it has said whose it is.
+    remote: Option<usize>,
+}
+
+/// What an endpoint is bound to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bindings {
+    pub transmit_queue: Option<usize>,
+    pub receive_queue: Option<usize>,
+    /// Only operations with `FI_COMPLETION` report.
+    pub is_transmit_selective: bool,
+    pub is_receive_selective: bool,
+    pub send_counter: Option<usize>,
+    pub receive_counter: Option<usize>,
+    pub addresses: Option<usize>,
+    /// A buffer for several receives is given back once less room than that is left.
+    pub multi_receive_bytes: u64,
+    /// Flags of operations that have none of their own.
+    pub transmit_flags: u64,
+    pub receive_flags: u64,
+    pub is_enabled: bool,
+}
+
+/// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine.
+fn open_port() -> Result<Port, OpenError> {
+    let options = |reach| PortOptions {
+        reach,
+        send_tokens: TRANSFERS_MAX,
+        peers_max: PEERS_MAX,
+        ..PortOptions::default()
+    };
+    match Port::open(options(Reach::Fabric)) {
+        Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok(port),
+        Ok(port) => {
+            let node = port.address().node;
+            host::warn(&format!(
+                "no other machine reaches this endpoint: {node} is longer than {NODE_BYTES} bytes"
+            ));
+        }
+        Err(OpenError::Fabric(reason)) => host::inform(&format!("for this machine only: {reason}")),
+        Err(error) => return Err(error),
+    }
+    Port::open(options(Reach::Machine))
+}
+
+impl Endpoint {
+    /// Opens an endpoint with a port of its own.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn open() -> Result<Self, OpenError> {
+        let port = open_port()?;
+        let mut ticket = [0; TICKET_BYTES];
+        process::random(&mut ticket).map_err(OpenError::System)?;
+        let PortName::Number(number) = *port.name() else {
+            return Err(OpenError::BadOption("a port without a name has a number".to_owned()));
+        };
+        let name = EndpointName::new(&port.address().node, number, bywire::incarnation(&port), ticket);
+        Ok(Self {
+            port,
+            name,
+            matchers: Channel::ALL.map(|_| Matcher::new(Limits::default())),
+            remotes: Vec::new(),
+            by_name: HashMap::new(),
+            by_address: Vec::new(),
+            names_seen: 0,
+            version_seen: 0,
+            connections: Vec::new(),
+            blocked: Vec::new(),
+            retries: Vec::new(),
+            retry_ns: 0,
+            puts: HashMap::new(),
+            posted: Vec::new(),
+            vacant: Vec::new(),
+            claims: HashMap::new(),
+            copied_bytes: 0,
+            scratch: Vec::new(),
+            bindings: Bindings::default(),
+        })
+    }
+
+    pub fn name(&self) -> &EndpointName {
+        &self.name
+    }
+
+    /// The port, whose descriptor is ready when something may have arrived, once [`Endpoint::arm`] has said so.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Prepares to sleep on the port's descriptor. `false`: there is something to do first.
+    pub fn arm(&mut self) -> bool {
+        self.retries.is_empty() && self.port.arm()
+    }
+}

@@ -1,0 +1,269 @@
+//! What a program asks of an endpoint.
+
+use std::time::{Duration, Instant};
+
+use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
+
+use super::message::Message;
+use super::remote::Link;
+use super::{Channel, Endpoint};
+use crate::abi::{
+    FI_ADDR_UNSPEC, FI_EAGAIN, FI_ECANCELED, FI_EINVAL, FI_EMSGSIZE, FI_ENOENT, FI_ENOMSG, FI_MULTI_RECV,
+    FI_REMOTE_CQ_DATA,
+};
+use crate::addresses::Addresses;
+use crate::completion::Completion;
+use crate::operation::{ReceiveHandle, SendHandle};
+use crate::outlets::Outlets;
+
+/// What copies of injected payloads may take that have not left.
+const COPIED_BYTES_MAX: usize = 16 << 20;
+/// How long closing waits for what is under way.
+const LINGER: Duration = Duration::from_secs(5);
+
+impl Endpoint {
+    /// Begins to send.
+    ///
+    /// # Errors
+    /// [`FI_EAGAIN`] if too much is under way; the error of the target's end; an address that is none.
+    pub fn send(
+        &mut self,
+        channel: Channel,
+        message: Message,
+        send: SendHandle,
+        (outlets, addresses): (&mut Outlets, &Addresses),
+    ) -> Result<(), i32> {
+        let remote = self.remote_at(message.to, addresses)?;
+        let copied = send.payload.copied_bytes();
+        if copied > 0 && self.copied_bytes + copied > COPIED_BYTES_MAX
+            || outlets.is_full(self.bindings.transmit_queue)
+        {
+            return Err(FI_EAGAIN);
+        }
+        match self.remotes[remote].link {
+            Link::Idle => self.connect(remote),
+            Link::Ending(error) | Link::Ended(error) => return Err(error),
+            _ => {}
+        }
+        let id = self.remotes[remote].id;
+        let Message { tag, data, is_synchronous, .. } = message;
+        let length = send.payload.length();
+        let message = Send { tag, data, length, is_synchronous };
+        if let Err((refused, _)) = self.matchers[channel as usize].send(id, message, send) {
+            return Err(self.refusal(refused, id));
+        }
+        self.copied_bytes += copied;
+        self.settle(outlets);
+        Ok(())
+    }
+
+    fn refusal(&self, refused: Refused, id: PeerId) -> i32 {
+        match refused {
+            Refused::Full => FI_EAGAIN,
+            Refused::Ended => self.error_with(id),
+            Refused::TooLong => FI_EMSGSIZE,
+            Refused::NoClaim => FI_ENOENT,
+            Refused::UnknownPeer => FI_EINVAL,
+        }
+    }
+
+    /// What a receive takes that names a source by its index, or any source.
+    ///
+    /// # Errors
+    /// An address that is none.
+    pub fn selector(
+        &mut self,
+        from: u64,
+        (tag, ignore): (u64, u64),
+        addresses: &Addresses,
+    ) -> Result<Selector, i32> {
+        let source = match from {
+            FI_ADDR_UNSPEC => None,
+            from => {
+                let remote = self.remote_at(from, addresses)?;
+                Some(self.remotes[remote].id)
+            }
+        };
+        Ok(Selector { source, tag, ignore })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`FI_EAGAIN`] if too many are posted.
+    pub fn receive(
+        &mut self,
+        channel: Channel,
+        selector: Selector,
+        mut receive: ReceiveHandle,
+        outlets: &mut Outlets,
+    ) -> Result<(), i32> {
+        if outlets.is_full(self.bindings.receive_queue) {
+            return Err(FI_EAGAIN);
+        }
+        let place = self.occupy(receive.context);
+        receive.place = place;
+        match self.matchers[channel as usize].receive(selector, receive) {
+            Ok(Some(id)) => self.posted[place].1 = Some((channel, id)),
+            Ok(None) => {
+                self.settle(outlets);
+            }
+            Err((refused, receive)) => {
+                self.vacate(receive.place);
+                return Err(match refused {
+                    Refused::Full => FI_EAGAIN,
+                    _ => FI_EINVAL,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A place for a receive that may be cancelled.
+    fn occupy(&mut self, context: usize) -> usize {
+        match self.vacant.pop() {
+            Some(place) => {
+                self.posted[place] = (context, None);
+                place
+            }
+            None => {
+                self.posted.push((context, None));
+                self.posted.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn vacate(&mut self, place: usize) {
+        self.posted[place] = (0, None);
+        self.vacant.push(place);
+    }
+
+    /// Takes back a receive that waits for a message. It completes with an error.
+    pub fn cancel(&mut self, context: usize, outlets: &mut Outlets) -> bool {
+        let waits = self.posted.iter().filter(|(known, _)| *known == context);
+        let found: Vec<_> = waits.filter_map(|(_, id)| *id).collect();
+        for (channel, id) in found {
+            if let Some(receive) = self.matchers[channel as usize].cancel(id) {
+                self.vacate(receive.place);
+                let flags = receive.flags | if receive.multi.is_some() { FI_MULTI_RECV } else { 0 };
+                let error = FI_ECANCELED;
+                outlets.count(self.bindings.receive_counter, error);
+                let completion = Completion { context, flags, error, ..Completion::default() };
+                outlets.report(self.bindings.receive_queue, completion);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Looks for a message without receiving it, and reports what was found. With `claims` it is set aside for a receive
+    /// with the same context.
+    pub fn peek(
+        &mut self,
+        channel: Channel,
+        selector: &Selector,
+        (context, flags, claims): (usize, u64, bool),
+        outlets: &mut Outlets,
+    ) {
+        let matcher = &mut self.matchers[channel as usize];
+        let found = match claims {
+            true => matcher.claim(selector).map(|(claim, envelope)| (Some(claim), envelope)),
+            false => matcher.peek(selector).map(|envelope| (None, envelope)),
+        };
+        let Some((claim, envelope)) = found else {
+            let completion = Completion { context, flags, error: FI_ENOMSG, ..Completion::default() };
+            return outlets.report(self.bindings.receive_queue, completion);
+        };
+        if let Some(claim) = claim {
+            self.claims.insert((channel, context), claim);
+        }
+        self.report_envelope(&envelope, context, flags, outlets);
+    }
+
+    fn report_envelope(&mut self, envelope: &Envelope, context: usize, flags: u64, outlets: &mut Outlets) {
+        let data_flag = if envelope.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let completion = Completion {
+            context,
+            flags: flags | data_flag,
+            length: envelope.length,
+            data: envelope.data.unwrap_or(0),
+            tag: envelope.tag,
+            source: self.address_of(envelope.source),
+            ..Completion::default()
+        };
+        outlets.report(self.bindings.receive_queue, completion);
+    }
+
+    /// Receives a message that was set aside with the same context.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn receive_claimed(
+        &mut self,
+        channel: Channel,
+        mut receive: ReceiveHandle,
+        outlets: &mut Outlets,
+    ) -> Result<(), i32> {
+        let claim = self.claims.remove(&(channel, receive.context)).ok_or(FI_EINVAL)?;
+        receive.place = self.occupy(receive.context);
+        if let Err((refused, receive)) = self.matchers[channel as usize].receive_claimed(claim, receive) {
+            if refused == Refused::Full {
+                self.claims.insert((channel, receive.context), claim);
+            }
+            self.vacate(receive.place);
+            return Err(if refused == Refused::Full { FI_EAGAIN } else { FI_EINVAL });
+        }
+        self.settle(outlets);
+        Ok(())
+    }
+
+    /// Drops a message that was set aside with the same context, and reports that.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn discard_claimed(
+        &mut self,
+        channel: Channel,
+        (context, flags): (usize, u64),
+        outlets: &mut Outlets,
+    ) -> Result<(), i32> {
+        let claim = self.claims.remove(&(channel, context)).ok_or(FI_EINVAL)?;
+        self.matchers[channel as usize].discard(claim);
+        self.settle(outlets);
+        outlets.report(self.bindings.receive_queue, Completion { context, flags, ..Completion::default() });
+        Ok(())
+    }
+
+    /// Drops the first message that a receive with `selector` would take, and reports what was found.
+    pub fn discard(
+        &mut self,
+        channel: Channel,
+        selector: &Selector,
+        (context, flags): (usize, u64),
+        outlets: &mut Outlets,
+    ) {
+        let matcher = &mut self.matchers[channel as usize];
+        let Some((claim, envelope)) = matcher.claim(selector) else {
+            let completion = Completion { context, flags, error: FI_ENOMSG, ..Completion::default() };
+            return outlets.report(self.bindings.receive_queue, completion);
+        };
+        matcher.discard(claim);
+        self.settle(outlets);
+        self.report_envelope(&envelope, context, flags, outlets);
+    }
+
+    /// Waits until everything has left, for five seconds at most.
+    pub fn drain(&mut self, outlets: &mut Outlets, addresses: &Addresses) {
+        let deadline = Instant::now() + LINGER;
+        while self.matchers.iter().any(|matcher| matcher.under_way().0 > 0) || !self.blocked.is_empty() {
+            if Instant::now() >= deadline {
+                break;
+            }
+            if !self.progress(outlets, addresses)
+                && let Ok(Some(event)) = self.port.wait(Some(Duration::from_micros(100)))
+            {
+                self.take(event, addresses);
+            }
+        }
+    }
+}

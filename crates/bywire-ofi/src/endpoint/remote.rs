@@ -1,0 +1,70 @@
+//! Another endpoint, and the way to it.
+
+use bywire::{ConnectError, DisconnectReason, Peer, Refusal};
+use bywire_match::PeerId;
+
+use crate::abi::{FI_ECONNREFUSED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EIO, FI_ESHUTDOWN};
+use crate::name::EndpointName;
+
+/// Another endpoint, or this one.
+#[derive(Debug)]
+pub struct Remote {
+    pub name: EndpointName,
+    pub id: PeerId,
+    pub link: Link,
+    /// Its first index in the address vector.
+    pub address: Option<u64>,
+}
+
+/// The way to a remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nothing has been sent yet.
+    Idle,
+    /// Resources lacked. A connection is tried again.
+    Waiting,
+    Connecting(Peer),
+    Open(Peer),
+    /// This endpoint itself.
+    Own,
+    /// Its connections are being ended. The error is that of what is under way.
+    Ending(i32),
+    Ended(i32),
+}
+
+/// What operations with a peer fail with after its end.
+pub fn error_of(reason: DisconnectReason) -> i32 {
+    match reason {
+        DisconnectReason::Closed | DisconnectReason::Here => FI_ESHUTDOWN,
+        DisconnectReason::Refused(_) => FI_ECONNREFUSED,
+        DisconnectReason::NotConnected(error) => error_of_connect(&error),
+        DisconnectReason::Broken | DisconnectReason::Corrupted => FI_EIO,
+        _ => FI_ECONNRESET,
+    }
+}
+
+pub fn error_of_connect(error: &ConnectError) -> i32 {
+    match error {
+        ConnectError::NoPort | ConnectError::NotAdmitted | ConnectError::Refused(_) => FI_ECONNREFUSED,
+        _ => FI_EHOSTUNREACH,
+    }
+}
+
+/// Is it worth another try, because only resources lacked?
+pub fn is_want(error: &ConnectError) -> bool {
+    matches!(
+        error,
+        ConnectError::TooManyPeers
+            | ConnectError::MemoryKept
+            | ConnectError::System(_)
+            | ConnectError::Refused(Refusal::NoResources | Refusal::TooManyPeers)
+    )
+}
+
+pub fn is_want_there(reason: DisconnectReason) -> bool {
+    match reason {
+        DisconnectReason::Refused(refusal) => matches!(refusal, Refusal::NoResources | Refusal::TooManyPeers),
+        DisconnectReason::NotConnected(error) => is_want(&error),
+        _ => false,
+    }
+}

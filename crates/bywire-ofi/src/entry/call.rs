@@ -1,0 +1,89 @@
+//! What every call has: a shield against panics, and answers in libfabric's form.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::abi::{Absent, AbsentTable, FI_ENOSYS, FI_EOTHER, fi_ops, fid};
+
+/// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
+pub fn shielded<T>(call: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(FI_EOTHER))
+}
+
+/// The answer of a call as an `int`.
+pub fn status(call: impl FnOnce() -> Result<(), i32>) -> c_int {
+    shielded(call).map_or_else(|error| -error, |()| 0)
+}
+
+/// The answer of a call as a `ssize_t`.
+pub fn count(call: impl FnOnce() -> Result<usize, i32>) -> isize {
+    shielded(call).map_or_else(|error| -(error as isize), |count| count as isize)
+}
+
+/// The answer of an operation as a `ssize_t`.
+pub fn begun(call: impl FnOnce() -> Result<(), i32>) -> isize {
+    count(|| call().map(|()| 0))
+}
+
+/// Makes an object for the program.
+pub fn give<T, F>(object: T, place: *mut *mut F) {
+    // SAFETY: libfabric's calls that open something have a valid place for it.
+    unsafe { place.write(Box::into_raw(Box::new(object)).cast()) };
+}
+
+/// The object behind a descriptor that [`give`] has made.
+///
+/// # Safety
+/// The descriptor is one of a `T` that was not closed.
+pub unsafe fn object<'a, T, F>(fid: *mut F) -> &'a T {
+    // SAFETY: the caller's guarantee. The descriptor is the first field of the object.
+    unsafe { &*fid.cast::<T>() }
+}
+
+/// Takes the object behind a descriptor, to drop it.
+///
+/// # Safety
+/// The descriptor is one of a `T` that was not closed, and nothing uses it any more.
+pub unsafe fn take<T, F>(fid: *mut F) -> Box<T> {
+    // SAFETY: the caller's guarantee: it came from `Box::into_raw` of a `T`.
+    unsafe { Box::from_raw(fid.cast::<T>()) }
+}
+
+/// The answer of calls that are not supported. In C they have arguments, which the caller keeps and nobody looks at.
+pub extern "C" fn absent() -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+/// A table of them.
+pub static ABSENT_TABLE: AbsentTable =
+    AbsentTable { size: size_of::<AbsentTable>(), calls: [absent as Absent; 12] };
+
+pub extern "C" fn bind_nothing(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+    -FI_ENOSYS
+}
+
+pub extern "C" fn control_nothing(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
+    -FI_ENOSYS
+}
+
+/// The first table of a descriptor.
+pub const fn operations(
+    close: extern "C" fn(*mut fid) -> c_int,
+    bind: extern "C" fn(*mut fid, *mut fid, u64) -> c_int,
+    control: extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int,
+) -> fi_ops {
+    fi_ops { size: size_of::<fi_ops>(), close, bind, control, ops_open: absent, tostr: None, ops_set: absent }
+}
+
+/// Copies text to a C string of `length` bytes, cut if it is longer.
+pub fn write_text(text: &str, target: *mut c_char, length: usize) {
+    if target.is_null() || length == 0 {
+        return;
+    }
+    let bytes = &text.as_bytes()[..text.len().min(length - 1)];
+    // SAFETY: the caller of the C function has said that there is room for `length` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.cast(), bytes.len());
+        target.add(bytes.len()).write(0);
+    }
+}

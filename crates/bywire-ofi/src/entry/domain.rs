@@ -1,0 +1,50 @@
+//! Domains, and what is opened in them.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use super::call::{absent, bind_nothing, control_nothing, give, operations, status, take};
+use super::object::DomainObject;
+use super::{address_vector, counter, endpoint, queue};
+use crate::abi::{FI_CLASS_DOMAIN, fi_info, fi_ops, fi_ops_domain, fi_ops_mr, fid, fid_domain, fid_fabric};
+
+static OPERATIONS: fi_ops = operations(close, bind_nothing, control_nothing);
+static DOMAIN_OPERATIONS: fi_ops_domain = fi_ops_domain {
+    size: size_of::<fi_ops_domain>(),
+    av_open: address_vector::open,
+    cq_open: queue::open,
+    endpoint: endpoint::open,
+    scalable_ep: absent,
+    cntr_open: counter::open,
+    poll_open: absent,
+    stx_ctx: absent,
+    srx_ctx: absent,
+    query_atomic: absent,
+    query_collective: absent,
+    endpoint2: absent,
+};
+static MEMORY_OPERATIONS: fi_ops_mr =
+    fi_ops_mr { size: size_of::<fi_ops_mr>(), reg: absent, regv: absent, regattr: absent };
+
+/// Answers `fi_domain`.
+pub extern "C" fn open(
+    _: *mut fid_fabric,
+    _: *mut fi_info,
+    place: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        let head = fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPERATIONS };
+        let head = fid_domain { fid: head, ops: &DOMAIN_OPERATIONS, mr: &MEMORY_OPERATIONS };
+        give(DomainObject { head, domain: Arc::default() }, place);
+        Ok(())
+    })
+}
+
+extern "C" fn close(domain: *mut fid) -> c_int {
+    status(|| {
+        // SAFETY: the table with this function is that of domains, and the program closes one once.
+        drop(unsafe { take::<DomainObject, _>(domain) });
+        Ok(())
+    })
+}

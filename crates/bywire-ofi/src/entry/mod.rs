@@ -1,0 +1,15 @@
+//! The functions that libfabric and programs call, by object. No panic leaves them.
+
+mod address_vector;
+mod call;
+mod counter;
+mod domain;
+mod endpoint;
+mod fabric;
+mod info;
+mod message;
+mod object;
+mod provider;
+mod queue;
+mod tagged;
+mod untagged;

@@ -1,0 +1,106 @@
+//! The name of an endpoint, as launchers carry it from process to process.
+
+use bywire::{Address, PortName};
+
+/// The length of a name.
+pub const NAME_BYTES: usize = 48;
+/// The longest name of a node that a name has room for.
+pub const NODE_BYTES: usize = 16;
+/// A secret that the first message of a connection has to show.
+pub const TICKET_BYTES: usize = 16;
+
+const VERSION: u32 = 1;
+
+/// The name of an endpoint: its address, and what tells it from others at the same address.
+///
+/// ```text
+/// node 16 · port 4 · version 4 · incarnation 8 · ticket 16
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EndpointName([u8; NAME_BYTES]);
+
+/// A ticket stays out of logs.
+impl std::fmt::Debug for EndpointName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", String::from_utf8_lossy(self.node()), self.port())
+    }
+}
+
+impl EndpointName {
+    /// A name for the port `port` of `node`. Of a longer name of a node it has the beginning.
+    pub fn new(node: &str, port: u32, incarnation: u64, ticket: [u8; TICKET_BYTES]) -> Self {
+        let mut bytes = [0; NAME_BYTES];
+        let length = node.len().min(NODE_BYTES);
+        bytes[..length].copy_from_slice(&node.as_bytes()[..length]);
+        bytes[16..20].copy_from_slice(&port.to_le_bytes());
+        bytes[20..24].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[24..32].copy_from_slice(&incarnation.to_le_bytes());
+        bytes[32..].copy_from_slice(&ticket);
+        Self(bytes)
+    }
+
+    /// A name as another process has sent it. `None`: it is of another version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let name = Self(bytes.try_into().ok()?);
+        (name.0[20..24] == VERSION.to_le_bytes()).then_some(name)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; NAME_BYTES] {
+        &self.0
+    }
+
+    fn node(&self) -> &[u8] {
+        let length = self.0[..NODE_BYTES].iter().position(|byte| *byte == 0).unwrap_or(NODE_BYTES);
+        &self.0[..length]
+    }
+
+    fn port(&self) -> u32 {
+        u32::from_le_bytes([self.0[16], self.0[17], self.0[18], self.0[19]])
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.0[24..32]);
+        u64::from_le_bytes(word)
+    }
+
+    pub fn ticket(&self) -> &[u8] {
+        &self.0[32..]
+    }
+
+    /// The address of the port, for an endpoint with the name `own`. `None`: no node has such a name.
+    pub fn address(&self, own: &Self) -> Option<Address> {
+        if self.node() == own.node() {
+            return Some(Address::local(self.port()));
+        }
+        let node = std::str::from_utf8(self.node()).ok()?;
+        let address: Address = format!("{node}/{}", self.port()).parse().ok()?;
+        (address.port == PortName::Number(self.port())).then_some(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_was_written() {
+        let own = EndpointName::new("a", 7, 1, [9; 16]);
+        let other = EndpointName::new("web2", 1 << 31, u64::MAX, [3; 16]);
+        assert_eq!(EndpointName::parse(other.as_bytes()), Some(other));
+        assert_eq!((other.incarnation(), other.ticket()), (u64::MAX, &[3; 16][..]));
+        assert_eq!(other.address(&own), "web2/2147483648".parse().ok());
+        assert_eq!(own.address(&own), "localhost/7".parse().ok());
+        assert_eq!(format!("{other:?}"), "web2/2147483648");
+    }
+
+    #[test]
+    fn bytes_that_are_no_name_give_no_address() {
+        let own = EndpointName::new("a", 7, 1, [9; 16]);
+        assert_eq!(EndpointName::parse(&[0; 48]), None);
+        assert_eq!(EndpointName::parse(&own.as_bytes()[1..]), None);
+        for node in ["../x", "a b", ""] {
+            assert_eq!(EndpointName::new(node, 1, 1, [0; 16]).address(&own), None, "{node:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Operations of the program until they complete: what the endpoint's matchers keep as handles.
+
+use bywire::{Buffer, Key};
+use bywire_match::{Selector, Sink};
+
+use crate::memory::Memory;
+
+/// Payloads up to this length are kept in the handle itself.
+const SHORT_BYTES: usize = 48;
+
+/// The payload of a send.
+#[derive(Debug)]
+pub enum Payload {
+    /// In the program's memory.
+    Program(Memory),
+    /// A short copy, and its length.
+    Short([u8; SHORT_BYTES], u8),
+    /// A copy.
+    Copied(Box<[u8]>),
+}
+
+impl Payload {
+    /// A copy of memory that the program takes back at once.
+    pub fn copy(memory: &Memory) -> Self {
+        let mut bytes = Vec::with_capacity(memory.length() as usize);
+        memory.read(0, memory.length(), &mut bytes);
+        if bytes.len() > SHORT_BYTES {
+            return Self::Copied(bytes.into());
+        }
+        let mut short = [0; SHORT_BYTES];
+        short[..bytes.len()].copy_from_slice(&bytes);
+        Self::Short(short, bytes.len() as u8)
+    }
+
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Program(memory) => memory.length(),
+            Self::Short(_, length) => u64::from(*length),
+            Self::Copied(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The memory that a copy takes.
+    pub fn copied_bytes(&self) -> usize {
+        if let Self::Copied(bytes) = self { bytes.len() } else { 0 }
+    }
+}
+
+/// A send.
+#[derive(Debug)]
+pub struct SendHandle {
+    pub payload: Payload,
+    /// The program's word for it.
+    pub context: usize,
+    /// The flags of its completion.
+    pub flags: u64,
+    /// Is its success reported?
+    pub is_reported: bool,
+}
+
+impl SendHandle {
+    /// Appends `length` bytes of the payload from `offset` on to `target`.
+    pub fn read(&self, offset: u64, length: u64, target: &mut Vec<u8>) {
+        let part = |bytes: &[u8]| {
+            let begin = bytes.len().min(offset as usize);
+            begin..bytes.len().min(begin + length as usize)
+        };
+        match &self.payload {
+            Payload::Program(memory) => memory.read(offset, length, target),
+            Payload::Short(bytes, count) => {
+                let bytes = &bytes[..usize::from(*count)];
+                target.extend_from_slice(&bytes[part(bytes)]);
+            }
+            Payload::Copied(bytes) => target.extend_from_slice(&bytes[part(bytes)]),
+        }
+    }
+
+    /// The first `length` bytes, for a port to put. The caller keeps this handle until the port has given them back.
+    pub fn buffer(&self, length: u64) -> Buffer {
+        let lent = match &self.payload {
+            // SAFETY: the caller keeps the handle, and with it the memory, until the put is over. The memory is only
+            // read, by the port as by this library.
+            Payload::Program(memory) => unsafe { memory.buffer(length) },
+            _ => None,
+        };
+        lent.unwrap_or_else(|| {
+            let mut bytes = Vec::with_capacity(length as usize);
+            self.read(0, length, &mut bytes);
+            bytes.into()
+        })
+    }
+}
+
+/// A receive.
+#[derive(Debug)]
+pub struct ReceiveHandle {
+    pub memory: Memory,
+    /// Bytes that were written piece by piece.
+    pub written: u64,
+    /// The program's word for it.
+    pub context: usize,
+    /// The flags of its completion.
+    pub flags: u64,
+    /// Is its success reported?
+    pub is_reported: bool,
+    /// Its place among the receives that can be cancelled.
+    pub place: usize,
+    /// The region of its memory while a peer puts into it.
+    pub key: Option<Key>,
+    /// Does it take several messages, one behind the other?
+    pub multi: Option<MultiReceive>,
+}
+
+/// A receive that goes on after a message.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiReceive {
+    pub selector: Selector,
+    /// It is over once less room than that is left.
+    pub rest_bytes: u64,
+}
+
+impl ReceiveHandle {
+    /// The first `length` bytes of its memory, for a peer to put into. `None`: they are not in one piece. The caller
+    /// revokes the region before this handle goes, and writes nothing through the handle until then.
+    pub fn buffer(&self, length: u64) -> Option<Buffer> {
+        // SAFETY: the region is revoked first, as the caller says. A put is the only thing that writes meanwhile.
+        unsafe { self.memory.buffer(length) }
+    }
+}
+
+impl Sink for ReceiveHandle {
+    fn capacity(&self) -> u64 {
+        self.memory.length()
+    }
+
+    fn write(&mut self, payload: &[u8]) {
+        self.memory.write(self.written, payload);
+        self.written += payload.len() as u64;
+    }
+}

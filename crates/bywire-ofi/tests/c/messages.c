@@ -1,0 +1,560 @@
+/* Two endpoints of one process make every call for messages, over libfabric's own interface. */
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+#define DONE(call) \
+    do { \
+        ssize_t answer_ = (call); \
+        if (answer_) { \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #call, fi_strerror((int) -answer_)); \
+            exit(1); \
+        } \
+    } while (0)
+
+enum { NAME_BYTES = 48, LONG = 1 << 20 };
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+
+struct end {
+    struct fid_ep *ep;
+    struct fid_cq *cq;
+    struct fid_av *av;
+    struct fid_cntr *sent, *received;
+    fi_addr_t own, other;
+    char name[NAME_BYTES];
+};
+static struct end a, b;
+
+static void open_end(struct end *end, enum fi_cq_format format, enum fi_wait_obj wait, uint64_t bind)
+{
+    struct fi_cq_attr cq = { .format = format, .wait_obj = wait };
+    struct fi_av_attr av = { .type = FI_AV_TABLE };
+    size_t length = 8;
+    DONE(fi_endpoint(domain, info, &end->ep, NULL));
+    DONE(fi_cq_open(domain, &cq, &end->cq, NULL));
+    DONE(fi_av_open(domain, &av, &end->av, NULL));
+    CHECK(fi_enable(end->ep) == -FI_ENOAV);
+    DONE(fi_ep_bind(end->ep, &end->av->fid, 0));
+    CHECK(fi_enable(end->ep) == -FI_ENOCQ);
+    struct fi_cntr_attr counter = { .events = FI_CNTR_EVENTS_COMP };
+    DONE(fi_cntr_open(domain, &counter, &end->sent, NULL));
+    DONE(fi_cntr_open(domain, &counter, &end->received, NULL));
+    DONE(fi_ep_bind(end->ep, &end->sent->fid, FI_SEND));
+    DONE(fi_ep_bind(end->ep, &end->received->fid, FI_RECV));
+    CHECK(fi_tinject(end->ep, "x", 1, 0, 0) == -FI_EOPBADSTATE);
+    DONE(fi_ep_bind(end->ep, &end->cq->fid, FI_TRANSMIT | FI_RECV | bind));
+    DONE(fi_enable(end->ep));
+    CHECK(fi_getname(&end->ep->fid, end->name, &length) == -FI_ETOOSMALL && length == NAME_BYTES);
+    DONE(fi_getname(&end->ep->fid, end->name, &length));
+}
+
+static void know(struct end *end, const struct end *other)
+{
+    char names[2][NAME_BYTES], found[NAME_BYTES];
+    size_t length = sizeof found;
+    fi_addr_t addresses[2];
+    memcpy(names[0], end->name, NAME_BYTES);
+    memcpy(names[1], other->name, NAME_BYTES);
+    CHECK(fi_av_insert(end->av, names, 2, addresses, 0, NULL) == 2);
+    end->own = addresses[0];
+    end->other = addresses[1];
+    CHECK(end->own == 0 && end->other == 1);
+    DONE(fi_av_lookup(end->av, 1, found, &length));
+    CHECK(length == NAME_BYTES && !memcmp(found, other->name, NAME_BYTES));
+}
+
+static void close_end(struct end *end)
+{
+    DONE(fi_close(&end->ep->fid));
+    DONE(fi_close(&end->cq->fid));
+    DONE(fi_close(&end->av->fid));
+    DONE(fi_close(&end->sent->fid));
+    DONE(fi_close(&end->received->fid));
+}
+
+static void move(void)
+{
+    fi_cq_read(a.cq, NULL, 0);
+    fi_cq_read(b.cq, NULL, 0);
+}
+
+/* The next completion of an end, while the other one makes progress. Both ends have large entries. */
+static struct fi_cq_tagged_entry next(struct end *end, fi_addr_t *source)
+{
+    struct fi_cq_tagged_entry entry;
+    fi_addr_t ignored;
+    for (;;) {
+        ssize_t count = fi_cq_readfrom(end->cq, &entry, 1, source ? source : &ignored);
+        if (count == 1)
+            return entry;
+        CHECK(count == -FI_EAGAIN);
+        move();
+    }
+}
+
+static struct fi_cq_err_entry next_error(struct end *end)
+{
+    struct fi_cq_err_entry error = { 0 };
+    struct fi_cq_tagged_entry entry;
+    ssize_t count;
+    while ((count = fi_cq_read(end->cq, &entry, 1)) == -FI_EAGAIN)
+        move();
+    CHECK(count == -FI_EAVAIL);
+    CHECK(fi_cq_readerr(end->cq, &error, 0) == 1);
+    return error;
+}
+
+static void no_completion(struct end *end)
+{
+    struct fi_cq_tagged_entry entry;
+    for (int turn = 0; turn < 100; turn++) {
+        move();
+        CHECK(fi_cq_read(end->cq, &entry, 1) == -FI_EAGAIN);
+    }
+}
+
+static void calls(void)
+{
+    char out[] = "abcdefgh", in[16] = { 0 };
+    struct iovec pieces[2] = { { out, 3 }, { out + 5, 2 } }, places[2] = { { in, 1 }, { in + 4, 10 } };
+    struct fi_cq_tagged_entry entry;
+    fi_addr_t source;
+    int word[8];
+
+    /* A receive before its message. */
+    DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 7, 0, &word[0]));
+    DONE(fi_tsend(a.ep, out, 8, NULL, a.other, 7, &word[1]));
+    entry = next(&b, &source);
+    CHECK(entry.op_context == &word[0] && entry.flags == (FI_RECV | FI_TAGGED) && entry.len == 8 && entry.tag == 7);
+    CHECK(!memcmp(in, out, 8) && source == b.other && entry.buf == in);
+    entry = next(&a, NULL);
+    CHECK(entry.op_context == &word[1] && entry.flags == (FI_SEND | FI_TAGGED));
+
+    /* A message before its receive, any source, bits of the tag ignored, data of both lengths. */
+    for (int wide = 0; wide < 2; wide++) {
+        uint64_t data = wide ? 0x123456789abcdef0 : 5;
+        DONE(fi_tsenddata(a.ep, out, 8, NULL, data, a.other, 0x1007, &word[1]));
+        CHECK(next(&a, NULL).op_context == &word[1]);
+        DONE(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 7, 0xff00, &word[2]));
+        entry = next(&b, &source);
+        CHECK(entry.flags == (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA) && entry.data == data && entry.tag == 0x1007);
+    }
+
+    /* Injected payloads may change at once, and report nothing at their source. */
+    DONE(fi_tinject(a.ep, out, 8, a.other, 1));
+    DONE(fi_tinjectdata(a.ep, out, 8, 9, a.other, 2));
+    memset(out, 'x', 8);
+    no_completion(&a);
+    for (int tag = 2; tag; tag--) {
+        DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, tag, 0, &word[3]));
+        entry = next(&b, NULL);
+        CHECK(entry.len == 8 && !memcmp(in, "abcdefgh", 8) && (tag == 1 || entry.data == 9));
+    }
+    memcpy(out, "abcdefgh", 8);
+
+    /* Pieces. */
+    DONE(fi_trecvv(b.ep, places, NULL, 2, b.other, 3, 0, &word[4]));
+    DONE(fi_tsendv(a.ep, pieces, NULL, 2, a.other, 3, &word[5]));
+    CHECK(next(&b, NULL).len == 5 && in[0] == 'a' && !memcmp(in + 4, "bcfg", 4));
+    CHECK(next(&a, NULL).op_context == &word[5]);
+
+    /* A completion only once it has matched. */
+    struct fi_msg_tagged message = { .msg_iov = pieces, .iov_count = 2, .addr = a.other, .tag = 4, .context = &word[6],
+                                     .data = 77 };
+    DONE(fi_tsendmsg(a.ep, &message, FI_DELIVERY_COMPLETE | FI_REMOTE_CQ_DATA | FI_COMPLETION));
+    no_completion(&a);
+    DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 4, 0, &word[7]));
+    CHECK(next(&b, NULL).data == 77);
+    CHECK(next(&a, NULL).op_context == &word[6]);
+
+    /* Injected by a flag. */
+    DONE(fi_tsendmsg(a.ep, &message, FI_INJECT | FI_COMPLETION));
+    memset(out, 'y', 8);
+    CHECK(next(&a, NULL).op_context == &word[6]);
+    DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 4, 0, &word[7]));
+    CHECK(next(&b, NULL).len == 5 && !memcmp(in, "abcfg", 5));
+
+    /* Too short a receive. */
+    DONE(fi_trecv(b.ep, in, 3, NULL, b.other, 5, 0, &word[0]));
+    DONE(fi_tinject(a.ep, "12345678", 8, a.other, 5));
+    struct fi_cq_err_entry error = next_error(&b);
+    CHECK(error.err == FI_ETRUNC && error.op_context == &word[0] && error.len == 3 && error.olen == 5);
+    CHECK(!memcmp(in, "123fg", 5));
+
+    /* A cancelled receive takes nothing. */
+    DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 6, 0, &word[1]));
+    DONE(fi_cancel(&b.ep->fid, &word[1]));
+    error = next_error(&b);
+    CHECK(error.err == FI_ECANCELED && error.op_context == &word[1]);
+    CHECK(fi_cancel(&b.ep->fid, &word[1]) == -FI_ENOENT);
+    DONE(fi_tinject(a.ep, "12345678", 8, a.other, 6));
+    no_completion(&b);
+
+    /* What is refused. */
+    CHECK(fi_tinject(a.ep, out, 8, 99, 0) == -FI_EINVAL);
+    CHECK(fi_tinject(a.ep, out, 4097, a.other, 0) == -FI_EMSGSIZE);
+    CHECK(fi_trecv(a.ep, in, 8, NULL, 99, 0, 0, NULL) == -FI_EINVAL);
+    CHECK(fi_cq_sread(a.cq, in, 1, NULL, 0) == -FI_EINVAL);
+}
+
+/* Messages without a tag, which no tagged receive takes; buffers for several of them; counters. */
+static void untagged(void)
+{
+    char out[] = "abcdefgh", in[64] = { 0 };
+    struct iovec place = { in, sizeof in };
+    struct fi_cq_tagged_entry entry;
+    fi_addr_t source;
+    int word[4];
+    size_t bytes = 16, length = sizeof bytes;
+    uint64_t sent = fi_cntr_read(a.sent), received = fi_cntr_read(b.received), failed = fi_cntr_readerr(b.received);
+
+    DONE(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, UINT64_MAX, &word[0]));
+    DONE(fi_recv(b.ep, in + 8, 8, NULL, b.other, &word[1]));
+    DONE(fi_send(a.ep, out, 8, NULL, a.other, &word[2]));
+    entry = next(&b, &source);
+    CHECK(entry.op_context == &word[1] && entry.flags == (FI_RECV | FI_MSG) && source == b.other);
+    CHECK(next(&a, NULL).flags == (FI_SEND | FI_MSG));
+    DONE(fi_tinject(a.ep, out, 8, a.other, 1));
+    CHECK(next(&b, NULL).op_context == &word[0]);
+    DONE(fi_senddata(a.ep, out, 8, NULL, 5, a.other, &word[2]));
+    DONE(fi_injectdata(a.ep, out, 7, 6, a.other));
+    DONE(fi_inject(a.ep, out, 6, a.other));
+    DONE(fi_sendv(a.ep, &(struct iovec) { out, 5 }, NULL, 1, a.other, &word[2]));
+    for (int count = 0; count < 2; count++)
+        CHECK(next(&a, NULL).op_context == &word[2]);
+    for (int count = 0; count < 4; count++) {
+        if (count % 2)
+            DONE(fi_recvv(b.ep, &place, NULL, 1, FI_ADDR_UNSPEC, &word[3]));
+        else
+            DONE(fi_recvmsg(b.ep, &(struct fi_msg) { &place, NULL, 1, b.other, &word[3], 0 }, 0));
+        entry = next(&b, NULL);
+        CHECK(entry.len == (size_t) (8 - count) && entry.data == (count < 2 ? 5u + count : 0u));
+        CHECK(!(entry.flags & FI_REMOTE_CQ_DATA) == (count >= 2));
+    }
+    CHECK(fi_cntr_read(a.sent) == sent + 6 && fi_cntr_read(b.received) == received + 6);
+
+    /* Room for five messages. With the fifth, less is left than an endpoint asks for. */
+    DONE(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &bytes, length));
+    bytes = 0;
+    DONE(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &bytes, &length));
+    CHECK(bytes == 16);
+    DONE(fi_recvmsg(b.ep, &(struct fi_msg) { &place, NULL, 1, FI_ADDR_UNSPEC, &word[0], 0 }, FI_MULTI_RECV));
+    for (int count = 0; count < 6; count++) {
+        out[0] = 'a' + count;
+        struct fi_msg message = { (struct iovec[]) { { out, 8 }, { out, 4 } }, NULL, 2, a.other, NULL, 0 };
+        DONE(fi_sendmsg(a.ep, &message, FI_INJECT | FI_COMPLETION));
+        next(&a, NULL);
+    }
+    for (int count = 0; count < 5; count++) {
+        entry = next(&b, NULL);
+        CHECK(entry.op_context == &word[0] && entry.len == 12 && entry.buf == in + 12 * count);
+        CHECK(!(entry.flags & FI_MULTI_RECV) == (count < 4));
+        CHECK(in[12 * count] == 'a' + count && !memcmp(in + 12 * count + 1, "bcdefgh", 7));
+    }
+    no_completion(&b);
+    DONE(fi_recv(b.ep, in, 3, NULL, FI_ADDR_UNSPEC, &word[1]));
+    CHECK(next_error(&b).err == FI_ETRUNC && fi_cntr_readerr(b.received) == failed + 1);
+
+    /* Waiting for a counter. */
+    DONE(fi_recv(a.ep, in, 3, NULL, a.own, &word[1]));
+    CHECK(fi_cntr_wait(a.received, fi_cntr_read(a.received) + 1, 1) == -FI_ETIMEDOUT);
+    DONE(fi_inject(a.ep, "x", 1, a.own));
+    DONE(fi_cntr_wait(a.received, fi_cntr_read(a.received), -1));
+    CHECK(next(&a, NULL).op_context == &word[1]);
+    DONE(fi_cntr_set(a.received, 5));
+    DONE(fi_cntr_add(a.received, 2));
+    CHECK(fi_cntr_read(a.received) == 7);
+}
+
+/* Looking, setting aside, dropping. The message with tag 6 is still there. */
+static void peeks(void)
+{
+    char in[8] = { 0 };
+    int word[3];
+    struct iovec place = { in, sizeof in };
+    struct fi_msg_tagged message = { .addr = FI_ADDR_UNSPEC, .tag = 6, .context = &word[0] };
+    struct fi_cq_tagged_entry entry;
+    fi_addr_t source;
+    for (int turn = 0; turn < 2; turn++) {
+        DONE(fi_trecvmsg(b.ep, &message, FI_PEEK));
+        entry = next(&b, &source);
+        CHECK(entry.op_context == &word[0] && entry.len == 8 && entry.tag == 6 && source == b.other);
+    }
+    DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM));
+    CHECK(next(&b, NULL).len == 8);
+    DONE(fi_trecvmsg(b.ep, &(struct fi_msg_tagged) { .addr = FI_ADDR_UNSPEC, .tag = 6, .context = &word[1] }, FI_PEEK));
+    struct fi_cq_err_entry error = next_error(&b);
+    CHECK(error.err == FI_ENOMSG && error.op_context == &word[1]);
+    message.msg_iov = &place;
+    message.iov_count = 1;
+    DONE(fi_trecvmsg(b.ep, &message, FI_CLAIM));
+    CHECK(next(&b, NULL).len == 8 && !memcmp(in, "12345678", 8));
+    CHECK(fi_trecvmsg(b.ep, &message, FI_CLAIM) == -FI_EINVAL);
+
+    /* Dropped at once, and after it was set aside. Its source may not wait for ever. */
+    for (int turn = 0; turn < 2; turn++) {
+        struct fi_msg_tagged sent = { .msg_iov = &place, .iov_count = 1, .addr = a.other, .tag = 6, .context = &word[2] };
+        DONE(fi_tsendmsg(a.ep, &sent, FI_DELIVERY_COMPLETE));
+        no_completion(&a);
+        if (turn) {
+            DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM));
+            CHECK(next(&b, NULL).len == 8);
+            DONE(fi_trecvmsg(b.ep, &message, FI_CLAIM | FI_DISCARD));
+        } else
+            DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_DISCARD));
+        CHECK(next(&b, NULL).op_context == &word[0]);
+        CHECK(next(&a, NULL).op_context == &word[2]);
+    }
+}
+
+/* Long messages, both ways at once, in one piece and in several, and to an endpoint itself. */
+static void long_messages(void)
+{
+    static unsigned char out[2][LONG], in[2][LONG + 1];
+    int word[4];
+    for (int turn = 0; turn < 6; turn++) {
+        struct end *to_a = turn < 4 ? &b : &a, *to_b = &a;
+        fi_addr_t target = turn < 4 ? a.other : a.own;
+        int length = turn % 2 ? LONG : LONG / 3 + 5, late = turn / 2 % 2;
+        struct iovec pieces[2] = { { in[1], 1000 }, { in[1] + 1000, LONG - 1000 } };
+        for (int place = 0; place < length; place++) {
+            out[0][place] = (unsigned char) (place * 7919u >> 5) + turn;
+            out[1][place] = (unsigned char) (place * 104729u >> 7) + turn;
+        }
+        memset(in, 0xee, sizeof in);
+        for (int step = 0; step < 2; step++)
+            if (step == late) {
+                DONE(fi_trecv(a.ep, in[0], LONG, NULL, target, 1, 0, &word[0]));
+                DONE(fi_trecvv((turn < 4 ? &b : &a)->ep, pieces, NULL, 2, target, 2, 0, &word[1]));
+            } else {
+                DONE(fi_tsend(to_a->ep, out[0], length, NULL, target, 1, &word[2]));
+                DONE(fi_tsend(to_b->ep, out[1], length, NULL, target, 2, &word[3]));
+                move();
+            }
+        int seen = 0;
+        for (int count = 0; count < 4;) {
+            struct fi_cq_tagged_entry entry;
+            struct end *ends[2] = { &a, &b };
+            for (int end = 0; end < 2; end++) {
+                ssize_t answer = fi_cq_read(ends[end]->cq, &entry, 1);
+                CHECK(answer == 1 || answer == -FI_EAGAIN);
+                if (answer == 1) {
+                    int which = (int) ((int *) entry.op_context - word);
+                    seen |= 1 << which;
+                    CHECK(which >= 2 || entry.len == (size_t) length);
+                    count++;
+                }
+            }
+        }
+        CHECK(seen == 15);
+        CHECK(!memcmp(in[0], out[0], length) && in[0][length] == 0xee);
+        CHECK(!memcmp(in[1], out[1], length) && in[1][length] == 0xee);
+    }
+}
+
+/* A message that nobody takes comes back as an error when its target has gone; receives from any source stay. */
+static void gone(void)
+{
+    static char out[LONG];
+    int word[2];
+    DONE(fi_tsend(a.ep, out, LONG, NULL, a.other, 1, &word[0]));
+    DONE(fi_trecv(a.ep, out, 8, NULL, a.other, 1, 0, &word[1]));
+    DONE(fi_trecv(a.ep, out, 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
+    move();
+    close_end(&b);
+    int errors[2];
+    for (int count = 0; count < 2; count++) {
+        struct fi_cq_err_entry error = { 0 };
+        struct fi_cq_tagged_entry entry;
+        ssize_t answer;
+        while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+            ;
+        CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+        errors[(int *) error.op_context - word] = error.err;
+    }
+    CHECK(errors[0] == FI_ESHUTDOWN && errors[1] == FI_ESHUTDOWN);
+    CHECK(fi_tinject(a.ep, out, 8, a.other, 1) == -FI_ESHUTDOWN);
+    CHECK(fi_cq_read(a.cq, NULL, 0) == -FI_EAGAIN);
+}
+
+/* A name with another ticket lets nobody in, and harms nobody else. */
+static void wrong_ticket(void)
+{
+    char name[NAME_BYTES], in[8];
+    fi_addr_t address;
+    int word[2];
+    memcpy(name, b.name, NAME_BYTES);
+    name[NAME_BYTES - 1] ^= 1;
+    CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
+    DONE(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, &word[0]));
+    struct fi_msg_tagged message = { .msg_iov = &(struct iovec) { "bad", 3 }, .iov_count = 1, .addr = address, .tag = 1,
+                                     .context = &word[1] };
+    DONE(fi_tsendmsg(a.ep, &message, FI_DELIVERY_COMPLETE));
+    CHECK(next_error(&a).op_context == &word[1]);
+    CHECK(fi_cq_read(b.cq, NULL, 0) == -FI_EAGAIN);
+    DONE(fi_tinject(a.ep, "good", 4, a.other, 1));
+    CHECK(next(&b, NULL).len == 4 && !memcmp(in, "good", 4));
+    /* Of a port that is not there, and of bytes that are no name. */
+    name[16] ^= 0x55;
+    CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
+    ssize_t answer = fi_tsend(a.ep, "x", 1, NULL, address, 1, &word[1]);
+    CHECK(answer == -FI_ECONNREFUSED || (answer == 0 && next_error(&a).err == FI_ECONNREFUSED));
+    memset(name, 0, sizeof name);
+    CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 0 && address == FI_ADDR_NOTAVAIL);
+}
+
+/* A removed index means nothing any more. */
+static void removed(void)
+{
+    fi_addr_t source, address = a.other;
+    char in[8];
+    DONE(fi_av_remove(b.av, &b.other, 1, 0));
+    DONE(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
+    DONE(fi_tinject(a.ep, "x", 1, address, 1));
+    next(&b, &source);
+    CHECK(source == FI_ADDR_NOTAVAIL);
+    CHECK(fi_tinject(b.ep, "x", 1, b.other, 1) == -FI_EINVAL);
+    CHECK(fi_av_insert(b.av, a.name, 1, &b.other, 0, NULL) == 1 && b.other == 2);
+    DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
+    DONE(fi_tinject(a.ep, "x", 1, address, 1));
+    next(&b, &source);
+    CHECK(source == b.other);
+}
+
+static void formats(void)
+{
+    static const size_t sizes[] = { sizeof(struct fi_cq_entry), sizeof(struct fi_cq_msg_entry),
+                                    sizeof(struct fi_cq_data_entry), sizeof(struct fi_cq_tagged_entry) };
+    for (int format = 0; format < 4; format++) {
+        unsigned char entries[2 * sizeof(struct fi_cq_tagged_entry) + 1];
+        char in[8];
+        int word[2];
+        size_t size = sizes[format];
+        open_end(&a, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
+        open_end(&b, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, 0);
+        know(&a, &b);
+        know(&b, &a);
+        for (int place = 0; place < 2; place++)
+            DONE(fi_trecv(b.ep, in, 8, NULL, b.other, place, 0, &word[place]));
+        /* Without FI_COMPLETION the sends report nothing. */
+        DONE(fi_tsend(a.ep, "x", 1, NULL, a.other, 0, NULL));
+        DONE(fi_tsenddata(a.ep, "xy", 2, NULL, 5, a.other, 1, NULL));
+        for (size_t done = 0; done < 2;) {
+            memset(entries, 0xee, sizeof entries);
+            ssize_t count = fi_cq_read(b.cq, entries, 2);
+            CHECK(fi_cq_read(a.cq, NULL, 0) == -FI_EAGAIN);
+            for (ssize_t place = 0; place < count; place++, done++) {
+                struct fi_cq_tagged_entry entry;
+                memcpy(&entry, entries + place * size, size);
+                CHECK(entry.op_context == &word[done]);
+                CHECK(format < 1 || entry.len == done + 1);
+                CHECK(format < 2 || !done || entry.data == 5);
+                CHECK(format < 3 || entry.tag == done);
+            }
+            CHECK(count < 0 ? count == -FI_EAGAIN : entries[count * size] == 0xee);
+        }
+        close_end(&a);
+        close_end(&b);
+    }
+}
+
+/* A sleeping program is woken by a message, and not before. */
+static void sleeping(void)
+{
+    struct fi_cq_tagged_entry entry;
+    char in[8];
+    int descriptor;
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_control(&b.cq->fid, FI_GETWAIT, &descriptor));
+    struct fid *fids[] = { &b.cq->fid };
+    struct pollfd ready = { descriptor, POLLIN, 0 };
+    for (int turn = 0; turn < 20; turn++) {
+        int received = 0;
+        DONE(fi_trecv(b.ep, in, 8, NULL, b.other, turn, 0, NULL));
+        CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 1) == -FI_EAGAIN);
+        DONE(fi_tinject(a.ep, "x", 1, a.other, turn));
+        while (!received) {
+            fi_cq_read(a.cq, NULL, 0);
+            if (turn % 2)
+                received = fi_cq_sread(b.cq, &entry, 1, NULL, 10) == 1;
+            else {
+                int answer = fi_trywait(fabric, fids, 1);
+                CHECK(answer == 0 || answer == -FI_EAGAIN);
+                if (!answer)
+                    poll(&ready, 1, 10);
+                received = fi_cq_read(b.cq, &entry, 1) == 1;
+            }
+        }
+        CHECK(entry.tag == (uint64_t) turn);
+    }
+    /* A message to itself, and a signal. */
+    DONE(fi_trecv(b.ep, in, 8, NULL, b.own, 1, 0, NULL));
+    DONE(fi_tinject(b.ep, "x", 1, b.own, 1));
+    CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, -1) == 1);
+    DONE(fi_cq_signal(b.cq));
+    CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
+    close_end(&a);
+    close_end(&b);
+}
+
+int main(void)
+{
+    struct fi_info *hints = fi_allocinfo();
+    hints->caps = FI_TAGGED | FI_MSG | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
+    hints->fabric_attr->prov_name = strdup("bywire");
+    DONE(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+    CHECK(info->domain_attr->threading == FI_THREAD_DOMAIN && info->mode == 0 && info->domain_attr->mr_mode == 0);
+    CHECK(info->tx_attr->inject_size == 4096 && !info->next);
+    hints->ep_attr->type = FI_EP_MSG;
+    struct fi_info *none;
+    CHECK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &none) == -FI_ENODATA);
+    fi_freeinfo(hints);
+    DONE(fi_fabric(info->fabric_attr, &fabric, NULL));
+    DONE(fi_domain(fabric, info, &domain, NULL));
+
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    know(&a, &b);
+    know(&b, &a);
+    calls();
+    peeks();
+    untagged();
+    long_messages();
+    wrong_ticket();
+    removed();
+    gone();
+    close_end(&a);
+    formats();
+    sleeping();
+
+    DONE(fi_close(&domain->fid));
+    DONE(fi_close(&fabric->fid));
+    fi_freeinfo(info);
+    printf("matched\n");
+    return 0;
+}
