@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::actor::{Actor, Context};
 use crate::ends::{connect, next, next_within, open, options, start, stop};
-use crate::test_network::{Machine, TestNetwork};
+use crate::test_network::{Machine, TIMEOUT, TestNetwork};
 
 /// The programs are silent for longer than `UNREACHABLE_AFTER`, which applies only if their machine is silent as well.
 /// Their machine is silent, too, where it stands still for a second.
@@ -132,4 +132,44 @@ fn programs_that_rarely_or_never_call_the_library_keep_their_connections() {
         scope.spawn(|| exchange(here, there));
         scope.spawn(|| exchange(there, here));
     });
+}
+
+/// The port has peers with a socket each, so that one look does not reach what came from all of them.
+#[test]
+fn a_program_that_did_not_look_for_long_takes_that_for_no_silence_of_its_peers() {
+    const PEERS: usize = 4;
+    const PACKETS: u64 = 100;
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    let unreachable_after = Duration::from_secs(1);
+    let options = PortOptions { unreachable_after, ..options(&here.runtime(), "away") };
+    let mut port = open(here, options);
+    let mut idlers = Vec::new();
+    for number in 0..PEERS {
+        let name = format!("idler{number}");
+        let mut actor = start(there, "idle", &[&name, "answers"]);
+        actor.expect("ready");
+        let peer = connect(&mut port, here, &format!("{}/{name}", there.name));
+        idlers.push(Idler { actor, peer, back: 0 });
+    }
+    for number in 0..PACKETS {
+        for idler in &idlers {
+            port.send(idler.peer, Priority::High, &number.to_le_bytes()).expect("room");
+        }
+        while idlers.iter().any(|idler| idler.back <= number) {
+            assert!(take(&mut port, &mut idlers, TIMEOUT), "all answer");
+        }
+    }
+    for idler in &idlers {
+        port.send(idler.peer, Priority::High, &PACKETS.to_le_bytes()).expect("room");
+    }
+    std::thread::sleep(3 * unreachable_after);
+    while idlers.iter().any(|idler| idler.back <= PACKETS) {
+        assert!(take(&mut port, &mut idlers, TIMEOUT), "the answers are there");
+    }
+    for idler in idlers {
+        port.disconnect(idler.peer);
+        assert!(matches!(next(&mut port), Event::Disconnected { .. }));
+        idler.actor.finish();
+    }
 }

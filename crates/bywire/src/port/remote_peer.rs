@@ -50,6 +50,16 @@ pub(crate) struct RemotePeer {
     pub vouched_ns: u64,
     /// When its node was last asked.
     pub inquired_ns: u64,
+    pub silence: Silence,
+}
+
+/// How long a peer has been silent, while this end looked. A program that was stopped, or that did not call the library, has
+/// not looked: what came meanwhile is still in its sockets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Silence {
+    since_ns: u64,
+    looked_ns: u64,
+    lasted_ns: u64,
 }
 
 /// Counts of packets to a peer on another machine.
@@ -92,6 +102,18 @@ pub(crate) enum Stage {
 pub(crate) struct Leaving {
     pub remote: Box<RemotePeer>,
     pub until_ns: u64,
+}
+
+impl Silence {
+    /// How long the silence since `since_ns` has lasted. Of the time between two calls at most `gap_max_ns` counts.
+    pub fn lasted_ns(&mut self, since_ns: u64, now_ns: u64, gap_max_ns: u64) -> u64 {
+        if self.since_ns != since_ns {
+            *self = Self { since_ns, looked_ns: since_ns, lasted_ns: 0 };
+        }
+        self.lasted_ns += now_ns.saturating_sub(self.looked_ns).min(gap_max_ns);
+        self.looked_ns = self.looked_ns.max(now_ns);
+        self.lasted_ns
+    }
 }
 
 impl RemotePeer {
@@ -149,6 +171,7 @@ impl RemotePeer {
             route_asked_ns: 0,
             vouched_ns: 0,
             inquired_ns: 0,
+            silence: Silence::default(),
         }
     }
 

@@ -131,7 +131,8 @@ impl Port {
         if now_ns.saturating_sub(since_ns) >= SOCKET_SILENCE_NS && remote.has_socket() {
             fabric.disconnect_socket(index, remote);
         }
-        if now_ns.saturating_sub(since_ns.max(remote.vouched_ns)) >= after_ns {
+        let silent_ns = remote.silence.lasted_ns(since_ns.max(remote.vouched_ns), now_ns, after_ns / 4);
+        if silent_ns >= after_ns {
             return self.drain_remote(now_ns, index, DisconnectReason::Unreachable);
         }
         let is_long = now_ns.saturating_sub(since_ns) >= after_ns / 4;
@@ -140,8 +141,8 @@ impl Port {
             // Without a node the question cannot be asked.
             fabric.service.tell(&Request::Inquire { connection: remote.number });
         }
-        let next_ns = since_ns.max(remote.vouched_ns).saturating_add(after_ns);
-        fabric.wake_at(index, next_ns.min(now_ns.saturating_add(INQUIRY_NS.min(after_ns / 4))));
+        let left_ns = (after_ns - silent_ns).min(INQUIRY_NS).min(after_ns / 4);
+        fabric.wake_at(index, now_ns.saturating_add(left_ns));
     }
 
     /// A peer's node reports that its process lives.
