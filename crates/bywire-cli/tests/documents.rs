@@ -49,7 +49,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 51] = [
+const RULES: [(&str, Rule); 52] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -92,6 +92,7 @@ const RULES: [(&str, Rule); 51] = [
     ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
     ("fi_info -p bywire", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
     ("mpirun ", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
+    ("MPIR_CVAR_CH4_NETMOD=", Elsewhere("crates/bywire-ofi/tests/mpich.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/examples.rs")),

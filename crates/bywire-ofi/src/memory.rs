@@ -39,7 +39,7 @@ impl Memory {
         Self { pieces: Pieces::One(Piece { base, length }), length: length as u64 }
     }
 
-    /// Several pieces. `None`: there are too many, or their lengths are no length.
+    /// Several pieces. `None`: there are too many, one has no address, or their lengths are no length.
     ///
     /// # Safety
     /// `vectors` points to `count` of them. Of each the requirements of [`Memory::new`] hold.
@@ -52,6 +52,9 @@ impl Memory {
             // SAFETY: the caller says that there are so many.
             _ => unsafe { std::slice::from_raw_parts(vectors, count) },
         };
+        if vectors.iter().any(|vector| vector.base.is_null() && vector.length > 0) {
+            return None;
+        }
         let piece = |vector: &iovec| Piece { base: vector.base.cast(), length: vector.length };
         let length = vectors.iter().try_fold(0u64, |sum, vector| sum.checked_add(vector.length as u64))?;
         let pieces = match vectors {

@@ -13,16 +13,22 @@ use crate::memory::Memory;
 use crate::operation::{MultiReceive, Payload, ReceiveHandle, SendHandle};
 
 /// One piece of the program's memory.
-pub fn one(base: *const c_void, length: usize) -> Memory {
+///
+/// # Errors
+/// It has no address.
+pub fn one(base: *const c_void, length: usize) -> Result<Memory, i32> {
+    if base.is_null() && length > 0 {
+        return Err(FI_EINVAL);
+    }
     // SAFETY: the program leaves the memory to the operation until its completion, and of an inject until the call returns.
     // Memory of a receive is written only, and that of a send read only.
-    unsafe { Memory::new(base.cast_mut().cast(), length) }
+    Ok(unsafe { Memory::new(base.cast_mut().cast(), length) })
 }
 
 /// Several pieces of it.
 ///
 /// # Errors
-/// There are too many.
+/// There are too many, or one has no address.
 pub fn several(vectors: *const iovec, count: usize) -> Result<Memory, i32> {
     // SAFETY: the program gives `count` vectors, and leaves their memory to the operation until its completion.
     unsafe { Memory::gather(vectors, count) }.ok_or(FI_EINVAL)

@@ -29,7 +29,7 @@ extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    begun(|| Sending::plain(Tagged, to, tag, context).begin(fid, one(base, length)))
+    begun(|| Sending::plain(Tagged, to, tag, context).begin(fid, one(base, length)?))
 }
 
 extern "C" fn sendv(
@@ -58,7 +58,7 @@ extern "C" fn sendmsg(fid: *mut fid_ep, message: *const fi_msg_tagged, flags: u6
 }
 
 extern "C" fn inject(fid: *mut fid_ep, base: *const c_void, length: usize, to: u64, tag: u64) -> isize {
-    begun(|| Sending::injected(Tagged, to, tag).begin(fid, one(base, length)))
+    begun(|| Sending::injected(Tagged, to, tag).begin(fid, one(base, length)?))
 }
 
 extern "C" fn senddata(
@@ -71,7 +71,7 @@ extern "C" fn senddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    begun(|| Sending::plain(Tagged, to, tag, context).with_data(data).begin(fid, one(base, length)))
+    begun(|| Sending::plain(Tagged, to, tag, context).with_data(data).begin(fid, one(base, length)?))
 }
 
 extern "C" fn injectdata(
@@ -82,7 +82,7 @@ extern "C" fn injectdata(
     to: u64,
     tag: u64,
 ) -> isize {
-    begun(|| Sending::injected(Tagged, to, tag).with_data(data).begin(fid, one(base, length)))
+    begun(|| Sending::injected(Tagged, to, tag).with_data(data).begin(fid, one(base, length)?))
 }
 
 extern "C" fn recv(
@@ -96,7 +96,7 @@ extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     let receiving = Receiving { channel: Tagged, from, tag, ignore, context, flags: None };
-    begun(|| receiving.begin(fid, one(base, length)))
+    begun(|| receiving.begin(fid, one(base, length)?))
 }
 
 extern "C" fn recvv(

@@ -36,7 +36,7 @@ extern "C" fn send(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    begun(|| sending(to, context).begin(fid, one(base, length)))
+    begun(|| sending(to, context).begin(fid, one(base, length)?))
 }
 
 extern "C" fn sendv(
@@ -64,7 +64,7 @@ extern "C" fn sendmsg(fid: *mut fid_ep, message: *const fi_msg, flags: u64) -> i
 }
 
 extern "C" fn inject(fid: *mut fid_ep, base: *const c_void, length: usize, to: u64) -> isize {
-    begun(|| Sending::injected(Untagged, to, 0).begin(fid, one(base, length)))
+    begun(|| Sending::injected(Untagged, to, 0).begin(fid, one(base, length)?))
 }
 
 extern "C" fn senddata(
@@ -76,11 +76,11 @@ extern "C" fn senddata(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    begun(|| sending(to, context).with_data(data).begin(fid, one(base, length)))
+    begun(|| sending(to, context).with_data(data).begin(fid, one(base, length)?))
 }
 
 extern "C" fn injectdata(fid: *mut fid_ep, base: *const c_void, length: usize, data: u64, to: u64) -> isize {
-    begun(|| Sending::injected(Untagged, to, 0).with_data(data).begin(fid, one(base, length)))
+    begun(|| Sending::injected(Untagged, to, 0).with_data(data).begin(fid, one(base, length)?))
 }
 
 extern "C" fn recv(
@@ -91,7 +91,7 @@ extern "C" fn recv(
     from: u64,
     context: *mut c_void,
 ) -> isize {
-    begun(|| receiving(from, context, None).begin(fid, one(base, length)))
+    begun(|| receiving(from, context, None).begin(fid, one(base, length)?))
 }
 
 extern "C" fn recvv(

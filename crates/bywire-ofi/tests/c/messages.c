@@ -213,6 +213,8 @@ static void calls(void)
     CHECK(fi_tinject(a.ep, out, 8, 99, 0) == -FI_EINVAL);
     CHECK(fi_tinject(a.ep, out, 4097, a.other, 0) == -FI_EMSGSIZE);
     CHECK(fi_trecv(a.ep, in, 8, NULL, 99, 0, 0, NULL) == -FI_EINVAL);
+    CHECK(fi_trecv(a.ep, NULL, 8, NULL, a.other, 0, 0, NULL) == -FI_EINVAL);
+    CHECK(fi_tsendv(a.ep, &(struct iovec) { NULL, 1 }, NULL, 1, a.other, 0, NULL) == -FI_EINVAL);
     CHECK(fi_cq_sread(a.cq, in, 1, NULL, 0) == -FI_EINVAL);
 }
 

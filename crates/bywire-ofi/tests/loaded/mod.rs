@@ -74,10 +74,15 @@ pub fn is_open_mpi(loaded: &Loaded) -> bool {
     is_open_mpi
 }
 
-/// The options by which docs/mpi.md has Open MPI use the provider.
-pub fn options() -> Vec<String> {
+/// docs/mpi.md, with each command in one line.
+pub fn page() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mpi.md");
-    let page = std::fs::read_to_string(page).expect("docs/mpi.md").replace("\\\n", " ");
+    std::fs::read_to_string(page).expect("docs/mpi.md").replace("\\\n", " ")
+}
+
+/// The options by which that page has Open MPI use the provider.
+pub fn options() -> Vec<String> {
+    let page = page();
     let mut lines = page.lines().filter_map(|line| line.strip_prefix("mpirun -n 2 --mca "));
     let line = lines.next().and_then(|line| line.strip_suffix(" ./program")).expect("a command");
     std::iter::once("--mca").chain(line.split_whitespace()).map(str::to_owned).collect()
