@@ -16,7 +16,8 @@ fn prefix() -> Option<PathBuf> {
 #[test]
 fn ranks_of_mpich_exchange_messages_of_every_length_and_kind() {
     let prefix = prefix().unwrap_or_default();
-    let [compiler, launcher] = ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
+    let [compiler, launcher] =
+        ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
     let Some(loaded) = Loaded::new(&[&compiler, &launcher], "stdio.h") else { return };
     let page = page();
     let printed = page.lines().find(|line| line.starts_with("MPIR_CVAR_")).expect("a command");
