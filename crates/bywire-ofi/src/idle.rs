@@ -5,18 +5,18 @@ use std::time::Duration;
 use bywire_sys::clock;
 
 /// How long a program polls before it offers its core. Answers of a running peer are there sooner.
-const PATIENCE: Duration = Duration::from_micros(20);
+const YIELD_AFTER: Duration = Duration::from_micros(20);
 
 /// Since when polls have found nothing.
 #[derive(Debug)]
 pub struct Idle {
     since: Option<u64>,
-    patience_cycles: u64,
+    yield_after_cycles: u64,
 }
 
 impl Default for Idle {
     fn default() -> Self {
-        Self { since: None, patience_cycles: clock::cycles_in(PATIENCE) }
+        Self { since: None, yield_after_cycles: clock::cycles_in(YIELD_AFTER) }
     }
 }
 
@@ -30,6 +30,6 @@ impl Idle {
     pub fn found_nothing(&mut self) -> bool {
         let now = clock::cycles();
         let since = *self.since.get_or_insert(now);
-        now.wrapping_sub(since) >= self.patience_cycles
+        now.wrapping_sub(since) >= self.yield_after_cycles
     }
 }
