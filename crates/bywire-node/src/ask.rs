@@ -150,7 +150,11 @@ impl Asked {
 
     fn ask(&mut self, request: &Request) -> Result<Notice, AskError> {
         let request = service::to_bytes(request).map_err(|_| AskError::Silent)?;
-        self.socket.send(&request, &[]).map_err(|_| AskError::Silent)?;
+        match self.socket.send(&request, &[]) {
+            // A service that turns callers away says so before they have asked.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(_) => return Err(AskError::Silent),
+        }
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut packet = [0; PACKET_BYTES_MAX];
@@ -165,6 +169,8 @@ impl Asked {
                     self.poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
                 }
                 Ok(Received::Closed) => return Err(AskError::Ended),
+                // It closed the connection before it had read the request. The kernel reports that first, and once.
+                Err(Errno::CONNRESET) if Instant::now() < deadline => {}
                 Err(_) => return Err(AskError::Silent),
             }
         }
