@@ -7,7 +7,7 @@ use bywire::{DisconnectReason, Peer, Priority};
 use bywire_match::{PeerId, Violation};
 use bywire_sys::clock;
 
-use super::carriage::{FRAME_BYTES, greeted, hello};
+use super::frames::{FRAME_BYTES, greeted, hello};
 use super::remote::{Link, Remote, error_of, error_of_connect, is_want, is_want_there};
 use super::{Channel, Connection, Endpoint};
 use crate::abi::{FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM};

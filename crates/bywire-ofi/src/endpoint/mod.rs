@@ -3,8 +3,8 @@
 //! Connections are made when something is first sent ([`connecting`]). Whatever arrives is dealt with when the program reads
 //! a completion queue ([`progress`]).
 
-mod carriage;
 mod connecting;
+mod frames;
 mod message;
 mod operations;
 mod progress;

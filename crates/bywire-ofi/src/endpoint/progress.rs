@@ -4,7 +4,7 @@
 use bywire::{Event, Peer, Rights};
 use bywire_match::{Event as Matched, Frame, PeerId};
 
-use super::carriage::{carry, join, split};
+use super::frames::{carry, join, split};
 use super::remote::Link;
 use super::{Channel, Connection, Endpoint};
 use crate::abi::{FI_ETRUNC, FI_MULTI_RECV, FI_REMOTE_CQ_DATA};

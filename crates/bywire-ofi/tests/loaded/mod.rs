@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a program may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A directory with the library under the name that libfabric looks for, and for what the programs leave.
 pub struct Loaded {
@@ -105,7 +105,7 @@ pub fn run(command: &mut Command) -> String {
 fn finish(mut child: Child) -> Output {
     let start = Instant::now();
     while child.try_wait().expect("a child").is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             let _ = child.kill();
             let output = child.wait_with_output().expect("output");
             panic!("it takes too long:\n{}\n{}", text(&output.stdout), text(&output.stderr));
