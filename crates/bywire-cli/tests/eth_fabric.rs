@@ -334,9 +334,11 @@ fn two_machines_are_joined_as_the_page_says() {
     let is_shown = text.contains("node a, another machine: 1 interface(s) -:by0");
     for machine in [a, b] {
         assert!(bywire(machine, &["eth", "down"]).status().expect("it runs").success());
-        let names = std::fs::read_dir(machine.runtime()).expect("a directory").flatten();
-        let left = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("eth.")).count();
-        assert_eq!(left, 0, "no port is left");
+        // The command may return some milliseconds before the name is gone.
+        eventually("no port is left", || {
+            let names = std::fs::read_dir(machine.runtime()).expect("a directory").flatten();
+            !names.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().starts_with("eth."))
+        });
     }
     assert!(is_shown, "{text}");
 }
