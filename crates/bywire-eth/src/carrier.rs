@@ -39,8 +39,8 @@ pub const INTERFACES_MAX: usize = 1024;
 const UNRELEASED_MAX: usize = 32;
 /// The most queues of one interface that one loop serves.
 const QUEUES_MAX: usize = 256;
-/// Frames of other machines that a turn takes in the place of one of this machine. Most are single segments, and three bursts of
-/// them are merged into few superframes.
+/// A turn takes three frames of other machines where it takes one of this machine. Most frames of other machines are single
+/// segments, which are merged into few superframes.
 const SEGMENTS_FOR_A_FRAME: usize = 3;
 /// The tag of the socket that carries orders; queues have the tags of [`tag_of`].
 const ORDERS: u64 = u64::MAX;

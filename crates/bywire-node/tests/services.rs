@@ -130,7 +130,7 @@ fn a_wrong_key_gets_no_answer_and_appears_in_the_status() {
     assert_eq!(service.last_unknown, Some((a.key.0, a.address)));
 }
 
-/// How soon a peer is told of a killed process in at least one of so many samples. There are more if none of them was so soon.
+/// A peer is told of a killed process within this time in at least one of these samples. If it is not, more are taken.
 const AT_ONCE: Duration = Duration::from_millis(10);
 const SAMPLES: u32 = 8;
 const SAMPLES_MAX: u32 = 64;

@@ -49,7 +49,7 @@ impl Memory {
         }
         let vectors: &[iovec] = match count {
             0 => &[],
-            // SAFETY: the caller says that there are so many.
+            // SAFETY: the caller's guarantee: `vectors` points to `count` of them.
             _ => unsafe { std::slice::from_raw_parts(vectors, count) },
         };
         if vectors.iter().any(|vector| vector.base.is_null() && vector.length > 0) {

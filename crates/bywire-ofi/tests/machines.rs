@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use loaded::{Loaded, OPEN_MPI, is_open_mpi, run};
 use test_network::{TestNetwork, path};
 
-/// Starts a command of the launcher on the second machine, in the place of ssh.
+/// Starts a command of the launcher on the second machine, instead of ssh.
 fn agent(network: &TestNetwork) -> String {
     let there = &network.machines[1];
     let (namespace, runtime) = (path(&there.namespace), there.runtime());

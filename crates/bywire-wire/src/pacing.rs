@@ -48,7 +48,7 @@ impl Rate {
         scaled(span_ns, bytes, time_ns)
     }
 
-    /// Are at least so many bytes for a span of time? That needs no division.
+    /// Does this span of time yield at least `bytes`? The answer needs no division.
     fn yields(&self, bytes: u64, span_ns: u64) -> bool {
         let (ratio_bytes, time_ns) = self.ratio();
         u128::from(span_ns) * u128::from(ratio_bytes) >= u128::from(bytes) * u128::from(time_ns)

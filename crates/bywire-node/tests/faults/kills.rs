@@ -170,7 +170,7 @@ fn kill_one(here: &Machine, there: &Machine, length: usize) -> [Duration; 2] {
     [telling.1.recv().expect("it ended") - killed, told]
 }
 
-/// How soon an end is told in at least one of so many samples. There are more if none of them was so soon.
+/// An end is told within this time in at least one of these samples. If it is not, more are taken.
 const AT_ONCE: Duration = Duration::from_millis(10);
 const SAMPLES: usize = 6;
 const SAMPLES_MAX: usize = 40;

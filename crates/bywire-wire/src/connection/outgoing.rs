@@ -230,7 +230,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         has_window && self.has_numbers_for(bytes)
     }
 
-    /// Would so many bytes wait at the receiver, with this many more, that they would only take longer?
+    /// Is the queue at the receiver so long that `more_bytes` would only wait there?
     fn is_queue_long(&self, more_bytes: u64) -> bool {
         let (rtt, bytes) = (self.recovery.rtt(), self.recovery.in_flight());
         let is_most_of_it = |min_ns: u64| rtt.smoothed_ns() > min_ns.saturating_mul(QUEUE_RTT_RATIO);
