@@ -60,7 +60,7 @@ fn stand(bytes: &[u8]) {
         let mut sealer = Sealer::new(SECURITY, &[0; 32].into(), Side::Responder);
         sealer.seal(now_ns, number, &mut packet, 0);
         let receipt = connection.receive(now_ns, &mut packet);
-        assert!(!matches!(receipt, Receipt::Forged | Receipt::Foreign));
+        assert!(!matches!(receipt, Receipt::Forged | Receipt::Unrecognized));
         let mut batch = Batch::new(64 * 1024, 64);
         connection.transmit(now_ns, &mut batch);
         assert!(connection.state() == State::Open || batch.count() <= 1);

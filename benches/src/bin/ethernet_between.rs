@@ -48,8 +48,8 @@ const REQUIREMENTS: [Requirement; 17] = [
     Requirement { measure: "encrypted over plain, TCP stream (not required)", bound: AtLeast { required: 0.5, goal: 0.8 }, basis: Over("tcp bywire encrypted", "tcp bywire plain"), show: RATIO },
 ];
 
-/// A way over the wire, by its name in the tables.
-struct Way {
+/// A network between two namespaces, by its name in the tables.
+struct Network {
     name: &'static str,
     /// The MTU of its interfaces.
     mtu_bytes: u32,
@@ -57,7 +57,7 @@ struct Way {
     join: Join,
 }
 
-/// The measurements of each way. One joining of two namespaces serves all of them.
+/// The measurements of each network. One joining of two namespaces serves all of them.
 const MEASUREMENTS: u32 = 4;
 
 fn main() -> ExitCode {
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 }
 
 /// Everybody, ours first.
-fn ways() -> Vec<Way> {
+fn networks() -> Vec<Network> {
     let between_nodes = |security| FrameLink::between_nodes(Wire { mtu_bytes: WIRE_MTU_BYTES, security });
     let of_mtu = |frame_link| FrameLink { mtu_bytes: WIRE_MTU_BYTES, ..frame_link };
     let (plain, encrypted) = (between_nodes(Security::Plain), between_nodes(Security::Encrypted));
@@ -85,13 +85,13 @@ fn ways() -> Vec<Way> {
         ("bywire plain 1500", of_mtu(plain)),
         ("bywire encrypted 1500", of_mtu(encrypted)),
     ];
-    let ours = ours.map(|(name, frame_link)| Way {
+    let ours = ours.map(|(name, frame_link)| Network {
         name,
         mtu_bytes: frame_link.mtu_bytes,
         is_encrypted: frame_link.wire.is_some_and(|wire| wire.security == Security::Encrypted),
         join: Rc::new(move || Ok(Rc::new(frame_link.open()?))),
     });
-    let rivals = RIVALS_BETWEEN_MACHINES.iter().map(|rival| Way {
+    let rivals = RIVALS_BETWEEN_MACHINES.iter().map(|rival| Network {
         name: rival.name,
         mtu_bytes: rival.mtu_bytes,
         is_encrypted: rival.is_encrypted,
@@ -102,7 +102,7 @@ fn ways() -> Vec<Way> {
 
 fn contestants(pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
-    for Way { name, join, .. } in ways() {
+    for Network { name, join, .. } in networks() {
         let series = |what: &str| format!("{what} {name}");
         let join = ethernet::reused(join, MEASUREMENTS);
         let measurements = [
@@ -142,7 +142,7 @@ const LABORATORY: [(&str, Link, Option<Security>); 4] = [
     ("encrypted", Link::Udp, Some(Security::Encrypted)),
 ];
 
-/// The columns of each way, and their series.
+/// The columns of each network, and their series.
 const COLUMNS: [(&str, &str, &str); 9] = [
     ("iperf3, TCP", "tcp", ""),
     ("the other way", "back", ""),
@@ -172,9 +172,9 @@ fn page(contest: &Contest) -> String {
 fn everybody(contest: &Contest) -> String {
     let titles = COLUMNS.map(|(title, ..)| title);
     let mut rows = table::heading(&[&["carried by", "MTU", "encrypted"][..], &titles].concat());
-    for way in ways() {
+    for network in networks() {
         let shown = |(_, what, which): (&str, &str, &str)| {
-            let series = format!("{what} {}", way.name);
+            let series = format!("{what} {}", network.name);
             match contest.rounds().figure(&format!("{series}{which}")) {
                 Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
                 None if which.is_empty() => {
@@ -183,8 +183,8 @@ fn everybody(contest: &Contest) -> String {
                 None => "not run".to_owned(),
             }
         };
-        let is_encrypted = if way.is_encrypted { "yes" } else { "no" };
-        let named = [way.name.to_owned(), way.mtu_bytes.to_string(), is_encrypted.to_owned()];
+        let is_encrypted = if network.is_encrypted { "yes" } else { "no" };
+        let named = [network.name.to_owned(), network.mtu_bytes.to_string(), is_encrypted.to_owned()];
         rows.push_str(&table::row(&[&named[..], &COLUMNS.map(shown)].concat()));
     }
     rows
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_did_not_run_has_a_reason() {
+    fn a_network_that_did_not_run_has_a_reason() {
         let mut contest = Contest::default();
         contest.add("tcp nebula", Err(anyhow::anyhow!("not installed")));
         let page = page(&contest);

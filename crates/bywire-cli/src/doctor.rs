@@ -12,7 +12,7 @@ use bywire_measure::memory;
 use bywire_measure::mpi::{Implementation, Installation};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
-use bywire_node::ask::{self, AskError};
+use bywire_node::client::{self, ClientError};
 use bywire_node::{configuration, fabric};
 use bywire_pairing::launch;
 use bywire_sys::memory::Mapping;
@@ -319,12 +319,12 @@ fn resources() -> Vec<Finding> {
 fn node_service() -> Result<String, String> {
     let directory = configuration::directory(None);
     let is_set_up = directory.is_some_and(|directory| directory.join(fabric::FILE_NAME).exists());
-    match ask::status(None) {
+    match client::status(None) {
         Ok(entries) => {
             let nodes = entries.iter().filter(|entry| matches!(entry, Entry::Node(_))).count();
             Ok(format!("answers; {} in the fabric", count::of(nodes as u64, "node", "nodes")))
         }
-        Err(AskError::Absent | AskError::Runtime(_)) if !is_set_up => {
+        Err(ClientError::Absent | ClientError::Runtime(_)) if !is_set_up => {
             Ok("not set up: `bywire init` makes this machine a node".to_owned())
         }
         Err(error) => Err(error.to_string()),

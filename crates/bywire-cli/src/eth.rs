@@ -13,7 +13,7 @@ use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
 use bywire_measure::exit_status::Misuse;
-use bywire_node::ask;
+use bywire_node::client;
 use bywire_sys::socket::Socket;
 use bywire_wire::service::status::{Node, State};
 use clap::{Args, Subcommand, ValueEnum};
@@ -198,7 +198,7 @@ impl UpArgs {
         if !self.settings().map_err(Misuse::of)?.fabric {
             return Ok(None);
         }
-        let nodes = ask::nodes(None).context("--fabric needs the service of this machine's node")?;
+        let nodes = client::nodes(None).context("--fabric needs the service of this machine's node")?;
         let own = nodes.into_iter().find(|node| node.state == State::Own).map(fabric_node);
         own.context("the service of this machine's node does not name it: start it again by `bywire up`")
             .map(Some)
@@ -228,7 +228,7 @@ impl UpArgs {
 
 /// The other nodes of the fabric. `None`: no service tells.
 fn other_nodes() -> Option<Vec<FabricNode>> {
-    let others = ask::nodes(None).ok()?.into_iter().filter(|node| node.state != State::Own);
+    let others = client::nodes(None).ok()?.into_iter().filter(|node| node.state != State::Own);
     Some(others.map(fabric_node).collect())
 }
 

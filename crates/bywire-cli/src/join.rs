@@ -9,7 +9,7 @@ use bywire_node::fabric::{self, Fabric};
 use bywire_node::file::{self, FileError};
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
-use bywire_node::{ask, service};
+use bywire_node::{client, service};
 use bywire_wire::service::NotInvited;
 use clap::Args;
 
@@ -72,7 +72,7 @@ impl InviteArgs {
     /// # Errors
     /// One line that says what to do.
     pub fn run(self) -> Result<()> {
-        match ask::invite(None, &self.name)? {
+        match client::invite(None, &self.name)? {
             Ok(line) => crate::output::print(&format!("bywire join '{line}'\n")),
             Err(reason) => Err(Misuse(refusal(&reason, &self.name)).into()),
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use bywire_eth::metrics::{Metrics, Page};
-use bywire_node::ask;
+use bywire_node::client;
 use bywire_sys::poller::Poller;
 use bywire_wire::service::status::{Entry, Node, Service, Sockets, State};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub fn serve(address: SocketAddr) -> Result<()> {
     poller.add(&metrics, 0)?;
     let answer_all = move || {
         while poller.wait(metrics.timeout()).is_ok() {
-            let page = || Ok::<_, Infallible>(page(&ask::status(None).unwrap_or_default()));
+            let page = || Ok::<_, Infallible>(page(&client::status(None).unwrap_or_default()));
             let Ok(()) = metrics.serve(page);
         }
     };

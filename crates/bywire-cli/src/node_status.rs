@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bywire_measure::exit_status::Misuse;
-use bywire_node::{ask, key};
+use bywire_node::{client, key};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::{self, Blocked, CopiedKey, Entry, Node, Sockets, State, Unsent};
@@ -15,10 +15,10 @@ use crate::count;
 /// # Errors
 /// A running service does not answer.
 pub fn ask() -> Result<Option<Vec<Entry>>> {
-    match ask::status(None) {
+    match client::status(None) {
         Ok(entries) => Ok(Some(entries)),
         // The service of another user, or there is no directory for one.
-        Err(ask::AskError::Absent | ask::AskError::OtherUser(_) | ask::AskError::Runtime(_)) => Ok(None),
+        Err(client::ClientError::Absent | client::ClientError::OtherUser(_) | client::ClientError::Runtime(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -208,7 +208,7 @@ pub fn duration_text(seconds: u64) -> String {
 
 fn stranger_text(name: &str) -> &str {
     match name {
-        "foreign" => "of another protocol",
+        "unrecognized" => "of another protocol",
         "without_key" => "made without this node's public key",
         "unreadable" => "unreadable",
         "unknown_keys" => "with a key that the fabric file does not have",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::Misuse;
-use bywire_node::ask::{self, AskError};
+use bywire_node::client::{self, ClientError};
 use bywire_node::change::{self, Change, ChangeError};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::FileError;
@@ -253,8 +253,8 @@ fn changed(config: Option<&Path>, change: Change) -> Result<(Fabric, PublicKey)>
 /// Makes a running service of this node read the changed file, and says what happens next.
 fn finish(done: &str, fabric: &Fabric, own: &PublicKey) -> Result<()> {
     let is_own = |node: &status::Node| node.state == State::Own && node.key == own.0;
-    let reloaded = ask::nodes(None).and_then(|nodes| match nodes.iter().any(is_own) {
-        true => ask::reload(None).map(Some),
+    let reloaded = client::nodes(None).and_then(|nodes| match nodes.iter().any(is_own) {
+        true => client::reload(None).map(Some),
         false => Ok(None),
     });
     let next = match reloaded {
@@ -265,7 +265,7 @@ fn finish(done: &str, fabric: &Fabric, own: &PublicKey) -> Result<()> {
         }
         Ok(Some(None)) if fabric.keeper.is_some() => "the other nodes get it as soon as they are reached",
         Ok(Some(None)) => "copy fabric.toml to the other nodes, and send their services SIGHUP",
-        Err(AskError::Absent | AskError::OtherUser(_)) => "no service runs here: `bywire up` reads it",
+        Err(ClientError::Absent | ClientError::OtherUser(_)) => "no service runs here: `bywire up` reads it",
         Err(error) => {
             return Err(
                 anyhow::Error::from(error).context(format!("{done}, but the service has not read it"))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use bywire_measure::exit_status::Misuse;
-use bywire_node::ask;
+use bywire_node::client;
 use bywire_node::ping::{ECHO_BYTES_MAX, ECHO_BYTES_MIN, NotPinged, Pinger, Reply};
 use bywire_sys::poller::Poller;
 use bywire_wire::service::status::{Node, State};
@@ -154,7 +154,7 @@ fn chosen(named: &[String]) -> Result<Vec<String>> {
 
 /// The nodes of the fabric, as the service knows them.
 fn nodes() -> Result<Vec<Node>> {
-    Ok(ask::nodes(None)?)
+    Ok(client::nodes(None)?)
 }
 
 impl Pings {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use bywire_node::ask::{self, AskError};
+use bywire_node::client::{self, ClientError};
 use bywire_node::fabric::ServiceAddress;
 use bywire_sys::Errno;
 use bywire_sys::udp::{ReceiveError, SendError, UdpSocket};
@@ -108,7 +108,7 @@ struct Evidence<'known> {
 /// # Errors
 /// A node cannot be reached, or does not exist, or no service runs here.
 pub fn run(named: &[String], is_json: bool) -> Result<()> {
-    let entries = ask::status(None).map_err(|error| anyhow!("{}", service_advice(&error)))?;
+    let entries = client::status(None).map_err(|error| anyhow!("{}", service_advice(&error)))?;
     let service = entries.iter().find_map(|entry| match entry {
         Entry::Service(service) => Some(service.clone()),
         _ => None,
@@ -140,20 +140,20 @@ pub fn run(named: &[String], is_json: bool) -> Result<()> {
 }
 
 /// What to do if the service does not answer.
-fn service_advice(error: &AskError) -> String {
+fn service_advice(error: &ClientError) -> String {
     let more = match error {
-        AskError::Absent => {
+        ClientError::Absent => {
             " (`systemctl enable --now bywire-node` does it at each start of the machine), after `bywire init NAME`"
         }
-        AskError::OtherUser(_) => {
+        ClientError::OtherUser(_) => {
             ": run this command as that user, or have root run `bywire up` for all users"
         }
-        AskError::Silent
-        | AskError::Ended
-        | AskError::NoPlace
-        | AskError::NotAllowed
-        | AskError::NoKey(_)
-        | AskError::Runtime(_) => "",
+        ClientError::Silent
+        | ClientError::Ended
+        | ClientError::NoPlace
+        | ClientError::NotAllowed
+        | ClientError::NoKey(_)
+        | ClientError::Runtime(_) => "",
     };
     format!("{error}{more}")
 }
@@ -185,7 +185,7 @@ fn examine(nodes: &[&Node]) -> Result<Vec<Examination>> {
             break;
         }
     }
-    let entries = ask::status(None)?;
+    let entries = client::status(None)?;
     let Some((service, own)) = entries.iter().find_map(|entry| match entry {
         Entry::Service(service) => Some((service, service.node.as_str())),
         _ => None,

@@ -15,7 +15,7 @@ use bywire_pairing::protocol::{
     CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
 };
 use bywire_pairing::service::{Service, StartError};
-use bywire_pairing::status::{self, AskError};
+use bywire_pairing::status::{self, QueryError};
 use bywire_pairing::user::Scope;
 use bywire_sys::directory;
 use clap::Args;
@@ -206,7 +206,7 @@ impl ServiceArgs {
 fn served(launch: Launch) -> Result<Launch> {
     let complain = |said: String| complain("bywire", said + ": everything stays TCP");
     if let Some(socket) = machine_socket()? {
-        match status::ask(&socket) {
+        match status::query(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),
             // A user who names a service wants no other.
             Err(cause) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
@@ -228,13 +228,13 @@ fn served(launch: Launch) -> Result<Launch> {
 #[error(
     "{MACHINE_VARIABLE}={}: {}; name the socket of a running `bywire pair`, or leave it empty for a service of your own",
     socket.display(),
-    match cause { AskError::Absent => "no pairing service listens there".to_owned(), other => other.to_string() }
+    match cause { QueryError::Absent => "no pairing service listens there".to_owned(), other => other.to_string() }
 )]
 pub struct Unheard {
     /// The given name.
     pub socket: PathBuf,
     /// The error.
-    pub cause: AskError,
+    pub cause: QueryError,
 }
 
 /// The possible socket of a service for the whole machine. A user's own runtime directory has none.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use bywire_measure::exit_status::complain;
-use bywire_pairing::status::{self, AskError, Status};
+use bywire_pairing::status::{self, QueryError, Status};
 
 use crate::count;
 use crate::run::{MACHINE_VARIABLE, OWN_SOCKET, Unheard, machine_socket, own_directory};
@@ -20,10 +20,10 @@ pub fn ask() -> Result<Status> {
         Err(error) => return Err(error),
     };
     let unheard = named.filter(|_| machine.is_none() && std::env::var_os(MACHINE_VARIABLE).is_some());
-    let unheard = unheard.map(|socket| Unheard { socket, cause: AskError::Absent });
+    let unheard = unheard.map(|socket| Unheard { socket, cause: QueryError::Absent });
     match (machine, own, unheard) {
         (None, None, Some(unheard)) => Err(unheard.into()),
-        (None, None, None) => Err(AskError::Absent.into()),
+        (None, None, None) => Err(QueryError::Absent.into()),
         (machine, own, unheard) => {
             if let Some(unheard) = unheard {
                 complain("bywire", format!("{unheard}: this is what your own service says"));
@@ -35,9 +35,9 @@ pub fn ask() -> Result<Status> {
 
 /// `None` where no service listens.
 fn ask_at(socket: &Path) -> Result<Option<Status>> {
-    match status::ask(socket) {
+    match status::query(socket) {
         Ok(status) => Ok(Some(status)),
-        Err(AskError::Absent) => Ok(None),
+        Err(QueryError::Absent) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -46,7 +46,7 @@ fn ask_at(socket: &Path) -> Result<Option<Status>> {
 pub fn object(asked: &Result<Status>) -> serde_json::Value {
     let service = match asked {
         Ok(_) => "running",
-        Err(error) if matches!(error.downcast_ref(), Some(AskError::Silent)) => "silent",
+        Err(error) if matches!(error.downcast_ref(), Some(QueryError::Silent)) => "silent",
         Err(_) => "absent",
     };
     let Ok(status) = asked else { return serde_json::json!({ "service": service }) };

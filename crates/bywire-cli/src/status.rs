@@ -1,7 +1,7 @@
 //! `bywire status`: this machine's node, and what the programs of `bywire run` have carried.
 
 use anyhow::Result;
-use bywire_pairing::status::AskError;
+use bywire_pairing::status::QueryError;
 use clap::Args;
 
 use crate::{node_status, run_status};
@@ -27,10 +27,10 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// Asks the services and prints their answers.
     pub fn run(self) -> Result<()> {
-        let node = node_status::ask()?;
-        let asked = run_status::ask();
+        let node = node_status::query()?;
+        let asked = run_status::query();
         let is_absent =
-            asked.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(AskError::Absent)));
+            asked.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(QueryError::Absent)));
         if self.json {
             let mut object = run_status::object(&asked);
             object["node"] = node_status::object(node.as_deref());

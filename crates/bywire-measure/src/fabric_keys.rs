@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bywire::{Address, Event, Port, PortOptions, Priority, Reach};
-use bywire_node::ask;
+use bywire_node::client;
 use bywire_wire::service::status::{Entry, Node, State};
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +135,7 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
 
 /// The nodes of this machine's fabric.
 fn nodes() -> Result<Vec<Node>> {
-    let entries = ask::status(None).context("--fabric needs the service of this machine's node")?;
+    let entries = client::status(None).context("--fabric needs the service of this machine's node")?;
     let is_encrypted = entries.iter().any(|entry| match entry {
         Entry::Service(service) => service.is_encrypted,
         _ => false,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
-use bywire_pairing::status::{self, AskError, Status};
+use bywire_pairing::status::{self, QueryError, Status};
 use bywire_results::web::Link;
 
 use crate::namespaces::end_with_this_thread;
@@ -64,7 +64,7 @@ impl Preload {
         let started = Instant::now();
         loop {
             let has_waited = started.elapsed() > TIMEOUT;
-            match status::ask(self.launch.service()) {
+            match status::query(self.launch.service()) {
                 Ok(status) if status.carried_ever >= self.connections && status.bytes >= due_bytes => {
                     return Ok(());
                 }
@@ -73,7 +73,7 @@ impl Preload {
                     bail!(NotCarried(not_carried(&status, self.connections, due_bytes)));
                 }
                 // The service may be held up.
-                Err(AskError::Silent) if !has_waited => {}
+                Err(QueryError::Silent) if !has_waited => {}
                 Err(error) => {
                     return Err(error).context("cannot find out whether the connections were carried");
                 }

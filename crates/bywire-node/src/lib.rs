@@ -2,7 +2,7 @@
 //! makes connections between ports. It has no part in the data path.
 #![forbid(unsafe_code)]
 
-pub mod ask;
+pub mod client;
 pub mod broker;
 pub mod change;
 pub mod configuration;

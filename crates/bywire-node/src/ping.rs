@@ -12,7 +12,7 @@ use bywire_wire::service::{self, Notice, PACKET_BYTES_MAX, Request, VERSION};
 pub use bywire_wire::channel::echo::{ECHO_BYTES_MAX, ECHO_BYTES_MIN};
 pub use bywire_wire::service::NotPinged;
 
-use crate::ask::{self, AskError};
+use crate::client::{self, ClientError};
 
 /// A connection to this machine's service for echo requests. It is readable when there are replies.
 #[derive(Debug)]
@@ -33,33 +33,33 @@ impl Pinger {
     /// Calls the service.
     ///
     /// # Errors
-    /// [`AskError`].
-    pub fn open(runtime_directory: Option<&Path>) -> Result<Self, AskError> {
-        Ok(Self { socket: ask::open(runtime_directory)? })
+    /// [`ClientError`].
+    pub fn open(runtime_directory: Option<&Path>) -> Result<Self, ClientError> {
+        Ok(Self { socket: client::open(runtime_directory)? })
     }
 
     /// Asks for an echo of this length. `false`: the service has not read earlier requests yet, or has ended, which
     /// [`Self::next`] reports.
     ///
     /// # Errors
-    /// [`AskError::Silent`].
-    pub fn send(&self, node: &str, request: u32, bytes: u16) -> Result<bool, AskError> {
+    /// [`ClientError::Silent`].
+    pub fn send(&self, node: &str, request: u32, bytes: u16) -> Result<bool, ClientError> {
         let request = Request::Ping { version: VERSION, node: node.to_owned(), request, bytes };
-        let packet = service::to_bytes(&request).map_err(|_| AskError::Silent)?;
+        let packet = service::to_bytes(&request).map_err(|_| ClientError::Silent)?;
         match self.socket.send(&packet, &[]) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
             // What it has said before is read first.
             Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
-            Err(_) => Err(AskError::Silent),
+            Err(_) => Err(ClientError::Silent),
         }
     }
 
     /// The next reply. `None`: there is none now.
     ///
     /// # Errors
-    /// [`AskError`]: there will be none.
-    pub fn next(&self) -> Result<Option<Reply>, AskError> {
+    /// [`ClientError`]: there will be none.
+    pub fn next(&self) -> Result<Option<Reply>, ClientError> {
         let mut packet = [0; PACKET_BYTES_MAX];
         match self.socket.receive_from_own(&mut packet) {
             Ok(Received::Nothing) => Ok(None),
@@ -70,11 +70,11 @@ impl Pinger {
                 Ok(Notice::NotPinged { request, reason }) => {
                     Ok(Some(Reply { request, outcome: Err(reason) }))
                 }
-                Ok(Notice::Refused(reason)) => Err(ask::refusal(reason)),
-                _ => Err(AskError::Silent),
+                Ok(Notice::Refused(reason)) => Err(client::refusal(reason)),
+                _ => Err(ClientError::Silent),
             },
-            Ok(Received::Closed) => Err(AskError::Ended),
-            Err(_) => Err(AskError::Silent),
+            Ok(Received::Closed) => Err(ClientError::Ended),
+            Err(_) => Err(ClientError::Silent),
         }
     }
 }

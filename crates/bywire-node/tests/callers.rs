@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
-use bywire_node::ask::{self, AskError};
+use bywire_node::client::{self, ClientError};
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -150,8 +150,8 @@ fn a_user_with_as_many_callers_as_it_may_have_is_told_so() {
     let last = callers.pop().expect("one of many");
     assert_eq!(next(&last), Some(Notice::Refused(Unregistered::NoResources)));
     assert_eq!(next(&last), None);
-    let error = ask::status(Some(&a.runtime())).expect_err("refused");
-    assert!(matches!(error, AskError::NoPlace), "{error}");
+    let error = client::status(Some(&a.runtime())).expect_err("refused");
+    assert!(matches!(error, ClientError::NoPlace), "{error}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn packets_from_unknown_nodes_get_no_answer_and_delay_nothing() {
         meet(&mut asking, &mut asked, round + 1);
     }
     assert_eq!(stranger.receive(&mut packet), Ok(None), "an answer to a stranger");
-    assert!(b.strangers("foreign") + b.strangers("without_key") > 0);
+    assert!(b.strangers("unrecognized") + b.strangers("without_key") > 0);
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
         let runtime = std::path::Path::new(&told);
         // It may look, and changes nothing.
-        assert!(ask::status(Some(runtime)).is_ok());
-        assert!(matches!(ask::reload(Some(runtime)), Err(AskError::NotAllowed)));
-        assert!(matches!(ask::invite(Some(runtime), "c"), Err(AskError::NotAllowed)));
+        assert!(client::status(Some(runtime)).is_ok());
+        assert!(matches!(client::reload(Some(runtime)), Err(ClientError::NotAllowed)));
+        assert!(matches!(client::invite(Some(runtime), "c"), Err(ClientError::NotAllowed)));
         let mut fake_port = FakePort::unregistered(runtime, "render", udp);
         fake_port.register(Vec::new());
         assert!(matches!(fake_port.next(), Notice::Registered { .. }));
@@ -255,8 +255,8 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     };
     // It has tried to change what the service does before.
     eventually("the other user's port", || has_port(&USER.to_string()));
-    assert!(matches!(ask::reload(Some(&runtime)), Ok(None)), "root may");
-    assert!(matches!(ask::invite(Some(&runtime), "c"), Ok(Err(NotInvited::NoKeeper))));
+    assert!(matches!(client::reload(Some(&runtime)), Ok(None)), "root may");
+    assert!(matches!(client::invite(Some(&runtime), "c"), Ok(Err(NotInvited::NoKeeper))));
     let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     let terms = asking.established();

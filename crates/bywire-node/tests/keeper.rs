@@ -6,11 +6,11 @@ mod test_network;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bywire_node::ask::AskError;
+use bywire_node::client::ClientError;
 use bywire_node::fabric::Fabric;
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
-use bywire_node::{ask, fabric, key};
+use bywire_node::{client, fabric, key};
 use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
@@ -135,7 +135,7 @@ fn join_once(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Resul
 }
 
 fn invite(keeper: &Machine, name: &str) -> Result<Invitation, NotInvited> {
-    let line = ask::invite(Some(&keeper.runtime()), name).expect("an answer");
+    let line = client::invite(Some(&keeper.runtime()), name).expect("an answer");
     line.map(|line| line.parse().expect("an invitation"))
 }
 
@@ -193,7 +193,7 @@ fn a_machine_joins_by_an_invitation_which_is_good_once() {
     let mut without = Fabric::of(&path, &text, &a.key).expect("valid");
     (without.serial, without.nodes) = (4, without.nodes[..2].to_vec());
     a.write(&without);
-    assert!(ask::reload(Some(&a.runtime())).expect("an answer").is_none());
+    assert!(client::reload(Some(&a.runtime())).expect("an answer").is_none());
     assert!(matches!(join(c, &new, 7300), Err(JoinError::Used(_))));
 }
 
@@ -251,7 +251,7 @@ fn a_program_that_cannot_read_the_key_gets_no_invitation() {
     assert!(matches!(ask(&socket, proof), Notice::Invited { .. }));
     assert!(invite(a, "c").is_ok());
     std::fs::rename(&key_file, a.configuration().join("elsewhere")).expect("renamed");
-    assert!(matches!(ask::invite(Some(&a.runtime()), "d"), Err(AskError::NoKey(_))));
+    assert!(matches!(client::invite(Some(&a.runtime()), "d"), Err(ClientError::NoKey(_))));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_program_in_the_place_of_the_service_learns_no_invitation() {
     };
     let (line, seen) = std::thread::scope(|scope| {
         let relayed = scope.spawn(relay);
-        let line = ask::invite(Some(place.path()), "b").expect("an answer").expect("it is the keeper");
+        let line = client::invite(Some(place.path()), "b").expect("an answer").expect("it is the keeper");
         (line, relayed.join().expect("it ended well"))
     });
     let invitation: Invitation = line.parse().expect("an invitation");

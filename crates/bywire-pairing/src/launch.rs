@@ -149,7 +149,7 @@ impl Launch {
     /// # Errors
     /// [`LaunchError::Service`].
     pub fn found_service(&self, command: &Path) -> Result<(), LaunchError> {
-        if crate::status::ask(&self.service).is_ok() {
+        if crate::status::query(&self.service).is_ok() {
             return Ok(());
         }
         let mut command = Command::new(command);

@@ -44,7 +44,7 @@ pub struct Status {
 
 /// Why the service gave no status.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum QueryError {
     /// No service listens there.
     #[error("no pairing service runs: `bywire run` starts one")]
     Absent,
@@ -56,12 +56,12 @@ pub enum AskError {
 /// Asks the service at `path`.
 ///
 /// # Errors
-/// [`AskError`].
-pub fn ask(path: &Path) -> Result<Status, AskError> {
-    let socket = Socket::connect(path).map_err(|_| AskError::Absent)?;
-    let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
-    poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
-    socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| AskError::Absent)?;
+/// [`QueryError`].
+pub fn query(path: &Path) -> Result<Status, QueryError> {
+    let socket = Socket::connect(path).map_err(|_| QueryError::Absent)?;
+    let mut poller = Poller::new().map_err(|_| QueryError::Silent)?;
+    poller.add(&socket, 0).map_err(|_| QueryError::Silent)?;
+    socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| QueryError::Absent)?;
     let (mut status, end) = (Status::default(), Instant::now() + TIMEOUT);
     loop {
         let mut buffer = [0; PACKET_BYTES];
@@ -69,16 +69,16 @@ pub fn ask(path: &Path) -> Result<Status, AskError> {
             Ok(Received::Packet(length, _)) => match Packet::decode(&buffer[..length]) {
                 Some(packet) if packet.kind == Kind::Count => status.note(packet.code, packet.first),
                 Some(packet) if packet.kind == Kind::Done => return Ok(status),
-                _ => return Err(AskError::Silent),
+                _ => return Err(QueryError::Silent),
             },
             Ok(Received::Nothing) => {
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    return Err(AskError::Silent);
+                    return Err(QueryError::Silent);
                 }
-                poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
+                poller.wait(Some(left)).map_err(|_| QueryError::Silent)?;
             }
-            _ => return Err(AskError::Silent),
+            _ => return Err(QueryError::Silent),
         }
     }
 }

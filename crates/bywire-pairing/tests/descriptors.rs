@@ -224,7 +224,7 @@ fn refused_programs_are_closed_without_delaying_anybody() {
         assert!(program.hear().is_none());
     }
     fixture.is_undisturbed("what is in the queues of those who are dismissed");
-    let found = fixture.as_user(HOSTILE, || status::ask(&fixture.path)).expect("an answer");
+    let found = fixture.as_user(HOSTILE, || status::query(&fixture.path)).expect("an answer");
     assert_eq!((found.processes, found.waiting), (0, 0));
 }
 

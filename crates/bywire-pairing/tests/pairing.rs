@@ -17,7 +17,7 @@ use protocol_client::{ProtocolClient, TIMEOUT, machine_service};
 fn asked(path: &std::path::Path) -> status::Status {
     let end = Instant::now() + TIMEOUT;
     loop {
-        match status::ask(path) {
+        match status::query(path) {
             Ok(found) => return found,
             Err(error) => assert!(Instant::now() < end, "{error}"),
         }

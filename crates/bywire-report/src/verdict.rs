@@ -7,6 +7,7 @@ use bywire_results::shell;
 use crate::ceiling::{Ceiling, Ceilings};
 use crate::comparison::{Comparison, Row, Times, called, length};
 use crate::disturbed_cells::Disturbance;
+use crate::way::Waiting;
 
 /// The head of a report.
 #[derive(Clone, Debug, Default)]
@@ -91,13 +92,22 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
         (Times::Better(factor, _), Some(rival)) => {
             let interval = best.usual.times.wide_interval().map(|interval| format!(" ({interval})"));
             let (times, rival) = (quantity::factor(factor), called(rival.usual.way));
-            format!(", {times} faster than {rival}{}", interval.unwrap_or_default())
+            format!(", {times} faster than {rival}{}{}", interval.unwrap_or_default(), while_polling(best))
         }
         (Times::Rival, _) if comparison.rows.len() > 1 => ". Nothing else measured here is faster".to_owned(),
         _ => String::new(),
     };
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
     Some(format!("{} for {size}: {} with {}{margin}.", words.best, value(best), called(best.usual.way)))
+}
+
+/// The same comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
+fn while_polling(best: &Row) -> String {
+    let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
+    match polling.map(|entry| entry.times) {
+        Some(Times::Better(factor, _)) => format!(", {} when both poll", quantity::factor(factor)),
+        _ => String::new(),
+    }
 }
 
 fn capitalized(text: &str) -> String {

@@ -530,6 +530,33 @@ fn a_wide_interval_is_shown_with_its_bounds() {
     assert!(report::render(&session).contains("<small>0.0776 to 82.4</small>"));
 }
 
+/// A way that spins is not praised with the time that its rival needs to wake up.
+#[test]
+fn the_verdict_also_compares_polling_with_polling() {
+    let mut session = generated_session();
+    session.cells.clear();
+    let adaptive = serde_json::Value::from("adaptive");
+    for (level, spin, start_ns) in [
+        ("msg", adaptive, 100.0),
+        ("msg", true.into(), 90.0),
+        ("tcp", false.into(), 30_000.0),
+        ("tcp", true.into(), 4500.0),
+    ] {
+        let mut cells = cells_at((level, "link", None, start_ns, 0.0), 8);
+        cells.iter_mut().for_each(|cell| drop(cell.parameters.insert("spin".into(), spin.clone())));
+        session.cells.extend(cells);
+    }
+    let verdict = |session: &Session| {
+        let text = report::summary_text(session);
+        text.lines().find(|line| line.starts_with("Lowest latency")).expect("a verdict").to_owned()
+    };
+    let both = verdict(&session);
+    assert!(both.ends_with("300× faster than the kernel's TCP, 50.0× when both poll."), "{both}");
+    session.cells.retain(|cell| cell.level != "tcp" || cell.parameters["spin"] == false);
+    let one = verdict(&session);
+    assert!(one.ends_with("300× faster than the kernel's TCP."), "nothing polls beside it: {one}");
+}
+
 #[test]
 fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     let directory = tempfile::tempdir().unwrap();

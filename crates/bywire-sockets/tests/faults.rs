@@ -95,7 +95,7 @@ fn a_stopped_service_delays_nobody() {
     signal(libc::SIGSTOP);
     is_right(program(&pairing, STOPPED, "talk"));
     signal(libc::SIGCONT);
-    test_service::eventually("it goes on", || bywire_pairing::status::ask(&pairing.service).ok());
+    test_service::eventually("it goes on", || bywire_pairing::status::query(&pairing.service).ok());
     is_right(program(&pairing, STOPPED, "carry"));
     assert_eq!(pairing.status().carried_ever, 1, "the one that came later was carried");
 }
@@ -228,7 +228,7 @@ fn a_service_short_of_descriptors_serves_some_programs() {
     programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
     programs.iter_mut().for_each(|program| assert!(program.end().success()));
     // One slot is free for any caller.
-    let found = test_service::eventually("it answers", || bywire_pairing::status::ask(&pairing.service).ok());
+    let found = test_service::eventually("it answers", || bywire_pairing::status::query(&pairing.service).ok());
     assert!(found.carried_ever >= 1, "{found:?}");
     let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
     last.hear();
@@ -405,7 +405,7 @@ fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
 /// Makes no further call: the next ones would go through memory.
 fn talk_until_paired((client, server): (RawFd, RawFd)) {
     let service = std::path::PathBuf::from(test_service::told("BYWIRE_SOCKETS_SERVICE"));
-    let status = || test_service::eventually("it answers", || bywire_pairing::status::ask(&service).ok());
+    let status = || test_service::eventually("it answers", || bywire_pairing::status::query(&service).ok());
     let is_paired = || status().carried_ever > 0;
     for (from, to) in [(client, server), (server, client)].into_iter().cycle().take(2000) {
         assert_eq!(test_service::send(from, b"!", 0), 1);

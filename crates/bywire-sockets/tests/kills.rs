@@ -84,7 +84,7 @@ fn a_killed_service_ends_no_connection() {
     for round in 0..rounds {
         let mut service = role(&pairing, "pair", 0, 0);
         let end = Instant::now() + TIMEOUT;
-        while bywire_pairing::status::ask(&pairing.service).is_err() {
+        while bywire_pairing::status::query(&pairing.service).is_err() {
             assert!(Instant::now() < end, "round {round}: no service");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -98,7 +98,7 @@ fn a_killed_service_ends_no_connection() {
         while !is_carried {
             let is_over = client.try_wait().expect("ours").is_some();
             is_carried =
-                bywire_pairing::status::ask(&pairing.service).is_ok_and(|status| status.carried_ever > 0);
+                bywire_pairing::status::query(&pairing.service).is_ok_and(|status| status.carried_ever > 0);
             if is_over || round % 2 == 0 {
                 break;
             }

@@ -120,7 +120,7 @@ fn talk() {
 /// Prints what a user is shown.
 fn look() {
     let service = test_service::told(SERVICE_VARIABLE);
-    let status = test_service::eventually("the service answers", || status::ask(Path::new(&service)).ok());
+    let status = test_service::eventually("the service answers", || status::query(Path::new(&service)).ok());
     test_service::say(&format!("{} {}", status.processes, status.carried_ever));
 }
 
@@ -501,7 +501,7 @@ fn a_connection_with_a_held_lock_delays_only_its_own_user() {
     let writer = fault.write_to(client.as_raw_fd());
     let slow = as_user(NOBODY, || ProtocolClient::new(&pairing.service));
     slow.offer(1, client.as_fd());
-    let ask = |user| as_user(user, || status::ask(&pairing.service));
+    let ask = |user| as_user(user, || status::query(&pairing.service));
     // The service no longer serves this user, and serves everybody else.
     test_service::eventually("its own user is held up", || ask(NOBODY).err());
     for _ in 0..3 {

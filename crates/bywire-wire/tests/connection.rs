@@ -122,14 +122,14 @@ fn replayed_reflected_and_forged_packets_change_nothing() {
     let own = packets(&mut ends[0], 0);
     let theirs = packets(&mut ends[1], 0);
     let mut receive = |packet: &[u8]| ends[0].receive(0, &mut packet.to_vec());
-    assert_eq!(receive(&own[0]), Receipt::Foreign);
+    assert_eq!(receive(&own[0]), Receipt::Unrecognized);
     let mut reflected = own[0].clone();
     reflected[4] = 1;
     assert_eq!(receive(&reflected), Receipt::Forged);
     assert_eq!(receive(&theirs[0]), Receipt::Taken);
     assert_eq!(receive(&theirs[0]), Receipt::Known);
-    assert_eq!(receive(&[]), Receipt::Foreign);
-    assert_eq!(receive(&theirs[0][..10]), Receipt::Foreign);
+    assert_eq!(receive(&[]), Receipt::Unrecognized);
+    assert_eq!(receive(&theirs[0][..10]), Receipt::Unrecognized);
     assert_eq!(ends[0].state(), State::Open);
     assert_eq!(ends[0].counts().forged, 1);
 }

@@ -247,9 +247,9 @@ fn counters(counts: &NodeCounts) -> Vec<(String, u64)> {
 }
 
 fn strangers(counts: &Strangers) -> Vec<(String, u64)> {
-    let Strangers { foreign, without_key, unreadable, unknown_keys, cookies_sent, dropped, .. } = *counts;
+    let Strangers { unrecognized, without_key, unreadable, unknown_keys, cookies_sent, dropped, .. } = *counts;
     let named = [
-        ("foreign", foreign),
+        ("unrecognized", unrecognized),
         ("without_key", without_key),
         ("unreadable", unreadable),
         ("unknown_keys", unknown_keys),

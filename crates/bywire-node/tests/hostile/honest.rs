@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bywire::{Address, Admit, DisconnectReason, Event, Peer, Port, PortOptions, Priority, Reach};
-use bywire_node::ask;
+use bywire_node::client;
 use rustix::process::{Gid, Signal, Uid};
 
 use crate::actor::Context;
@@ -57,7 +57,7 @@ pub fn measure(context: &mut Context) {
             taken[1].push(lap());
             exchange(&mut port, peer);
             taken[2].push(lap());
-            assert!(!ask::status(Some(&context.directory)).expect("a status").is_empty());
+            assert!(!client::status(Some(&context.directory)).expect("a status").is_empty());
             taken[3].push(lap());
             exchange(&mut steady, friend);
             port.disconnect(peer);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bywire::{Port, PortOptions};
 use bywire_node::fabric::{FILE_NAME, Fabric, Node};
 use bywire_node::service::{Options, Service, ServiceError};
-use bywire_node::{ask, file, key};
+use bywire_node::{client, file, key};
 use bywire_sys::namespace::Namespace;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -214,7 +214,7 @@ impl Machine {
 
     /// The entries that `bywire status` gets.
     pub fn status(&self) -> Vec<Entry> {
-        ask::status(Some(&self.runtime())).expect("a status")
+        client::status(Some(&self.runtime())).expect("a status")
     }
 
     /// Its status of another node.

@@ -25,7 +25,7 @@ unsafe extern "C-unwind" {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// Something may have changed.
-    Look,
+    Recheck,
     /// A signal arrived: the call ends with `EINTR`.
     Signal,
     /// The socket's own timeout has passed.
@@ -101,7 +101,7 @@ impl Connection {
         nod_off: impl FnOnce(u32) -> Woken,
     ) -> Woken {
         if spin::until(1, &again, deadline_ns) {
-            return Woken::Look;
+            return Woken::Recheck;
         }
         let use_of_place = self.shared.generation.load(Ordering::Relaxed);
         let mut expected = 0;
@@ -110,7 +110,7 @@ impl Connection {
             expected = STREAM.arm(&self.own, &self.remote, sleep);
         });
         let woken = if again() {
-            Woken::Look
+            Woken::Recheck
         } else {
             let place = STREAM.next_place(&self.own, &self.remote);
             let woken = nod_off(expected);
@@ -145,7 +145,7 @@ impl Connection {
         match wait_on_futex(self.remote.event_address(), expected, until, deadline_ns.is_some(), interruption)
         {
             libc::EINTR => Woken::Signal,
-            _ => Woken::Look,
+            _ => Woken::Recheck,
         }
     }
 
@@ -177,9 +177,9 @@ impl Connection {
         }
         let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
         Some(match found {
-            Ok(_) => Woken::Look,
+            Ok(_) => Woken::Recheck,
             Err(libc::EAGAIN) if is_late => Woken::TimeOut,
-            Err(libc::EAGAIN) => Woken::Look,
+            Err(libc::EAGAIN) => Woken::Recheck,
             Err(_) => Woken::Signal,
         })
     }

@@ -12,7 +12,7 @@ use libc::epoll_event;
 
 use crate::connection::readiness::{IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
-use crate::epoll::look::{EDGE, ONCE, asked, ready};
+use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
 use crate::epoll::{nested, sets};
 use crate::memory::arena::{EpollItem, EpollSet};

@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 use libc::epoll_event;
 
 use crate::connection::sockets::{self, Socket};
-use crate::epoll::look::ONCE;
+use crate::epoll::events::ONCE;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};

@@ -2,7 +2,7 @@
 
 pub mod control;
 pub mod handover;
-pub mod look;
+pub mod events;
 pub mod nested;
 pub mod registrations;
 pub mod sets;

@@ -8,7 +8,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use crate::epoll::look;
+use crate::epoll::events;
 use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors;
 use crate::os::errno;
@@ -78,7 +78,7 @@ pub fn remove(outer_fd: i32, inner: u32) {
 
 /// Whether a set within this one has something.
 pub fn is_any_ready(name: u32, set: &EpollSet) -> bool {
-    is_any_below(name, set, DEPTH_MAX, &|inner| look::has_ready(inner))
+    is_any_below(name, set, DEPTH_MAX, &|inner| events::has_ready(inner))
 }
 
 /// Whether `is_so` holds for a set within this one, at any depth.
@@ -102,7 +102,7 @@ pub fn ring_for_inner(name: u32, set: &EpollSet) {
     let is_new = Cell::new(false);
     // `false`, so that each of them is visited.
     is_any_below(name, set, DEPTH_MAX, &|inner| {
-        let state = look::state(inner);
+        let state = events::state(inner);
         // Relaxed: a thread that takes the ring clears this before it looks, and leaves what it does not take to the
         // next wait.
         if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
@@ -122,5 +122,5 @@ pub fn taken(set: &EpollSet) {
 
 /// Whether a set that is watched itself has something for its watcher.
 pub fn is_ready(name: u32) -> bool {
-    descriptors::set_named(name).is_some_and(|set| look::has_ready(set) || is_any_ready(name, set))
+    descriptors::set_named(name).is_some_and(|set| events::has_ready(set) || is_any_ready(name, set))
 }

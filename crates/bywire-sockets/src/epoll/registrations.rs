@@ -66,7 +66,7 @@ pub fn empty(set: &EpollSet) {
         if let Some(shared) = family.sockets.get(gone.socket.load(Ordering::Relaxed) as usize) {
             unlink_from_socket(shared, at);
         }
-        // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `look::has_ready`.
+        // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `events::has_ready`.
         set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
         gone.listed.store(0, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.

@@ -75,7 +75,7 @@ impl Unannounced {
             doorbell::make_page();
             return None;
         }
-        doorbell::look_for_killed();
+        doorbell::reap_killed();
         let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());

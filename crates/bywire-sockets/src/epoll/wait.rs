@@ -11,7 +11,7 @@ use crate::connection::owed;
 use crate::connection::readiness::{ALWAYS, OUT};
 use crate::connection::sockets::STREAM;
 use crate::epoll::control::ask_again;
-use crate::epoll::look::{EDGE, Look, ONCE, asked, has_more, is_any_ready, ready};
+use crate::epoll::events::{EDGE, Snapshot, ONCE, asked, has_more, is_any_ready, ready};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
 use crate::epoll::{nested, sets};
@@ -335,7 +335,7 @@ impl View {
         let ended = found.ended;
         let is_due = match wanted & EDGE {
             0 => bits != 0,
-            _ => Look { wanted, bits, heard, tail, full, ended }.take_news(item),
+            _ => Snapshot { wanted, bits, heard, tail, full, ended }.take_news(item),
         };
         if !is_due {
             // Most connections of a large set are idle most of the time. One that waits for room is not.

@@ -89,8 +89,8 @@ impl Counted {
     }
 }
 
-/// What a check asks and does.
-pub struct Look<'a> {
+/// The functions by which notes of killed processes are found and taken back.
+pub struct Reaper<'a> {
     /// The number of the process that checks.
     pub me: u32,
     /// Whether the process with this number runs.
@@ -205,10 +205,10 @@ impl Notes {
     }
 
     /// Checks the processes with notes, from where the last check ended.
-    pub fn look(&self, look: &Look) {
+    pub fn reap(&self, reaper: &Reaper) {
         let places = self.used();
         let start = self.from.load(Ordering::Relaxed) as usize % places.len().max(1);
-        let (mut known, mut looks) = ((look.me, true), 0);
+        let (mut known, mut looks) = ((reaper.me, true), 0);
         for (index, place) in places.iter().enumerate().cycle().skip(start).take(places.len()) {
             // Relaxed: an exchange in `reap` takes it.
             let owner = place.process.load(Ordering::Relaxed);
@@ -218,32 +218,32 @@ impl Notes {
                     self.from.store(index as u32, Ordering::Relaxed);
                     return;
                 }
-                known = (owner, owner == look.me || (look.runs)(owner));
+                known = (owner, owner == reaper.me || (reaper.runs)(owner));
             }
             if owner == ORPHAN || owner == known.0 && !known.1 {
-                reap(place, owner, look);
+                reap(place, owner, reaper);
             }
         }
     }
 
     /// Removes the notes of a killed process whose number this new process has got.
-    pub fn after_fork_in_child(&self, look: &Look) {
-        self.used().iter().for_each(|place| reap(place, look.me, look));
+    pub fn after_fork_in_child(&self, reaper: &Reaper) {
+        self.used().iter().for_each(|place| reap(place, reaper.me, reaper));
     }
 }
 
 /// Takes back what a killed process has noted in a place.
-fn reap(place: &NoteSlot, owner: u32, look: &Look) {
+fn reap(place: &NoteSlot, owner: u32, reaper: &Reaper) {
     if place.process.load(Ordering::Relaxed) != owner {
         return;
     }
     // Acquire: pairs with the release stores in `cancel`, and with those below of another process that checks.
-    if place.process.compare_exchange(owner, look.me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if place.process.compare_exchange(owner, reaper.me, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     // Acquire: pairs with the release store in `note`.
     let counted = Counted::decode(place.noted.load(Ordering::Acquire));
-    if counted.is_some_and(|counted| !(look.is_within_reach)(counted)) {
+    if counted.is_some_and(|counted| !(reaper.is_within_reach)(counted)) {
         // Release: pairs with the acquire exchanges here and in `begin`.
         place.process.store(ORPHAN, Ordering::Release);
         return;
@@ -251,7 +251,7 @@ fn reap(place: &NoteSlot, owner: u32, look: &Look) {
     // AcqRel: pairs with the acquire load above in the next check, if this process is killed meanwhile.
     place.noted.swap(0, Ordering::AcqRel);
     if let Some(counted) = counted {
-        (look.count_out)(counted);
+        (reaper.count_out)(counted);
     }
     // Release: pairs with the acquire exchange in `begin`.
     place.process.store(0, Ordering::Release);

@@ -261,9 +261,9 @@ fn is_left_another(connection: &mut Connection) -> bool {
 /// closed.
 fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
     match woken {
-        Woken::Look if own_call::are_over() || connection.follow() => None,
+        Woken::Recheck if own_call::are_over() || connection.follow() => None,
         _ if done > 0 => Some(done as isize),
-        Woken::Look => Some(errno::fail(libc::EBADF)),
+        Woken::Recheck => Some(errno::fail(libc::EBADF)),
         Woken::Signal => Some(errno::fail(libc::EINTR)),
         Woken::TimeOut => Some(errno::fail(libc::EAGAIN)),
     }
@@ -534,7 +534,7 @@ fn wait_in_kernel(connection: &Connection, fruitless: usize, deadline_ns: Option
         Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
             Woken::TimeOut
         }
-        Ok(_) | Err(libc::EAGAIN) => Woken::Look,
+        Ok(_) | Err(libc::EAGAIN) => Woken::Recheck,
         Err(_) => Woken::Signal,
     }
 }

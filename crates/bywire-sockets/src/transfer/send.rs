@@ -193,7 +193,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
                 });
                 fruitless += 1;
                 match woken {
-                    Woken::Look => {}
+                    Woken::Recheck => {}
                     _ if done > 0 => return done as isize,
                     Woken::Signal => return errno::fail(libc::EINTR),
                     Woken::TimeOut => return errno::fail(libc::EAGAIN),
@@ -257,8 +257,8 @@ fn wait_to_pay(connection: &mut Connection, flags: i32, deadline: &mut Option<Op
     let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
     match connection.pay_while_waiting(0, deadline) {
         // The bytes must not go to another file that has the number by now.
-        None | Some(Woken::Look) if own_call::are_over() || connection.follow() => None,
-        None | Some(Woken::Look) => Some(libc::EBADF),
+        None | Some(Woken::Recheck) if own_call::are_over() || connection.follow() => None,
+        None | Some(Woken::Recheck) => Some(libc::EBADF),
         Some(Woken::Signal) => Some(libc::EINTR),
         Some(Woken::TimeOut) => Some(libc::EAGAIN),
     }

@@ -22,7 +22,7 @@ use bywire_pairing::protocol::PAGE_BYTES;
 use crate::memory::arena::{self, EpollSet, PEERS, Peer};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
-use crate::memory::robust::{Counted, Look};
+use crate::memory::robust::{Counted, Reaper};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{own_call, pid, real, signal_deferral};
 
@@ -207,7 +207,7 @@ pub struct Asleep(#[expect(dead_code, reason = "held for its drop")] Noted);
 /// Announces this thread. `place` is a position on the stack, further up than everything that the call does meanwhile.
 pub fn asleep(place: usize) -> Option<Asleep> {
     let page = page()?;
-    look_for_killed();
+    reap_killed();
     let notes = &arena::shared()?.notes;
     signal_deferral::hold_off();
     let noted = notes.begin(pid::number());
@@ -226,7 +226,7 @@ fn rise_noted(noted: usize) {
 }
 
 /// Before a sleep: takes back the counts of killed processes, if nobody has checked for them for a while.
-pub fn look_for_killed() {
+pub fn reap_killed() {
     if let Some(family) = arena::shared()
         && family.notes.is_due(crate::os::kernel::now_ns())
     {
@@ -236,10 +236,10 @@ pub fn look_for_killed() {
 
 /// Checks some processes, and takes back the counts of those that were killed.
 pub fn count_out_killed() {
-    with_look(|family, look| crate::os::errno::keep(|| family.notes.look(look)));
+    with_reaper(|family, reaper| crate::os::errno::keep(|| family.notes.reap(reaper)));
 }
 
-fn with_look(work: impl FnOnce(&arena::SharedArena, &Look)) {
+fn with_reaper(work: impl FnOnce(&arena::SharedArena, &Reaper)) {
     let (Some(family), Some(me)) = (arena::shared(), pid::number()) else { return };
     let is_within_reach = |counted| match counted {
         Counted::Announced(known) => known == arena::branch(),
@@ -250,7 +250,7 @@ fn with_look(work: impl FnOnce(&arena::SharedArena, &Look)) {
     let runs = &pid::runs;
     // A handler that jumps out would leave a file open, or a place taken by this process, which is alive.
     signal_deferral::hold_off();
-    work(family, &Look { me, runs, is_within_reach: &is_within_reach, count_out: &count_out });
+    work(family, &Reaper { me, runs, is_within_reach: &is_within_reach, count_out: &count_out });
     signal_deferral::admit();
 }
 
@@ -630,7 +630,7 @@ pub fn after_fork_in_child() {
     {
         arena::begin_branch(family);
     }
-    with_look(|family, look| family.notes.after_fork_in_child(look));
+    with_reaper(|family, reaper| family.notes.after_fork_in_child(reaper));
     HEARING.reset();
     let bits = TIMERS.iter().enumerate().filter(|(_, place)| place.load(Ordering::Relaxed) >= 0);
     INHERITED.store(bits.fold(0, |bits, (at, _)| bits | 1 << at), Ordering::Relaxed);

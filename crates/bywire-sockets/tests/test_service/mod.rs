@@ -149,7 +149,7 @@ impl TestService {
 
     /// The status, once the service answers. A caller gives up after a while.
     pub fn status(&self) -> Status {
-        eventually("the service answers", || status::ask(&self.service).ok())
+        eventually("the service answers", || status::query(&self.service).ok())
     }
 }
 

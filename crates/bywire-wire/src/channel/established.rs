@@ -43,7 +43,7 @@ impl Channel {
         match self.connection.receive(now_ns, packet) {
             Receipt::Taken | Receipt::NoRoom | Receipt::Closed | Receipt::Violation(_) => {}
             Receipt::Known => return false,
-            Receipt::Foreign | Receipt::Forged => {
+            Receipt::Unrecognized | Receipt::Forged => {
                 counts.packets_forged += 1;
                 return false;
             }

@@ -273,7 +273,7 @@ impl Channels {
                 PacketKind::Data => self.receive_data(now_ns, from, &header, packet),
             }
         }
-        self.strangers.foreign += u64::from(taken != length);
+        self.strangers.unrecognized += u64::from(taken != length);
     }
 
     fn receive_hello(
@@ -374,7 +374,7 @@ impl Channels {
 
     fn receive_answer(&mut self, now_ns: u64, header: &Header, packet: &[u8]) {
         let Some(node) = self.shared.numbers.get(&header.connection).copied() else {
-            self.strangers.foreign += 1;
+            self.strangers.unrecognized += 1;
             return;
         };
         if !handshake::is_answer_for(&self.mac_key, header, packet) {
@@ -398,7 +398,7 @@ impl Channels {
             Some(peer) if packet.len() == cookie::COOKIE_BYTES => {
                 peer.receive_cookie(now_ns, header.connection, packet);
             }
-            _ => self.strangers.foreign += 1,
+            _ => self.strangers.unrecognized += 1,
         }
     }
 
@@ -408,7 +408,7 @@ impl Channels {
             return;
         }
         let Some(node) = self.shared.numbers.get(&header.connection).copied() else {
-            self.strangers.foreign += 1;
+            self.strangers.unrecognized += 1;
             return;
         };
         if let Some(peer) = self.peers.get_mut(&node) {

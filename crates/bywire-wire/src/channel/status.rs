@@ -160,7 +160,7 @@ pub struct NodeCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
     /// Bytes that are not a packet, and packets of channels that do not exist.
-    pub foreign: u64,
+    pub unrecognized: u64,
     /// Handshakes whose sender does not know this node's public key.
     pub without_key: u64,
     /// The address that the last of these that is as long as a hello came from. Its sender may have a wrong key of this node.

@@ -69,7 +69,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 && header.connection == self.numbers[0]
                 && usize::from(header.length) == packet.len()
         });
-        let Some(header) = header else { return Receipt::Foreign };
+        let Some(header) = header else { return Receipt::Unrecognized };
         if self.acknowledger.is_known(header.number) {
             self.counts.known += 1;
             return Receipt::Known;

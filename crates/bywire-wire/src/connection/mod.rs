@@ -68,7 +68,7 @@ pub enum Receipt {
     /// It was accepted.
     Taken,
     /// It does not belong to this connection.
-    Foreign,
+    Unrecognized,
     /// It was accepted before, or may have been.
     Known,
     /// It is not authentic.

@@ -310,7 +310,7 @@ pub fn unknown_nodes_get_no_answer_and_no_answer_is_longer_than_its_request() {
     let before = strangers(&simulation, 1);
     simulation.give(1, stranger(), &[&hello.bytes[..], &hello.bytes, b"rest"].concat());
     let after = strangers(&simulation, 1);
-    assert_eq!(after.foreign, before.foreign + 1);
+    assert_eq!(after.unrecognized, before.unrecognized + 1);
 }
 
 /// Hellos that cannot be opened, of a sender with the responder's public key.

@@ -1,4 +1,4 @@
-//! What a look at an epoll set finds: the registrations to report, and why.
+//! The events that an epoll set reports: for which registrations, and why.
 
 use core::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ pub fn asked(ready: &Ready, wanted: u32) -> u32 {
 
 /// The state of a registration according to the rings, compared with what was reported. All values are from one look: a
 /// value that was loaded later might include more than is reported, and would count as reported.
-pub struct Look {
+pub struct Snapshot {
     /// The events that the program waits for.
     pub wanted: u32,
     /// What is ready.
@@ -42,7 +42,7 @@ pub struct Look {
     pub ended: u8,
 }
 
-impl Look {
+impl Snapshot {
     /// Whether anything has happened since the last report that the kernel would report again.
     fn is_news(&self, item: &EpollItem) -> bool {
         // The kernel, too, reports all requested events when bytes arrive for a registration that waits for them, and
@@ -126,9 +126,9 @@ pub fn state(set: &EpollSet) -> u32 {
     let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { break };
-        if let Some(look) = due(item) {
+        if let Some(snapshot) = due(item) {
             // The sum does not depend on the order, which looks change.
-            sum = sum.wrapping_add(look.fingerprint(at));
+            sum = sum.wrapping_add(snapshot.fingerprint(at));
             least = 1;
         }
         at = list::step(&item.next_of_set);
@@ -150,7 +150,7 @@ pub fn is_any_ready(first: u32) -> bool {
 }
 
 /// What a look at the set would report for this registration, if anything.
-fn due(item: &EpollItem) -> Option<Look> {
+fn due(item: &EpollItem) -> Option<Snapshot> {
     let connection = registrations::connection(item)?;
     if item.spent.load(Ordering::Relaxed) != 0 {
         return None;
@@ -164,6 +164,6 @@ fn due(item: &EpollItem) -> Option<Look> {
         bits = u32::from(kernel::ready(connection.fd, found.elsewhere(wanted) as i16) as u16)
             & (wanted | ALWAYS);
     }
-    let look = Look { wanted, bits, heard, tail, full, ended: found.ended };
-    (bits != 0 && (wanted & EDGE == 0 || look.is_news(item))).then_some(look)
+    let snapshot = Snapshot { wanted, bits, heard, tail, full, ended: found.ended };
+    (bits != 0 && (wanted & EDGE == 0 || snapshot.is_news(item))).then_some(snapshot)
 }

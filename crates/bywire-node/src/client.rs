@@ -1,4 +1,4 @@
-//! Asks a node's service for its state, and to do something, for the commands.
+//! The client of a node's service, for the commands: reads its state, and makes it act.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const ENTRIES_MAX: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ClientError {
     /// The runtime directory.
     #[error(transparent)]
     Runtime(#[from] OpenError),
@@ -54,8 +54,8 @@ pub enum AskError {
 /// The state of this machine's service.
 ///
 /// # Errors
-/// [`AskError`].
-pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> {
+/// [`ClientError`].
+pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, ClientError> {
     entries(runtime_directory, |_| true)
 }
 
@@ -63,8 +63,8 @@ pub fn status(runtime_directory: Option<&Path>) -> Result<Vec<Entry>, AskError> 
 /// ports and connections follow.
 ///
 /// # Errors
-/// [`AskError`].
-pub fn nodes(runtime_directory: Option<&Path>) -> Result<Vec<Node>, AskError> {
+/// [`ClientError`].
+pub fn nodes(runtime_directory: Option<&Path>) -> Result<Vec<Node>, ClientError> {
     let entries = entries(runtime_directory, |next| matches!(next, Position::Node(_)))?;
     let nodes = entries.into_iter().filter_map(|entry| match entry {
         Entry::Node(node) => Some(node),
@@ -77,13 +77,13 @@ pub fn nodes(runtime_directory: Option<&Path>) -> Result<Vec<Node>, AskError> {
 fn entries(
     runtime_directory: Option<&Path>,
     is_wanted: impl Fn(&Position) -> bool,
-) -> Result<Vec<Entry>, AskError> {
-    let mut service = Asked::call(runtime_directory)?;
+) -> Result<Vec<Entry>, ClientError> {
+    let mut service = ServiceConnection::open(runtime_directory)?;
     let (mut entries, mut from) = (Vec::new(), Position::Start);
     loop {
         let request = Request::Status { version: VERSION, from: from.clone() };
-        let Notice::Status { entries: part, next } = service.ask(&request)? else {
-            return Err(AskError::Silent);
+        let Notice::Status { entries: part, next } = service.request(&request)? else {
+            return Err(ClientError::Silent);
         };
         entries.extend(part);
         match next {
@@ -97,30 +97,30 @@ fn entries(
 /// previous one.
 ///
 /// # Errors
-/// [`AskError`].
-pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, AskError> {
-    match Asked::call(runtime_directory)?.ask(&Request::Reload { version: VERSION })? {
+/// [`ClientError`].
+pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, ClientError> {
+    match ServiceConnection::open(runtime_directory)?.request(&Request::Reload { version: VERSION })? {
         Notice::Reloaded { complaint } => Ok(complaint),
-        _ => Err(AskError::Silent),
+        _ => Err(ClientError::Silent),
     }
 }
 
 /// Makes an invitation for a node, for which this machine's private key is read. Returns its line, or why there is none.
 ///
 /// # Errors
-/// [`AskError`].
-pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, AskError> {
-    let mut service = Asked::call(runtime_directory)?;
+/// [`ClientError`].
+pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, ClientError> {
+    let mut service = ServiceConnection::open(runtime_directory)?;
     // The service tells what it wants proved.
     let (mut proof, mut key) = ([0; MAC_BYTES], None);
     for _ in 0..2 {
         let request = Request::Invite { version: VERSION, node: node.to_owned(), proof };
-        match service.ask(&request)? {
+        match service.request(&request)? {
             Notice::Invited { salt, sealed } => {
                 // Nobody else can have made it, or read it on the way.
                 let line = key.and_then(|key: PrivateKey| key.open(&salt, sealed));
                 let is_it = |line: &String| line.parse::<Invitation>().is_ok_and(|found| found.node == node);
-                return line.filter(is_it).map(Ok).ok_or(AskError::Silent);
+                return line.filter(is_it).map(Ok).ok_or(ClientError::Silent);
             }
             Notice::NotInvited(reason) => return Ok(Err(reason)),
             Notice::Prove { challenge, key_file } => {
@@ -128,32 +128,32 @@ pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<Str
                 proof = read.prove(&challenge, node);
                 key = Some(read);
             }
-            _ => return Err(AskError::Silent),
+            _ => return Err(ClientError::Silent),
         }
     }
-    Err(AskError::Silent)
+    Err(ClientError::Silent)
 }
 
-/// The service, while it is asked.
-struct Asked {
+/// A connection on which the service answers requests.
+struct ServiceConnection {
     socket: Socket,
     poller: Poller,
 }
 
-impl Asked {
-    fn call(runtime_directory: Option<&Path>) -> Result<Self, AskError> {
+impl ServiceConnection {
+    fn open(runtime_directory: Option<&Path>) -> Result<Self, ClientError> {
         let socket = open(runtime_directory)?;
-        let poller = Poller::new().map_err(|_| AskError::Silent)?;
-        poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
+        let poller = Poller::new().map_err(|_| ClientError::Silent)?;
+        poller.add(&socket, 0).map_err(|_| ClientError::Silent)?;
         Ok(Self { socket, poller })
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Notice, AskError> {
-        let request = service::to_bytes(request).map_err(|_| AskError::Silent)?;
+    fn request(&mut self, request: &Request) -> Result<Notice, ClientError> {
+        let request = service::to_bytes(request).map_err(|_| ClientError::Silent)?;
         match self.socket.send(&request, &[]) {
             // A service that turns callers away says so before they have asked.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-            Err(_) => return Err(AskError::Silent),
+            Err(_) => return Err(ClientError::Silent),
         }
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -162,50 +162,50 @@ impl Asked {
                 Ok(Received::Packet(length, _)) => match service::from_bytes(&packet[..length]) {
                     Ok(Notice::Refused(reason)) => return Err(refusal(reason)),
                     Ok(notice) => return Ok(notice),
-                    Err(_) => return Err(AskError::Silent),
+                    Err(_) => return Err(ClientError::Silent),
                 },
                 Ok(Received::Nothing) => {
-                    let left = deadline.checked_duration_since(Instant::now()).ok_or(AskError::Silent)?;
-                    self.poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
+                    let left = deadline.checked_duration_since(Instant::now()).ok_or(ClientError::Silent)?;
+                    self.poller.wait(Some(left)).map_err(|_| ClientError::Silent)?;
                 }
-                Ok(Received::Closed) => return Err(AskError::Ended),
+                Ok(Received::Closed) => return Err(ClientError::Ended),
                 // It closed the connection before it had read the request. The kernel reports that first, and once.
                 Err(Errno::CONNRESET) if Instant::now() < deadline => {}
-                Err(_) => return Err(AskError::Silent),
+                Err(_) => return Err(ClientError::Silent),
             }
         }
     }
 }
 
 /// Why the service sends a program away.
-pub(crate) fn refusal(reason: Unregistered) -> AskError {
+pub(crate) fn refusal(reason: Unregistered) -> ClientError {
     match reason {
-        Unregistered::Unverified => AskError::NotAllowed,
-        Unregistered::NoResources => AskError::NoPlace,
-        _ => AskError::Silent,
+        Unregistered::Unverified => ClientError::NotAllowed,
+        Unregistered::NoResources => ClientError::NoPlace,
+        _ => ClientError::Silent,
     }
 }
 
 /// A connection to this machine's service, which root or the own user runs.
-pub(crate) fn open(runtime_directory: Option<&Path>) -> Result<Socket, AskError> {
+pub(crate) fn open(runtime_directory: Option<&Path>) -> Result<Socket, ClientError> {
     let directory = RuntimeDirectory::open(runtime_directory)?;
     let socket = call(&directory.service_path())?;
-    let owner = socket.credentials().map_err(|_| AskError::Absent)?.uid;
+    let owner = socket.credentials().map_err(|_| ClientError::Absent)?.uid;
     if owner != 0 && owner != process::user() {
-        return Err(AskError::OtherUser(owner));
+        return Err(ClientError::OtherUser(owner));
     }
     Ok(socket)
 }
 
 /// Calls the service. Where many others call it, they are served first.
-fn call(path: &Path) -> Result<Socket, AskError> {
+fn call(path: &Path) -> Result<Socket, ClientError> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         match Socket::connect_entry(path) {
             Ok(socket) => return Ok(socket),
             Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-            Err(Errno::AGAIN) => return Err(AskError::Silent),
-            Err(_) => return Err(AskError::Absent),
+            Err(Errno::AGAIN) => return Err(ClientError::Silent),
+            Err(_) => return Err(ClientError::Absent),
         }
     }
 }
