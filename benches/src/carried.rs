@@ -123,7 +123,7 @@ impl Testbed {
         let printed = printed.collect::<Result<Vec<_>>>()?;
         let carried = self.carried_ever()? - before;
         if self.mode == Mode::Carried && carried < connections {
-            let status = status::ask(self.launch.service())?;
+            let status = status::query(self.launch.service())?;
             bail!("{carried} of {connections} connections were carried: {:?}", status.not_carried);
         }
         ensure!(self.mode == Mode::Carried || carried == 0, "{carried} connections were carried");
@@ -132,7 +132,7 @@ impl Testbed {
 
     fn carried_ever(&self) -> Result<u64> {
         match &self.service {
-            Some(_) => Ok(status::ask(self.launch.service())?.carried_ever),
+            Some(_) => Ok(status::query(self.launch.service())?.carried_ever),
             None => Ok(0),
         }
     }

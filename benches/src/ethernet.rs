@@ -413,8 +413,10 @@ fn received_back(printed: &str) -> Result<f64> {
 /// It has printed none.
 pub fn half_rtt_ns(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
-    let last = || printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing").to_owned();
-    let (_, figure) = line.with_context(|| format!("sockperf prints no median; its last line is: {}", last()))?;
+    let last =
+        || printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing").to_owned();
+    let (_, figure) =
+        line.with_context(|| format!("sockperf prints no median; its last line is: {}", last()))?;
     let us: f64 = figure.trim().parse().context("sockperf's median is not a number")?;
     ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
     Ok(1e3 * us)

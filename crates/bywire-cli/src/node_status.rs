@@ -18,7 +18,9 @@ pub fn ask() -> Result<Option<Vec<Entry>>> {
     match client::status(None) {
         Ok(entries) => Ok(Some(entries)),
         // The service of another user, or there is no directory for one.
-        Err(client::ClientError::Absent | client::ClientError::OtherUser(_) | client::ClientError::Runtime(_)) => Ok(None),
+        Err(
+            client::ClientError::Absent | client::ClientError::OtherUser(_) | client::ClientError::Runtime(_),
+        ) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::Misuse;
-use bywire_node::client::{self, ClientError};
 use bywire_node::change::{self, Change, ChangeError};
+use bywire_node::client::{self, ClientError};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::FileError;
 use bywire_node::{configuration, key};

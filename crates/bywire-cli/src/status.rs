@@ -27,8 +27,8 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// Asks the services and prints their answers.
     pub fn run(self) -> Result<()> {
-        let node = node_status::query()?;
-        let asked = run_status::query();
+        let node = node_status::ask()?;
+        let asked = run_status::ask();
         let is_absent =
             asked.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(QueryError::Absent)));
         if self.json {

@@ -109,7 +109,10 @@ pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, Client
 ///
 /// # Errors
 /// [`ClientError`].
-pub fn invite(runtime_directory: Option<&Path>, node: &str) -> Result<Result<String, NotInvited>, ClientError> {
+pub fn invite(
+    runtime_directory: Option<&Path>,
+    node: &str,
+) -> Result<Result<String, NotInvited>, ClientError> {
     let mut service = ServiceConnection::open(runtime_directory)?;
     // The service tells what it wants proved.
     let (mut proof, mut key) = ([0; MAC_BYTES], None);

@@ -2,9 +2,9 @@
 //! makes connections between ports. It has no part in the data path.
 #![forbid(unsafe_code)]
 
-pub mod client;
 pub mod broker;
 pub mod change;
+pub mod client;
 pub mod configuration;
 pub mod fabric;
 pub mod file;

@@ -228,7 +228,8 @@ fn a_service_short_of_descriptors_serves_some_programs() {
     programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
     programs.iter_mut().for_each(|program| assert!(program.end().success()));
     // One slot is free for any caller.
-    let found = test_service::eventually("it answers", || bywire_pairing::status::query(&pairing.service).ok());
+    let found =
+        test_service::eventually("it answers", || bywire_pairing::status::query(&pairing.service).ok());
     assert!(found.carried_ever >= 1, "{found:?}");
     let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
     last.hear();

@@ -247,7 +247,8 @@ fn counters(counts: &NodeCounts) -> Vec<(String, u64)> {
 }
 
 fn strangers(counts: &Strangers) -> Vec<(String, u64)> {
-    let Strangers { unrecognized, without_key, unreadable, unknown_keys, cookies_sent, dropped, .. } = *counts;
+    let Strangers { unrecognized, without_key, unreadable, unknown_keys, cookies_sent, dropped, .. } =
+        *counts;
     let named = [
         ("unrecognized", unrecognized),
         ("without_key", without_key),

@@ -1,8 +1,8 @@
 //! The program's epoll sets that hold carried connections.
 
 pub mod control;
-pub mod handover;
 pub mod events;
+pub mod handover;
 pub mod nested;
 pub mod registrations;
 pub mod sets;

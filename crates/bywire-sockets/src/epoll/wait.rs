@@ -11,7 +11,7 @@ use crate::connection::owed;
 use crate::connection::readiness::{ALWAYS, OUT};
 use crate::connection::sockets::STREAM;
 use crate::epoll::control::ask_again;
-use crate::epoll::events::{EDGE, Snapshot, ONCE, asked, has_more, is_any_ready, ready};
+use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, ready};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
 use crate::epoll::{nested, sets};
