@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_void};
 use bywire::OpenError;
 
 use super::call::{ABSENT_TABLE, absent, count, give, operations, status, take};
+use super::message_calls::{tagged, untagged};
 use super::object::{EndpointObject, counter, domain_of, endpoint, queue, vector};
-use super::{address_vector, info, tagged, untagged};
+use super::{address_vector, info};
 use crate::abi::{
     FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_EBUSY, FI_EINVAL, FI_ENABLE, FI_ENOAV, FI_ENOCQ,
     FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_OPT_ENDPOINT,
