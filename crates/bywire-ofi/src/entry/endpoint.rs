@@ -16,6 +16,7 @@ use crate::abi::{
 };
 use crate::endpoint::Endpoint;
 use crate::host;
+use crate::parameters::Parameters;
 
 static OPERATIONS: fi_ops = operations(close, bind, control);
 static ENDPOINT_OPERATIONS: fi_ops_ep = fi_ops_ep {
@@ -49,7 +50,7 @@ pub extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        let mut endpoint = Endpoint::open().map_err(|error| {
+        let mut endpoint = Endpoint::open(&Parameters::read()).map_err(|error| {
             host::warn(&format!("no endpoint: {error}"));
             match error {
                 OpenError::System(error) => error.raw_os_error(),
@@ -149,6 +150,7 @@ fn enable(object: &EndpointObject) -> Result<(), i32> {
         return Err(FI_ENOCQ);
     }
     endpoint.bindings.is_enabled = true;
+    object.domain.watch(endpoint)?;
     state.watch(object.number, bindings.transmit_queue.ok_or(FI_ENOCQ)?)?;
     if bindings.receive_queue != bindings.transmit_queue {
         state.watch(object.number, bindings.receive_queue.ok_or(FI_ENOCQ)?)?;
