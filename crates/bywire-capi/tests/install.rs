@@ -68,7 +68,9 @@ impl Prefix {
         // What the installer asks the command for.
         let command = prefix.place.path().join("bywire");
         script(&command, "case $1 in man) echo page >\"$3/bywire.1\" ;; *) echo completions ;; esac");
-        fs::write(command.with_file_name("libbywire_sockets.so"), "").expect("written");
+        for library in ["libbywire_sockets.so", "libbywire_fi.so"] {
+            fs::write(command.with_file_name(library), "").expect("written");
+        }
         // Twice: an update keeps what the list knew.
         for _ in 0..2 {
             prefix.install("--libraries", &libraries());
@@ -94,7 +96,8 @@ impl Prefix {
 #[test]
 fn only_installed_files_are_removed() {
     let prefix = Prefix::installed();
-    for name in ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1"] {
+    let provider = "lib/bywire/libfabric/libbywire-fi.so";
+    for name in ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1", provider] {
         assert!(prefix.path(name).exists(), "{name}");
     }
     for manager in ["system", "user"] {

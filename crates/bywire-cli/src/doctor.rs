@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
 use bywire_measure::memory;
-use bywire_measure::mpi::{Implementation, Installation};
+use bywire_measure::mpi::{Implementation, Installation, loading, provider};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
 use bywire_node::client::{self, ClientError};
@@ -113,7 +113,10 @@ impl DoctorArgs {
             return reachability::run(&self.nodes, self.json);
         }
         let findings: Vec<Finding> =
-            [cores(), privileges(), kernel(), resources(), tools(), mpi()].into_iter().flatten().collect();
+            [cores(), privileges(), kernel(), resources(), mpi_programs(), tools(), mpi()]
+                .into_iter()
+                .flatten()
+                .collect();
         let text = if self.json {
             serde_json::to_string_pretty(
                 &serde_json::json!({ "schema": "bywire-doctor/1", "findings": findings }),
@@ -240,6 +243,34 @@ fn kernel() -> Vec<Finding> {
             "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
         ),
     ]
+}
+
+/// The provider for libfabric, and each MPI that could load it.
+fn mpi_programs() -> Vec<Finding> {
+    let finding = |name, used_by, tried, remedy| Finding::new("MPI programs", name, used_by, tried, remedy);
+    let directory = provider::directory().map(|path| path.display().to_string());
+    let directory = directory.map_err(|error| format!("{error:#}"));
+    let installed =
+        finding("provider", "bywire mpi env, level mpi over link bywire", directory, "./x install");
+    let implementations = loading::of_this_machine();
+    if implementations.is_empty() {
+        let none =
+            Ok("none is installed with its compiler: there is nothing to load the provider".to_owned());
+        return vec![installed, finding("MPI", "bywire mpi env", none, "")];
+    }
+    let each = implementations.into_iter().map(|loading| {
+        let (name, remedy) = match loading.implementation {
+            Implementation::OpenMpi => ("Open MPI", "an Open MPI with libfabric, as Debian has it"),
+            Implementation::Mpich => ("MPICH", "one with libfabric: `pip install mpich`"),
+        };
+        let found = loading.found;
+        let tried = match loading.loads {
+            Ok(how) => Ok(format!("{found} {how}")),
+            Err(reason) => Err(format!("{found}: {reason}")),
+        };
+        finding(name, "bywire mpi env", tried, remedy)
+    });
+    std::iter::once(installed).chain(each).collect()
 }
 
 fn mpi() -> Vec<Finding> {
@@ -380,8 +411,8 @@ const TOOLS: [(Purpose, &str, &str, &str); 19] = [
     (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/messages, benches/rivals, benches/links"),
     (Purpose::Measure, "fi_pingpong", "libfabric-bin", "benches/links"),
     (Purpose::Measure, "nft", "nftables", "--loss, benches/links"),
-    (Purpose::Measure, "mpicc", "libopenmpi-dev", "benches/rivals"),
-    (Purpose::Measure, "mpirun", "openmpi-bin", "benches/rivals"),
+    (Purpose::Measure, "mpicc", "libopenmpi-dev", "level mpi, benches/mpi, benches/rivals"),
+    (Purpose::Measure, "mpirun", "openmpi-bin", "level mpi, benches/mpi, benches/rivals"),
     (Purpose::Test, "valgrind", "valgrind", "instruction counts"),
     (Purpose::Test, "dnsmasq", "dnsmasq-base", "DHCP over emulated Ethernet"),
     (Purpose::Test, "busybox", "busybox", "DHCP over emulated Ethernet"),

@@ -15,6 +15,7 @@ mod join;
 mod key;
 mod manual;
 mod measure;
+mod mpi;
 mod node;
 mod node_metrics;
 mod node_status;
@@ -113,6 +114,8 @@ enum Action {
     Ping(ping::PingArgs),
     /// Show this machine's node, and which connections of `bywire run` are carried, which are not, and why
     Status(status::StatusArgs),
+    /// Make MPI programs use the fabric
+    Mpi(mpi::MpiArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
     /// Record the frames of a running `bywire eth up`
@@ -195,6 +198,7 @@ impl Action {
             Self::Pairing(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
+            Self::Mpi(arguments) => arguments.run(),
             Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_measure::worker::run(),

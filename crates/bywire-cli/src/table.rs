@@ -84,6 +84,7 @@ fn result_name(cell: &Cell) -> &'static str {
         ("streams" | "fanin" | "fanout", _) => "summed rate, median",
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
+        ("alltoall" | "allreduce", _) => "time of one, mean",
         ("rr", _) => "transactions, median",
         ("web-file" | "web-zipf", _) => "peak, requests answered, median",
         ("nhalf", _) => "N½, median",
@@ -115,7 +116,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 26] = [
+const DETAILS: [(&str, &str); 28] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -125,6 +126,8 @@ const DETAILS: [(&str, &str); 26] = [
     ("receive_ns", "CPU to receive"),
     ("reference_bytes_per_second", "N½ is half of"),
     ("memcpy_bytes_per_second", "memcpy"),
+    ("operation_p50_ns", "one, median"),
+    ("operation_p99_ns", "one, p99"),
     ("round_trip_p50_ns", "round trip, median"),
     ("round_trip_p99_ns", "round trip, p99"),
     ("round_trip_p999_ns", "round trip, p99.9"),

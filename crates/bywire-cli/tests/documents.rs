@@ -4,6 +4,7 @@
 //! [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of that group.
 
 mod packages;
+mod provider;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +50,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 52] = [
+const RULES: [(&str, Rule); 54] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -87,11 +88,13 @@ const RULES: [(&str, Rule); 52] = [
     ("./x bench", Run(Installation)),
     ("./x install ", Run(Installation)),
     ("export PATH=", Run(Installation)),
-    ("cargo build --release -p bywire-ofi", NotRun("cargo builds the same library for its tests")),
-    ("install -D target/release/libbywire_fi.so ", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
-    ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
+    ("eval \"$(bywire mpi env", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
+    ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
     ("fi_info -p bywire", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
-    ("mpirun ", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
+    ("mpirun -n 2 --mca ", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
+    ("mpirun ", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
+    ("mpiexec ", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
+    ("podman run --rm -v \"$HOME/bywire", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
     ("MPIR_CVAR_CH4_NETMOD=", Elsewhere("crates/bywire-ofi/tests/mpich.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
@@ -266,6 +269,7 @@ fn run(script: &str, service: Option<&Service>) -> Output {
     shell.args([SECONDS, "unshare", "-m", "-n", "-p", "-f", "--mount-proc", "--kill-child"]);
     shell.args(["sh", "-ec", &format!("{ALONE}\n{script}"), "sh"]).arg(directory.path());
     shell.env("PATH", std::env::join_paths(paths).expect("a path")).env("BYWIRE_SOCKETS_LIBRARY", library);
+    shell.env(provider::VARIABLE, provider::directory());
     // Cargo's own, which no reader has.
     shell.env_remove("CARGO_TARGET_DIR").env_remove("CARGO");
     if let Some(service) = service {
@@ -481,7 +485,7 @@ done
 mkdir -p "$target/release"
 # The installer has cargo build beside itself, while it runs; the others are only read, or find themselves.
 [ -e "$target/release/bywire-install" ] || cp PROGRAMS/bywire-install "$target/release"
-ln -sf PROGRAMS/bywire LIBRARIES/libbywire_sockets.so LIBRARIES/libbywire_capi.so LIBRARIES/libbywire_capi.a "$target/release"
+ln -sf PROGRAMS/bywire LIBRARIES/libbywire_sockets.so LIBRARIES/libbywire_fi.so LIBRARIES/libbywire_capi.so LIBRARIES/libbywire_capi.a "$target/release"
 if [ "$action" = run ]; then
     shift
     exec "$target/release/bywire-install" "$@"

@@ -2,6 +2,7 @@
 //! moment.
 
 mod processes;
+mod provider;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +21,7 @@ const MARK: &str = "BYWIRE_TEST_SCENE";
 
 fn measure(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = bywire(directory, &[&["measure", "mpi"], arguments, &["--json"]].concat());
-    command.env(MARK, directory);
+    command.env(MARK, directory).env(provider::VARIABLE, provider::directory());
     command
 }
 
@@ -53,7 +54,13 @@ fn nothing_runs(directory: &Path) -> bool {
 
 fn every_link(implementation: &str) {
     let Some(directory) = scratch_directory(implementation) else { return };
-    let mut cells = vec![("shm", "latency"), ("shm", "bidir"), ("tcp", "rr")];
+    let mut cells = vec![
+        ("shm", "latency"),
+        ("shm", "bidir"),
+        ("tcp", "rr"),
+        ("bywire", "latency"),
+        ("bywire", "stream"),
+    ];
     if may_make_namespaces() {
         cells.extend([("veth", "stream"), ("eth", "latency")]);
     }
@@ -90,6 +97,80 @@ fn open_mpi_carries_over_every_link() {
 #[test]
 fn mpich_carries_over_every_link() {
     every_link("mpich");
+}
+
+#[test]
+fn ranks_on_two_nodes_use_the_fabric_between_them() {
+    for implementation in ["open-mpi", "mpich"] {
+        let Some(directory) = scratch_directory(implementation) else { continue };
+        if !may_make_namespaces() {
+            return;
+        }
+        for (test, security) in [("latency", "plain"), ("stream", "encrypted"), ("alltoall", "encrypted")] {
+            let nodes = ["--link", "bywire", "--between", "namespaces", "--security", security];
+            let arguments =
+                [&[test, "--mpi", implementation, "--verify", "--time", "0.02", "--mtu", "9000"], &nodes[..]]
+                    .concat();
+            let output = measure(directory.path(), &arguments).output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let cell: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+            assert_eq!((&cell["link"], &cell["between"]), (&json!("bywire"), &json!("namespaces")));
+            let parameters = &cell["parameters"];
+            assert_eq!((&parameters["security"], &parameters["mtu"]), (&json!(security), &json!(9000)));
+            assert!(cell["value"].as_f64() > Some(0.0), "{cell}");
+            assert!(cell["cpu"]["carriers"].is_object(), "the services of both nodes: {}", cell["cpu"]);
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+            eventually("no process is left", || nothing_runs(directory.path()));
+        }
+    }
+}
+
+#[test]
+fn operations_of_several_ranks_are_timed_and_every_result_is_right() {
+    for implementation in ["open-mpi", "mpich"] {
+        let Some(directory) = scratch_directory(implementation) else { continue };
+        for (link, test, ranks) in [
+            ("shm", "alltoall", "2"),
+            ("shm", "allreduce", "3"),
+            ("bywire", "alltoall", "4"),
+            ("bywire", "allreduce", "5"),
+        ] {
+            let arguments = [test, "--mpi", implementation, "--link", link, "--ranks", ranks];
+            let arguments = [&arguments[..], &["--size", "1024", "--verify", "--time", "0.02"]].concat();
+            let output = measure(directory.path(), &arguments).output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let cell: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+            assert_eq!((&cell["test"], &cell["unit"]), (&json!(test), &json!("ns")));
+            assert_eq!(cell["parameters"]["ranks"].to_string(), ranks);
+            let [value, median] = [&cell["value"], &cell["details"]["operation_p50_ns"]].map(Value::as_f64);
+            assert!(value > Some(0.0) && median > Some(0.0), "{cell}");
+            eventually("no process is left", || nothing_runs(directory.path()));
+        }
+    }
+}
+
+/// A shell whose MPI programs use Bywire does not change what the other links measure.
+#[test]
+fn settings_of_the_shell_change_no_link() {
+    for implementation in ["open-mpi", "mpich"] {
+        let Some(directory) = scratch_directory(implementation) else { continue };
+        let mut command = measure(
+            directory.path(),
+            &["latency", "--mpi", implementation, "--link", "shm", "--time", "0.005"],
+        );
+        for (name, value) in [
+            ("FI_PROVIDER", "nobody"),
+            ("FI_PROVIDER_PATH", "/nowhere"),
+            ("OMPI_MCA_mtl", "none-such"),
+            ("OMPI_MCA_coll", "none-such"),
+            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("MPIR_CVAR_CH4_NETMOD", "none-such"),
+        ] {
+            command.env(name, value);
+        }
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 fn end_of(child: &mut Child) -> ExitStatus {

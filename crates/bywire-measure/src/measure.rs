@@ -21,7 +21,7 @@ use crate::exit_status::Misuse;
 use crate::load::Load;
 use crate::machine_probe::{self, Moment, now_unix_seconds};
 use crate::memory;
-use crate::mpi::{Choice, Installation};
+use crate::mpi::{self, Choice, Installation, provider};
 use crate::multi_connection::{self, Layout};
 pub use crate::options::Request;
 use crate::pair;
@@ -118,6 +118,9 @@ impl Measurement {
         resolution::check_bounds(&request, level, test).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
             Installation::look(choice.implementation)?;
+            if choice.link == mpi::Link::Bywire {
+                provider::directory()?;
+            }
         }
         let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
         let apart = ethernet.is_some()
@@ -462,11 +465,15 @@ mod tests {
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
             (
                 refusal(|r| (r.level, r.test) = ("mpi".into(), "overhead".into())),
-                "level mpi has no test `overhead`: choose one of latency, stream, bidir, rr, nhalf",
+                "level mpi has no test `overhead`: choose one of latency, stream, bidir, rr, nhalf, alltoall, allreduce",
+            ),
+            (
+                refusal(|r| (r.level, r.test) = ("eth".into(), "alltoall".into())),
+                "level eth has no test `alltoall`: choose one of latency, stream",
             ),
             (
                 refusal(|r| (r.level, r.test) = ("mpi".into(), "web-file".into())),
-                "level mpi has no test `web-file`: choose one of latency, stream, bidir, rr, nhalf",
+                "level mpi has no test `web-file`: choose one of latency, stream, bidir, rr, nhalf, alltoall, allreduce",
             ),
             (
                 refusal(|r| (r.test, r.spin, r.connections) = ("hotspot".into(), Some(true), Some(2))),

@@ -75,7 +75,7 @@ options! {
         security: Option<String> {
             Opt::of("security", "SECURITY", "encrypted", "Protection of packets between machines: encrypted or plain")
                 .words(|| Security::ALL.iter().map(|security| security.name()).collect())
-                .only(Request::crosses_a_fabric);
+                .only(|request| request.crosses_a_fabric() || request.is_mpi_over_bywire());
         }
         between: Option<String> {
             Opt::of(
@@ -94,6 +94,10 @@ options! {
             Opt::of("mpi", "IMPLEMENTATION", "open-mpi", "MPI implementation: open-mpi or mpich")
                 .words(|| Implementation::ALL.iter().map(|implementation| implementation.name()).collect())
                 .only(|request| request.is_level(&["mpi"]));
+        }
+        ranks: Option<u32> {
+            Opt::of("ranks", "N", "2", "Ranks of the job, all on this machine, half of them on each core: 2 to 64")
+                .only(|request| request.is_level(&["mpi"]) && request.is_collective());
         }
         protocol: Option<String> {
             Opt::of("protocol", "PROTOCOL", "tcp", "Protocol over Ethernet: tcp or udp")
@@ -119,7 +123,7 @@ options! {
                 "MTU of the link between namespaces, in bytes; over link udp the interfaces of eth have 150 less",
             )
                 .only(|request| match request.level.as_str() {
-                    "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
+                    "mpi" | web::LEVEL => request.is_link(&["veth", "eth", "bywire"]),
                     "msg" => request.is_link(&["udp"]),
                     level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
                 });
@@ -431,6 +435,11 @@ impl Request {
         self.kind().is_some_and(Test::is_multi_connection)
     }
 
+    /// True if all ranks of a job take part at once.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.kind().is_some_and(|test| test.kind().is_collective)
+    }
+
     fn is_trace(&self) -> bool {
         self.is_level(&[web::LEVEL]) && self.test == web::Test::Zipf.name()
     }
@@ -446,7 +455,13 @@ impl Request {
 
     /// True if messages cross between two nodes of a fabric.
     pub(crate) fn joins_nodes(&self) -> bool {
-        self.is_level(&["msg"]) && self.is_link(&["udp"])
+        (self.is_level(&["msg"]) && self.is_link(&["udp"]))
+            || (self.is_mpi_over_bywire() && self.between.as_deref() == Some("namespaces"))
+    }
+
+    /// True if the ranks of a job use Bywire's provider.
+    pub(crate) fn is_mpi_over_bywire(&self) -> bool {
+        self.is_level(&[Level::Mpi.name()]) && self.is_link(&[mpi::Link::Bywire.name()])
     }
 
     /// True if messages or frames cross between nodes of a fabric.

@@ -226,13 +226,13 @@ fn full() -> Preset {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
     }
-    for (test, size) in
-        [("latency", 8), ("latency", KIB), ("stream", 8), ("stream", 64 * KIB), ("stream", MIB)]
-    {
-        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    let (shm, tcp, bywire) = (mpi::Link::Shm, mpi::Link::Tcp, mpi::Link::Bywire);
+    for (test, size) in [("latency", 8), ("stream", 64 * KIB), ("stream", MIB)] {
+        groups.push(ranks(&[shm, tcp, bywire], test, size));
     }
-    for (test, size) in [("bidir", 64 * KIB), ("rr", 1)] {
-        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    groups.push(ranks(&[shm, tcp], "bidir", 64 * KIB));
+    for (test, size) in [("latency", KIB), ("stream", 8), ("rr", 1)] {
+        groups.push(ranks(&[shm], test, size));
     }
     for (test, size) in [("latency", 8), ("stream", 64 * KIB)] {
         groups.push(ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size));
@@ -284,7 +284,7 @@ fn gm() -> Preset {
     for (test, size) in
         [("latency", 8), ("latency", KIB), ("stream", 4 * KIB), ("stream", MIB), ("bidir", MIB)]
     {
-        groups.push(ranks(&[mpi::Link::Shm], test, size));
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Bywire], test, size));
     }
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
@@ -433,8 +433,10 @@ fn toe() -> Preset {
     }
     for (test, size) in [("latency", 1), ("stream", 64 * KIB)] {
         for mtu_bytes in [1500, 9000] {
-            let both = ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size).into_iter();
-            groups.push(both.map(|way| Request { mtu_bytes: Some(mtu_bytes), ..way }).collect());
+            let all =
+                [ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size), ranks_on_nodes(test, size)].concat();
+            let with_mtu = |way| Request { mtu_bytes: Some(mtu_bytes), ..way };
+            groups.push(all.into_iter().map(with_mtu).collect());
         }
     }
     groups.extend(served(&[64, KIB, 16 * KIB, MIB], &[0.0, 0.5, 0.9, 1.2]));
@@ -545,6 +547,18 @@ fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
     };
     let each = links.iter().flat_map(|link| Implementation::ALL.iter().map(move |mpi| over(mpi, link)));
     each.collect()
+}
+
+/// Both MPI implementations over the fabric between two nodes, encrypted and plain, at MTU 9000.
+fn ranks_on_nodes(test: &str, size_bytes: u64) -> Vec<Request> {
+    let over = |way: Request, security: Security| Request {
+        between: Some("namespaces".to_owned()),
+        security: Some(security.name().to_owned()),
+        mtu_bytes: Some(9000),
+        ..way
+    };
+    let ways = ranks(&[mpi::Link::Bywire], test, size_bytes).into_iter();
+    ways.flat_map(|way| Security::ALL.iter().map(move |security| over(way.clone(), *security))).collect()
 }
 
 /// The same requests with polling ends.

@@ -55,12 +55,20 @@ macro_rules! levels {
             };
             /// MPI implementations, whose launcher starts the ranks.
             Mpi = "mpi" [] Carrier {
-                tests: &[Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf],
+                tests: &[
+                    Test::Latency,
+                    Test::Stream,
+                    Test::Bidir,
+                    Test::Rr,
+                    Test::Nhalf,
+                    Test::Alltoall,
+                    Test::Allreduce,
+                ],
                 links: mpi::Link::rows,
                 own_link: Some("shm"),
                 polls: true,
                 times_cacheline: true,
-                ..Carrier::of("MPI implementations as distributed, between two ranks that poll")
+                ..Carrier::of("MPI implementations as distributed, between ranks that poll")
             };
         }
     };
@@ -138,11 +146,33 @@ macro_rules! tests {
                 is_multi_connection: true,
                 ..Kind::one_way("one node's senders to several others: the sum of their rates")
             };
+            /// Time of an exchange among all ranks.
+            Alltoall = "alltoall" [collective::Collective]
+                Kind::collective("time of one MPI_Alltoall: every rank sends every rank a message of its own");
+            /// Time of a sum over all ranks.
+            Allreduce = "allreduce" [collective::Collective]
+                Kind::collective("time of one MPI_Allreduce: every rank gets the sums of what all of them have");
         }
     };
 }
 
 pub(crate) use {levels, tests};
+
+/// The tests between two ends at a time, which every level has but MPI.
+const POINT_TO_POINT: &[Test] = &[
+    Test::Latency,
+    Test::Stream,
+    Test::Bidir,
+    Test::Rr,
+    Test::Overhead,
+    Test::Interleave,
+    Test::Nhalf,
+    Test::Breakdown,
+    Test::Streams,
+    Test::Hotspot,
+    Test::Fanin,
+    Test::Fanout,
+];
 
 /// The properties of a level that carries messages.
 #[derive(Clone, Copy)]
@@ -170,11 +200,11 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// A level that has every test and one way to carry messages between two processes of one machine.
+    /// A level that has every test between two ends and one way to carry messages between two processes of one machine.
     const fn of(about: &'static str) -> Self {
         Self {
             about,
-            tests: Test::ALL,
+            tests: POINT_TO_POINT,
             links: Vec::new,
             own_link: None,
             longest_bytes: SIZE_BYTES_MAX,
@@ -202,6 +232,8 @@ pub struct Kind {
     pub is_multi_connection: bool,
     /// Whether the source sends as fast as it can and the target only reads.
     pub is_one_way: bool,
+    /// Whether all ranks of a job take part at once.
+    pub is_collective: bool,
     /// Whether its ends poll unless asked otherwise.
     pub polls: bool,
     /// Whether a cell has the distribution of its round trips.
@@ -220,10 +252,16 @@ impl Kind {
             lanes: Lanes::One,
             is_multi_connection: false,
             is_one_way: false,
+            is_collective: false,
             polls: false,
             shows_round_trips: false,
             counts_transactions: false,
         }
+    }
+
+    /// A test of an operation of all ranks.
+    const fn collective(about: &'static str) -> Self {
+        Self { is_collective: true, ..Self::of(about) }
     }
 
     /// A test of a one-way rate.
@@ -260,6 +298,22 @@ macro_rules! level_names {
 }
 
 levels!(level_names);
+
+impl Level {
+    /// Checks that it has a test. `name` is the level of the request, whose messages this level carries.
+    ///
+    /// # Errors
+    /// It has no such test. The line lists those that it has.
+    pub fn check_test(self, name: &str, test: &str) -> Result<(), Misuse> {
+        let tests: Vec<&str> = self.carrier().tests.iter().map(|test| test.name()).collect();
+        match tests.contains(&test) {
+            true => Ok(()),
+            false => {
+                Err(Misuse(format!("level {name} has no test `{test}`: choose one of {}", tests.join(", "))))
+            }
+        }
+    }
+}
 
 macro_rules! test_names {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$($workload:tt)*] $kind:expr;)+) => {
@@ -316,7 +370,7 @@ pub fn rows() -> Vec<Row> {
     let ethernet = Row {
         name: ethernet::LEVEL,
         about: "the kernel's TCP and UDP over Ethernet of the fabric, or over veth (requires root)",
-        tests: words(Test::ALL),
+        tests: words(POINT_TO_POINT),
         links: ethernet::Link::rows(),
     };
     let web = Row {
@@ -368,4 +422,16 @@ pub fn all_tests() -> Vec<HelpRow> {
         }
     }
     tests
+}
+
+#[cfg(test)]
+mod checks {
+    use super::*;
+
+    #[test]
+    fn every_test_is_between_two_ends_or_of_all_ranks() {
+        for test in Test::ALL {
+            assert_ne!(POINT_TO_POINT.contains(test), test.kind().is_collective, "{test}");
+        }
+    }
 }

@@ -37,6 +37,7 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
     if let Some(link) = request.link.as_deref().filter(|link| !links.is_empty() && !links.contains(link)) {
         bail!("unknown link `{link}`: level {level} has {}", links.join(", "));
     }
+    level.check_test(&request.level, test.name())?;
     ensure!(
         request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
         "--nodes is out of bounds: give up to {NODES_MAX}"
@@ -190,6 +191,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) 
         resolved.protocol = Some(plan.level.name().to_owned());
     }
     resolved.mpi = plan.mpi.map(|choice| choice.implementation.name().to_owned());
+    resolved.ranks = plan.mpi.map(|choice| choice.ranks).filter(|_| plan.test.kind().is_collective);
     if plan.test.is_multi_connection() {
         resolved.connections.get_or_insert(CONNECTIONS);
     }
@@ -218,6 +220,8 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         security: None,
         nodes: request.nodes.filter(|_| request.level == Level::Msg.name()),
         level: level.to_owned(),
+        // Ranks of all numbers are at level `mpi` alone.
+        test: if request.is_collective() { Test::Latency.name().to_owned() } else { request.test.clone() },
         between: None,
         mtu_bytes: None,
         credential: None,
@@ -227,6 +231,7 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         loss_percent: None,
         rate_mbits: None,
         mpi: None,
+        ranks: None,
         ..request.clone()
     })
 }

@@ -1,35 +1,110 @@
 //! A domain: endpoints, queues and address vectors behind one lock.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use bywire::Errno;
+use bywire_sys::clock;
+use bywire_sys::poller::Poller;
 
 use crate::abi::{FI_EINVAL, FI_ENOAV, FI_EOPBADSTATE, FI_EOTHER};
 use crate::addresses::Addresses;
 use crate::endpoint::Endpoint;
-use crate::idle::Idle;
+use crate::idle::{Advice, Idle, Policy};
 use crate::outlets::Outlets;
 
+/// The longest sleep within a call that does not wait: the program has other things to look after.
+const NAP: Duration = Duration::from_micros(100);
+
 /// A domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Domain {
     state: Mutex<State>,
+    /// The descriptors of its endpoints, for sleeps without the state.
+    sleep: Mutex<Poller>,
 }
 
 /// What a domain has, by number. Numbers are not used again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct State {
     endpoints: Vec<Option<Endpoint>>,
     vectors: Vec<Option<Addresses>>,
     pub outlets: Outlets,
-    pub idle: Idle,
+    idle: Idle,
 }
 
 impl Domain {
+    /// # Errors
+    /// The kernel's.
+    pub fn new(policy: Policy) -> Result<Self, Errno> {
+        let state = State {
+            endpoints: Vec::new(),
+            vectors: Vec::new(),
+            outlets: Outlets::default(),
+            idle: Idle::new(policy),
+        };
+        Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?) })
+    }
+
     /// The state, for one call at a time.
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
     pub fn state(&self) -> Result<MutexGuard<'_, State>, i32> {
         self.state.lock().map_err(|_| FI_EOTHER)
+    }
+
+    /// Lets an enabled endpoint end a sleep.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watch(&self, endpoint: &Endpoint) -> Result<(), i32> {
+        let poller = self.sleep.lock().map_err(|_| FI_EOTHER)?;
+        poller.add(endpoint.port(), 0).map_err(|error| error.raw_os_error())
+    }
+
+    /// Moves all endpoints on. If nothing happens for a while, the thread lets others have its core. The result has the
+    /// state if anything happened.
+    ///
+    /// # Errors
+    /// [`FI_EOTHER`] after a panic.
+    pub fn poll<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<Option<MutexGuard<'a, State>>, i32> {
+        if state.progress() {
+            state.found();
+            return Ok(Some(state));
+        }
+        let began = clock::cycles();
+        match state.idle.found_nothing(began) {
+            Advice::Poll => {}
+            Advice::Yield => {
+                drop(state);
+                std::thread::yield_now();
+                self.state()?.idle.yielded(began, clock::cycles());
+            }
+            Advice::Sleep => {
+                let is_armed = state.endpoints.iter_mut().flatten().all(Endpoint::arm);
+                drop(state);
+                if is_armed {
+                    self.nap()?;
+                }
+                self.state()?.idle.slept(clock::cycles());
+            }
+        }
+        Ok(None)
+    }
+
+    fn nap(&self) -> Result<(), i32> {
+        match self.sleep.try_lock() {
+            // If the kernel cannot wait, the next poll comes at once.
+            Ok(mut poller) => drop(poller.wait(Some(NAP)).map(drop)),
+            // Another thread sleeps here.
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Err(TryLockError::Poisoned(_)) => return Err(FI_EOTHER),
+        }
+        Ok(())
     }
 }
 
@@ -84,6 +159,11 @@ impl State {
         let addresses = vector.ok_or(FI_ENOAV)?;
         endpoint.follow(addresses);
         call(endpoint, &mut self.outlets, addresses)
+    }
+
+    /// The program has found something, so it does not wait.
+    pub fn found(&mut self) {
+        self.idle.found();
     }
 
     /// Moves all endpoints on. The result says whether anything happened.

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::abi::{FI_LOG_EP_CTRL, FI_LOG_INFO, FI_LOG_WARN, fi_provider};
+use crate::abi::{FI_LOG_EP_CTRL, FI_LOG_INFO, FI_LOG_WARN, FI_PARAM_STRING, fi_provider};
 
 /// The provider, as libfabric knows it.
 static PROVIDER: OnceLock<Provider> = OnceLock::new();
@@ -21,9 +21,15 @@ unsafe impl Sync for Provider {}
 type LogEnabled = unsafe extern "C" fn(*const fi_provider, c_int, c_int) -> c_int;
 type Log = unsafe extern "C" fn(*const fi_provider, c_int, c_int, *const c_char, c_int, *const c_char, ...);
 
+type ParameterDefine =
+    unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
+type ParameterGet = unsafe extern "C" fn(*const fi_provider, *const c_char, *mut c_void) -> c_int;
+
 struct Functions {
     log_enabled: LogEnabled,
     log: Log,
+    parameter_define: ParameterDefine,
+    parameter_get: ParameterGet,
 }
 
 /// Tells which provider logs.
@@ -48,7 +54,14 @@ fn functions() -> Option<&'static Functions> {
         let log_enabled = unsafe { std::mem::transmute::<*mut c_void, LogEnabled>(log_enabled) };
         // SAFETY: in version FABRIC_1.0 of libfabric the function of this name has this type.
         let log = unsafe { std::mem::transmute::<*mut c_void, Log>(log) };
-        Some(Functions { log_enabled, log })
+        let parameter_define = symbol(c"fi_param_define")?;
+        // SAFETY: in version FABRIC_1.0 of libfabric the function of this name has this type.
+        let parameter_define =
+            unsafe { std::mem::transmute::<*mut c_void, ParameterDefine>(parameter_define) };
+        let parameter_get = symbol(c"fi_param_get")?;
+        // SAFETY: in version FABRIC_1.0 of libfabric the function of this name has this type.
+        let parameter_get = unsafe { std::mem::transmute::<*mut c_void, ParameterGet>(parameter_get) };
+        Some(Functions { log_enabled, log, parameter_define, parameter_get })
     };
     FUNCTIONS.get_or_init(find).as_ref()
 }
@@ -74,6 +87,27 @@ fn write(level: c_int, text: &str) {
             text.as_ptr(),
         );
     }
+}
+
+/// Makes a variable known to libfabric, whose program `fi_info -e` then explains it: `eager` is `FI_BYWIRE_EAGER`.
+pub fn define(name: &CStr, help: &CStr) {
+    let (Some(Provider(provider)), Some(functions)) = (PROVIDER.get(), functions()) else { return };
+    // SAFETY: the provider is the static that libfabric has been given. The help is a format without arguments.
+    unsafe { (functions.parameter_define)(*provider, name.as_ptr(), FI_PARAM_STRING, help.as_ptr()) };
+}
+
+/// The value of a variable that was made known, if it is set.
+pub fn parameter(name: &CStr) -> Option<String> {
+    let (Provider(provider), functions) = (PROVIDER.get()?, functions()?);
+    let mut value: *const c_char = std::ptr::null();
+    let place = (&raw mut value).cast::<c_void>();
+    // SAFETY: the provider is the static that libfabric has been given, and the place one for the address of a string.
+    let status = unsafe { (functions.parameter_get)(*provider, name.as_ptr(), place) };
+    if status != 0 || value.is_null() {
+        return None;
+    }
+    // SAFETY: libfabric gives a valid string, in the environment.
+    Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
 }
 
 /// Writes a warning to libfabric's log.

@@ -5,31 +5,205 @@ use std::time::Duration;
 use bywire_sys::clock;
 
 /// How long a program polls before it offers its core. Answers of a running peer are there sooner.
-const YIELD_AFTER: Duration = Duration::from_micros(20);
+const PATIENCE: Duration = Duration::from_micros(20);
+/// The same while others want the core. The awaited peer may be one of them.
+const PATIENCE_AMONG_OTHERS: Duration = Duration::from_micros(1);
+/// How often a program offers its core before it sleeps, while others want it.
+const YIELDS: u32 = 4;
+/// An offer that took so long was taken.
+const TAKEN: Duration = Duration::from_micros(3);
+/// So long after an offer that was taken others are supposed to want the core.
+const MEMORY: Duration = Duration::from_millis(20);
+/// Polls farther apart than that are those of a program that does something between them.
+const GAP: Duration = Duration::from_micros(20);
 
-/// Since when polls have found nothing.
-#[derive(Debug)]
-pub struct Idle {
-    since: Option<u64>,
-    yield_after_cycles: u64,
+/// What the user wants (`FI_BYWIRE_IDLE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Sleeps only if others want the core.
+    #[default]
+    Auto,
+    /// Keeps the core.
+    Spin,
+    /// Sleeps in any case.
+    Sleep,
 }
 
-impl Default for Idle {
-    fn default() -> Self {
-        Self { since: None, yield_after_cycles: clock::cycles_in(YIELD_AFTER) }
+impl Policy {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "spin" => Some(Self::Spin),
+            "sleep" => Some(Self::Sleep),
+            _ => None,
+        }
     }
+}
+
+/// What to do after a poll that has found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    Poll,
+    /// Offer the core, and then call [`Idle::yielded`].
+    Yield,
+    /// Sleep until something arrives, for a moment, and then call [`Idle::slept`].
+    Sleep,
+}
+
+/// Durations in cycles.
+#[derive(Clone, Copy, Debug)]
+struct Cycles {
+    patience: u64,
+    patience_among_others: u64,
+    taken: u64,
+    memory: u64,
+    gap: u64,
+}
+
+/// Polls that have found nothing, one after the other. All times are in cycles.
+#[derive(Debug)]
+pub struct Idle {
+    policy: Policy,
+    cycles: Cycles,
+    /// Since when.
+    since: Option<u64>,
+    /// The last one.
+    last: u64,
+    /// When others have last taken the core.
+    taken_at: Option<u64>,
+    yields: u32,
 }
 
 impl Idle {
+    pub fn new(policy: Policy) -> Self {
+        let cycles = Cycles {
+            patience: clock::cycles_in(PATIENCE),
+            patience_among_others: clock::cycles_in(PATIENCE_AMONG_OTHERS),
+            taken: clock::cycles_in(TAKEN),
+            memory: clock::cycles_in(MEMORY),
+            gap: clock::cycles_in(GAP),
+        };
+        Self { policy, cycles, since: None, last: 0, taken_at: None, yields: 0 }
+    }
+
     /// A poll has found something.
     pub fn found(&mut self) {
         self.since = None;
+        self.yields = 0;
     }
 
-    /// A poll has found nothing. Should the caller offer its core?
-    pub fn found_nothing(&mut self) -> bool {
-        let now = clock::cycles();
+    /// A poll has found nothing.
+    pub fn found_nothing(&mut self, now: u64) -> Advice {
+        if now.wrapping_sub(self.last) > self.cycles.gap {
+            self.since = None;
+        }
+        self.last = now;
         let since = *self.since.get_or_insert(now);
-        now.wrapping_sub(since) >= self.yield_after_cycles
+        let is_among_others =
+            self.taken_at.is_some_and(|taken_at| now.wrapping_sub(taken_at) < self.cycles.memory);
+        let patience = match is_among_others {
+            true => self.cycles.patience_among_others,
+            false => self.cycles.patience,
+        };
+        if self.policy == Policy::Spin || now.wrapping_sub(since) < patience {
+            return Advice::Poll;
+        }
+        let may_sleep = self.policy == Policy::Sleep || is_among_others && self.yields >= YIELDS;
+        if may_sleep { Advice::Sleep } else { Advice::Yield }
+    }
+
+    /// The core was offered from `began` until `now`.
+    pub fn yielded(&mut self, began: u64, now: u64) {
+        self.yields += 1;
+        self.last = now;
+        if now.wrapping_sub(began) >= self.cycles.taken {
+            self.taken_at = Some(now);
+        }
+    }
+
+    /// The program has slept until `now`.
+    pub fn slept(&mut self, now: u64) {
+        // Do others still want the core?
+        self.yields = 0;
+        self.last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls every microsecond from `now` on, and returns what was advised until something else than polling.
+    fn polls_until_advice(idle: &mut Idle, now: &mut u64) -> (Duration, Advice) {
+        let began = *now;
+        let microsecond = clock::cycles_in(Duration::from_micros(1));
+        loop {
+            let advice = idle.found_nothing(*now);
+            if advice != Advice::Poll {
+                let microseconds = (*now - began) / microsecond;
+                return (Duration::from_micros(microseconds), advice);
+            }
+            *now += microsecond;
+            assert!(*now - began < 1000 * microsecond, "no advice");
+        }
+    }
+
+    fn cycles(microseconds: u64) -> u64 {
+        clock::cycles_in(Duration::from_micros(microseconds))
+    }
+
+    #[test]
+    fn a_program_alone_offers_its_core_and_never_sleeps() {
+        let (mut idle, mut now) = (Idle::new(Policy::Auto), cycles(1_000_000));
+        let (waited, advice) = polls_until_advice(&mut idle, &mut now);
+        assert!(waited >= PATIENCE && waited < 2 * PATIENCE, "{waited:?}");
+        assert_eq!(advice, Advice::Yield);
+        for _ in 0..100 {
+            assert_eq!(idle.found_nothing(now), Advice::Yield);
+            idle.yielded(now, now + cycles(1));
+            now += cycles(1);
+        }
+        idle.found();
+        assert_eq!(idle.found_nothing(now), Advice::Poll);
+    }
+
+    #[test]
+    fn a_program_among_others_soon_sleeps_until_they_have_gone() {
+        let (mut idle, mut now) = (Idle::new(Policy::Auto), cycles(1_000_000));
+        polls_until_advice(&mut idle, &mut now);
+        for _ in 0..YIELDS {
+            assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+            idle.yielded(now, now + cycles(50));
+            now += cycles(50);
+        }
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        now += cycles(100);
+        idle.slept(now);
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+        idle.found();
+        let (waited, _) = polls_until_advice(&mut idle, &mut now);
+        assert!(waited <= 2 * PATIENCE_AMONG_OTHERS, "{waited:?}");
+        now += clock::cycles_in(2 * MEMORY);
+        idle.found();
+        let (waited, advice) = polls_until_advice(&mut idle, &mut now);
+        assert!(waited >= PATIENCE && advice == Advice::Yield, "{waited:?} {advice:?}");
+    }
+
+    #[test]
+    fn a_program_that_does_something_between_its_polls_keeps_its_core() {
+        let (mut idle, mut now) = (Idle::new(Policy::Sleep), cycles(1_000_000));
+        for _ in 0..100 {
+            assert_eq!(idle.found_nothing(now), Advice::Poll);
+            now += cycles(30);
+        }
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+    }
+
+    #[test]
+    fn a_program_whose_user_wants_it_to_spin_always_polls() {
+        let (mut idle, now) = (Idle::new(Policy::Spin), cycles(1_000_000));
+        for turn in 0..1000 {
+            assert_eq!(idle.found_nothing(now + cycles(turn)), Advice::Poll);
+        }
     }
 }

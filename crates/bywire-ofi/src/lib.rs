@@ -23,3 +23,4 @@ mod memory;
 mod name;
 mod operation;
 mod outlets;
+mod parameters;

@@ -2,21 +2,29 @@
 
 use bywire::{Address, PortName};
 
-/// The length of a name.
-pub const NAME_BYTES: usize = 48;
+/// The length of a name: the longest that MPI implementations have room for.
+pub const NAME_BYTES: usize = 64;
 /// The longest name of a node that a name has room for.
-pub const NODE_BYTES: usize = 16;
+pub const NODE_BYTES: usize = 32;
 /// A secret that the first message of a connection has to show.
 pub const TICKET_BYTES: usize = 16;
 
-const VERSION: u32 = 1;
+/// Where the parts of a name begin.
+const PORT: usize = NODE_BYTES;
+const VERSION_AT: usize = PORT + 4;
+const INCARNATION: usize = VERSION_AT + 4;
+const TICKET: usize = INCARNATION + 8;
+const _: () = assert!(TICKET + TICKET_BYTES == NAME_BYTES);
+
+/// Changes with the name, and with what endpoints say to each other.
+const VERSION: u32 = 2;
 
 /// The name of an endpoint: its address, and what tells it from others at the same address.
 ///
 /// ```text
-/// node 16 · port 4 · version 4 · incarnation 8 · ticket 16
+/// node 32 · port 4 · version 4 · incarnation 8 · ticket 16
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointName([u8; NAME_BYTES]);
 
 /// A ticket stays out of logs.
@@ -32,17 +40,17 @@ impl EndpointName {
         let mut bytes = [0; NAME_BYTES];
         let length = node.len().min(NODE_BYTES);
         bytes[..length].copy_from_slice(&node.as_bytes()[..length]);
-        bytes[16..20].copy_from_slice(&port.to_le_bytes());
-        bytes[20..24].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[24..32].copy_from_slice(&incarnation.to_le_bytes());
-        bytes[32..].copy_from_slice(&ticket);
+        bytes[PORT..VERSION_AT].copy_from_slice(&port.to_le_bytes());
+        bytes[VERSION_AT..INCARNATION].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[INCARNATION..TICKET].copy_from_slice(&incarnation.to_le_bytes());
+        bytes[TICKET..].copy_from_slice(&ticket);
         Self(bytes)
     }
 
     /// A name as another process has sent it. `None`: it is of another version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let name = Self(bytes.try_into().ok()?);
-        (name.0[20..24] == VERSION.to_le_bytes()).then_some(name)
+        (name.0[VERSION_AT..INCARNATION] == VERSION.to_le_bytes()).then_some(name)
     }
 
     pub fn as_bytes(&self) -> &[u8; NAME_BYTES] {
@@ -55,17 +63,19 @@ impl EndpointName {
     }
 
     fn port(&self) -> u32 {
-        u32::from_le_bytes([self.0[16], self.0[17], self.0[18], self.0[19]])
+        let mut word = [0; 4];
+        word.copy_from_slice(&self.0[PORT..VERSION_AT]);
+        u32::from_le_bytes(word)
     }
 
     pub fn incarnation(&self) -> u64 {
         let mut word = [0; 8];
-        word.copy_from_slice(&self.0[24..32]);
+        word.copy_from_slice(&self.0[INCARNATION..TICKET]);
         u64::from_le_bytes(word)
     }
 
     pub fn ticket(&self) -> &[u8] {
-        &self.0[32..]
+        &self.0[TICKET..]
     }
 
     /// The address of the port, for an endpoint with the name `own`. `None`: no node has such a name.
@@ -92,12 +102,15 @@ mod tests {
         assert_eq!(other.address(&own), "web2/2147483648".parse().ok());
         assert_eq!(own.address(&own), "localhost/7".parse().ok());
         assert_eq!(format!("{other:?}"), "web2/2147483648");
+        let longest = "n".repeat(NODE_BYTES);
+        let there = EndpointName::new(&longest, 8, 1, [9; 16]);
+        assert_eq!(there.address(&own), format!("{longest}/8").parse().ok());
     }
 
     #[test]
     fn bytes_that_are_no_name_give_no_address() {
         let own = EndpointName::new("a", 7, 1, [9; 16]);
-        assert_eq!(EndpointName::parse(&[0; 48]), None);
+        assert_eq!(EndpointName::parse(&[0; NAME_BYTES]), None);
         assert_eq!(EndpointName::parse(&own.as_bytes()[1..]), None);
         for node in ["../x", "a b", ""] {
             assert_eq!(EndpointName::new(node, 1, 1, [0; 16]).address(&own), None, "{node:?}");

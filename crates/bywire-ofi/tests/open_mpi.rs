@@ -2,7 +2,31 @@
 
 mod loaded;
 
+use std::path::Path;
+use std::process::Command;
+
 use loaded::{Loaded, OPEN_MPI, is_open_mpi, options, run};
+
+fn job(loaded: &Loaded, program: &Path, ranks: u32) -> Command {
+    let mut command = loaded.command("mpirun");
+    command.env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
+    command.args(["-n", &ranks.to_string(), "--oversubscribe"]).args(options()).arg(program);
+    command
+}
+
+#[test]
+fn two_jobs_at_once_have_nothing_to_do_with_each_other() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let program = loaded.compile("mpicc", "ping_pong.c", &[]);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(run(&mut job(&loaded, &program, 2)), "exchanged\n"));
+        }
+    });
+}
 
 #[test]
 fn ranks_of_one_machine_exchange_messages_of_every_length_and_kind() {
@@ -12,9 +36,6 @@ fn ranks_of_one_machine_exchange_messages_of_every_length_and_kind() {
     }
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     for ranks in [2, 3] {
-        let mut command = loaded.command("mpirun");
-        command.env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
-        command.args(["-n", &ranks.to_string(), "--oversubscribe"]).args(options()).arg(&program);
-        assert_eq!(run(&mut command), "exchanged\n", "{ranks} ranks");
+        assert_eq!(run(&mut job(&loaded, &program, ranks)), "exchanged\n", "{ranks} ranks");
     }
 }

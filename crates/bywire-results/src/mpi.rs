@@ -20,6 +20,7 @@ names! {
         Tcp = "tcp": "the implementation's TCP over loopback",
         Veth = "veth": "the same over the kernel's cable between two namespaces (needs root)",
         Eth = "eth": "the same over Ethernet of the fabric, carried by one process (needs root)",
+        Bywire = "bywire": "libfabric and Bywire's provider: in memory, and between namespaces in packets (needs root)",
     }
 }
 
@@ -27,7 +28,7 @@ impl Link {
     /// Between namespaces that this joins.
     pub fn ethernet(self) -> Option<ethernet::Link> {
         match self {
-            Self::Shm | Self::Tcp => None,
+            Self::Shm | Self::Tcp | Self::Bywire => None,
             Self::Veth => Some(ethernet::Link::Veth),
             Self::Eth => Some(ethernet::Link::OneProcess),
         }

@@ -23,6 +23,9 @@ const UNITS: [(&str, &str); 5] = [
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The library that `bywire run` preloads into programs.
 const PRELOADED: &str = "libbywire_sockets.so";
+/// The provider for libfabric: its name as cargo builds it, and its place. libfabric looks for this name. The directory is none
+/// that libfabric looks into by itself: only programs that are told of it load the provider.
+const PROVIDER: (&str, &str) = ("libbywire_fi.so", "lib/bywire/libfabric/libbywire-fi.so");
 /// The list of what was installed: files, and directories that were not there before, by their paths below the prefix.
 const LIST: &str = "lib/bywire/installed";
 /// The prefix itself, on that list.
@@ -32,8 +35,8 @@ const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
 /// lib/pkgconfig/bywire.pc. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
-/// lib/systemd, and lib/bywire/libbywire_sockets.so for `bywire run`. Cargo builds both for release, unless --libraries
-/// or --command names one of them, which then is all that is installed.
+/// lib/systemd, lib/bywire/libbywire_sockets.so for `bywire run`, and lib/bywire/libfabric/libbywire-fi.so for MPI programs. Cargo
+/// builds both for release, unless --libraries or --command names one of them, which then is all that is installed.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -46,7 +49,7 @@ struct Arguments {
     /// A directory with both libraries, built before: installs them, and not the command.
     #[arg(long)]
     libraries: Option<PathBuf>,
-    /// The command, built before, with the library for `bywire run` beside it: installs it, and not the libraries.
+    /// The command, built before, with the libraries for `bywire run` and libfabric beside it: installs these, and not libbywire.
     #[arg(long, conflicts_with = "libraries")]
     command: Option<PathBuf>,
 }
@@ -101,11 +104,13 @@ fn install_for_c(libraries: &Path, installation: &mut Installation, prefix: &Pat
     installation.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
 
-/// Installs the command, the library that it preloads, its manual pages, and a completion script where each shell
-/// looks for one.
+/// Installs the command, the library that it preloads, the provider, its manual pages, and a completion script where each
+/// shell looks for one.
 fn install_command(built: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
     // Not where linkers look: the library is for `bywire run` alone, which looks there.
     installation.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
+    let (provider, place) = PROVIDER;
+    installation.copy(&built.with_file_name(provider), place)?;
     installation.copy(built, "bin/bywire")?;
     fs::set_permissions(installation.root.join("bin/bywire"), Permissions::from_mode(0o755))
         .context("cannot make it executable")?;
@@ -215,7 +220,18 @@ fn build() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let target = program.ancestors().nth(2).context("this program is not in a directory that cargo built")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "-p", "bywire-cli", "-p", "bywire-sockets", "-p", "bywire-capi"]);
+    cargo.args([
+        "build",
+        "--release",
+        "-p",
+        "bywire-cli",
+        "-p",
+        "bywire-sockets",
+        "-p",
+        "bywire-ofi",
+        "-p",
+        "bywire-capi",
+    ]);
     cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);
     let status = cargo.arg(target).status().context("cannot run cargo: install Rust")?;
     ensure!(status.success(), "it could not be built: cargo said why");

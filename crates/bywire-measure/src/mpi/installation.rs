@@ -63,7 +63,7 @@ impl Installation {
         let tools = Tools::of(implementation)?;
         let cache = cache()?;
         let installation = Arc::new(Self {
-            program: made(&cache, &tools)?,
+            program: made(&cache, "rank", RANK_PROGRAM, &tools)?,
             agent: kept(&cache, "agent", AGENT.as_bytes(), 0o700)?,
             launcher: tools.launcher,
         });
@@ -82,20 +82,18 @@ impl Installation {
 
 /// The programs of an implementation.
 #[derive(Debug)]
-struct Tools {
-    launcher: PathBuf,
-    compiler: PathBuf,
+pub(super) struct Tools {
+    pub(super) launcher: PathBuf,
+    pub(super) compiler: PathBuf,
     /// The version that the launcher prints.
-    version: String,
+    pub(super) version: String,
 }
 
 impl Tools {
     fn of(implementation: Implementation) -> Result<Self> {
         match implementation {
             Implementation::OpenMpi => {
-                let path = env::var_os("PATH").unwrap_or_default();
-                let directories: Vec<PathBuf> = env::split_paths(&path).collect();
-                let found = Self::among(&directories, implementation).context(
+                let found = Self::among(&search_path(), implementation).context(
                     "Open MPI is not installed: install it with `apt-get install openmpi-bin libopenmpi-dev`",
                 )?;
                 ensure!(
@@ -108,8 +106,7 @@ impl Tools {
                 Ok(found)
             }
             Implementation::Mpich => {
-                let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
-                let place = named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)?;
+                let place = mpich_directory()?;
                 Self::among(&[place.join("bin")], implementation).with_context(|| {
                     let place = place.display();
                     format!(
@@ -122,7 +119,7 @@ impl Tools {
     }
 
     /// The first launcher in `directories` that belongs to the implementation and has a compiler beside it.
-    fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
+    pub(super) fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
         // Where a distribution has several implementations, the suffix tells them apart.
         let (endings, names) = match implementation {
             Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
@@ -147,15 +144,27 @@ impl Tools {
     }
 }
 
-/// Our program for this compiler, made unless it exists. Its name is a hash of its source and its compiler.
-fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
+/// The directories in which a shell looks for programs.
+pub(super) fn search_path() -> Vec<PathBuf> {
+    env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
+}
+
+/// Where MPICH of the Python Package Index is, or another one that the user names.
+pub(super) fn mpich_directory() -> Result<PathBuf> {
+    let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
+    named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)
+}
+
+/// A program for this compiler, made unless it exists. Its name is a hash of its source and its compiler.
+pub(super) fn made(cache: &Path, name: &str, source: &str, tools: &Tools) -> Result<PathBuf> {
     let compiler = tools.compiler.as_os_str().as_encoded_bytes();
-    let name = format!("rank-{}", digest(&[RANK_PROGRAM.as_bytes(), compiler, tools.version.as_bytes()]));
+    let file = format!("{name}-{}", digest(&[source.as_bytes(), compiler, tools.version.as_bytes()]));
+    let (source_name, name) = (name, file);
     let program = cache.join(&name);
     if program.is_file() {
         return Ok(program);
     }
-    let source = kept(cache, "rank", RANK_PROGRAM.as_bytes(), 0o600)?;
+    let source = kept(cache, source_name, source.as_bytes(), 0o600)?;
     let being_made = cache.join(format!("{name}.{}", nonce()));
     let mut command = Command::new("timeout");
     command.arg(TIMEOUT_SECONDS).arg(&tools.compiler);
@@ -197,7 +206,7 @@ fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> 
 }
 
 /// The directory of the cache. Only this user may enter it.
-fn cache() -> Result<PathBuf> {
+pub(super) fn cache() -> Result<PathBuf> {
     let given = env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let Some(parent) = given.or_else(home) else {
@@ -221,7 +230,7 @@ fn digest(parts: &[&[u8]]) -> String {
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn output(command: &mut Command) -> Result<Output> {
+pub(super) fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))
 }
 
@@ -262,9 +271,10 @@ mod tests {
             compiler: cache.path().join("cc"),
             version: version.to_owned(),
         };
-        let first = made(cache.path(), &tools("1")).unwrap();
-        assert_eq!(made(cache.path(), &tools("1")).unwrap(), first);
-        assert_ne!(made(cache.path(), &tools("2")).unwrap(), first);
+        let made = |version: &str| made(cache.path(), "rank", RANK_PROGRAM, &tools(version)).unwrap();
+        let first = made("1");
+        assert_eq!(made("1"), first);
+        assert_ne!(made("2"), first);
         assert_eq!(fs::read_to_string(cache.path().join("cc.count")).unwrap().lines().count(), 2);
     }
 
@@ -274,7 +284,7 @@ mod tests {
         program(cache.path(), "cc", "echo 'rank.c:1: error: no such header' >&2; exit 1");
         let tools =
             Tools { launcher: PathBuf::new(), compiler: cache.path().join("cc"), version: "1".to_owned() };
-        let error = format!("{:#}", made(cache.path(), &tools).unwrap_err());
+        let error = format!("{:#}", made(cache.path(), "rank", RANK_PROGRAM, &tools).unwrap_err());
         assert!(error.contains("no such header"), "{error}");
         let files = fs::read_dir(cache.path()).unwrap().count();
         assert_eq!(files, 2, "the compiler and the source");

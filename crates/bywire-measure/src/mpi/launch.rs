@@ -1,4 +1,4 @@
-//! Starts a job of two ranks by the implementation's own launcher, and removes everything that the job leaves.
+//! Starts a job by the implementation's own launcher, and removes everything that the job leaves.
 //!
 //! As root the job gets a PID namespace, so that all of it ends with the launcher, and a mount namespace, so that its
 //! shared memory ends with it. Without privileges the ranks end with their parent's socket, and the shared files of
@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::choice::{Choice, Implementation, Link};
 use super::installation::Installation;
+use super::provider;
 use super::rank::{COMMAND, OUR_PROC};
 use crate::interrupt::{self, Leader};
 use crate::isolation;
@@ -46,6 +47,10 @@ const GREETING: Duration = Duration::from_secs(5);
 /// How often the launcher is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// The variables without which Open MPI does not run as root.
+pub(super) const AS_ROOT: [(&str, &str); 2] =
+    [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
+
 /// The most bytes of the launcher's error output that are kept.
 const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 
@@ -65,7 +70,7 @@ mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 /// The namespaces of a job besides its PID namespace, and the commands that it runs there.
 const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 
-/// Runs one fresh job of two ranks according to its plan.
+/// Runs one fresh job according to its plan.
 ///
 /// # Errors
 /// One line: the implementation is not installed, or the error of the first end that failed. The whole job has ended by
@@ -74,6 +79,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
     let installation = Installation::of(choice.implementation)?;
     let namespaces = match placement {
         Placement::Namespaces(namespaces) => Some(&**namespaces),
+        Placement::Fabric(pair) => Some(&*pair.namespaces),
         _ => None,
     };
     ensure!(
@@ -87,7 +93,9 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
     fs::create_dir(directory.join(OUR_PROC))?;
     let listener = UnixListener::bind(&socket).context("cannot listen for MPI's ranks")?;
     listener.set_nonblocking(true)?;
-    let launch = Launch { installation: &installation, choice, namespaces, directory: &directory };
+    let provider = (choice.link == Link::Bywire).then(provider::directory).transpose()?;
+    let provider = provider.as_deref();
+    let launch = Launch { installation: &installation, choice, namespaces, directory: &directory, provider };
     let mut job = Running::start(launch.command(&socket)?)?;
     // The ranks end when it is dropped.
     let mut conversation = Conversation::new(listener, plan, cores);
@@ -117,6 +125,8 @@ struct Launch<'a> {
     choice: Choice,
     namespaces: Option<&'a Namespaces>,
     directory: &'a Path,
+    /// The directory of the provider, for the link that uses it.
+    provider: Option<&'a Path>,
 }
 
 impl Launch<'_> {
@@ -143,6 +153,8 @@ impl Launch<'_> {
                 command
             }
         };
+        // Settings of the shell that would change what the link is.
+        provider::names().for_each(|name| _ = command.env_remove(name));
         command.envs(self.variables());
         if let Some(namespaces) = self.namespaces {
             namespaces.source.enter(&mut command)?;
@@ -158,8 +170,9 @@ impl Launch<'_> {
     /// The interface by which the ranks reach each other.
     fn interface(&self) -> &'static str {
         match self.choice.link {
+            Link::Bywire if self.namespaces.is_none() => "lo",
             Link::Shm | Link::Tcp => "lo",
-            Link::Veth => namespaces::INTERFACE,
+            Link::Veth | Link::Bywire => namespaces::INTERFACE,
             Link::Eth => crate::ethernet::INTERFACE,
         }
     }
@@ -169,14 +182,23 @@ impl Launch<'_> {
         let interface = self.interface();
         let agent = self.installation.agent.display();
         let hosts = self.namespaces.map(|pair| (pair.source.address(), pair.target.address()));
+        let ranks = self.choice.ranks;
         let mut options = match self.choice.implementation {
-            Implementation::OpenMpi => words("-n 2 --bind-to none --mca pml ob1"),
-            Implementation::Mpich => words("-n 2"),
+            Implementation::OpenMpi => words(&format!("-n {ranks} --bind-to none")),
+            Implementation::Mpich => words(&format!("-n {ranks}")),
         };
+        // There are two slots, as there are two cores. With more ranks Open MPI has them yield.
+        options.extend(
+            (self.choice.implementation == Implementation::OpenMpi && ranks > 2)
+                .then(|| "--oversubscribe".into()),
+        );
         options.extend(match (self.choice.implementation, self.choice.link) {
-            (Implementation::OpenMpi, Link::Shm) => words("--mca btl self,vader"),
+            (Implementation::OpenMpi, Link::Shm) => words("--mca pml ob1 --mca btl self,vader"),
+            (Implementation::OpenMpi, Link::Bywire) => {
+                provider::options().into_iter().map(str::to_owned).collect()
+            }
             (Implementation::OpenMpi, _) => {
-                words(&format!("--mca btl self,tcp --mca btl_tcp_if_include {interface}"))
+                words(&format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"))
             }
             (Implementation::Mpich, _) => Vec::new(),
         });
@@ -201,11 +223,10 @@ impl Launch<'_> {
 
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
+        variables.extend(self.provider.into_iter().flat_map(provider::variables));
         if self.choice.implementation == Implementation::OpenMpi {
-            // Two options are necessary to run it as root.
-            variables.push(("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()));
-            variables.push(("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()));
-        } else if self.choice.link != Link::Shm {
+            variables.extend(AS_ROOT.map(|(name, value)| (name, value.to_owned())));
+        } else if ![Link::Shm, Link::Bywire].contains(&self.choice.link) {
             // The ranks use the network even if both are on one machine.
             variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
             variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
@@ -281,7 +302,7 @@ fn read_some(mut from: impl Read) -> String {
 }
 
 /// The first line with a sentence in it, as launchers draw frames around their messages.
-fn telling_line(said: &str) -> Option<String> {
+pub(super) fn telling_line(said: &str) -> Option<String> {
     let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphabetic));
     let line = lines().find(|line| line.to_lowercase().contains("error")).or_else(|| lines().next())?;
     Some(line.chars().take(300).collect())
@@ -294,8 +315,8 @@ struct Conversation<'a> {
     cores: Cores,
     sender: Sender<Event>,
     receiver: Receiver<Event>,
-    /// The ranks that have said who they are. A rank ends with its socket.
-    ranks: Vec<(End, UnixStream)>,
+    /// The ranks that have said their number. A rank ends with its socket.
+    ranks: Vec<(u32, UnixStream)>,
     until: Instant,
 }
 
@@ -311,7 +332,7 @@ impl<'a> Conversation<'a> {
         while outcomes.len() < 2 {
             interrupt::check()?;
             ensure!(Instant::now() < self.until, "the MPI job has not finished in time");
-            if self.ranks.len() < 2 {
+            if !self.is_complete() {
                 self.accept()?;
             }
             match self.receiver.recv_timeout(LOOK_AGAIN) {
@@ -323,7 +344,7 @@ impl<'a> Conversation<'a> {
                 Ok(Event { end, message: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
                 Ok(Event { end, message: None }) => bail!("the {end} died in the middle of the test"),
                 // Each rank sends a last message: its outcome, or the end of its socket.
-                Err(RecvTimeoutError::Timeout) if self.ranks.len() < 2 && job.is_gone() => {
+                Err(RecvTimeoutError::Timeout) if !self.is_complete() && job.is_gone() => {
                     bail!("MPI's launcher ended in the middle of the test")
                 }
                 Err(_) => {}
@@ -333,6 +354,11 @@ impl<'a> Conversation<'a> {
         let [source, target] = <[Outcome; 2]>::try_from(outcomes).expect("there are two");
         ensure!((source.end, target.end) == (End::Source, End::Target), "one end reported twice");
         Ok(Outcomes { source, target: Some(target), same_machine: true })
+    }
+
+    /// Have all ranks said their number?
+    fn is_complete(&self) -> bool {
+        self.ranks.len() == self.plan.mpi.map_or(2, |choice| choice.ranks) as usize
     }
 
     /// Accepts a connected rank, and sends its assignment.
@@ -347,19 +373,38 @@ impl<'a> Conversation<'a> {
         let mut input = BufReader::new(stream.try_clone()?);
         let mut number = String::new();
         (&mut input).take(16).read_line(&mut number).context("a rank has not said its number")?;
-        let (end, role) = match number.trim() {
-            "0" => (End::Source, Role::Source { core: self.cores.source, address: String::new() }),
-            "1" => (End::Target, Role::Target { core: self.cores.target }),
-            other => bail!("there is no rank `{other}`"),
+        let number: u32 =
+            number.trim().parse().with_context(|| format!("there is no rank `{}`", number.trim()))?;
+        ensure!(
+            !self.ranks.iter().any(|(known, _)| *known == number),
+            "two ranks say that they are rank {number}"
+        );
+        let core = if number.is_multiple_of(2) { self.cores.source } else { self.cores.target };
+        let (end, role) = match number {
+            0 => (End::Source, Role::Source { core, address: String::new() }),
+            _ => (End::Target, Role::Target { core }),
         };
-        ensure!(!self.ranks.iter().any(|(known, _)| *known == end), "two ranks say that they are the {end}");
         stream.set_read_timeout(None)?;
         let assignment = Assignment { job: Job::Messages(self.plan.clone()), role };
         (&stream).write_all((serde_json::to_string(&assignment)? + "\n").as_bytes())?;
         let sender = self.sender.clone();
-        std::thread::spawn(move || listen(end, input, &sender));
-        self.ranks.push((end, stream));
+        if number < 2 {
+            std::thread::spawn(move || listen(end, input, &sender));
+        } else {
+            std::thread::spawn(move || listen_to_other(input, &sender));
+        }
+        self.ranks.push((number, stream));
         Ok(())
+    }
+}
+
+/// Forwards the failure of a rank whose outcome does not count: ranks 0 and 1 speak for the others of their cores. Its end
+/// makes the others fail, or is that of the job.
+fn listen_to_other(output: impl BufRead, sender: &Sender<Event>) {
+    for line in output.lines().map_while(Result::ok) {
+        if let Ok(message @ WorkerMessage::Failed { .. }) = serde_json::from_str(&line) {
+            let _gone = sender.send(Event { end: End::Target, message: Some(message) });
+        }
     }
 }
 
@@ -381,10 +426,17 @@ mod tests {
             program: PathBuf::from("rank"),
             agent: PathBuf::from("agent"),
         };
-        let choice = Choice { implementation, link };
-        let launch =
-            Launch { installation: &installation, choice, namespaces: None, directory: Path::new("/tmp") };
-        launch.options().join(" ")
+        let choice = Choice { implementation, link, ranks: 2 };
+        let provider = (link == Link::Bywire).then_some(Path::new("/provider"));
+        let launch = Launch {
+            installation: &installation,
+            choice,
+            namespaces: None,
+            directory: Path::new("/tmp"),
+            provider,
+        };
+        let variables = launch.variables().into_iter().map(|(name, value)| format!("{name}={value}"));
+        variables.chain(launch.options()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -393,6 +445,11 @@ mod tests {
         let tcp = options(Implementation::OpenMpi, Link::Tcp);
         assert!(tcp.contains("btl self,tcp") && tcp.contains("if_include lo"), "{tcp}");
         assert!(!options(Implementation::Mpich, Link::Tcp).contains("--mca"));
+        let bywire = options(Implementation::OpenMpi, Link::Bywire);
+        assert!(bywire.contains("OMPI_MCA_pml=cm") && bywire.contains("-x FI_PROVIDER"), "{bywire}");
+        assert!(!bywire.contains("ob1"), "{bywire}");
+        let bywire = options(Implementation::Mpich, Link::Bywire);
+        assert!(bywire.contains("FI_PROVIDER=bywire") && bywire.contains("MPIR_CVAR_NOLOCAL=1"), "{bywire}");
     }
 
     #[test]

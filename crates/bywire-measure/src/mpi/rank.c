@@ -1,5 +1,5 @@
 /*
- * One rank of a measurement between two ranks of an MPI job: rank 0 is the source, rank 1 the target.
+ * One rank of a measurement between the ranks of an MPI job: rank 0 is the source, rank 1 the target. More ranks do as rank 1.
  *
  * It is compiled by the implementation's own mpicc, and started by a process that reads the accounts of this one between
  * blocks and speaks for it: what is to be told goes to standard output a line at a time, and a block begins with a line
@@ -30,7 +30,7 @@ struct part {
     uint64_t began_ns, ended_ns, operations, sent_bytes, received_bytes, cpu_ns;
 };
 
-static int rank, peer, verify;
+static int rank, ranks, peer, verify;
 static uint64_t block_ns;
 static volatile uint64_t sink;
 
@@ -127,7 +127,7 @@ static inline void fill(unsigned char *message, size_t length, int mark)
     sequence_out = (sequence_out + 1) & SEQUENCE_MASK;
 }
 
-static void compare(const unsigned char *message, size_t length)
+static void compare(const unsigned char *message, size_t length, uint64_t sequence)
 {
     static unsigned char *expected;
     static size_t room;
@@ -137,21 +137,16 @@ static void compare(const unsigned char *message, size_t length)
         if (!expected)
             fail("no memory to compare payloads in");
     }
-    write_message(expected, length, message[0], sequence_in);
+    write_message(expected, length, message[0], sequence);
     if (memcmp(message, expected, length) != 0)
         fail("payload corrupted: a message is not what must have been written");
 }
 
 /* Reads every byte; returns the message's first one. */
-static inline int take(const unsigned char *message, size_t length, MPI_Status *status, size_t due)
+static inline int look(const unsigned char *message, size_t length, uint64_t sequence)
 {
-    int received;
-    MPI_Get_count(status, MPI_BYTE, &received);
-    if ((size_t)received != due)
-        fail("a message arrived with another length than was due");
     if (verify)
-        compare(message, length);
-    sequence_in = (sequence_in + 1) & SEQUENCE_MASK;
+        compare(message, length, sequence);
     uint64_t sum = 0, word = 0;
     size_t place = 0;
     for (; place + 8 <= length; place += 8) {
@@ -164,6 +159,17 @@ static inline int take(const unsigned char *message, size_t length, MPI_Status *
     if (message[0] != DATA && message[0] != END)
         fail("payload corrupted: a message begins with a byte that is not a mark");
     return message[0];
+}
+
+static inline int take(const unsigned char *message, size_t length, MPI_Status *status, size_t due)
+{
+    int received;
+    MPI_Get_count(status, MPI_BYTE, &received);
+    if ((size_t)received != due)
+        fail("a message arrived with another length than was due");
+    uint64_t sequence = sequence_in;
+    sequence_in = (sequence_in + 1) & SEQUENCE_MASK;
+    return look(message, length, sequence);
 }
 
 static unsigned char *memory(size_t length)
@@ -340,24 +346,111 @@ static void both(struct part *part)
     }
 }
 
+/* --- operations of all ranks --- */
+
+/* The next operation of this test. Returns the mark that rank 0 gave it. */
+static int (*operate)(int mark);
+
+static uint64_t sequence_between(int source, int target)
+{
+    return ((sequence_out * (uint64_t)ranks + (uint64_t)source) * (uint64_t)ranks + (uint64_t)target) & SEQUENCE_MASK;
+}
+
+/* Every rank sends every rank a message of its own. */
+static int exchange(int mark)
+{
+    for (int other = 0; other < ranks; other++)
+        write_message(out + (size_t)other * out_bytes, out_bytes, mark, sequence_between(rank, other));
+    MPI_Alltoall(out, (int)out_bytes, MPI_BYTE, in, (int)in_bytes, MPI_BYTE, MPI_COMM_WORLD);
+    int marks[2] = {DATA, DATA};
+    for (int other = 0; other < ranks; other++)
+        marks[other != SOURCE] = look(in + (size_t)other * in_bytes, in_bytes, sequence_between(other, rank));
+    sequence_out = (sequence_out + 1) & SEQUENCE_MASK;
+    return marks[0];
+}
+
+/* What rank 0 adds to the first number at the end. */
+#define END_NUMBER (UINT64_C(1) << 63)
+
+/* Every rank gets the sums of the numbers that all have. */
+static int reduce(int mark)
+{
+    uint64_t *numbers = (uint64_t *)out, *sums = (uint64_t *)in;
+    size_t count = out_bytes / sizeof *numbers;
+    uint64_t first = sequence_out * STRIDE, all = (uint64_t)ranks, sum = 0;
+    for (size_t place = 0; place < count; place++)
+        numbers[place] = first + place + (uint64_t)rank;
+    if (mark == END)
+        numbers[0] += END_NUMBER;
+    MPI_Allreduce(numbers, sums, (int)count, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    uint64_t expected = all * first + all * (all - 1) / 2;
+    int ended = sums[0] == expected + END_NUMBER;
+    if (!ended && sums[0] != expected)
+        fail("payload corrupted: a sum is not that of the numbers that the ranks had");
+    for (size_t place = 1; place < count; place++) {
+        sum += sums[place];
+        if (verify && sums[place] != expected + all * place)
+            fail("payload corrupted: a sum is not that of the numbers that the ranks had");
+    }
+    sink = sum;
+    sequence_out = (sequence_out + 1) & SEQUENCE_MASK;
+    return ended ? END : DATA;
+}
+
+static void lead(struct part *part)
+{
+    uint64_t now, stop = now_ns() + block_ns;
+    do {
+        uint64_t began = now_ns();
+        operate(DATA);
+        now = now_ns();
+        uint64_t took = now - began;
+        samples[sample_count++] = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took;
+    } while (now < stop && sample_count < SAMPLES_MAX);
+    part->ended_ns = now;
+    part->operations = sample_count;
+    part->sent_bytes = sample_count * out_bytes;
+    part->received_bytes = sample_count * in_bytes;
+    operate(END);
+}
+
+static void follow(struct part *part)
+{
+    while (operate(DATA) == DATA)
+        part->operations++;
+    part->ended_ns = now_ns();
+    part->sent_bytes = part->operations * out_bytes;
+    part->received_bytes = part->operations * in_bytes;
+}
+
 /* --- the block loop --- */
 
 struct test {
     const char *name;
-    int sends[2], receives[2]; /* in a row, by rank */
+    int sends[2], receives[2]; /* in a row, by side */
     void (*block[2])(struct part *);
+    int (*operation)(int mark);
 };
+
+/* The side of this rank. */
+static int side(void) { return rank == SOURCE ? SOURCE : TARGET; }
 
 static const struct test tests[] = {
-    {"latency", {0, 0}, {0, 0}, {ping, pong}},
-    {"stream", {1, 0}, {0, 1}, {stream, drain}},
-    {"bidir", {1, 1}, {1, 1}, {both, both}},
+    {"latency", {0, 0}, {0, 0}, {ping, pong}, NULL},
+    {"stream", {1, 0}, {0, 1}, {stream, drain}, NULL},
+    {"bidir", {1, 1}, {1, 1}, {both, both}, NULL},
+    {"alltoall", {0, 0}, {0, 0}, {lead, follow}, exchange},
+    {"allreduce", {0, 0}, {0, 0}, {lead, follow}, reduce},
 };
 
-/* Joins the other rank at the start of a block. */
+/* Joins the other ranks at the start of a block. */
 static void begin(void)
 {
     char word = 0;
+    if (operate) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        return;
+    }
     if (rank == SOURCE)
         MPI_Send(&word, 1, MPI_BYTE, peer, CONTROL_TAG, MPI_COMM_WORLD);
     MPI_Recv(&word, 1, MPI_BYTE, peer, CONTROL_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -381,15 +474,18 @@ static void tell(const struct part *part, uint64_t began_ns)
            (unsigned long long)(part->ended_ns - began_ns), (unsigned long long)part->operations,
            (unsigned long long)part->sent_bytes, (unsigned long long)part->received_bytes,
            (unsigned long long)part->cpu_ns, (unsigned long long)clock_ns(CLOCK_THREAD_CPUTIME_ID), sample_count);
-    fwrite(samples, sizeof *samples, sample_count, stdout);
+    if (sample_count > 0)
+        fwrite(samples, sizeof *samples, sample_count, stdout);
     fflush(stdout);
 }
 
 static void run(const struct test *test, long blocks)
 {
-    if (test->sends[rank])
+    int sends = test->sends[side()], receives = test->receives[side()];
+    operate = test->operation;
+    if (sends)
         open_row(&sending, out_bytes);
-    if (test->receives[rank]) {
+    if (receives) {
         open_row(&receiving, in_bytes);
         for (size_t count = 0; count < receiving.slots; count++)
             post(&receiving);
@@ -402,16 +498,16 @@ static void run(const struct test *test, long blocks)
         part.began_ns = clock_ns(CLOCK_MONOTONIC);
         uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID), began_ns = now_ns();
         part.ended_ns = began_ns;
-        test->block[rank](&part);
+        test->block[side()](&part);
         part.cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
         tell(&part, began_ns);
     }
     /* What the other rank still expects, so that nothing has to be cancelled. */
-    for (size_t count = 0; test->sends[rank] && count < sending.slots; count++)
+    for (size_t count = 0; sends && count < sending.slots; count++)
         push_waiting(&sending, DATA);
-    if (test->receives[rank])
+    if (receives)
         MPI_Waitall((int)receiving.slots, receiving.requests, MPI_STATUSES_IGNORE);
-    if (test->sends[rank])
+    if (sends)
         MPI_Waitall((int)sending.slots, sending.requests, MPI_STATUSES_IGNORE);
 }
 
@@ -431,12 +527,11 @@ static void introduce(void)
 /* TEST FORWARD_BYTES BACK_BYTES BLOCK_US BLOCKS VERIFY COUNTER */
 int main(int count, char **words)
 {
-    int ranks;
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (count != 8 || ranks != 2)
-        fail("it takes two ranks and seven words");
+    if (count != 8 || ranks < 2)
+        fail("it takes at least two ranks and seven words");
     peer = 1 - rank;
     out_bytes = strtoull(words[rank == SOURCE ? 2 : 3], NULL, 10);
     in_bytes = strtoull(words[rank == SOURCE ? 3 : 2], NULL, 10);
@@ -446,15 +541,18 @@ int main(int count, char **words)
         calibrate();
     if (out_bytes < 1 || in_bytes < 1)
         fail("a message has at least one byte");
-    out = memory(out_bytes);
-    in = memory(in_bytes);
-    samples = (uint32_t *)memory(SAMPLES_MAX * sizeof *samples);
     const struct test *test = NULL;
     for (size_t place = 0; place < sizeof tests / sizeof *tests; place++)
         if (strcmp(tests[place].name, words[1]) == 0)
             test = &tests[place];
     if (!test)
         fail("there is no such test");
+    if (!test->operation && ranks != 2)
+        fail("it takes two ranks");
+    out = memory(test->operation ? out_bytes * (size_t)ranks : out_bytes);
+    in = memory(test->operation ? in_bytes * (size_t)ranks : in_bytes);
+    if (rank == SOURCE)
+        samples = (uint32_t *)memory(SAMPLES_MAX * sizeof *samples);
     introduce();
     run(test, strtol(words[5], NULL, 10));
     MPI_Finalize();

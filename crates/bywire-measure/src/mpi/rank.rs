@@ -16,6 +16,7 @@ use hdrhistogram::Histogram;
 use crate::clock::Clock;
 use crate::cpu::{Snapshot, processes_seconds_by};
 use crate::disturbance;
+use crate::mpi::Link;
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
 use crate::plan::{Assignment, Details, End, Job, Outcome, Part, Plan, Role, Test, WorkerMessage};
@@ -34,6 +35,9 @@ const SAMPLES_MAX: usize = 8 << 20;
 const COMPLAINTS_MAX: usize = 64;
 const LINE_BYTES_MAX: u64 = 4096;
 
+/// What a process with a port has mapped.
+const PORT_MEMORY: &str = "/memfd:bywire-port";
+
 /// The environment variables by which launchers tell a rank its number.
 const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
 
@@ -43,7 +47,7 @@ const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 /// There is no parent, or the rank has no number. Other errors are reported to the parent, and the launcher then ends
 /// the other rank.
 pub fn run(socket: &Path, program: &Path) -> Result<()> {
-    let number = RANK_VARIABLES.iter().find_map(|name| env::var(name).ok());
+    let number = RANK_VARIABLES.iter().find_map(|name| env::var(name).ok()?.parse::<u32>().ok());
     let number = number.context("this is not a rank of an MPI job: it is started by `bywire measure mpi`")?;
     let mut parent = UnixStream::connect(socket).context("the measurement is gone")?;
     writeln!(parent, "{number}")?;
@@ -62,7 +66,8 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let Job::Messages(plan) = &assignment.job else { bail!("a rank's assignment is not valid") };
     let own = socket.with_file_name(OUR_PROC);
     let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
-    let block_loop = BlockLoop { plan, end, core, parents_proc, thread: String::new() };
+    let directory = socket.parent().context("the socket is in no directory")?;
+    let block_loop = BlockLoop { plan, end, number, core, directory, parents_proc, thread: String::new() };
     let outcome = block_loop.play(program).inspect_err(|error| {
         say(&parent, &WorkerMessage::Failed { end, reason: format!("{error:#}") });
     })?;
@@ -95,7 +100,11 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
 struct BlockLoop<'a> {
     plan: &'a Plan,
     end: End,
+    /// The number of the rank. Rank 0 is the source, all others play the target's part.
+    number: u32,
     core: Option<u32>,
+    /// The directory of the job.
+    directory: &'a Path,
     /// The parent's `/proc`, which has the carriers' processes.
     parents_proc: PathBuf,
     /// The rank's thread, as this process's `/proc` names it.
@@ -107,20 +116,29 @@ impl BlockLoop<'_> {
         if let Some(core) = self.core {
             pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
         }
-        let mut rank = Rank::start(self.plan, program)?;
+        let mut rank = Rank::start(self.plan, program, &self.runtime_directory())?;
         let introduced = rank.line("rank")?;
         let mut words = introduced.trim_end().splitn(4, ' ').skip(1);
         let (number, thread) = (words.next(), words.next().unwrap_or_default());
-        let expected = if self.end == End::Source { "0" } else { "1" };
-        ensure!(number == Some(expected), "the rank says that it is another one: {introduced}");
+        let number = number.and_then(|number| number.parse().ok());
+        ensure!(number == Some(self.number), "the rank says that it is another one: {introduced}");
         self.thread = format!("/proc/{thread}");
         let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        if self.plan.mpi.is_some_and(|choice| choice.link == Link::Bywire) {
+            rank.check_port()?;
+        }
         let mut outcome = self.run(&mut rank)?;
         if self.end == End::Source {
             outcome.details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
         }
         rank.finish()?;
         Ok(outcome)
+    }
+
+    /// Where ports of this job meet: its own directory, or that of this end's node.
+    fn runtime_directory(&self) -> PathBuf {
+        let of_node = self.plan.runtime_directories.as_ref().map(|directories| directories.of(self.end));
+        of_node.unwrap_or(self.directory).to_owned()
     }
 
     fn run(&self, rank: &mut Rank) -> Result<Outcome> {
@@ -142,7 +160,8 @@ impl BlockLoop<'_> {
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             rank.samples(samples, &mut block)?;
             part.disturbed = disturbance::reasons(&before, &after);
-            part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / 2.0);
+            let halves = if self.plan.test.kind().is_collective { 1.0 } else { 2.0 };
+            part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / halves);
             if kept {
                 all.add(&block)?;
                 first.get_or_insert((began, before));
@@ -181,10 +200,10 @@ struct Rank {
 }
 
 impl Rank {
-    fn start(plan: &Plan, program: &Path) -> Result<Self> {
+    fn start(plan: &Plan, program: &Path, runtime_directory: &Path) -> Result<Self> {
         let test = match plan.test {
             Test::Latency | Test::Rr => "latency",
-            Test::Bidir => "bidir",
+            Test::Bidir | Test::Alltoall | Test::Allreduce => plan.test.name(),
             _ => "stream",
         };
         let counter = Clock::shared().source() == "tsc";
@@ -198,6 +217,7 @@ impl Rank {
         ];
         let mut command = Command::new(program);
         command.arg(test).args(numbers.map(|number| number.to_string()));
+        command.env("BYWIRE_RUNTIME_DIR", runtime_directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         end_with_this_thread(&mut command);
         let mut child = command.spawn().context("cannot start a rank's program")?;
@@ -258,6 +278,13 @@ impl Rank {
             self.output.read_exact(&mut bytes)?;
             round_trips.saturating_record(u32::from_ne_bytes(bytes).into());
         }
+        Ok(())
+    }
+
+    /// Checks that the rank has a port, so that its messages crossed the fabric.
+    fn check_port(&self) -> Result<()> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
+        ensure!(maps.contains(PORT_MEMORY), "the rank has no port: its messages did not cross the fabric");
         Ok(())
     }
 

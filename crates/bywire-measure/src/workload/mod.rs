@@ -2,6 +2,7 @@
 
 pub mod bidir;
 pub mod block_loop;
+pub mod collective;
 pub mod interleave;
 pub mod latency;
 pub mod nhalf;

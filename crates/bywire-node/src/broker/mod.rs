@@ -112,8 +112,8 @@ struct Registered {
     port: Port,
     /// The port's numbers of its connections, and of its requests and offers under way.
     numbers: BTreeSet<u32>,
-    /// What it has asked for.
-    requests: usize,
+    /// Its requests under way: the number of each here, by the port's number of the connection.
+    requests: BTreeMap<u32, u32>,
     /// What it is asked, by the node and the user that asks. Strangers cause that, so it is counted apart.
     offers: BTreeMap<(PublicKey, String), usize>,
     /// It has brought along all connections that it had before this service began.

@@ -134,6 +134,9 @@ impl Broker {
             if let Some(outgoing) = self.outgoing.remove(&number) {
                 self.deadlines.remove(&(outgoing.deadline_ns, number));
                 self.deadlines.insert((outgoing.deadline_ns, fresh));
+                if let Some(registered) = self.ports.get_mut(&outgoing.port) {
+                    registered.requests.insert(outgoing.introduction.connection, fresh);
+                }
                 self.outgoing.insert(fresh, Outgoing { is_sent: false, ..outgoing });
             }
         }

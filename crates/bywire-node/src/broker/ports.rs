@@ -26,8 +26,8 @@ impl Broker {
             return Err(Unregistered::Unverified);
         }
         self.names.insert(port.name.clone(), id);
-        let (numbers, offers) = (BTreeSet::new(), BTreeMap::new());
-        self.ports.insert(id, Registered { port, numbers, requests: 0, offers, is_complete: false });
+        let (numbers, requests, offers) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        self.ports.insert(id, Registered { port, numbers, requests, offers, is_complete: false });
         Ok(())
     }
 
@@ -115,14 +115,14 @@ impl Broker {
         let registered = self.ports.get_mut(&id).ok_or(NotConnected::NoResources)?;
         let is_free = !registered.numbers.contains(&introduction.connection);
         let uid = registered.port.uid;
-        if registered.requests == UNDER_WAY_MAX || !is_free || !self.places.may_take(uid) {
+        if registered.requests.len() == UNDER_WAY_MAX || !is_free || !self.places.may_take(uid) {
             return Err(NotConnected::NoResources);
         }
         if !self.requests.take(uid) {
             return Err(NotConnected::NoResources);
         }
         registered.numbers.insert(introduction.connection);
-        registered.requests += 1;
+        registered.requests.insert(introduction.connection, number);
         let deadline_ns = now_ns.saturating_add(REQUEST_TIMEOUT_NS);
         let (port, is_sent) = (id, false);
         let outgoing = Outgoing { port, request, node, target, introduction, random, is_sent, deadline_ns };
@@ -191,11 +191,15 @@ impl Broker {
         self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
     }
 
-    /// Processes the end of a connection by a port.
+    /// Processes the end of a connection by a port, or of a request for one. The port wants to hear no more of either.
     pub fn release(&mut self, id: PortId, connection: u32) {
         let Some(own) = self.end_of(id, connection) else { return };
+        let request =
+            self.ports.get(&id).and_then(|registered| registered.requests.get(&connection).copied());
         if let Some(known) = self.forget(&own) {
             self.tell_ended(known.node, own, known.peer, PortEnd::Released);
+        } else if let Some(number) = request {
+            self.cancel(number);
         }
     }
 
@@ -238,11 +242,7 @@ impl Broker {
             self.send_parts(node, connections, |connections| ServiceMessage::Ended { connections, reason });
         }
         for number in super::numbers(&self.outgoing, |outgoing| outgoing.port == id) {
-            if let Some(outgoing) = self.take_outgoing(number)
-                && outgoing.is_sent
-            {
-                self.send(outgoing.node, ServiceMessage::Cancel { request: number });
-            }
+            self.cancel(number);
         }
         for number in super::numbers(&self.offers, |offer| offer.port == id) {
             if let Some(offer) = self.take_offer(number) {
@@ -302,7 +302,7 @@ impl Broker {
         self.deadlines.remove(&(outgoing.deadline_ns, number));
         if let Some(registered) = self.ports.get_mut(&outgoing.port) {
             registered.numbers.remove(&outgoing.introduction.connection);
-            registered.requests -= 1;
+            registered.requests.remove(&outgoing.introduction.connection);
             self.requests.give_back(registered.port.uid);
         }
         self.need_less(outgoing.node);
@@ -311,11 +311,18 @@ impl Broker {
 
     /// Ends a request without a connection.
     pub(super) fn give_up(&mut self, number: u32, reason: NotConnected) {
-        let Some(outgoing) = self.take_outgoing(number) else { return };
+        if let Some(outgoing) = self.cancel(number) {
+            self.tell(outgoing.port, Notice::NotConnected { request: outgoing.request, reason });
+        }
+    }
+
+    /// Ends a request, and withdraws it from the other service.
+    fn cancel(&mut self, number: u32) -> Option<Outgoing> {
+        let outgoing = self.take_outgoing(number)?;
         if outgoing.is_sent {
             self.send(outgoing.node, ServiceMessage::Cancel { request: number });
         }
-        self.tell(outgoing.port, Notice::NotConnected { request: outgoing.request, reason });
+        Some(outgoing)
     }
 
     /// Tells another service that the end here of a connection is over.

@@ -197,7 +197,9 @@ impl Fixture {
             let ports: usize = broker
                 .ports
                 .values()
-                .map(|registered| registered.numbers.len() + registered.requests + registered.offers.len())
+                .map(|registered| {
+                    registered.numbers.len() + registered.requests.len() + registered.offers.len()
+                })
                 .sum();
             tables + needs + ports + broker.places.taken(1000) == 0
         };
@@ -290,6 +292,49 @@ fn the_end_of_a_connection_is_reported_once_to_each_side() {
     fixture.connect(3);
     assert_eq!(fixture.take(), [(A, Notice::NotConnected { request: 3, reason: NotConnected::NoPort })]);
     assert!(fixture.is_empty());
+}
+
+#[test]
+fn a_request_that_its_port_gives_up_is_cancelled_and_connects_nobody() {
+    let mut fixture = Fixture::new();
+    // Before there is a channel.
+    fixture.connect(1);
+    fixture.brokers[A].release(PORT, 1);
+    fixture.settle();
+    assert!(fixture.take().is_empty() && fixture.said.is_empty() && fixture.is_empty());
+    // While the other port considers it.
+    fixture.up();
+    fixture.connect(2);
+    let offer = fixture.offer();
+    fixture.brokers[A].release(PORT, 2);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(B, Notice::Withdrawn { offer })]);
+    assert!(fixture.is_empty());
+    // While the acceptance is under way.
+    fixture.connect(3);
+    let offer = fixture.offer();
+    fixture.brokers[A].release(PORT, 3);
+    fixture.brokers[B].accept(PORT, offer, introduction(13), [8; 32]);
+    fixture.settle();
+    let told = fixture.take();
+    let ended = (B, Notice::Ended { connection: 13, reason: End::PeerReleased });
+    assert!(matches!(&told[..], [(B, Notice::Established(_)), last] if *last == ended), "{told:?}");
+    assert!(fixture.is_empty());
+    // Once the request has been repeated over the next channel.
+    fixture.connect(4);
+    fixture.down();
+    fixture.up();
+    fixture.take();
+    fixture.brokers[A].release(PORT, 4);
+    fixture.settle();
+    assert!(matches!(fixture.take()[..], [(B, Notice::Withdrawn { .. })]) && fixture.is_empty());
+    // As many as a port may have under way can be given up, again and again.
+    for request in 100..100 + 3 * UNDER_WAY_MAX as u32 {
+        fixture.connect(request);
+        fixture.brokers[A].release(PORT, request);
+        fixture.settle();
+    }
+    assert!(fixture.take().iter().all(|(side, _)| *side == B) && fixture.is_empty());
 }
 
 #[test]

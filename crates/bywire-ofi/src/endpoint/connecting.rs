@@ -1,19 +1,20 @@
 //! Which connection leads to each remote, and how connections begin and end.
 //!
-//! If two endpoints connect to each other at once, two connections may stand. Each end sends on the one that it has made,
-//! so each direction keeps its order.
+//! The end that makes a connection greets the other one, and waits for its answer before it sends anything. If two
+//! endpoints connect to each other at once, the connection stays that the one with the lesser name has made.
 
 use bywire::{DisconnectReason, Peer, Priority};
 use bywire_match::{PeerId, Violation};
 use bywire_sys::clock;
 
-use super::frames::{FRAME_BYTES, greeted, hello};
+use super::frames::{WELCOME, greeted, hello};
 use super::remote::{Link, Remote, error_of, error_of_connect, is_want, is_want_there};
 use super::{Channel, Connection, Endpoint};
 use crate::abi::{FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM};
 use crate::addresses::Addresses;
 use crate::host;
 use crate::name::EndpointName;
+use crate::parameters::FRAME_BYTES;
 
 /// How long to wait before a connection is tried again for which resources lacked.
 const RETRY_NS: u64 = 1_000_000;
@@ -81,7 +82,7 @@ impl Endpoint {
             link = Link::Own;
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
         }
-        self.remotes.push(Remote { name, id, link, address: None });
+        self.remotes.push(Remote { name, id, link, spare: None, address: None });
         self.by_name.insert(name, remote);
         Ok(remote)
     }
@@ -153,6 +154,12 @@ impl Endpoint {
         }
     }
 
+    /// Ends a connection, but not what is under way with its remote.
+    fn leave(&mut self, peer: Peer) {
+        self.forget(peer);
+        self.port.disconnect(peer);
+    }
+
     fn connections_of(&self, remote: usize) -> Vec<Peer> {
         let connections = self.connections.iter().flatten();
         connections.filter(|known| known.remote == Some(remote)).map(|known| known.peer).collect()
@@ -165,7 +172,7 @@ impl Endpoint {
         };
         let target = self.remotes[remote].name;
         if self.remotes[remote].link != Link::Connecting(peer) {
-            return self.port.disconnect(peer);
+            return self.leave(peer);
         }
         // Another process may have the port by now. It must not learn the ticket.
         let is_target =
@@ -174,15 +181,36 @@ impl Endpoint {
             return self.end(remote, FI_ECONNREFUSED);
         }
         match self.port.send(peer, Priority::High, &hello(&target, &self.name)) {
+            Ok(()) => self.remotes[remote].link = Link::Greeting(peer),
+            Err(_) => self.end(remote, FI_EIO),
+        }
+    }
+
+    /// The first message on a connection that this end has made: the answer to its greeting.
+    pub(super) fn answered(&mut self, remote: usize, peer: Peer, message: &[u8]) {
+        if message != WELCOME {
+            return self.end(remote, FI_EIO);
+        }
+        self.use_connection(remote, peer);
+    }
+
+    /// Takes a connection that another endpoint has made.
+    fn welcome(&mut self, remote: usize, peer: Peer) {
+        match self.port.send(peer, Priority::High, &WELCOME) {
             Ok(()) => self.use_connection(remote, peer),
             Err(_) => self.end(remote, FI_EIO),
         }
     }
 
     fn use_connection(&mut self, remote: usize, peer: Peer) {
-        let id = self.remotes[remote].id;
-        self.remotes[remote].link = Link::Open(peer);
+        let Remote { id, link, spare, .. } = &mut self.remotes[remote];
+        let id = *id;
+        *link = Link::Open(peer);
+        if let Some(spare) = spare.take().filter(|spare| *spare != peer) {
+            self.leave(spare);
+        }
         self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, FRAME_BYTES));
+        host::inform(&format!("{:?} is connected", self.remotes[remote].name));
     }
 
     /// The first message of a connection that another endpoint has made. A wrong one ends it.
@@ -194,29 +222,24 @@ impl Endpoint {
             Some(remote) => Some(*remote),
             None => self.add_remote(name).ok(),
         });
-        let Some(remote) = known else {
-            self.forget(peer);
-            return self.port.disconnect(peer);
-        };
+        let Some(remote) = known else { return self.leave(peer) };
         let name = self.remotes[remote].name;
         let mut names = addresses.names_from(0);
         let address = names.find(|(_, known)| **known == name).map(|(index, _)| index);
-        self.remotes[remote].address = self.remotes[remote].address.or(address);
-        match self.remotes[remote].link {
-            Link::Connecting(own) => {
-                // Nothing was sent on our own one yet.
-                self.forget(own);
-                self.port.disconnect(own);
-                self.use_connection(remote, peer);
+        let Remote { link, spare, address: known, .. } = &mut self.remotes[remote];
+        *known = known.or(address);
+        match *link {
+            Link::Idle | Link::Waiting => {}
+            // It will take ours, on which nothing was sent yet either. If that does not come about, there is this one.
+            Link::Connecting(_) | Link::Greeting(_) if self.name < name && spare.is_none() => {
+                *spare = Some(peer);
+                return self.remember(peer, Some(remote));
             }
-            Link::Idle | Link::Waiting => self.use_connection(remote, peer),
-            Link::Open(_) if self.connections_of(remote).len() < 2 => {}
-            _ => {
-                self.forget(peer);
-                return self.port.disconnect(peer);
-            }
+            Link::Connecting(own) | Link::Greeting(own) if self.name > name => self.leave(own),
+            _ => return self.leave(peer),
         }
         self.remember(peer, Some(remote));
+        self.welcome(remote, peer);
     }
 
     /// A frame or note has arrived that breaks a rule: its source is left.
@@ -254,10 +277,19 @@ impl Endpoint {
         let Some(Connection { remote, .. }) = self.connection(peer) else { return };
         self.forget(peer);
         let Some(remote) = remote else { return };
-        match self.remotes[remote].link {
+        let Remote { link, spare, .. } = &mut self.remotes[remote];
+        if *spare == Some(peer) {
+            *spare = None;
+        }
+        match *link {
             Link::Ending(error) => self.finish(remote, error),
-            Link::Connecting(own) if own == peer && is_want_there(reason) => self.try_later(remote),
-            _ => self.end(remote, error_of(reason)),
+            Link::Connecting(own) | Link::Greeting(own) if own == peer => match *spare {
+                Some(spare) => self.welcome(remote, spare),
+                None if is_want_there(reason) => self.try_later(remote),
+                None => self.end(remote, error_of(reason)),
+            },
+            Link::Open(own) if own == peer => self.end(remote, error_of(reason)),
+            _ => {}
         }
     }
 }

@@ -9,14 +9,13 @@ use super::Channel;
 use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
 use crate::operation::SendHandle;
 
-/// The longest frame: what a port sends at once.
-pub const FRAME_BYTES: usize = bywire::FRAGMENT_BYTES - 1;
-
 /// Frames of untagged messages begin with this byte. Frames of tagged ones begin with their head, whose kinds are less.
 const UNTAGGED: u8 = 0x80;
 /// The first message of a connection: this byte, the ticket of its target, and the name of its source.
 const HELLO: u8 = 0x48;
 const HELLO_BYTES: usize = 1 + TICKET_BYTES + NAME_BYTES;
+/// The answer to it, before anything else is sent on the connection.
+pub const WELCOME: [u8; 1] = [0x57];
 
 /// The first message of a connection from `own` to `target`.
 pub fn hello(target: &EndpointName, own: &EndpointName) -> [u8; HELLO_BYTES] {

@@ -13,7 +13,7 @@ mod remote;
 use std::collections::HashMap;
 
 use bywire::{OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
-use bywire_match::{ClaimId, Limits, PeerId, ReceiveId, SendId};
+use bywire_match::{ClaimId, PeerId, ReceiveId, SendId};
 use bywire_sys::process;
 
 pub use message::Message;
@@ -22,6 +22,7 @@ use remote::Remote;
 use crate::host;
 use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES};
 use crate::operation::{ReceiveHandle, SendHandle};
+use crate::parameters::Parameters;
 
 type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 
@@ -105,13 +106,17 @@ pub struct Bindings {
 }
 
 /// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine.
-fn open_port() -> Result<Port, OpenError> {
+fn open_port(parameters: &Parameters) -> Result<Port, OpenError> {
     let options = |reach| PortOptions {
         reach,
+        integrity: parameters.integrity,
         send_tokens: TRANSFERS_MAX,
         peers_max: PEERS_MAX,
         ..PortOptions::default()
     };
+    if !parameters.reaches_machines {
+        return Port::open(options(Reach::Machine));
+    }
     match Port::open(options(Reach::Fabric)) {
         Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok(port),
         Ok(port) => {
@@ -131,8 +136,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The port's.
-    pub fn open() -> Result<Self, OpenError> {
-        let port = open_port()?;
+    pub fn open(parameters: &Parameters) -> Result<Self, OpenError> {
+        let port = open_port(parameters)?;
         let mut ticket = [0; TICKET_BYTES];
         process::random(&mut ticket).map_err(OpenError::System)?;
         let PortName::Number(number) = *port.name() else {
@@ -142,7 +147,7 @@ impl Endpoint {
         Ok(Self {
             port,
             name,
-            matchers: Channel::ALL.map(|_| Matcher::new(Limits::default())),
+            matchers: Channel::ALL.map(|_| Matcher::new(parameters.limits())),
             remotes: Vec::new(),
             by_name: HashMap::new(),
             by_address: Vec::new(),

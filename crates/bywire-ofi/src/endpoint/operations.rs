@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::addresses::Addresses;
 use crate::completion::Completion;
+use crate::host;
 use crate::operation::{ReceiveHandle, SendHandle};
 use crate::outlets::Outlets;
 
@@ -265,5 +266,7 @@ impl Endpoint {
                 self.take(event, addresses);
             }
         }
+        let connections = self.port.peers().count();
+        host::inform(&format!("endpoint {:?} closes, connections: {connections}", self.name));
     }
 }

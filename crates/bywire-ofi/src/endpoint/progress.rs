@@ -63,7 +63,9 @@ impl Endpoint {
         match event {
             Event::Message(message) => {
                 match self.connection(message.peer) {
-                    Some(Connection { remote: Some(remote), .. }) => self.arrive(remote, &message.payload),
+                    Some(Connection { peer, remote: Some(remote) }) => {
+                        self.arrive(remote, peer, &message.payload);
+                    }
                     Some(_) => self.greet(message.peer, &message.payload, addresses),
                     None => {}
                 }
@@ -71,7 +73,7 @@ impl Endpoint {
             }
             Event::Notified { peer, note } => {
                 if let Some(Connection { remote: Some(remote), .. }) = self.connection(peer)
-                    && matches!(self.remotes[remote].link, Link::Open(_))
+                    && self.remotes[remote].link == Link::Open(peer)
                 {
                     let (channel, note) = split(&note);
                     let id = self.remotes[remote].id;
@@ -104,9 +106,11 @@ impl Endpoint {
         }
     }
 
-    fn arrive(&mut self, remote: usize, message: &[u8]) {
-        if !matches!(self.remotes[remote].link, Link::Open(_)) {
-            return;
+    fn arrive(&mut self, remote: usize, peer: Peer, message: &[u8]) {
+        match self.remotes[remote].link {
+            Link::Open(own) if own == peer => {}
+            Link::Greeting(own) if own == peer => return self.answered(remote, peer, message),
+            _ => return,
         }
         let (channel, frame) = split(message);
         let id = self.remotes[remote].id;

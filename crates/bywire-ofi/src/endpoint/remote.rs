@@ -12,6 +12,8 @@ pub struct Remote {
     pub name: EndpointName,
     pub id: PeerId,
     pub link: Link,
+    /// A connection that it has made while this end makes one.
+    pub spare: Option<Peer>,
     /// Its first index in the address vector.
     pub address: Option<u64>,
 }
@@ -24,6 +26,8 @@ pub enum Link {
     /// Resources lacked. A connection is tried again.
     Waiting,
     Connecting(Peer),
+    /// This end has made a connection, and waits for the answer to its greeting.
+    Greeting(Peer),
     Open(Peer),
     /// This endpoint itself.
     Own,

@@ -7,6 +7,8 @@ use super::call::{absent, bind_nothing, control_nothing, give, operations, statu
 use super::object::DomainObject;
 use super::{address_vector, counter, endpoint, queue};
 use crate::abi::{FI_CLASS_DOMAIN, fi_info, fi_ops, fi_ops_domain, fi_ops_mr, fid, fid_domain, fid_fabric};
+use crate::domain::Domain;
+use crate::parameters::Parameters;
 
 static OPERATIONS: fi_ops = operations(close, bind_nothing, control_nothing);
 static DOMAIN_OPERATIONS: fi_ops_domain = fi_ops_domain {
@@ -36,7 +38,8 @@ pub extern "C" fn open(
     status(|| {
         let head = fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPERATIONS };
         let head = fid_domain { fid: head, ops: &DOMAIN_OPERATIONS, mr: &MEMORY_OPERATIONS };
-        give(DomainObject { head, domain: Arc::default() }, place);
+        let domain = Domain::new(Parameters::read().idle).map_err(|error| error.raw_os_error())?;
+        give(DomainObject { head, domain: Arc::new(domain) }, place);
         Ok(())
     })
 }

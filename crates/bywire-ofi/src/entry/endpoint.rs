@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_void};
 use bywire::OpenError;
 
 use super::call::{ABSENT_TABLE, absent, count, give, operations, status, take};
+use super::message_calls::{tagged, untagged};
 use super::object::{EndpointObject, counter, domain_of, endpoint, queue, vector};
-use super::{address_vector, info, tagged, untagged};
+use super::{address_vector, info};
 use crate::abi::{
     FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_EBUSY, FI_EINVAL, FI_ENABLE, FI_ENOAV, FI_ENOCQ,
     FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_OPT_ENDPOINT,
@@ -15,6 +16,7 @@ use crate::abi::{
 };
 use crate::endpoint::Endpoint;
 use crate::host;
+use crate::parameters::Parameters;
 
 static OPERATIONS: fi_ops = operations(close, bind, control);
 static ENDPOINT_OPERATIONS: fi_ops_ep = fi_ops_ep {
@@ -48,7 +50,7 @@ pub extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        let mut endpoint = Endpoint::open().map_err(|error| {
+        let mut endpoint = Endpoint::open(&Parameters::read()).map_err(|error| {
             host::warn(&format!("no endpoint: {error}"));
             match error {
                 OpenError::System(error) => error.raw_os_error(),
@@ -148,6 +150,7 @@ fn enable(object: &EndpointObject) -> Result<(), i32> {
         return Err(FI_ENOCQ);
     }
     endpoint.bindings.is_enabled = true;
+    object.domain.watch(endpoint)?;
     state.watch(object.number, bindings.transmit_queue.ok_or(FI_ENOCQ)?)?;
     if bindings.receive_queue != bindings.transmit_queue {
         state.watch(object.number, bindings.receive_queue.ok_or(FI_ENOCQ)?)?;

@@ -3,10 +3,10 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 
-use super::call::status;
+use super::call::{shielded, status};
 use super::{fabric, info};
 use crate::abi::{VERSION, fi_info, fi_provider};
-use crate::host;
+use crate::{host, parameters};
 
 /// The provider lies in writable memory, as libfabric keeps something of its own there.
 struct Provider(UnsafeCell<fi_provider>);
@@ -24,10 +24,14 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
     cleanup,
 }));
 
-/// The entry point of the library. It has no side effect.
+/// The entry point of the library. It has no side effect but that libfabric knows the variables.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     host::attach(PROVIDER.0.get());
+    let _ = shielded(|| {
+        parameters::define();
+        Ok(())
+    });
     PROVIDER.0.get()
 }
 

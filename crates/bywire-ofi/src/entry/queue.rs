@@ -165,15 +165,11 @@ fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) ->
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
     let is_empty = state.outlets.queue(queue.number).is_some_and(|waiting| waiting.is_empty());
-    if is_empty && !state.progress() {
-        let is_core_offered = state.idle.found_nothing();
-        drop(state);
-        if is_core_offered {
-            std::thread::yield_now();
-        }
-        return Err(FI_EAGAIN);
+    if is_empty {
+        state = queue.domain.poll(state)?.ok_or(FI_EAGAIN)?;
+    } else {
+        state.found();
     }
-    state.idle.found();
     take_some(queue, &mut state, room, sources)
 }
 

@@ -10,25 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
-#define DONE(call) \
-    do { \
-        ssize_t answer_ = (call); \
-        if (answer_) { \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #call, fi_strerror((int) -answer_)); \
-            exit(1); \
-        } \
-    } while (0)
+#include "check.h"
 
-enum { NAME_BYTES = 48, LONG = 1 << 20 };
+enum { NAME_BYTES = 64, PORT = 32, LONG = 1 << 20 };
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;
@@ -416,12 +404,31 @@ static void wrong_ticket(void)
     DONE(fi_tinject(a.ep, "good", 4, a.other, 1));
     CHECK(next(&b, NULL).len == 4 && !memcmp(in, "good", 4));
     /* Of a port that is not there, and of bytes that are no name. */
-    name[16] ^= 0x55;
+    name[PORT] ^= 0x55;
     CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
     ssize_t answer = fi_tsend(a.ep, "x", 1, NULL, address, 1, &word[1]);
     CHECK(answer == -FI_ECONNREFUSED || (answer == 0 && next_error(&a).err == FI_ECONNREFUSED));
     memset(name, 0, sizeof name);
     CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 0 && address == FI_ADDR_NOTAVAIL);
+}
+
+/* A forked child has no part in its parent's endpoints. */
+static void forked(void)
+{
+    char in[8];
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        fi_tinject(a.ep, "child", 5, a.other, 50);
+        for (int turn = 0; turn < 100; turn++)
+            move();
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    DONE(fi_tinject(a.ep, "parent", 6, a.other, 50));
+    DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 50, 0, NULL));
+    CHECK(next(&b, NULL).len == 6);
 }
 
 /* A removed index means nothing any more. */
@@ -440,6 +447,38 @@ static void removed(void)
     DONE(fi_tinject(a.ep, "x", 1, address, 1));
     next(&b, &source);
     CHECK(source == b.other);
+}
+
+/* Two endpoints that send to each other at once have one connection in the end, and nothing is lost. */
+static void crossing(void)
+{
+    for (int turn = 0; turn < 20; turn++) {
+        char in[2][8];
+        int seen = 0;
+        open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        know(&a, &b);
+        know(&b, &a);
+        DONE(fi_trecv(a.ep, in[0], 8, NULL, a.other, 1, 0, NULL));
+        DONE(fi_trecv(b.ep, in[1], 8, NULL, b.other, 1, 0, NULL));
+        DONE(fi_tinject(a.ep, "to b", 4, a.other, 1));
+        for (int step = 0; step < turn / 2; step++)
+            fi_cq_read((turn % 2 ? &a : &b)->cq, NULL, 0);
+        DONE(fi_tinject(b.ep, "to a", 4, b.other, 1));
+        while (seen != 3) {
+            struct fi_cq_tagged_entry entry;
+            seen |= fi_cq_read(a.cq, &entry, 1) == 1 ? 1 : 0;
+            seen |= fi_cq_read(b.cq, &entry, 1) == 1 ? 2 : 0;
+        }
+        CHECK(!memcmp(in[0], "to a", 4) && !memcmp(in[1], "to b", 4));
+        /* Ports look for new and for ended peers each millisecond. */
+        for (int step = 0; step < 100; step++) {
+            move();
+            usleep(200);
+        }
+        close_end(&a);
+        close_end(&b);
+    }
 }
 
 static void formats(void)
@@ -548,9 +587,11 @@ int main(void)
     untagged();
     long_messages();
     wrong_ticket();
+    forked();
     removed();
     gone();
     close_end(&a);
+    crossing();
     formats();
     sleeping();
 

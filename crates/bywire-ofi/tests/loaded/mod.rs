@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -90,7 +90,7 @@ pub fn options() -> Vec<String> {
 
 /// Runs a command to its end, and returns what it prints. It has to succeed, and in time.
 pub fn run(command: &mut Command) -> String {
-    let output = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started"));
+    let output = finish(command);
     assert!(
         output.status.success(),
         "{command:?}: {}\n{}\n{}",
@@ -101,8 +101,9 @@ pub fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Waits for a program whose output is short.
-fn finish(mut child: Child) -> Output {
+/// Runs a command whose output is short to its end, in time.
+pub fn finish(command: &mut Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
     let start = Instant::now();
     while child.try_wait().expect("a child").is_none() {
         if start.elapsed() > TIMEOUT {

@@ -170,6 +170,7 @@ impl Machine {
             // What an ended connection had received before.
             program.heard.clear();
         }
+        self.check_connections()?;
         if let Some(program) = &mut self.program {
             let from = program.address(IpAddr::V4(self.ip));
             let sent = std::mem::take(&mut program.packets).into_iter();
@@ -202,6 +203,19 @@ impl Machine {
             Some(_) => Err(format!("machine {} heard a program of a removed one", self.name)),
             None => Ok(()),
         }
+    }
+
+    /// The service knows the connections of the program, and no others.
+    fn check_connections(&self) -> Result<(), String> {
+        let (Some(program), Some(service)) = (&self.program, &self.service) else { return Ok(()) };
+        if !program.is_registered || service.connections().into_iter().eq(program.numbers()) {
+            return Ok(());
+        }
+        let (known, had): (_, Vec<u32>) = (service.connections(), program.numbers().collect());
+        Err(format!(
+            "the service of machine {} knows connections {known:?}, and its program has {had:?}",
+            self.name
+        ))
     }
 
     /// When there is something to do.

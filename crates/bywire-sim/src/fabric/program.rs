@@ -1,7 +1,7 @@
 //! The program of a machine, with its port: `crates/bywire/src/port/fabric` without sockets. It calls other machines, sends
 //! messages on its connections, and checks what it receives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use bywire::harness::{End, windows_of};
@@ -34,6 +34,20 @@ const LINGER_NS: u64 = SECOND_NS;
 const PAUSE_NS: [u64; 2] = [SECOND_NS, 64 * SECOND_NS];
 /// The longest message.
 const MESSAGE_BYTES: usize = 300;
+
+/// A call that has no answer yet, or an offer that was accepted.
+struct Call {
+    /// The node that was called, or the offer.
+    of: CallOf,
+    /// The program gives it up then.
+    gives_up_ns: Option<u64>,
+}
+
+#[derive(PartialEq, Eq)]
+enum CallOf {
+    Node(String),
+    Offer(u32),
+}
 
 /// A connection that both services have made.
 struct Connection {
@@ -74,7 +88,9 @@ pub struct Program {
     registers_ns: u64,
     pause_ns: u64,
     next_number: u32,
-    calls: BTreeMap<u32, String>,
+    calls: BTreeMap<u32, Call>,
+    /// Calls that were given up. The service may have answered before it heard so.
+    given_up: BTreeSet<u32>,
     connections: BTreeMap<u32, Connection>,
     /// No connection is closed before.
     kept_until_ns: u64,
@@ -105,6 +121,7 @@ impl Program {
             pause_ns: PAUSE_NS[0],
             next_number: random.random_range(1..1000),
             calls: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             connections: BTreeMap::new(),
             kept_until_ns: 0,
             met: Vec::new(),
@@ -154,22 +171,29 @@ impl Program {
         self.connections.keys().for_each(|_| counts.add("connections: kept over a restart of the service"));
     }
 
-    /// There is no service, or it has ended. Connections go on, and calls fail.
+    /// There is no service, or it has ended. Connections go on, and calls fail. What was on its way to the service is lost with
+    /// its socket: the next service gets none of it.
     pub fn lose_service(&mut self, now_ns: u64) {
         self.is_registered = false;
         self.registers_ns = now_ns + self.pause_ns;
         self.pause_ns = (2 * self.pause_ns).min(PAUSE_NS[1]);
-        self.missed.extend(std::mem::take(&mut self.calls).into_values());
+        self.requests.clear();
+        self.given_up.clear();
+        let nodes = std::mem::take(&mut self.calls).into_values().filter_map(|call| match call.of {
+            CallOf::Node(node) => Some(node),
+            CallOf::Offer(_) => None,
+        });
+        self.missed.extend(nodes);
     }
 
-    /// Begins to connect to the program of a node.
-    pub fn call(&mut self, node: &str) {
+    /// Begins to connect to the program of a node. Without an answer until `gives_up_ns` it gives up.
+    pub fn call(&mut self, node: &str, gives_up_ns: Option<u64>) {
         if !self.is_registered {
             self.missed.push(node.to_owned());
             return;
         }
         let number = self.take_number();
-        self.calls.insert(number, node.to_owned());
+        self.calls.insert(number, Call { of: CallOf::Node(node.to_owned()), gives_up_ns });
         let (node, port, introduction) = (node.to_owned(), PORT.to_owned(), self.introduction(number));
         self.requests.push(Request::Connect { request: number, node, port, introduction });
     }
@@ -198,15 +222,16 @@ impl Program {
                 let number = self.take_number();
                 let introduction = self.introduction(number);
                 // Its number comes back with the terms.
-                self.calls.insert(number, format!("offer {offer}"));
+                self.calls.insert(number, Call { of: CallOf::Offer(offer), gives_up_ns: None });
                 self.requests.push(Request::Accept { offer, introduction });
             }
             Notice::Withdrawn { offer } => {
-                self.calls.retain(|_, call| *call != format!("offer {offer}"));
+                self.calls.retain(|_, call| call.of != CallOf::Offer(offer));
             }
             Notice::Established(terms) => self.establish(now_ns, *terms, scenario, random, counts)?,
+            Notice::NotConnected { request, .. } if self.given_up.remove(&request) => {}
             Notice::NotConnected { request, reason } => {
-                let Some(node) = self.calls.remove(&request) else {
+                let Some(Call { of: CallOf::Node(node), .. }) = self.calls.remove(&request) else {
                     return Err(format!("a call that nobody made has failed: {reason:?}"));
                 };
                 counts.add(match reason {
@@ -261,18 +286,17 @@ impl Program {
         let number = match terms.answers {
             Answers::Request(request) => request,
             Answers::Offer(offer) => {
-                let named = format!("offer {offer}");
-                let found = self.calls.iter().find(|(_, call)| **call == named);
+                let found = self.calls.iter().find(|(_, call)| call.of == CallOf::Offer(offer));
                 *found.ok_or("terms came for an offer that was never accepted")?.0
             }
         };
         let call = self.calls.remove(&number).ok_or("terms came for a call that nobody made")?;
-        if let Answers::Request(_) = terms.answers {
-            if call != terms.peer.node {
-                return Err(format!("a call to {call} was answered by {}", terms.peer.node));
+        if let CallOf::Node(node) = call.of {
+            if node != terms.peer.node {
+                return Err(format!("a call to {node} was answered by {}", terms.peer.node));
             }
             counts.add("calls: connections made");
-            self.met.push(call);
+            self.met.push(node);
         }
         let end = End::new(
             Options {
@@ -325,7 +349,7 @@ impl Program {
         }
     }
 
-    /// Does everything that there is to do now on its connections.
+    /// Does everything that there is to do now on its calls and connections.
     pub fn act(
         &mut self,
         now_ns: u64,
@@ -334,6 +358,7 @@ impl Program {
         random: &mut StdRng,
         counts: &mut Counts,
     ) -> Result<(), String> {
+        self.give_up_calls(now_ns, counts);
         let mut over = Vec::new();
         let mut connections = std::mem::take(&mut self.connections);
         for (number, connection) in &mut connections {
@@ -362,6 +387,19 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Gives up the calls whose time is over. The service is told, and makes no connection any more.
+    fn give_up_calls(&mut self, now_ns: u64, counts: &mut Counts) {
+        let is_over = |call: &Call| call.gives_up_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        self.calls.retain(|connection, call| {
+            if is_over(call) {
+                counts.add("calls: given up");
+                self.given_up.insert(*connection);
+                self.requests.push(Request::Release { connection: *connection });
+            }
+            !is_over(call)
+        });
     }
 
     /// Checks what has arrived on a connection.
@@ -485,7 +523,13 @@ impl Program {
             };
             [connection.end.next_timeout_ns(), silence_ns, proves_ns, Some(own_ns)].into_iter().flatten()
         });
-        connections.chain(registers_ns).min()
+        let gives_up_ns = self.calls.values().filter_map(|call| call.gives_up_ns);
+        connections.chain(registers_ns).chain(gives_up_ns).min()
+    }
+
+    /// The numbers of all its connections.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.connections.keys().copied()
     }
 
     /// Its connections that are not being closed.

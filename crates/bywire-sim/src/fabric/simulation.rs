@@ -272,7 +272,7 @@ impl Simulation {
         let again: Vec<String> =
             missed.into_iter().filter(|name| self.unmet.contains(&(number, number_of(name)))).collect();
         if let Some(program) = self.machines[number].program.as_mut().filter(|_| !again.is_empty()) {
-            again.iter().for_each(|name| program.call(name));
+            again.iter().for_each(|name| program.call(name, None));
             self.wake(number, self.now_ns + SECOND_NS / 10);
         }
     }
@@ -292,7 +292,11 @@ impl Simulation {
             0 => "nobody",
             place => others[(place - 1) % others.len()],
         };
-        program.call(name);
+        // Some programs do not wait for the answer.
+        let is_impatient = self.random.random_bool(0.3);
+        let gives_up_ns =
+            is_impatient.then(|| self.now_ns + self.random.random_range(0..8 * self.scenario.delay_ns[1]));
+        program.call(name, gives_up_ns);
         self.wake(number, self.now_ns);
     }
 
@@ -602,7 +606,7 @@ impl Simulation {
             let name = self.machines[to].name.clone();
             if let Some(program) = &mut self.machines[from].program {
                 (program.met, program.missed) = (Vec::new(), Vec::new());
-                program.call(&name);
+                program.call(&name, None);
             }
             self.wake(from, self.now_ns);
         }

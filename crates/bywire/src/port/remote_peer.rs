@@ -144,13 +144,7 @@ impl RemotePeer {
             peer_windows: introduction.windows,
             route_bytes: terms.route_bytes,
         };
-        let setup = Setup {
-            info,
-            other_user,
-            options,
-            message_bytes_max: port.message_bytes_max,
-            fragment_bytes: port.geometry.fragment_bytes,
-        };
+        let setup = Setup { info, other_user, options, fragment_bytes: port.geometry.fragment_bytes };
         Self {
             wire: Connection::new(peer, setup),
             to: terms.address,

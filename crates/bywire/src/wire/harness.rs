@@ -42,13 +42,7 @@ impl End {
             message_bytes_max: peer_message_bytes_max,
             integrity: true,
         };
-        let setup = Setup {
-            info,
-            other_user: None,
-            options,
-            message_bytes_max: port.message_bytes_max,
-            fragment_bytes: port.geometry.fragment_bytes,
-        };
+        let setup = Setup { info, other_user: None, options, fragment_bytes: port.geometry.fragment_bytes };
         Self {
             connection: Connection::new(Peer { index: 0, generation: 1 }, setup),
             resources: Resources::new(port),

@@ -3,13 +3,12 @@
 use bywire_sys::Errno;
 
 use super::{Fabric, now_ns};
-use crate::message::buffer::Payload;
 use crate::message::error::{DisconnectReason, SendError};
-use crate::message::event::{Event, Message};
+use crate::message::event::Event;
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
 use crate::message::share::is_within_share;
-use crate::message::transfers::{Short, Step};
+use crate::message::transfers::Step;
 use crate::port::Port;
 use crate::port::remote_peer::RemotePeer;
 use crate::port::slots::{Link, Slot, Slots};
@@ -386,19 +385,10 @@ impl RemotePeer {
             true => [Priority::Low, Priority::High],
             false => [Priority::High, Priority::Low],
         };
-        let peer = self.wire.peer;
         let mut taken = Taken::Nothing;
         for _ in 0..STEPS {
             let mut any = false;
             for priority in order {
-                match self.wire.receive_short(priority) {
-                    Short::Nothing => continue,
-                    Short::Message { words, length } => {
-                        let payload = Payload::inline(words, length);
-                        return Taken::Event(Event::Message(Message { peer, priority, payload }));
-                    }
-                    Short::Other => {}
-                }
                 match self.wire.receive(priority, resources) {
                     Ok(Step::Nothing) => {}
                     Ok(Step::Progress) => any = true,

@@ -13,7 +13,7 @@ use crate::message::event::{Event, Message};
 use crate::message::peer::Priority;
 use crate::message::region::Key;
 use crate::message::resources::Resources;
-use crate::message::transfers::{PutRequest, Short, Step, Unposted};
+use crate::message::transfers::{PutRequest, Step, Unposted};
 
 use bywire_ring::geometry::INLINE_BYTES;
 
@@ -67,35 +67,52 @@ fn inline(parts: Parts, offset: usize, length: usize) -> ([u64; INLINE_BYTES / 8
     (words, length as u16)
 }
 
+/// The payload of a short message.
+#[inline]
+fn payload_of(bytes: &[u8], resources: &mut Resources) -> Payload {
+    let length = bytes.len();
+    if length <= INLINE_BYTES {
+        let (words, length) = inline((bytes, &[]), 0, length);
+        return Payload::inline(words, length);
+    }
+    let mut buffer = resources.spare(length);
+    buffer[..length].copy_from_slice(bytes);
+    Payload::buffer(buffer.into(), length)
+}
+
 impl Connection {
-    /// Takes a short message from a lane. This case must be fast. [`Self::receive`] handles all others.
+    /// Takes a datagram, a record, or one step of a long record from a lane.
     #[inline]
-    pub fn receive_short(&mut self, priority: Priority) -> Short {
+    pub fn receive(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<Step, DisconnectReason> {
         let lane = lane_of(priority);
         let inbound = &self.inbound[lane as usize];
         let parts = self.packets.peek(lane);
         if length_of(parts) < inbound.needed && !self.packets.has_datagram() {
-            return Short::Nothing;
+            return Ok(Step::Nothing);
         }
-        // The other path handles a record that breaks a rule.
-        let (Within::Head, Ok(Some((Head::Message { length, is_long: false, is_prompt: false }, at)))) =
-            (&inbound.within, head_of(parts))
-        else {
-            return Short::Other;
-        };
-        let is_whole = length <= u64::from(self.inline_bytes_max)
-            && at + length as usize <= length_of(parts)
-            && self.stage != Stage::Leaving;
-        if !is_whole {
-            return Short::Other;
+        // A whole short message that does not wrap around the end of the lane's memory. This case must be fast.
+        let (first, _) = parts;
+        if let Within::Head = inbound.within
+            && let Ok(Some((head, at))) = Head::parse(first)
+            && let Head::Message { length, is_long: false, is_prompt: false } = head
+            && length <= SHORT_BYTES_MAX.min(resources.message_bytes_max)
+            && let Some(bytes) = first.get(at..at + length as usize)
+            && self.stage == Stage::Open
+        {
+            let payload = payload_of(bytes, resources);
+            self.take(lane, at + length as usize, 1);
+            return Ok(self.message(priority, payload, false));
         }
-        let (words, length) = inline(parts, at, length as usize);
-        self.take(lane, at + usize::from(length), 1);
-        Short::Message { words, length }
+        self.receive_other(priority, resources)
     }
 
-    /// Takes a datagram, a record, or one step of a long record from a lane.
-    pub fn receive(
+    /// The same, for everything but whole short messages.
+    #[inline(never)]
+    fn receive_other(
         &mut self,
         priority: Priority,
         resources: &mut Resources,

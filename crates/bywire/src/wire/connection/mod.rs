@@ -42,8 +42,6 @@ pub(crate) struct Connection {
     inbound: [Inbound; 3],
     /// The longest message of this end that is copied at once and needs no posted buffer at the peer.
     fragment_bytes: usize,
-    /// The longest message that an event can hold. It is less if the port accepts only very short messages.
-    inline_bytes_max: u16,
     stage: Stage,
     /// The port's count of polls when packets last left at once.
     left_at_poll: Option<u32>,
@@ -77,8 +75,6 @@ pub(crate) struct Setup {
     /// The peer's user, unless it is ours or root.
     pub other_user: Option<OtherUser>,
     pub options: packets::Options,
-    /// The longest message that this port accepts.
-    pub message_bytes_max: u64,
     /// The longest message of this end that is copied at once, from [`crate::Geometry`].
     pub fragment_bytes: u32,
 }
@@ -98,7 +94,7 @@ pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
 
 impl Connection {
     pub fn new(peer: Peer, setup: Setup) -> Self {
-        let Setup { info, other_user, options, message_bytes_max, fragment_bytes } = setup;
+        let Setup { info, other_user, options, fragment_bytes } = setup;
         let low_window_bytes = options.windows[Lane::Low as usize];
         Self {
             peer,
@@ -108,7 +104,6 @@ impl Connection {
             outbound: Default::default(),
             inbound: Default::default(),
             fragment_bytes: fragment_bytes as usize,
-            inline_bytes_max: message_bytes_max.min(bywire_ring::geometry::INLINE_BYTES as u64) as u16,
             stage: Stage::Open,
             left_at_poll: None,
             is_urgent: false,
