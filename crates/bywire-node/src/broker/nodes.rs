@@ -427,7 +427,24 @@ impl Broker {
         if let Some(reason) = reason {
             self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
         }
-        self.tell(offer.port, Notice::Withdrawn { offer: number });
+        // Its port hears nothing of an offer that it has not been told of.
+        let is_it = |action: &Action| match action {
+            Action::Tell(port, Notice::Offer { offer: told, .. }) => *port == offer.port && *told == number,
+            _ => false,
+        };
+        match self.actions.iter().position(is_it) {
+            Some(place) => drop(self.actions.remove(place)),
+            None => self.tell(offer.port, Notice::Withdrawn { offer: number }),
+        }
+    }
+
+    /// Declines an offer instead of telling its port, which does not read what it was told before. Requests that are given up
+    /// and made again would otherwise fill its queue.
+    pub fn turn_away(&mut self, number: u32) {
+        if let Some(offer) = self.take_offer(number) {
+            let reason = NotConnected::NoResources;
+            self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
+        }
     }
 
     fn withdraw_all(&mut self, node: PublicKey) {

@@ -338,6 +338,30 @@ fn a_request_that_its_port_gives_up_is_cancelled_and_connects_nobody() {
 }
 
 #[test]
+fn a_port_that_does_not_read_is_offered_nothing_more() {
+    let mut fixture = Fixture::new();
+    fixture.up();
+    fixture.connect(1);
+    let offer = fixture.offer();
+    fixture.brokers[B].turn_away(offer);
+    fixture.settle();
+    let refused = (A, Notice::NotConnected { request: 1, reason: NotConnected::NoResources });
+    assert_eq!(fixture.take(), [refused]);
+    assert!(fixture.is_empty());
+    // A request that is given up before its port has been told leaves nothing to tell.
+    let target = ("b", "render".to_owned());
+    fixture.brokers[A].connect(fixture.now_ns, PORT, 2, target, introduction(2), [7; 32]);
+    fixture.brokers[A].release(PORT, 2);
+    while let Some(action) = fixture.brokers[A].next_action() {
+        if let Action::Send(_, message) = action {
+            fixture.brokers[B].hear(fixture.now_ns, KEYS[A], message);
+        }
+    }
+    fixture.settle();
+    assert!(fixture.take().is_empty() && fixture.is_empty());
+}
+
+#[test]
 fn a_service_that_just_started_waits_for_its_ports_before_it_denies_a_connection() {
     let mut fixture = Fixture::just_started();
     fixture.brokers[B].port_ended(0, PORT);

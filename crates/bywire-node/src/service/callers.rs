@@ -373,6 +373,11 @@ impl Service<'_> {
         name.zip(caller).is_some_and(|(name, caller)| self.directory.has_other_owner(&name, caller.user))
     }
 
+    /// Has a caller to read what waits for it before it is told more that others cause?
+    pub(super) fn is_behind(&self, id: PortId) -> bool {
+        self.callers.get(&id).is_some_and(Caller::is_behind)
+    }
+
     /// A registration has been taken.
     fn registered(&mut self, now_ns: u64, id: PortId, (kept, is_last): (Vec<Kept>, bool)) {
         let notice = Notice::Registered { node: self.node().to_owned() };

@@ -379,6 +379,9 @@ impl<'a> Service<'a> {
                 Action::Tell(port, Notice::Offer { .. }) if self.has_lost_its_name(port) => {
                     self.refuse(port, Unregistered::Unverified);
                 }
+                Action::Tell(port, Notice::Offer { offer, .. }) if self.is_behind(port) => {
+                    self.broker.turn_away(offer);
+                }
                 Action::Tell(port, notice) => self.tell(port, &notice),
                 Action::Send(node, message) => {
                     let owed_bytes_max = self.broker.owed_bytes_max(&node);

@@ -62,10 +62,15 @@ impl Port {
             // Its earlier messages are delivered once there is room.
             Some(reason) => self.drain_remote(now_ns, index, reason),
             None => {
-                let has_failed = remote.wire.has_room_to_tell() && remote.advance(&mut self.resources);
+                let has_moved = remote.wire.has_work() && remote.wire.can_advance();
+                let has_failed = has_moved && remote.advance(&mut self.resources);
                 let wants_window = !remote.is_window_refused && remote.wire.wants_large_window();
-                if has_failed && let Some(fabric) = self.fabric.as_deref_mut() {
-                    fabric.news.push(index);
+                if let Some(fabric) = self.fabric.as_deref_mut() {
+                    if has_failed {
+                        fabric.news.push(index);
+                    } else if has_moved {
+                        fabric.transmit(now_ns, index, &mut self.slots);
+                    }
                 }
                 if wants_window && self.large_windows_left > 0 {
                     self.open_window(index);
@@ -127,9 +132,12 @@ impl Port {
         let after_ns = self.options.unreachable_after.as_nanos().try_into().unwrap_or(u64::MAX);
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return };
-        let Some(since_ns) = remote.wire.unanswered_since_ns().filter(|_| after_ns > 0) else { return };
+        let Some(since_ns) = remote.wire.unanswered_since_ns() else { return };
         if now_ns.saturating_sub(since_ns) >= SOCKET_SILENCE_NS && remote.has_socket() {
             fabric.disconnect_socket(index, remote);
+        }
+        if after_ns == 0 {
+            return;
         }
         let silent_ns = remote.silence.lasted_ns(since_ns.max(remote.vouched_ns), now_ns, after_ns / 4);
         if silent_ns >= after_ns {

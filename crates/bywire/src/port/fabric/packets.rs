@@ -230,7 +230,8 @@ impl Fabric {
         if let Some(at_ns) = remote.ask_at_ns {
             self.timers.set(index, at_ns);
         }
-        if remote.wire.has_room_to_tell() {
+        // The held acknowledgement may have made room.
+        if remote.wire.has_work() && remote.wire.can_advance() {
             self.news.push(index);
         }
     }

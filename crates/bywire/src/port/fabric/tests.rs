@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bywire_ring::geometry::{Geometry, LaneGeometry};
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::frame::Lane;
 use bywire_wire::record::Head;
@@ -361,6 +362,44 @@ fn datagrams_that_follow_each_other_leave_by_one_call_of_the_kernel_for_each_bat
     let after = packet_counts(&fixture.port, peer).expect("connected");
     let [packets, calls] = [after.sent - before.sent, after.calls - before.calls];
     assert!(packets >= 5 && calls <= 2, "{packets} packets by {calls} calls");
+}
+
+/// An acknowledgement that comes with a message is processed only after the answer to that message has left. Nothing else may
+/// come for long.
+#[test]
+fn queued_messages_leave_once_a_held_acknowledgement_has_made_room() {
+    let lanes = [LaneGeometry { slots: 256, bulk_bytes: 4 << 20 }; 3];
+    let geometry = Geometry { lanes, ..Geometry::default() };
+    let mut fixture = Fixture::new(PortOptions { geometry, send_tokens: 256, ..PortOptions::default() });
+    let mut fake = fixture.meet();
+    let peer = fake.peer;
+    let queue = |port: &mut crate::Port| {
+        while port.send_buffer(peer, Priority::Low, vec![7; 4000], Confirm::Copied).is_ok() {}
+    };
+    // The congestion window has to hold more than waits in the lane.
+    for _ in 0..200 {
+        queue(&mut fixture.port);
+        while fixture.port.poll().is_some() {}
+        fake.exchange();
+        let (first, second) = fake.connection.peek(Lane::Low);
+        let bytes = first.len() + second.len();
+        fake.connection.take(Lane::Low, bytes as u64);
+    }
+    queue(&mut fixture.port);
+    for _ in 0..200 {
+        while fixture.port.poll().is_some() {}
+    }
+    assert!(fixture.remote(peer).wire.has_work(), "more than there is room for");
+    fake.receive();
+    fake.connection.before_sleep();
+    fake.queue(Lane::High, b"hello");
+    fake.transmit();
+    fixture.until(|_, event| matches!(event, Some(Event::Message(_))));
+    let (mut copied, started) = (0, Instant::now());
+    while copied < 10 {
+        assert!(started.elapsed() < Duration::from_millis(300), "{copied} have left");
+        copied += usize::from(matches!(fixture.port.poll(), Some(Event::Sent { .. })));
+    }
 }
 
 #[test]
