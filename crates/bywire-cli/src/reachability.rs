@@ -34,6 +34,8 @@ const PROBED: Duration = Duration::from_secs(5);
 const CLOSED_PORT: u16 = 9;
 /// The length of a handshake's packets.
 const LONG_BYTES: usize = 1200;
+/// The cause if a machine answers and its service does not.
+const NOT_ADMITTED: &str = "not-admitted";
 /// A report of a blocked connection, or of two machines with one key, that is older than this, in seconds, says nothing about
 /// now.
 pub const RECENT_S: u64 = 3600;
@@ -305,11 +307,11 @@ fn unsent_reason(error: Errno) -> UnsentReason {
 
 /// Why a node has not answered. The first finding is the most certain one.
 fn causes(evidence: &Evidence) -> Vec<Finding> {
+    let (keys, network) = (keys(evidence), network(evidence));
+    // Whether the other service knows this machine is only a guess, which what the services said makes needless.
+    let network = network.filter(|finding| keys.is_none() || finding.cause != NOT_ADMITTED);
     let mut findings: Vec<Finding> =
-        [unsent(evidence), copied_key(evidence), keys(evidence), network(evidence)]
-            .into_iter()
-            .flatten()
-            .collect();
+        [unsent(evidence), copied_key(evidence), keys, network].into_iter().flatten().collect();
     if findings.is_empty() {
         let own = evidence.own;
         findings.push(Finding {
@@ -450,9 +452,11 @@ fn network(evidence: &Evidence) -> Option<Finding> {
                 .to_owned(),
         });
     }
-    if let Some(Probes { to, .. }) = find(&|probes| probes.closed == Probed::Closed) {
+    // Packets as long as those of a handshake have to leave this machine, too.
+    let has_left = |probes: &Probes| !matches!(probes.long, Probed::Unsent(_));
+    if let Some(Probes { to, .. }) = find(&|probes| probes.closed == Probed::Closed && has_left(probes)) {
         return Some(Finding {
-            cause: "not-admitted",
+            cause: NOT_ADMITTED,
             found: format!(
                 "the machine {} answers for other ports; on UDP port {} something listens that does not answer us, or a \
                  firewall drops the packets",
@@ -537,4 +541,158 @@ fn text(service: &Service, examined: &[Examination]) -> String {
         text += "Clocks need not agree.\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_wire::keys::Security;
+    use bywire_wire::service::status::{Blocked, Channel, CopiedKey, Sockets};
+
+    use super::*;
+
+    /// What is known of a node, which a case changes.
+    struct Case {
+        service: Service,
+        after: Node,
+        target: Target,
+        unresolved: Vec<String>,
+        probes: Vec<Probes>,
+    }
+
+    fn address(port: u16) -> SocketAddr {
+        ([10, 0, 0, 2], port).into()
+    }
+
+    fn node() -> Node {
+        Node {
+            name: "b".to_owned(),
+            key: [2; 32],
+            addresses: vec![address(7248).to_string()],
+            is_bridge: false,
+            state: State::Opening,
+            address: None,
+            since_s: None,
+            channel: None,
+            rtt_us: None,
+            counters: Vec::new(),
+            blocked: None,
+            unsent: None,
+            copied_key: None,
+            complaint: None,
+        }
+    }
+
+    /// The causes of a node of which nothing is known but this. Only `received` replies have come to 100 requests.
+    fn causes_of(received: u64, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
+        let service = Service {
+            fabric: "lab".to_owned(),
+            serial: 1,
+            node: "a".to_owned(),
+            udp_port: 7248,
+            is_encrypted: true,
+            uptime_s: 1,
+            strangers: Vec::new(),
+            last_unknown: None,
+            last_without_key: None,
+            complaint: None,
+            sockets: Sockets::default(),
+        };
+        let silent = Probed::Silent;
+        let probes = vec![Probes { to: address(7248), service: silent, closed: silent, long: silent }];
+        let mut target = Target::default();
+        (target.sent, target.received) = (100, received);
+        let mut case = Case { service, after: node(), target, unresolved: Vec::new(), probes };
+        change(&mut case);
+        let Case { service, after, target, unresolved, probes } = &case;
+        let (unresolved, probes, before) = (unresolved.clone(), probes.clone(), node());
+        let evidence = Evidence { own: "a", service, before: &before, after, target, unresolved, probes };
+        let findings = if received > 0 { limits(&evidence) } else { causes(&evidence) };
+        assert!(findings.iter().all(|finding| !finding.found.is_empty() && !finding.remedy.is_empty()));
+        findings.iter().map(|finding| finding.cause).collect()
+    }
+
+    fn count(case: &mut Case, counters: &[&str]) {
+        case.after.counters = counters.iter().map(|name| ((*name).to_owned(), 1)).collect();
+    }
+
+    #[test]
+    fn each_cause_of_silence_is_found_alone() {
+        let unsent =
+            |reason| move |case: &mut Case| case.after.unsent = Some(Unsent { to: address(7248), reason });
+        assert_eq!(causes_of(0, |_| ()), ["no-answer"]);
+        assert_eq!(causes_of(0, unsent(UnsentReason::NoRoute)), ["no-route"]);
+        assert_eq!(causes_of(0, unsent(UnsentReason::Denied)), ["filter-here"]);
+        assert_eq!(causes_of(0, unsent(UnsentReason::Other(5))), ["not-sent"]);
+        // The other machine answers for a closed port, and the long packet does not leave this one.
+        let small_mtu = |case: &mut Case| {
+            unsent(UnsentReason::TooLong)(case);
+            (case.probes[0].closed, case.probes[0].long) =
+                (Probed::Closed, Probed::Unsent(UnsentReason::TooLong));
+        };
+        assert_eq!(causes_of(0, small_mtu), ["mtu-here"]);
+        let nowhere =
+            |case: &mut Case| (case.unresolved, case.probes) = (vec!["b.invalid".to_owned()], Vec::new());
+        assert_eq!(causes_of(0, nowhere), ["no-address"]);
+        let copied = |case: &mut Case| {
+            case.after.copied_key = Some(CopiedKey { addresses: [address(1), address(2)], ago_s: 1 });
+        };
+        assert_eq!(causes_of(0, copied), ["copied-key"]);
+        assert_eq!(causes_of(0, |case| case.probes[0].service = Probed::Closed), ["no-service"]);
+        assert_eq!(causes_of(0, |case| case.probes[0].closed = Probed::Unreachable), ["unreachable"]);
+        for long in [Probed::Silent, Probed::TooLong] {
+            let short_only =
+                |case: &mut Case| (case.probes[0].closed, case.probes[0].long) = (Probed::Closed, long);
+            assert_eq!(causes_of(0, short_only), ["small-packets-only"]);
+        }
+    }
+
+    #[test]
+    fn what_the_other_service_says_explains_its_silence_alone() {
+        // The machine answers for a closed port in each case.
+        let answers =
+            |case: &mut Case| (case.probes[0].closed, case.probes[0].long) = (Probed::Closed, Probed::Closed);
+        assert_eq!(causes_of(0, answers), ["not-admitted"]);
+        for (counters, cause) in [
+            (&["other_versions", "hellos_received"][..], "other-version"),
+            (&["answers_refused"], "wrong-key"),
+            (&["hellos_received"], "one-way"),
+        ] {
+            let said = |case: &mut Case| {
+                answers(case);
+                count(case, counters);
+            };
+            assert_eq!(causes_of(0, said), [cause]);
+        }
+        let heard = |case: &mut Case| count(case, &["hellos_received", "answers_received"]);
+        assert_eq!(causes_of(0, heard), ["no-answer"], "packets pass in both directions");
+        // Of these addresses, only one of the node's says something about it.
+        for (port, ip, expected) in
+            [(7248, [10, 0, 0, 2], true), (7249, [10, 0, 0, 2], true), (7248, [10, 0, 0, 9], false)]
+        {
+            let from = SocketAddr::from((ip, port));
+            let unknown = causes_of(0, |case| case.service.last_unknown = Some(([3; 32], from)));
+            assert_eq!(unknown == ["wrong-key"], expected, "{from}: {unknown:?}");
+            let without = causes_of(0, |case| case.service.last_without_key = Some(from));
+            assert_eq!(without == ["wrong-key-there"], expected, "{from}: {without:?}");
+        }
+    }
+
+    #[test]
+    fn what_limits_a_node_that_answers_is_found_alone() {
+        let channel = |packet_bytes| Channel {
+            security: Security::Aes256Gcm,
+            packet_bytes,
+            route_bytes: 1472,
+            sent: 100,
+            lost: 0,
+            heard_ms: 0,
+        };
+        assert!(causes_of(50, |case| case.after.channel = Some(channel(1472))).is_empty(), "half is enough");
+        assert_eq!(causes_of(49, |_| ()), ["loss"]);
+        assert_eq!(causes_of(100, |case| case.after.channel = Some(channel(1200))), ["small-packets-only"]);
+        for (ago_s, expected) in [(RECENT_S - 1, &["ports-blocked"][..]), (RECENT_S, &[])] {
+            let blocked = Blocked { udp_port: 1, peer_udp_port: 2, ago_s };
+            assert_eq!(causes_of(100, |case| case.after.blocked = Some(blocked)), expected);
+        }
+    }
 }

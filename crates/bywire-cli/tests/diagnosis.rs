@@ -79,6 +79,16 @@ fn expect_cause(machine: &Machine, cause: &str) {
     println!("{cause}: {}", found["findings"][0]["found"]);
 }
 
+/// The same, with no other finding.
+fn expect_only(machine: &Machine, cause: &str) -> (bool, Value, String) {
+    let examined = doctor(machine);
+    let (is_reachable, found, first) = &examined;
+    let count = found["findings"].as_array().map(Vec::len);
+    assert!(!is_reachable && first == cause && count == Some(1), "{found} instead of {cause} alone");
+    println!("{cause}: {}", found["findings"][0]["found"]);
+    examined
+}
+
 #[test]
 fn a_ping_reports_round_trips_loss_and_the_packet_size() {
     let Some(mut network) = TestNetwork::without_services(3) else { return };
@@ -218,6 +228,46 @@ fn the_doctor_tells_silent_networks_and_absent_services_apart() {
     ip(&b.namespace, "link set eth0 down");
     ip(&a.namespace, "neighbour flush dev eth0");
     expect_cause(a, "unreachable");
+}
+
+#[test]
+fn the_doctor_finds_a_device_with_a_small_mtu_and_names_without_an_address() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    network.machines.iter_mut().for_each(Machine::start);
+    ip(&network.machines[0].namespace, "link set eth0 mtu 1000");
+    expect_only(&network.machines[0], "mtu-here");
+    let mut named = network.fabric();
+    named.nodes[1].addresses = vec!["b.invalid".parse().expect("a host name")];
+    network.machines[0].write(&named);
+    network.machines[0].stop();
+    network.machines[0].start();
+    let (_, found, _) = expect_only(&network.machines[0], "no-address");
+    let said = found["findings"][0]["found"].as_str().unwrap_or_default();
+    assert!(said.contains("b.invalid:7248 has no address"), "{found}");
+}
+
+#[test]
+fn the_doctor_tells_a_path_of_one_direction_and_loss_apart() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    if !filter(b, "input", "udp dport 7248 drop") {
+        return;
+    }
+    // The other one calls all the time, and its hellos arrive.
+    let mut command = bywire(&["ping", "a", "--interval", "0.1"], &b.runtime());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let child = b.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
+    let calling = Up::of(child);
+    eventually("a hello of the other one", || a.count_of("b", "hellos_received") > 0);
+    expect_only(a, "one-way");
+    drop(calling);
+    assert!(runs(b, "nft delete table inet test"));
+    eventually("a channel", || inside(a, &["ping", "b", "--count", "1"]).status.success());
+    assert!(filter(b, "input", "udp dport 7248 numgen random mod 100 < 70 drop"));
+    let (is_reachable, found, cause) = doctor(a);
+    let count = found["findings"].as_array().map(Vec::len);
+    assert!(is_reachable && cause == "loss" && count == Some(1), "{found}");
 }
 
 #[test]

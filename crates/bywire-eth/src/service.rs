@@ -80,7 +80,7 @@ pub struct Service<'a> {
     nodes: &'a dyn Fn() -> Option<Vec<Node>>,
     /// The nodes whose processes are sought, and when the next list is fetched. `None` without the fabric.
     sought: Option<(Vec<Node>, Instant)>,
-    /// Removed with the service.
+    /// Removed with the service, after the processes whose ports they name.
     _port_links: Option<PortLinks>,
     log: &'a dyn Fn(&str),
 }
@@ -410,12 +410,12 @@ impl<'a> Service<'a> {
         }))
     }
 
-    /// Removes everything, then confirms it to the caller.
+    /// Removes everything, then confirms it to the caller, which may look at once.
     fn end(self, mut caller: Deferred<UnixStream>) {
-        let Self { network, control_socket, settings, .. } = self;
-        drop(network);
-        drop(control_socket);
-        let answer = json!({ "network": settings.network, "node": settings.node, "ended": true });
+        let Settings { network, node, .. } = &self.settings;
+        let answer = json!({ "network": network, "node": node, "ended": true });
+        // As a whole: a field that is left would go with the end of this function, after the answer.
+        drop(self);
         let _ = caller.write_all(answer.to_string().as_bytes());
     }
 }

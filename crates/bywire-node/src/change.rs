@@ -60,8 +60,24 @@ pub enum ChangeError {
     #[error("another program changes {path}: try again", path = .0.display())]
     Busy(PathBuf),
     /// The directory cannot be locked.
-    #[error("cannot lock the directory of {path}: {1}", path = .0.display())]
+    #[error("cannot lock the directory of {path}: {1}: {hint}", path = .0.display(), hint = unlocked_hint(*.1))]
     Unlocked(PathBuf, Errno),
+}
+
+/// What to do about a directory that cannot be locked.
+fn unlocked_hint(error: Errno) -> &'static str {
+    match error {
+        Errno::ACCESS | Errno::ROFS => {
+            "run this as the owner of the directory or as root, or give another directory by --config"
+        }
+        Errno::PERM => {
+            "remove the files in it that are named `.NUMBER.lock` and do not belong to you, as root"
+        }
+        Errno::NOENT | Errno::NOTDIR => {
+            "make one by `bywire init NAME`, or give another directory by --config"
+        }
+        _ => "correct that on this machine, or give another directory by --config",
+    }
 }
 
 /// Holds off other changes of the files in a directory, until it is dropped.
@@ -240,6 +256,19 @@ key = \"AC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=\"  # new
     }
 
     #[test]
+    fn changes_of_two_fabrics_of_one_user_do_not_wait_for_each_other() {
+        use std::os::unix::fs::PermissionsExt;
+        for mode in [0o700, 0o755] {
+            let [one, other] = [Fixture::new(FILE), Fixture::new(FILE)];
+            for fixture in [&one, &other] {
+                fs::set_permissions(fixture.0.path(), fs::Permissions::from_mode(mode)).expect("chmod");
+            }
+            let _held = lock(one.0.path()).expect("free");
+            try_lock(other.0.path()).expect("free as well");
+        }
+    }
+
+    #[test]
     fn a_change_that_cannot_be_made_leaves_the_file_as_it_was() {
         let fixture = Fixture::new(FILE);
         let own = key_of("i");
@@ -251,6 +280,9 @@ key = \"AC8iBKHKLpcIAVhfGZRrcQGQrLRW7Lt4Mb3Ho3pMlX0=\"  # new
         assert!(matches!(refused(&own, Change::Remove("web1")), ChangeError::Own(_)));
         assert!(matches!(refused(&key_of("A"), Change::Remove("web1")), ChangeError::OtherKeeper(_)));
         assert!(matches!(refused(&key_of("B"), Change::Remove("web1")), ChangeError::Fabric(_)));
+        let absent = lock(&fixture.0.path().join("absent")).expect_err("there is nothing to lock");
+        assert!(absent.to_string().contains("absent/fabric.toml: No such file"), "{absent}");
+        assert!(absent.to_string().contains("`bywire init NAME`"), "{absent}");
         let held = try_lock(fixture.0.path()).expect("free");
         assert!(matches!(try_lock(fixture.0.path()), Err(ChangeError::Busy(_))));
         drop(held);

@@ -43,7 +43,10 @@ pub enum JoinError {
     #[error("another program has UDP port {0}: stop it, or choose another port by --port")]
     PortTaken(u16),
     /// The kernel refuses something.
-    #[error("cannot use UDP port {0}: {1}")]
+    #[error(
+        "cannot use UDP port {0}: {1}: correct that on this machine, or choose another port by --port, and use the same \
+         invitation again"
+    )]
     System(u16, Errno),
     /// Nothing came back.
     #[error(

@@ -39,6 +39,8 @@ pub struct Link {
     /// By tag of the poller, which is readable if one of the sockets is.
     own_sockets: HashMap<u64, OwnSocket>,
     next_tag: u64,
+    /// Packets that found no room in sockets that are closed by now.
+    dropped_before: u64,
     poller: Poller,
     channels: Channels,
     addresses: HashMap<PublicKey, Vec<SocketAddr>>,
@@ -64,6 +66,7 @@ impl Link {
             socket,
             own_sockets: HashMap::new(),
             next_tag: COMMON + 1,
+            dropped_before: 0,
             poller,
             channels: Channels::new(identity, Options { has_aes: has_aes() }),
             addresses: HashMap::new(),
@@ -223,7 +226,14 @@ impl Link {
 
     fn close_own_socket(&mut self, node: &PublicKey) {
         // Packets in it are lost, and sent again.
-        self.own_sockets.retain(|_, own| own.node != *node);
+        let dropped = &mut self.dropped_before;
+        self.own_sockets.retain(|_, own| {
+            let is_kept = own.node != *node;
+            if !is_kept {
+                *dropped += own.socket.backlog().map_or(0, |backlog| u64::from(backlog.dropped));
+            }
+            is_kept
+        });
     }
 
     /// Sends the packets that have to leave.
@@ -270,13 +280,12 @@ impl Link {
         self.channels.hurry(now_ns, node);
     }
 
-    /// The sizes of the socket's buffers, and what is in all sockets.
+    /// The sizes of the socket's buffers, what is in all sockets, and what found no room since the start.
     pub fn sockets(&self) -> Sockets {
         let own = self.own_sockets.values().map(|own| &own.socket);
-        sockets(
-            BUFFER_BYTES,
-            std::iter::once(&self.socket).chain(own).filter_map(|socket| socket.backlog().ok()),
-        )
+        let all = std::iter::once(&self.socket).chain(own);
+        let now = sockets(BUFFER_BYTES, all.filter_map(|socket| socket.backlog().ok()));
+        Sockets { dropped: now.dropped + self.dropped_before, ..now }
     }
 
     /// The next event of the channels.

@@ -303,3 +303,31 @@ fn versions_other_than_ours_are_refused_by_name() {
     assert_eq!(fake_port.next(), Notice::Refused(Unregistered::Version));
     assert_eq!(fake_port.next_within(TIMEOUT), None, "the socket closes");
 }
+
+/// What an operator is alerted to. Packets of a channel that is gone are counted elsewhere.
+#[test]
+fn a_restarted_service_is_no_stranger_to_the_others() {
+    let Some(mut network) = TestNetwork::up(2) else { return };
+    let mut has_old_packets = false;
+    for round in 0..3 {
+        let [a, b] = &network.machines[..] else { unreachable!() };
+        let mut asking = FakePort::open(a, &format!("asking{round}"));
+        let mut asked = FakePort::open(b, &format!("render{round}"));
+        let _terms = asking.meet(1, "b", &mut asked, 11);
+        // It does not say that it ends, and the other one goes on with its channel.
+        network.set_cable(1, false);
+        network.machines[1].stop();
+        network.set_cable(1, true);
+        network.machines[1].boot_id = [round; 16];
+        network.machines[1].start();
+        asking.send(&Request::Inquire { connection: 1 });
+        assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRestarted });
+        for machine in &network.machines {
+            for counter in ["unknown_keys", "without_key", "unreadable"] {
+                assert_eq!(machine.strangers(counter), 0, "{counter} of {}", machine.name);
+            }
+            has_old_packets |= machine.strangers("unrecognized") > 0;
+        }
+    }
+    assert!(has_old_packets, "a restart leaves packets of the old channel");
+}

@@ -29,13 +29,15 @@ impl Broker {
                 self.send(node, ServiceMessage::FileSerial { serial });
             }
         }
+        // The keeper may have announced another one while this one was on its way into use.
+        let is_outdated = self.distribution.requested_from.is_some();
         self.stop_asking();
         // One that could not be used is asked for again.
         let source = self.distribution.source.take().filter(|_| is_newer);
         if let Some(source) = source {
             self.send(source, ServiceMessage::FileHeld { serial });
         }
-        if let Some(keeper) = keeper.filter(|keeper| source != Some(*keeper)) {
+        if let Some(keeper) = keeper.filter(|keeper| source != Some(*keeper) || is_outdated) {
             self.ask_keeper(keeper);
         }
     }

@@ -775,6 +775,26 @@ fn a_file_that_could_not_be_used_is_asked_for_when_the_present_one_is_read_again
 }
 
 #[test]
+fn a_file_that_changes_while_the_one_before_comes_into_use_reaches_the_other_node() {
+    let mut fixture = Fixture::new();
+    fixture.use_file(A, 1, A);
+    fixture.use_file(B, 1, A);
+    fixture.up();
+    fixture.use_file(A, 2, A);
+    assert_eq!(fixture.adopted, [(B, text_of(2))]);
+    // The announcement arrives before the other service has written the file that it has got.
+    fixture.brokers[A].use_file(FabricFile { serial: 3, keeper: Some(KEYS[A]), text: text_of(3) });
+    let Some(Action::Send(_, announced)) = fixture.brokers[A].next_action() else { panic!("nothing said") };
+    assert_eq!(announced, ServiceMessage::FileSerial { serial: 3 });
+    fixture.brokers[B].hear(0, KEYS[A], announced);
+    fixture.adopted.clear();
+    fixture.use_file(B, 2, A);
+    assert_eq!(fixture.adopted, [(B, text_of(3))]);
+    fixture.use_file(B, 3, A);
+    assert!(fixture.is_empty());
+}
+
+#[test]
 fn a_node_that_was_away_asks_the_keeper_first() {
     let mut fixture = Fixture::new();
     fixture.use_file(A, 5, A);

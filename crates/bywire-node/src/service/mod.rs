@@ -106,10 +106,15 @@ pub enum ServiceError {
     )]
     PortTaken(u16),
     /// The UDP socket.
-    #[error("cannot use UDP port {0}: {1}")]
+    #[error(
+        "cannot use UDP port {0}: {1}: correct that on this machine, or choose another port by --port and in this node's \
+         addresses in fabric.toml"
+    )]
     Udp(u16, Errno),
     /// The kernel refused a resource that the service itself needs.
-    #[error("the service cannot continue: {0}")]
+    #[error(
+        "the service cannot continue: {0}: correct that on this machine, and run `bywire up` again; connections go on meanwhile"
+    )]
     System(#[from] std::io::Error),
 }
 

@@ -589,3 +589,21 @@ fn message_bytes(from: &PublicKey, ends: [(u64, u32); 2], place: u64) -> Vec<u8>
     bytes.resize(length, place as u8);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn a_request_on_its_way_to_a_lost_service_is_for_no_other_service() {
+        let mut program = Program::new(0, &mut StdRng::seed_from_u64(1));
+        program.registered(&mut Counts::default());
+        program.call("b", None);
+        assert_eq!(program.requests.len(), 1);
+        program.lose_service(0);
+        assert!(program.requests.is_empty() && program.is_idle());
+        assert_eq!(program.missed, ["b"], "the call has failed");
+    }
+}

@@ -338,6 +338,26 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_a_lost_node_has_not_taken_are_for_no_other_node() {
+        let (mut service, node, directory) = registered(Vec::new());
+        (0..10_000).for_each(|connection| service.tell(&Request::Release { connection }));
+        assert!(!service.unsent.is_empty(), "its socket is full");
+        service.lose(0);
+        drop(node);
+        let path = directory.path().join(SOCKET_NAME);
+        std::fs::remove_file(&path).expect("the lost one's");
+        let listener = Listener::bind(&path).expect("bound");
+        let (port, udp) = (PortName::Number(7), UdpSocket::bind_everywhere(0).expect("bound"));
+        let (incarnation, is_reachable, kept) = (1, true, Vec::new());
+        let registration = Registration { port: &port, incarnation, is_reachable, kept, udp: &udp };
+        assert_eq!(service.register(registration), Ok(true));
+        let next = listener.accept().expect("accept").expect("somebody");
+        service.hear().expect("it is there");
+        let requests = requests(&next);
+        assert!(matches!(requests[..], [Request::Register { is_last: true, .. }]), "{requests:?}");
+    }
+
+    #[test]
     fn a_stopped_node_makes_no_more_wait_than_there_are_connections() {
         const KNOWN: u32 = 1000;
         let (mut service, node, _directory) = registered(Vec::new());
