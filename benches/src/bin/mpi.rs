@@ -46,8 +46,8 @@ const REQUIREMENTS: [Requirement; 20] = [
     Requirement { measure: "8 ranks on 2 cores: the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("alltoall 8 open-mpi bywire", &["alltoall 8 open-mpi shm", "alltoall 8 mpich shm"]), show: RATIO },
     Requirement { measure: "8 B half-RTT, Open MPI over Bywire beside ports of their own (not required)", bound: AtMost { required: 3.0, goal: 2.0 }, basis: Over("latency open-mpi bywire", "latency ports"), show: RATIO },
     Requirement { measure: "8 B half-RTT, Open MPI over its TCP by loopback (not required)", bound: AtMost { required: 0.2, goal: 0.1 }, basis: Over("latency open-mpi bywire", "latency open-mpi tcp"), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 8 B allreduce, MPICH over itself (not required)", bound: AtMost { required: 1.0, goal: 0.5 }, basis: Over("allreduce 4 mpich bywire", "allreduce 4 mpich shm"), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 1 KiB alltoall, MPICH over itself (not required)", bound: AtMost { required: 1.0, goal: 0.5 }, basis: Over("alltoall 4 mpich bywire", "alltoall 4 mpich shm"), show: RATIO },
+    Requirement { measure: "4 ranks on 2 cores: 8 B allreduce, MPICH alone over MPICH over Bywire, time (not required)", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: Over("allreduce 4 mpich shm", "allreduce 4 mpich bywire"), show: RATIO },
+    Requirement { measure: "4 ranks on 2 cores: 1 KiB alltoall, the same (not required)", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: Over("alltoall 4 mpich shm", "alltoall 4 mpich bywire"), show: RATIO },
 ];
 
 fn main() -> ExitCode {

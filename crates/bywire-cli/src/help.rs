@@ -24,6 +24,8 @@ Examples:
   bywire measure sock rr --load 8 --time 10
   bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure mpi latency --mpi mpich --link tcp --size 8
+  bywire measure mpi stream --link bywire --between namespaces --security plain
+  bywire measure mpi alltoall --link bywire --ranks 4 --size 1KiB
   bywire measure web web-file --size 1KiB --server nginx --connections 16
   bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
   bywire measure msg latency --link udp --size 8 --spin
