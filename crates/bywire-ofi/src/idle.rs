@@ -8,10 +8,12 @@ use bywire_sys::clock;
 const PATIENCE: Duration = Duration::from_micros(20);
 /// The same while others want the core. The awaited peer may be one of them.
 const PATIENCE_AMONG_OTHERS: Duration = Duration::from_micros(1);
-/// How often a program offers its core before it sleeps, while others want it.
-const YIELDS: u32 = 4;
 /// An offer that took so long was taken.
 const TAKEN: Duration = Duration::from_micros(3);
+/// A program sleeps once its offers have taken so long together, since it has last found something.
+const LOST_MAX: Duration = Duration::from_micros(50);
+/// An offer that took so long went to a program that does not wait. A sleeper gets its core back sooner.
+const HOGGED: Duration = Duration::from_micros(500);
 /// So long after an offer that was taken others are supposed to want the core.
 const MEMORY: Duration = Duration::from_millis(20);
 /// Polls farther apart than that are those of a program that does something between them.
@@ -56,6 +58,8 @@ struct Cycles {
     patience: u64,
     patience_among_others: u64,
     taken: u64,
+    lost_max: u64,
+    hogged: u64,
     memory: u64,
     gap: u64,
 }
@@ -71,7 +75,10 @@ pub struct Idle {
     last: u64,
     /// When others have last taken the core.
     taken_at: Option<u64>,
-    yields: u32,
+    /// When another one has last kept it.
+    hogged_at: Option<u64>,
+    /// How long offers took that were taken, since something was found.
+    lost: u64,
 }
 
 impl Idle {
@@ -80,16 +87,18 @@ impl Idle {
             patience: clock::cycles_in(PATIENCE),
             patience_among_others: clock::cycles_in(PATIENCE_AMONG_OTHERS),
             taken: clock::cycles_in(TAKEN),
+            lost_max: clock::cycles_in(LOST_MAX),
+            hogged: clock::cycles_in(HOGGED),
             memory: clock::cycles_in(MEMORY),
             gap: clock::cycles_in(GAP),
         };
-        Self { policy, cycles, since: None, last: 0, taken_at: None, yields: 0 }
+        Self { policy, cycles, since: None, last: 0, taken_at: None, hogged_at: None, lost: 0 }
     }
 
     /// A poll has found something.
     pub fn found(&mut self) {
         self.since = None;
-        self.yields = 0;
+        self.lost = 0;
     }
 
     /// A poll has found nothing.
@@ -99,32 +108,35 @@ impl Idle {
         }
         self.last = now;
         let since = *self.since.get_or_insert(now);
-        let is_among_others =
-            self.taken_at.is_some_and(|taken_at| now.wrapping_sub(taken_at) < self.cycles.memory);
-        let patience = match is_among_others {
+        let is_recent =
+            |time: Option<u64>| time.is_some_and(|time| now.wrapping_sub(time) < self.cycles.memory);
+        let is_hogged = is_recent(self.hogged_at);
+        let patience = match !is_hogged && is_recent(self.taken_at) {
             true => self.cycles.patience_among_others,
             false => self.cycles.patience,
         };
         if self.policy == Policy::Spin || now.wrapping_sub(since) < patience {
             return Advice::Poll;
         }
-        let may_sleep = self.policy == Policy::Sleep || is_among_others && self.yields >= YIELDS;
-        if may_sleep { Advice::Sleep } else { Advice::Yield }
+        let sleeps = self.policy == Policy::Sleep || is_hogged || self.lost >= self.cycles.lost_max;
+        if sleeps { Advice::Sleep } else { Advice::Yield }
     }
 
     /// The core was offered from `began` until `now`.
     pub fn yielded(&mut self, began: u64, now: u64) {
-        self.yields += 1;
         self.last = now;
-        if now.wrapping_sub(began) >= self.cycles.taken {
+        let cycles = now.wrapping_sub(began);
+        if cycles >= self.cycles.taken {
             self.taken_at = Some(now);
+            self.lost += cycles;
+        }
+        if cycles >= self.cycles.hogged {
+            self.hogged_at = Some(now);
         }
     }
 
     /// The program has slept until `now`.
     pub fn slept(&mut self, now: u64) {
-        // Do others still want the core?
-        self.yields = 0;
         self.last = now;
     }
 }
@@ -170,23 +182,40 @@ mod tests {
     #[test]
     fn a_program_among_others_soon_sleeps_until_they_have_gone() {
         let (mut idle, mut now) = (Idle::new(Policy::Auto), cycles(1_000_000));
-        polls_until_advice(&mut idle, &mut now);
-        for _ in 0..YIELDS {
+        for _ in 0..5 {
             assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
-            idle.yielded(now, now + cycles(50));
-            now += cycles(50);
+            idle.yielded(now, now + cycles(11));
+            now += cycles(11);
         }
-        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
-        now += cycles(100);
-        idle.slept(now);
-        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+        for _ in 0..100 {
+            assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+            now += cycles(100);
+            idle.slept(now);
+        }
         idle.found();
-        let (waited, _) = polls_until_advice(&mut idle, &mut now);
-        assert!(waited <= 2 * PATIENCE_AMONG_OTHERS, "{waited:?}");
+        let (waited, advice) = polls_until_advice(&mut idle, &mut now);
+        assert!(waited <= 2 * PATIENCE_AMONG_OTHERS && advice == Advice::Yield, "{waited:?} {advice:?}");
         now += clock::cycles_in(2 * MEMORY);
         idle.found();
         let (waited, advice) = polls_until_advice(&mut idle, &mut now);
         assert!(waited >= PATIENCE && advice == Advice::Yield, "{waited:?} {advice:?}");
+    }
+
+    #[test]
+    fn a_program_whose_core_another_one_keeps_sleeps_instead_of_offering_it() {
+        let (mut idle, mut now) = (Idle::new(Policy::Auto), cycles(1_000_000));
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+        idle.yielded(now, now + cycles(3000));
+        now += cycles(3000);
+        for _ in 0..10 {
+            assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+            now += cycles(100);
+            idle.slept(now);
+            idle.found();
+        }
+        now += clock::cycles_in(2 * MEMORY);
+        idle.found();
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
     }
 
     #[test]
