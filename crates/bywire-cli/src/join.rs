@@ -9,7 +9,7 @@ use bywire_node::fabric::{self, Fabric};
 use bywire_node::file::{self, FileError};
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
-use bywire_node::{client, service};
+use bywire_node::{client, key, service};
 use bywire_wire::service::NotInvited;
 use clap::Args;
 
@@ -33,6 +33,9 @@ service forgets its invitations when it ends."
 pub struct InviteArgs {
     /// Name of the other machine in the fabric
     name: String,
+    /// Directory of node.key and fabric.toml [default: /etc/bywire, or the user's own]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
 }
 
 /// Arguments of `bywire join`.
@@ -72,7 +75,8 @@ impl InviteArgs {
     /// # Errors
     /// One line that says what to do.
     pub fn run(self) -> Result<()> {
-        match client::invite(None, &self.name)? {
+        let key_file = nodes::directory(self.config.as_deref())?.join(key::FILE_NAME);
+        match client::invite(None, &key_file, &self.name)? {
             Ok(line) => crate::output::print(&format!("bywire join '{line}'\n")),
             Err(reason) => Err(Misuse(refusal(&reason, &self.name)).into()),
         }

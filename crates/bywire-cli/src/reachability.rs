@@ -155,6 +155,7 @@ fn service_advice(error: &ClientError) -> String {
         | ClientError::NoPlace
         | ClientError::NotAllowed
         | ClientError::NoKey(_)
+        | ClientError::OtherKey(_)
         | ClientError::Runtime(_) => "",
     };
     format!("{error}{more}")

@@ -52,8 +52,7 @@ fn six_machines_and_one() -> Option<(TestNetwork, Vec<Service>, Vec<segment::Up>
 fn change(keeper: &Machine, arguments: &[&str]) -> String {
     let configuration = keeper.configuration();
     let place = ["--config", configuration.to_str().expect("text")];
-    let place = if arguments[0] == "invite" { &[][..] } else { &place };
-    let done = inside(keeper, &[arguments, place].concat());
+    let done = inside(keeper, &[arguments, &place].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     text(&done.stdout)
 }

@@ -51,7 +51,8 @@ fn init_of(machine: &Machine) -> Vec<String> {
 
 /// The words of an invitation of the first machine for a node of this name.
 fn invitation(keeper: &Machine, name: &str) -> String {
-    let done = inside(keeper, &["invite", name]);
+    let place = keeper.configuration();
+    let done = inside(keeper, &["invite", name, "--config", place.to_str().expect("text")]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let printed = text(&done.stdout);
     let line = printed.strip_prefix("bywire join '").and_then(|rest| rest.strip_suffix("'\n"));
@@ -156,12 +157,12 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     let Some(network) = bare_machines(3) else { return };
     let [a, b, c] = &network.machines[..] else { unreachable!() };
     let place = |machine: &Machine| machine.configuration().to_str().expect("text").to_owned();
-    let (_, said) = failed(a, &["invite", "b"]);
+    let (_, said) = failed(a, &["invite", "b", "--config", &place(a)]);
     assert!(said.contains("no service runs here: start one by `bywire up`"), "{said}");
     let init = init_of(a);
     let (one, _) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
     for (name, expected) in [("a", "there is a node a already"), ("a b", "cannot be the name of a node")] {
-        let (status, said) = failed(a, &["invite", name]);
+        let (status, said) = failed(a, &["invite", name, "--config", &place(a)]);
         assert!(status == Some(2) && said.contains(expected), "{said}");
     }
     // A second one for the same node replaces the first one. No answer takes 15 s.
@@ -180,7 +181,7 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     assert!(status == Some(2) && said.contains("this machine is in a fabric already"), "{said}");
     let (status, said) = failed(c, &["join", "10.78.0.1", "--config", &place(c)]);
     assert!(status == Some(2) && said.contains("not an invitation"), "{said}");
-    let (status, said) = failed(b, &["invite", "c"]);
+    let (status, said) = failed(b, &["invite", "c", "--config", &place(b)]);
     assert!(status == Some(2) && said.contains("a is the keeper of this fabric: run this there"), "{said}");
     // A file was lost before it was written: the same machine asks again.
     other.signal("-TERM");
@@ -203,7 +204,8 @@ fn an_invitation_is_read_from_standard_input() {
     let [a, b] = &network.machines[..] else { unreachable!() };
     let init = init_of(a);
     let (_one, _) = Up::run(a, &init.iter().map(String::as_str).collect::<Vec<_>>());
-    let printed = inside(a, &["invite", "b"]).stdout;
+    let place = a.configuration();
+    let printed = inside(a, &["invite", "b", "--config", place.to_str().expect("text")]).stdout;
     let join = |input: &[u8]| {
         let configuration = b.configuration();
         let arguments = ["join", "-", "--config", configuration.to_str().expect("text")];

@@ -477,6 +477,8 @@ fn another_node_becomes_the_keeper_moves_to_another_machine_and_is_replaced_when
     let lost = format!("[[node]]{lost}");
     edit(a, &[("keeper = \"b\"", "keeper = \"a\""), ("serial = 4", "serial = 5"), (&lost, "")]);
     one.signal("-HUP");
-    eventually("it keeps the list itself", || inside(a, &["invite", "d"]).status.success());
+    let place = a.configuration();
+    let invite = ["invite", "d", "--config", place.to_str().expect("text")];
+    eventually("it keeps the list itself", || inside(a, &invite).status.success());
     assert_eq!(nodes(a)["nodes"].as_array().map(Vec::len), Some(1));
 }

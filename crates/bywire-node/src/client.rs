@@ -47,8 +47,11 @@ pub enum ClientError {
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
     /// Only a program that can read the node's private key makes invitations.
-    #[error("the service makes invitations only for a program that can read its key: {0}")]
+    #[error("cannot read the key of this machine's node, whose directory --config names: {0}")]
     NoKey(#[from] KeyError),
+    /// The service has another private key than the program that asks for an invitation.
+    #[error("the service has another key, which it says is {0:?}: name the directory of its key by --config")]
+    OtherKey(String),
 }
 
 /// The state of this machine's service.
@@ -105,36 +108,40 @@ pub fn reload(runtime_directory: Option<&Path>) -> Result<Option<String>, Client
     }
 }
 
-/// Makes an invitation for a node, for which this machine's private key is read. Returns its line, or why there is none.
+/// Makes an invitation for a node. This machine's private key, which the service has as well, is read from `key_file`. Returns
+/// the invitation's line, or why there is none.
 ///
 /// # Errors
 /// [`ClientError`].
 pub fn invite(
     runtime_directory: Option<&Path>,
+    key_file: &Path,
     node: &str,
 ) -> Result<Result<String, NotInvited>, ClientError> {
     let mut service = ServiceConnection::open(runtime_directory)?;
-    // The service tells what it wants proved.
-    let (mut proof, mut key) = ([0; MAC_BYTES], None);
-    for _ in 0..2 {
+    let (mut proof, mut key) = ([0; MAC_BYTES], None::<PrivateKey>);
+    loop {
         let request = Request::Invite { version: VERSION, node: node.to_owned(), proof };
-        match service.request(&request)? {
-            Notice::Invited { salt, sealed } => {
-                // Nobody else can have made it, or read it on the way.
-                let line = key.and_then(|key: PrivateKey| key.open(&salt, sealed));
-                let is_it = |line: &String| line.parse::<Invitation>().is_ok_and(|found| found.node == node);
-                return line.filter(is_it).map(Ok).ok_or(ClientError::Silent);
+        match (service.request(&request)?, &key) {
+            (Notice::Invited { salt, sealed }, Some(key)) => {
+                // Nobody without the key can have made it, or read it on the way. The key is never read from a place that the
+                // service names: root in a container can be in the place of the service.
+                let is_it = |line: &String| {
+                    let found = line.parse::<Invitation>();
+                    found.is_ok_and(|found| found.node == node && found.keeper == key.public())
+                };
+                return key.open(&salt, sealed).filter(is_it).map(Ok).ok_or(ClientError::Silent);
             }
-            Notice::NotInvited(reason) => return Ok(Err(reason)),
-            Notice::Prove { challenge, key_file } => {
-                let read = key::read(Path::new(&key_file))?;
+            (Notice::NotInvited(reason), _) => return Ok(Err(reason)),
+            (Notice::Prove { challenge, .. }, None) => {
+                let read = key::read(key_file)?;
                 proof = read.prove(&challenge, node);
                 key = Some(read);
             }
+            (Notice::Prove { key_file, .. }, Some(_)) => return Err(ClientError::OtherKey(key_file)),
             _ => return Err(ClientError::Silent),
         }
     }
-    Err(ClientError::Silent)
 }
 
 /// A connection on which the service answers requests.

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use bywire_node::client::{self, ClientError};
+use bywire_node::key;
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
@@ -212,7 +213,7 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
         // It may look, and changes nothing.
         assert!(client::status(Some(runtime)).is_ok());
         assert!(matches!(client::reload(Some(runtime)), Err(ClientError::NotAllowed)));
-        assert!(matches!(client::invite(Some(runtime), "c"), Err(ClientError::NotAllowed)));
+        assert!(matches!(client::invite(Some(runtime), runtime, "c"), Err(ClientError::NotAllowed)));
         let mut fake_port = FakePort::unregistered(runtime, "render", udp);
         fake_port.register(Vec::new());
         assert!(matches!(fake_port.next(), Notice::Registered { .. }));
@@ -256,7 +257,8 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
     // It has tried to change what the service does before.
     eventually("the other user's port", || has_port(&USER.to_string()));
     assert!(matches!(client::reload(Some(&runtime)), Ok(None)), "root may");
-    assert!(matches!(client::invite(Some(&runtime), "c"), Ok(Err(NotInvited::NoKeeper))));
+    let key_file = b.configuration().join(key::FILE_NAME);
+    assert!(matches!(client::invite(Some(&runtime), &key_file, "c"), Ok(Err(NotInvited::NoKeeper))));
     let mut asking = FakePort::open(a, "asking");
     asking.connect(1, "b", "render", 1);
     let terms = asking.established();

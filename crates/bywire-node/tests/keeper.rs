@@ -135,7 +135,8 @@ fn join_once(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Resul
 }
 
 fn invite(keeper: &Machine, name: &str) -> Result<Invitation, NotInvited> {
-    let line = client::invite(Some(&keeper.runtime()), name).expect("an answer");
+    let key_file = keeper.configuration().join(key::FILE_NAME);
+    let line = client::invite(Some(&keeper.runtime()), &key_file, name).expect("an answer");
     line.map(|line| line.parse().expect("an invitation"))
 }
 
@@ -250,8 +251,11 @@ fn a_program_that_cannot_read_the_key_gets_no_invitation() {
     }
     assert!(matches!(ask(&socket, proof), Notice::Invited { .. }));
     assert!(invite(a, "c").is_ok());
-    std::fs::rename(&key_file, a.configuration().join("elsewhere")).expect("renamed");
-    assert!(matches!(client::invite(Some(&a.runtime()), "d"), Err(ClientError::NoKey(_))));
+    let elsewhere = a.directory.path().join("elsewhere");
+    let invite = || client::invite(Some(&a.runtime()), &elsewhere, "d");
+    assert!(matches!(invite(), Err(ClientError::NoKey(_))));
+    key::make(&elsewhere).expect("written");
+    assert!(matches!(invite(), Err(ClientError::OtherKey(named)) if named == key_file));
 }
 
 #[test]
@@ -260,6 +264,7 @@ fn a_program_in_the_place_of_the_service_learns_no_invitation() {
     network.machines[0].write(&kept(&network, 1));
     network.machines[0].start();
     let a = &network.machines[0];
+    let key_file = a.configuration().join(key::FILE_NAME);
     // Root in a container can put a socket of its own into the runtime directory, and pass everything on.
     let place = tempfile::tempdir().expect("a directory");
     let listener = Listener::bind(&place.path().join(SOCKET_NAME)).expect("bound");
@@ -285,7 +290,8 @@ fn a_program_in_the_place_of_the_service_learns_no_invitation() {
     };
     let (line, seen) = std::thread::scope(|scope| {
         let relayed = scope.spawn(relay);
-        let line = client::invite(Some(place.path()), "b").expect("an answer").expect("it is the keeper");
+        let line =
+            client::invite(Some(place.path()), &key_file, "b").expect("an answer").expect("it is the keeper");
         (line, relayed.join().expect("it ended well"))
     });
     let invitation: Invitation = line.parse().expect("an invitation");
