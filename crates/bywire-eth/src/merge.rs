@@ -25,7 +25,7 @@ pub struct Merger {
 }
 
 impl Default for Merger {
-    /// Allocates all the memory that is ever needed, besides the frames themselves.
+    /// Allocates the memory that most turns need, besides the frames themselves.
     fn default() -> Self {
         Self {
             coalescer: Coalescer::new(SUPERFRAME_BYTES_MAX as usize),
