@@ -239,11 +239,13 @@ fn an_installation_finds_its_own_files() {
     };
     let fabric = Fabric::new();
     let prefix = fabric.place("prefix");
-    // The files of a release build; the library is beside the command.
+    // The files of a release build; the libraries are beside the command.
     let built = fabric.place("built");
     fs::create_dir(&built).expect("made");
     fs::copy(COMMAND, format!("{built}/bywire")).expect("copied");
     fs::copy(library(), format!("{built}/libbywire_sockets.so")).expect("copied");
+    let provider = std::env::current_exe().expect("this test").with_file_name("libbywire_fi.so");
+    fs::copy(provider, format!("{built}/libbywire_fi.so")).expect("copied");
     let installed = ended(&mut fabric.plain(&[
         &installer.display().to_string(),
         "--prefix",
