@@ -26,7 +26,7 @@ const FORWARDED: [&str; 2] = ["FI_PROVIDER_PATH", "FI_PROVIDER"];
 /// The variable with the options by which Open MPI takes them there.
 pub const OPTIONS_VARIABLE: &str = "BYWIRE_MPI";
 
-/// The directory that holds the provider: the one named by [`DIRECTORY_VARIABLE`], the installed one, or that of a build.
+/// The directory that holds the provider: the one named by `BYWIRE_LIBFABRIC_DIRECTORY`, the installed one, or that of a build.
 ///
 /// # Errors
 /// One line: there is none, and what to do.
