@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use bywire_measure::exit_status::Misuse;
-use bywire_node::{client, key};
+use bywire_node::client::{self, ClientError};
+use bywire_node::key;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
 use bywire_wire::service::status::{self, Blocked, CopiedKey, Entry, Node, Sockets, State, Unsent};
@@ -18,9 +19,7 @@ pub fn ask() -> Result<Option<Vec<Entry>>> {
     match client::status(None) {
         Ok(entries) => Ok(Some(entries)),
         // The service of another user, or there is no directory for one.
-        Err(
-            client::ClientError::Absent | client::ClientError::OtherUser(_) | client::ClientError::Runtime(_),
-        ) => Ok(None),
+        Err(ClientError::Absent | ClientError::OtherUser(_) | ClientError::Runtime(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

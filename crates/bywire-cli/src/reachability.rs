@@ -583,7 +583,7 @@ mod tests {
         }
     }
 
-    /// The causes of a node of which nothing is known but this. Only `received` replies have come to 100 requests.
+    /// The causes that are found for a node about which only this is known. `received` of 100 requests were answered.
     fn causes_of(received: u64, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
         let service = Service {
             fabric: "lab".to_owned(),

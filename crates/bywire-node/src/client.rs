@@ -125,7 +125,7 @@ pub fn invite(
         match (service.request(&request)?, &key) {
             (Notice::Invited { salt, sealed }, Some(key)) => {
                 // Nobody without the key can have made it, or read it on the way. The key is never read from a place that the
-                // service names: root in a container can be in the place of the service.
+                // service names: root in a container can replace its socket.
                 let is_it = |line: &String| {
                     let found = line.parse::<Invitation>();
                     found.is_ok_and(|found| found.node == node && found.keeper == key.public())

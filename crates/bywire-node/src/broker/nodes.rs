@@ -441,8 +441,12 @@ impl Broker {
     /// Declines an offer instead of telling its port, which does not read what it was told before. Requests that are given up
     /// and made again would otherwise fill its queue.
     pub fn turn_away(&mut self, number: u32) {
+        self.refuse_offer(number, NotConnected::NoResources);
+    }
+
+    /// Ends an offer, and gives the other service the reason.
+    pub(super) fn refuse_offer(&mut self, number: u32, reason: NotConnected) {
         if let Some(offer) = self.take_offer(number) {
-            let reason = NotConnected::NoResources;
             self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
         }
     }

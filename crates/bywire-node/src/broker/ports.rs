@@ -183,12 +183,9 @@ impl Broker {
 
     /// Processes the refusal of an offer.
     pub fn decline(&mut self, id: PortId, number: u32, refusal: Refusal) {
-        if self.offers.get(&number).is_none_or(|offer| offer.port != id) {
-            return;
+        if self.offers.get(&number).is_some_and(|offer| offer.port == id) {
+            self.refuse_offer(number, NotConnected::Refused(refusal));
         }
-        let Some(offer) = self.take_offer(number) else { return };
-        let reason = NotConnected::Refused(refusal);
-        self.send(offer.node, ServiceMessage::Decline { request: offer.request, reason });
     }
 
     /// Processes the end of a connection by a port, or of a request for one. The port wants to hear no more of either.

@@ -373,7 +373,7 @@ impl Service<'_> {
         name.zip(caller).is_some_and(|(name, caller)| self.directory.has_other_owner(&name, caller.user))
     }
 
-    /// Has a caller to read what waits for it before it is told more that others cause?
+    /// Does so much wait for a caller that it gets no more offers?
     pub(super) fn is_behind(&self, id: PortId) -> bool {
         self.callers.get(&id).is_some_and(Caller::is_behind)
     }

@@ -62,13 +62,13 @@ impl Port {
             // Its earlier messages are delivered once there is room.
             Some(reason) => self.drain_remote(now_ns, index, reason),
             None => {
-                let has_moved = remote.wire.has_work() && remote.wire.can_advance();
-                let has_failed = has_moved && remote.advance(&mut self.resources);
+                let can_move = remote.wire.can_advance();
+                let has_failed = can_move && remote.advance(&mut self.resources);
                 let wants_window = !remote.is_window_refused && remote.wire.wants_large_window();
                 if let Some(fabric) = self.fabric.as_deref_mut() {
                     if has_failed {
                         fabric.news.push(index);
-                    } else if has_moved {
+                    } else if can_move {
                         fabric.transmit(now_ns, index, &mut self.slots);
                     }
                 }

@@ -231,7 +231,7 @@ impl Fabric {
             self.timers.set(index, at_ns);
         }
         // The held acknowledgement may have made room.
-        if remote.wire.has_work() && remote.wire.can_advance() {
+        if remote.wire.can_advance() {
             self.news.push(index);
         }
     }

@@ -210,6 +210,10 @@ impl Connection {
 
     /// Could `advance` move something now?
     pub fn can_advance(&self) -> bool {
+        // The usual answer, at little cost.
+        if !self.has_work() {
+            return false;
+        }
         let can_reply = self.transfers.owes_replies() && self.has_room(Lane::Reply, GOT_BYTES_MAX as usize);
         can_reply
             || self.has_room_to_tell()
