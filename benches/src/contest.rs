@@ -196,15 +196,24 @@ impl Rounds<'_> {
 
     /// The ratio of two series' medians, with the lowest and the highest of the ratios within a round.
     pub fn ratio(self, above: &str, below: &str) -> Option<Figure> {
-        let (above, below) = (self.values(above), self.values(below));
-        if above.is_empty() || below.is_empty() {
+        self.comparison((above, below), |above, below| above / below)
+    }
+
+    /// The difference of two series' medians, with the least and the greatest of the differences within a round.
+    pub fn difference(self, more: &str, less: &str) -> Option<Figure> {
+        self.comparison((more, less), |more, less| more - less)
+    }
+
+    fn comparison(self, (one, other): (&str, &str), compare: impl Fn(f64, f64) -> f64) -> Option<Figure> {
+        let (one, other) = (self.values(one), self.values(other));
+        if one.is_empty() || other.is_empty() {
             return None;
         }
         let middle = |series: &BTreeMap<u32, f64>| median(&series.values().copied().collect::<Vec<_>>());
-        let value = middle(&above) / middle(&below);
-        let ratios: Vec<f64> =
-            above.iter().filter_map(|(round, value)| Some(value / below.get(round)?)).collect();
-        let spread = spread(&ratios).unwrap_or(Figure { value, low: value, high: value });
+        let value = compare(middle(&one), middle(&other));
+        let of_rounds: Vec<f64> =
+            one.iter().filter_map(|(round, value)| Some(compare(*value, *other.get(round)?))).collect();
+        let spread = spread(&of_rounds).unwrap_or(Figure { value, low: value, high: value });
         Some(Figure { value, ..spread })
     }
 
@@ -248,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_compare_medians_and_show_the_rounds() {
+    fn ratios_and_differences_compare_medians_and_show_the_rounds() {
         let mut contest = Contest::default();
         contest.add("above", counting("above", vec![30.0, 20.0, 10.0]));
         contest.add("below", counting("below", vec![10.0, 10.0, 20.0]));
@@ -256,6 +265,10 @@ mod tests {
         assert_eq!(
             contest.rounds().ratio("above", "below"),
             Some(Figure { value: 2.0, low: 0.5, high: 3.0 })
+        );
+        assert_eq!(
+            contest.rounds().difference("above", "below"),
+            Some(Figure { value: 10.0, low: -10.0, high: 20.0 })
         );
         assert_eq!(contest.rounds().figure("above"), Some(Figure { value: 20.0, low: 10.0, high: 30.0 }));
         assert_eq!(contest.rounds().ratio("above", "nobody"), None);

@@ -19,6 +19,7 @@ pub mod libfabric;
 pub mod open_mpi;
 pub mod program;
 pub mod quic;
+pub mod quiet_connections;
 pub mod reference;
 pub mod requirement;
 pub mod resident;

@@ -1,5 +1,6 @@
-//! libfabric's own `fi_pingpong` over its provider `tcp`, two pinned processes at a time.
+//! libfabric's own `fi_pingpong` over one of its providers or Bywire's, two pinned processes at a time.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -10,14 +11,44 @@ use crate::rival_pair::Place;
 /// The port at which the server of `fi_pingpong` is asked, its own default.
 const PORT: u16 = 47_592;
 
+/// A provider by its name, and the directory that it is in if it is none of libfabric's own.
+#[derive(Clone)]
+pub struct Provider {
+    /// Its name.
+    pub name: &'static str,
+    /// Its directory.
+    pub directory: Option<PathBuf>,
+}
+
+impl Provider {
+    /// One that libfabric brings along.
+    pub fn of_libfabric(name: &'static str) -> Self {
+        Self { name, directory: None }
+    }
+
+    /// Bywire's.
+    ///
+    /// # Errors
+    /// It is neither installed nor built.
+    pub fn bywire() -> Result<Self> {
+        Ok(Self { name: "bywire", directory: Some(bywire_measure::mpi::provider::directory()?) })
+    }
+}
+
 /// A ping-pong over reliable datagrams: `name` is the mean half-RTT in ns. There is no median.
 ///
 /// # Errors
 /// libfabric is not installed.
-pub fn latency(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+pub fn latency(
+    name: &str,
+    provider: Provider,
+    place: &Place,
+    size_bytes: u64,
+    iterations: u64,
+) -> Result<Contestant> {
     let found = Command::new("fi_pingpong").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.context("fi_pingpong is not installed: run apt-get install libfabric-bin")?;
-    let words = format!("-p tcp -e rdm -I {iterations} -S {size_bytes}");
+    let words = format!("-p {} -e rdm -I {iterations} -S {size_bytes}", provider.name);
     let (series, place) = (name.to_owned(), place.clone());
     Ok(Contestant {
         name: name.to_owned(),
@@ -26,6 +57,9 @@ pub fn latency(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> R
             let start = |host: Option<String>| {
                 let mut command = Command::new("fi_pingpong");
                 command.args(words.split(' ')).args(host);
+                if let Some(directory) = &provider.directory {
+                    command.env("FI_PROVIDER_PATH", directory).env("FI_PROVIDER", provider.name);
+                }
                 command
             };
             let printed = place.run(start(None), start(Some(place.address())), PORT)?;

@@ -37,33 +37,51 @@ const MPIRUN: [&str; 15] = [
 /// # Errors
 /// No compiler for MPI, no `mpirun`, or one that refuses the program.
 pub fn contestant(name: &str, directory: &Path) -> Result<Contestant> {
-    let program = build(directory)?;
+    let program = build(directory, "ping_pong", PROGRAM)?;
     let (source, target) = pin::two_cores();
     Ok(Contestant {
         name: name.to_owned(),
         command: format!("mpirun -np 2 {} ping_pong {source} {target}", MPIRUN.join(" ")),
         take: Box::new(move || {
-            let mut command = Command::new("mpirun");
-            if rustix::process::geteuid().is_root() {
-                command.arg("--allow-run-as-root");
-            }
+            let mut command = launcher();
             command
                 .args(["-np", "2"])
                 .args(MPIRUN)
                 .arg(&program)
                 .args([source, target].map(|c| c.to_string()));
-            let output = command.stdin(Stdio::null()).output().context("cannot start mpirun")?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "mpirun: {}: {}", output.status, said.trim());
-            Ok(Taken { values: values(&String::from_utf8_lossy(&output.stdout))?, ..Taken::default() })
+            Ok(Taken { values: values(&printed(&mut command)?)?, ..Taken::default() })
         }),
     })
 }
 
-fn build(directory: &Path) -> Result<PathBuf> {
-    let source = directory.join("ping_pong.c");
-    let program = directory.join("ping_pong");
-    std::fs::write(&source, PROGRAM)?;
+/// Open MPI's launcher, which root has to permit itself.
+pub fn launcher() -> Command {
+    let mut command = Command::new("mpirun");
+    if rustix::process::geteuid().is_root() {
+        command.arg("--allow-run-as-root");
+    }
+    command
+}
+
+/// What a job prints.
+///
+/// # Errors
+/// It fails, or there is no `mpirun`.
+pub fn printed(job: &mut Command) -> Result<String> {
+    let output = job.stdin(Stdio::null()).output().context("cannot start mpirun")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "mpirun: {}: {}", output.status, said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Compiles a program in `directory`.
+///
+/// # Errors
+/// No compiler for MPI, or one that refuses the program.
+pub fn build(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let source = directory.join(name).with_extension("c");
+    let program = directory.join(name);
+    std::fs::write(&source, text)?;
     let output = Command::new("mpicc").args(["-O2", "-Wall", "-o"]).args([&program, &source]).output();
     let output = output.context(
         "mpicc is not installed: benches/rivals installs it, or apt-get install libopenmpi-dev openmpi-bin",

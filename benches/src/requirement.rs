@@ -1,6 +1,6 @@
 //! Figures that must be reached, and the table that tells which are.
 
-use Basis::{Median, Over, OverHighest, OverLowest, Worst};
+use Basis::{Less, Median, Over, OverHighest, OverLowest, Worst};
 use Bound::{AtLeast, AtMost};
 
 use crate::contest::{Contest, Figure, Rounds};
@@ -35,6 +35,8 @@ pub enum Basis {
     Worst(&'static [&'static str]),
     /// One series over another.
     Over(&'static str, &'static str),
+    /// What one series has more than another.
+    Less(&'static str, &'static str),
     /// One series over the highest of several, of which some may be missing.
     OverHighest(&'static str, &'static [&'static str]),
     /// One series over the lowest of several, of which some may be missing.
@@ -126,6 +128,7 @@ impl Basis {
         match self {
             Median(series) => rounds.figure(series),
             Over(above, below) => rounds.ratio(above, below),
+            Less(more, less) => rounds.difference(more, less),
             OverHighest(above, others) => {
                 ratios(rounds, above, others).min_by(|a, b| a.value.total_cmp(&b.value))
             }
@@ -148,7 +151,7 @@ impl Basis {
         let count = |series: &&'static str| rounds.count(series);
         match self {
             Median(series) => count(&series),
-            Over(above, below) => count(&above).min(count(&below)),
+            Over(one, other) | Less(one, other) => count(&one).min(count(&other)),
             OverHighest(above, others) | OverLowest(above, others) => {
                 count(&above).min(others.iter().map(count).max().unwrap_or(0))
             }
@@ -166,7 +169,7 @@ impl Basis {
         let series = match self {
             Median(series) => vec![series],
             Worst(series) => series.to_vec(),
-            Over(above, below) => vec![above, below],
+            Over(one, other) | Less(one, other) => vec![one, other],
             OverHighest(above, others) | OverLowest(above, others) => [&[above], others].concat(),
         };
         let endings = [

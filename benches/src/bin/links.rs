@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use bywire_benches::bare_udp::{self, What};
 use bywire_benches::contest::Contest;
 use bywire_benches::fabric;
+use bywire_benches::libfabric::{self, Provider};
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::requirement::Basis::{Median, Over};
 use bywire_benches::requirement::Bound::{AtLeast, AtMost};
 use bywire_benches::requirement::{self, Requirement};
 use bywire_benches::rival_pair::Place;
 use bywire_benches::table::{self, Show};
-use bywire_benches::{lab, libfabric, quic, ucx};
+use bywire_benches::{lab, quic, ucx};
 use bywire_measure::exit_status;
 use bywire_measure::measure::{Request, Topology};
 use bywire_results::cell::DISTURBED;
@@ -198,7 +199,13 @@ fn add_on_wire(contest: &mut Contest, place: &Place, seconds: f64) {
         Ok(quic::contestant("long quinn", namespaces, What::Bulk, seconds)),
         ucx::latency("latency ucx", place, 8, (seconds * PING_PONGS_PER_SECOND) as u64),
         ucx::stream("long ucx", place, 1 << 20, (seconds * MIB_PER_SECOND) as u64),
-        libfabric::latency("latency libfabric", place, 8, (seconds * PING_PONGS_PER_SECOND) as u64),
+        libfabric::latency(
+            "latency libfabric",
+            Provider::of_libfabric("tcp"),
+            place,
+            8,
+            (seconds * PING_PONGS_PER_SECOND) as u64,
+        ),
     ];
     RIVALS.into_iter().zip(rivals).for_each(|(name, rival)| contest.add(name, rival));
 }

@@ -6,10 +6,13 @@ use std::process::ExitCode;
 
 use bywire_benches::contest::Contest;
 use bywire_benches::lab;
+use bywire_benches::libfabric::{self, Provider};
 use bywire_benches::program::{self, Arguments};
-use bywire_benches::requirement::Basis::{Over, OverLowest};
+use bywire_benches::quiet_connections;
+use bywire_benches::requirement::Basis::{Less, Median, Over, OverLowest};
 use bywire_benches::requirement::Bound::{AtLeast, AtMost};
 use bywire_benches::requirement::{self, Requirement};
+use bywire_benches::rival_pair::Place;
 use bywire_benches::table::{self, Show};
 use bywire_measure::exit_status;
 use bywire_measure::measure::{Request, Topology};
@@ -26,10 +29,20 @@ struct Mpi {
 
 const RATIO: Show = table::ratio;
 
+/// Round trips of libfabric's own ping-pong for each second of measuring.
+const PING_PONGS_PER_SECOND: f64 = 1e6;
+
+/// Receives that wait in the measurement of a long list of them.
+const UNMATCHED: u32 = 1024;
+
 #[rustfmt::skip]
-const REQUIREMENTS: [Requirement; 20] = [
+const REQUIREMENTS: [Requirement; 26] = [
+    Requirement { measure: "8 B half-RTT, Open MPI over Bywire, less that of ports", bound: AtMost { required: 200.0, goal: 120.0 }, basis: Less("latency open-mpi bywire", "latency ports"), show: table::ns },
+    Requirement { measure: "8 B mean half-RTT, libfabric without MPI over Bywire, less that of ports", bound: AtMost { required: 60.0, goal: 30.0 }, basis: Less("libfabric bywire", "latency ports mean"), show: table::ns },
     Requirement { measure: "8 B half-RTT, Open MPI over vader", bound: AtMost { required: 1.8, goal: 1.3 }, basis: Over("latency open-mpi bywire", "latency open-mpi shm"), show: RATIO },
     Requirement { measure: "the same, MPICH over its own shared memory", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency mpich bywire", "latency mpich shm"), show: RATIO },
+    Requirement { measure: "the same, MPICH over libfabric's shm", bound: AtMost { required: 0.7, goal: 0.5 }, basis: Over("latency mpich bywire", "latency mpich ofi-shm"), show: RATIO },
+    Requirement { measure: "the same, MPICH over libfabric's sm2", bound: AtMost { required: 0.9, goal: 0.6 }, basis: Over("latency mpich bywire", "latency mpich ofi-sm2"), show: RATIO },
     Requirement { measure: "8 B messages, Open MPI over vader", bound: AtLeast { required: 0.35, goal: 0.6 }, basis: Over("short open-mpi bywire messages", "short open-mpi shm messages"), show: RATIO },
     Requirement { measure: "64 KiB rate, Open MPI over vader", bound: AtLeast { required: 1.2, goal: 1.8 }, basis: Over("64 KiB open-mpi bywire", "64 KiB open-mpi shm"), show: RATIO },
     Requirement { measure: "the same, MPICH over its own shared memory", bound: AtLeast { required: 1.0, goal: 1.5 }, basis: Over("64 KiB mpich bywire", "64 KiB mpich shm"), show: RATIO },
@@ -44,6 +57,8 @@ const REQUIREMENTS: [Requirement; 20] = [
     Requirement { measure: "8 ranks on 2 cores: the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("allreduce 8 open-mpi bywire", &["allreduce 8 open-mpi shm", "allreduce 8 mpich shm"]), show: RATIO },
     Requirement { measure: "4 ranks on 2 cores: 1 KiB alltoall, time over the better stock MPI", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("alltoall 4 open-mpi bywire", &["alltoall 4 open-mpi shm", "alltoall 4 mpich shm"]), show: RATIO },
     Requirement { measure: "8 ranks on 2 cores: the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("alltoall 8 open-mpi bywire", &["alltoall 8 open-mpi shm", "alltoall 8 mpich shm"]), show: RATIO },
+    Requirement { measure: "1,024 receives wait for other messages: 8 B half-RTT more, Open MPI over Bywire", bound: AtMost { required: 1000.0, goal: 50.0 }, basis: Less("unmatched open-mpi bywire", "latency open-mpi bywire"), show: table::ns },
+    Requirement { measure: "quiet connection, memory of both ends", bound: AtMost { required: 131072.0, goal: 32768.0 }, basis: Median("quiet connection"), show: table::bytes },
     Requirement { measure: "8 B half-RTT, Open MPI over Bywire beside ports of their own (not required)", bound: AtMost { required: 3.0, goal: 2.0 }, basis: Over("latency open-mpi bywire", "latency ports"), show: RATIO },
     Requirement { measure: "8 B half-RTT, Open MPI over its TCP by loopback (not required)", bound: AtMost { required: 0.2, goal: 0.1 }, basis: Over("latency open-mpi bywire", "latency open-mpi tcp"), show: RATIO },
     Requirement { measure: "4 ranks on 2 cores: 8 B allreduce, MPICH alone over MPICH over Bywire, time (not required)", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: Over("allreduce 4 mpich shm", "allreduce 4 mpich bywire"), show: RATIO },
@@ -94,7 +109,14 @@ fn contestants(pair_seconds: f64) -> Contest {
         }
         add("latency", "veth", over("veth", "latency", 8));
         add("latency", "encrypted", nodes("encrypted", "latency", 8));
+        if *implementation == Implementation::Mpich {
+            for link in ["ofi-shm", "ofi-sm2"] {
+                add("latency", link, over(link, "latency", 8));
+            }
+        }
         if *implementation == Implementation::OpenMpi {
+            let waiting = Request { unmatched: Some(UNMATCHED), ..over("bywire", "latency", 8) };
+            add("unmatched", "bywire", waiting);
             add("latency", "tcp", over("tcp", "latency", 8));
             let jumbo = |request: Request| Request { mtu_bytes: Some(9000), ..request };
             add("short", "shm", over("shm", "stream", 8));
@@ -111,6 +133,12 @@ fn contestants(pair_seconds: f64) -> Contest {
     for (name, request) in requests {
         contest.add(&name, lab::contestant_in(&mut topology, &name, request, pair_seconds));
     }
+    let iterations = (pair_seconds * PING_PONGS_PER_SECOND) as u64;
+    let bare = Provider::bywire().and_then(|provider| {
+        libfabric::latency("libfabric bywire", provider, &Place::Machine, 8, iterations)
+    });
+    contest.add("libfabric bywire", bare);
+    contest.add("quiet connection", quiet_connections::contestant("quiet connection"));
     contest
 }
 
@@ -127,6 +155,7 @@ fn page(contest: &Contest) -> String {
 fn show(series: &str) -> Show {
     let is_rate = ["64 KiB", "1 MiB", "9000", "short"].iter().any(|what| series.starts_with(what));
     match is_rate {
+        _ if series == "quiet connection" => table::bytes,
         _ if series.ends_with("messages") => table::millions,
         true => table::rate,
         false => table::ns,

@@ -99,6 +99,10 @@ options! {
             Opt::of("ranks", "N", "2", "Ranks of the job, all on this machine, half of them on each core: 2 to 64")
                 .only(|request| request.is_level(&["mpi"]) && request.is_collective());
         }
+        unmatched: Option<u32> {
+            Opt::of("unmatched", "N", "0", "Receives of each rank that wait for messages of other tags meanwhile: 0 to 65536")
+                .only(|request| request.is_level(&["mpi"]) && request.is_latency());
+        }
         protocol: Option<String> {
             Opt::of("protocol", "PROTOCOL", "tcp", "Protocol over Ethernet: tcp or udp")
                 .words(|| ethernet::Protocol::ALL.iter().map(|protocol| protocol.name()).collect())
@@ -438,6 +442,10 @@ impl Request {
     /// True if all ranks of a job take part at once.
     pub(crate) fn is_collective(&self) -> bool {
         self.kind().is_some_and(|test| test.kind().is_collective)
+    }
+
+    fn is_latency(&self) -> bool {
+        self.kind() == Some(Test::Latency)
     }
 
     fn is_trace(&self) -> bool {

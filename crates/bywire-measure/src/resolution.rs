@@ -232,6 +232,7 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         rate_mbits: None,
         mpi: None,
         ranks: None,
+        unmatched: None,
         ..request.clone()
     })
 }

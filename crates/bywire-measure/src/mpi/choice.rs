@@ -24,10 +24,15 @@ pub struct Choice {
     pub link: Link,
     /// The number of ranks.
     pub ranks: u32,
+    /// Receives of each rank that wait for other messages meanwhile.
+    pub unmatched: u32,
 }
 
 /// The bounds of the number of ranks.
 const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
+
+/// The most receives that wait meanwhile.
+const UNMATCHED_MAX: u32 = 1 << 16;
 
 /// The numbers that a sum adds up have this length.
 const NUMBER_BYTES: u64 = 8;
@@ -68,8 +73,12 @@ impl Choice {
             request.mpi.as_deref().map_or(Ok(Implementation::OpenMpi), str::parse)?;
         let link: Link = request.link.as_deref().map_or(Ok(Link::Shm), str::parse)?;
         Level::Mpi.check_test(&request.level, &request.test)?;
+        ensure!(
+            implementation == Implementation::Mpich || link.libfabric_provider().is_none(),
+            Misuse(format!("--link {link} is of MPICH: add --mpi mpich"))
+        );
         let places: &[&str] = match link {
-            Link::Shm | Link::Tcp => &["processes"],
+            Link::Shm | Link::OfiShm | Link::OfiSm2 | Link::Tcp => &["processes"],
             Link::Veth | Link::Eth => &["namespaces"],
             Link::Bywire => &["processes", "namespaces"],
         };
@@ -96,8 +105,13 @@ impl Choice {
             request.ranks.is_none() || !is_apart,
             Misuse("--ranks is for ranks of one machine, and of two namespaces there is one in each: leave it out".to_owned())
         );
+        let unmatched = request.unmatched.unwrap_or(0);
+        ensure!(
+            unmatched <= UNMATCHED_MAX,
+            Misuse(format!("--unmatched is out of bounds: give 0 to {UNMATCHED_MAX}"))
+        );
         check_size(request, ranks)?;
-        Ok(Some(Self { implementation, link, ranks }))
+        Ok(Some(Self { implementation, link, ranks, unmatched }))
     }
 
     /// The link that joins the namespaces of the two ranks, if they have any.
@@ -121,8 +135,12 @@ mod tests {
     fn options_that_mpi_lacks_are_refused_in_one_line_with_the_valid_ones() {
         let refusals = [
             (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
-            (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth, bywire"),
+            (
+                refusal(|r| r.link = Some("loopback".into())),
+                "choose one of shm, ofi-shm, ofi-sm2, tcp, veth, eth, bywire",
+            ),
             (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
+            (refusal(|r| r.link = Some("ofi-shm".into())), "add --mpi mpich"),
             (refusal(|r| r.spin = Some(false)), "--no-spin does not apply"),
             (refusal(|r| r.security = Some("plain".into())), "--security does not apply"),
             (
@@ -131,6 +149,11 @@ mod tests {
             ),
             (refusal(|r| r.ranks = Some(4)), "--ranks does not apply to mpi latency"),
             (refusal(|r| (r.test, r.ranks) = ("alltoall".into(), Some(1))), "give 2 to 64"),
+            (refusal(|r| r.unmatched = Some(65537)), "give 0 to 65536"),
+            (
+                refusal(|r| (r.test, r.unmatched) = ("stream".into(), Some(1))),
+                "--unmatched does not apply to mpi stream",
+            ),
             (refusal(|r| (r.test, r.size_bytes) = ("allreduce".into(), Some(12))), "a multiple of 8"),
             (
                 refusal(|r| (r.test, r.size_bytes, r.ranks) = ("alltoall".into(), Some(64 << 20), Some(5))),
@@ -155,8 +178,10 @@ mod tests {
 
     #[test]
     fn only_links_between_namespaces_have_a_frame_link() {
-        let frame_link =
-            |link| Choice { implementation: Implementation::Mpich, link, ranks: 2 }.frame_link(Some(9000));
+        let frame_link = |link| {
+            Choice { implementation: Implementation::Mpich, link, ranks: 2, unmatched: 0 }
+                .frame_link(Some(9000))
+        };
         assert_eq!((frame_link(Link::Shm), frame_link(Link::Tcp)), (None, None));
         assert_eq!(
             frame_link(Link::Veth).map(|frame_link| frame_link.link),

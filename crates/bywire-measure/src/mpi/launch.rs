@@ -171,7 +171,7 @@ impl Launch<'_> {
     fn interface(&self) -> &'static str {
         match self.choice.link {
             Link::Bywire if self.namespaces.is_none() => "lo",
-            Link::Shm | Link::Tcp => "lo",
+            Link::Shm | Link::OfiShm | Link::OfiSm2 | Link::Tcp => "lo",
             Link::Veth | Link::Bywire => namespaces::INTERFACE,
             Link::Eth => crate::ethernet::INTERFACE,
         }
@@ -227,11 +227,14 @@ impl Launch<'_> {
         if self.choice.implementation == Implementation::OpenMpi {
             variables.extend(AS_ROOT.map(|(name, value)| (name, value.to_owned())));
         } else if ![Link::Shm, Link::Bywire].contains(&self.choice.link) {
-            // The ranks use the network even if both are on one machine.
+            // The ranks use libfabric even if both are on one machine.
             variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
             variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
-            variables.push(("FI_PROVIDER", "tcp".to_owned()));
-            variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
+            let provider = self.choice.link.libfabric_provider();
+            variables.push(("FI_PROVIDER", provider.unwrap_or("tcp").to_owned()));
+            if provider.is_none() {
+                variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
+            }
         }
         let network = self.namespaces.map(|pair| pair.target.path());
         // The path as the job sees it, which has another `/proc`.
@@ -426,7 +429,7 @@ mod tests {
             program: PathBuf::from("rank"),
             agent: PathBuf::from("agent"),
         };
-        let choice = Choice { implementation, link, ranks: 2 };
+        let choice = Choice { implementation, link, ranks: 2, unmatched: 0 };
         let provider = (link == Link::Bywire).then_some(Path::new("/provider"));
         let launch = Launch {
             installation: &installation,

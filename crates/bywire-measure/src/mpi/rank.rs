@@ -214,6 +214,7 @@ impl Rank {
             u64::from(plan.warmup_blocks + plan.blocks),
             plan.request.verify.into(),
             counter.into(),
+            plan.mpi.map_or(0, |choice| choice.unmatched).into(),
         ];
         let mut command = Command::new(program);
         command.arg(test).args(numbers.map(|number| number.to_string()));
