@@ -105,6 +105,11 @@ impl<B: AsRef<[u8]>> Sending<B> {
         self.limit
     }
 
+    /// The offset after the last byte that was sent.
+    pub fn sent_bytes(&self) -> u64 {
+        self.next
+    }
+
     /// The number of bytes from the first unacknowledged one to the last one sent.
     pub fn outstanding(&self) -> u64 {
         self.next - self.floor

@@ -18,6 +18,11 @@ const WINDOW: u64 = 4096;
 const SECURITY: Security = Security::ChaCha20Poly1305;
 
 fn end(side: Side) -> Connection<Vec<u8>> {
+    end_with(side, WINDOW)
+}
+
+/// An end whose lanes hold this many bytes, as those of the other one.
+fn end_with(side: Side, window: u64) -> Connection<Vec<u8>> {
     let connection = if side == Side::Initiator { 1 } else { 2 };
     Connection::new(Options {
         side,
@@ -25,8 +30,8 @@ fn end(side: Side) -> Connection<Vec<u8>> {
         secret: SECRET.into(),
         connection,
         peer_connection: 3 - connection,
-        windows: [WINDOW; 3],
-        peer_windows: [WINDOW; 3],
+        windows: [window; 3],
+        peer_windows: [window; 3],
         route_bytes: 1452,
     })
 }
@@ -450,6 +455,35 @@ fn less_than_a_burst_leaves_as_soon_as_the_window_has_room_for_it() {
     exchange(&mut ends, &mut now_ns);
     assert!(ends[0].counts().window_full + ends[0].counts().paced > 0 && ends[0].is_drained());
     assert_eq!((0..20).filter(|_| ends[1].pop_datagram().is_some()).count(), 20);
+}
+
+/// Most of what is in flight waits at the receiver, where a high message waits behind it.
+#[test]
+fn few_low_bytes_are_in_flight_beside_high_ones_but_one_high_message_does_not_hold_a_long_transfer_back() {
+    const LONG: usize = 1 << 20;
+    let mut ends = [Side::Initiator, Side::Responder].map(|side| end_with(side, 16 * LONG as u64));
+    let mut now_ns = 0;
+    ends[0].send(Lane::Low, vec![1; 2 * LONG]).expect("room");
+    exchange(&mut ends, &mut now_ns);
+    assert!(ends[0].flight().1 > 256 * 1024, "the window: {:?}", ends[0].flight());
+    let mut most_in_flight = |has_more_high_messages: bool| {
+        ends[0].send(Lane::High, vec![2; 8]).expect("room");
+        let end = ends[0].send(Lane::Low, vec![3; LONG]).expect("room");
+        let mut most = 0;
+        while ends[0].acknowledged(Lane::Low) < end {
+            if has_more_high_messages {
+                ends[0].send(Lane::High, vec![2; 8]).expect("room");
+            }
+            pass(&mut ends, 0, now_ns);
+            most = most.max(ends[0].flight().0);
+            now_ns += 20_000;
+            pass(&mut ends, 1, now_ns);
+        }
+        exchange(&mut ends, &mut now_ns);
+        most
+    };
+    let (beside_many, beside_one) = (most_in_flight(true), most_in_flight(false));
+    assert!(beside_many < 20 * 1024 && beside_one > 48 * 1024, "{beside_many} {beside_one}");
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
             Frame::Lane { lane, offset, bytes } => {
                 if lane == Lane::High {
-                    self.high_at_ns = Some(now_ns);
+                    self.high_moves(now_ns);
                 }
                 let consume = |bytes: &[u8]| consume(lane, bytes);
                 let received = self.receiving[lane as usize].receive_with(offset, bytes, consume);

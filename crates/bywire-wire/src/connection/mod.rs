@@ -245,6 +245,8 @@ pub struct Connection<B> {
     is_in_burst: bool,
     /// When bytes of the high lane last moved.
     high_at_ns: Option<u64>,
+    /// The low bytes that had been sent then.
+    low_bytes_before_high: u64,
     counts: Counts,
 }
 
@@ -282,6 +284,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             is_held_back: false,
             is_in_burst: true,
             high_at_ns: None,
+            low_bytes_before_high: 0,
             counts: Counts::default(),
         }
     }

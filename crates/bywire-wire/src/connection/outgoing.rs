@@ -15,8 +15,11 @@ use super::{Connection, Content, PROBES_SHORT, Span, State};
 /// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
 /// message.
 const LOW_BYTES_BESIDE_HIGH: u64 = 16 * 1024;
-/// How long high bytes count as moving.
+/// How long high bytes count as moving, …
 const HIGH_RECENT_NS: u64 = 2_000_000;
+/// … unless so many low bytes have left since. A program that exchanges short messages moves high bytes more often. One that sends
+/// a short message before each long one waits for the long ones.
+const HIGH_RECENT_BYTES: u64 = 64 * 1024;
 /// The least length of a piece of a lane that is cut for lack of room.
 const PIECE_BYTES_MIN: usize = 32;
 /// The number of consecutive packets that ask for no acknowledgement. The next one asks for one, so that this end
@@ -186,12 +189,19 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// The time from which the low lane may send. It may have passed. `None`: after the next acknowledgement.
     fn low_from_ns(&self) -> Option<u64> {
         let [_, high, low] = &self.sending;
-        if low.has_lost() || low.outstanding() < LOW_BYTES_BESIDE_HIGH {
+        let has_moved_much = low.sent_bytes() - self.low_bytes_before_high >= HIGH_RECENT_BYTES;
+        if low.has_lost() || low.outstanding() < LOW_BYTES_BESIDE_HIGH || has_moved_much {
             return Some(0);
         }
         // High bytes that wait behind too many low ones are not a reason to send even more of those.
         (high.outstanding() == 0)
             .then(|| self.high_at_ns.map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS)))
+    }
+
+    /// Notes that bytes of the high lane leave or arrive.
+    pub(super) fn high_moves(&mut self, now_ns: u64) {
+        self.high_at_ns = Some(now_ns);
+        self.low_bytes_before_high = self.sending[Lane::Low as usize].sent_bytes();
     }
 
     /// The bytes for which the window and pacing must have room before something leaves: one packet, or a burst if they
@@ -351,11 +361,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if lane == Lane::Low && self.low_from_ns().is_none_or(|from_ns| now_ns < from_ns) {
             return false;
         }
-        if lane == Lane::High {
-            self.high_at_ns = Some(now_ns);
-        }
         if !packet.push_lane(lane, range.start, length as u16, |bytes| sending.copy(&range, bytes)) {
             return false;
+        }
+        if lane == Lane::High {
+            self.high_moves(now_ns);
         }
         self.sending[lane as usize].sent(&range);
         content.pieces[place] = Some(Span { start: range.start, length: length as u16, lane });
