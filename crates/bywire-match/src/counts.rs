@@ -5,6 +5,7 @@
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Counts {
     pub eager_messages_sent: u64,
+    pub eager_messages_at_once: u64,
     pub requests_sent: u64,
     pub requests_for_want_of_window: u64,
     pub sends_held_by_unanswered_requests: u64,

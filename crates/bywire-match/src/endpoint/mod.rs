@@ -258,6 +258,11 @@ impl<S, R: Sink> Endpoint<S, R> {
         Some(event)
     }
 
+    /// Does an event wait?
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// A peer that has something to transmit. It is named once, until it has something more.
     pub fn next_ready(&mut self) -> Option<PeerId> {
         while let Some(peer) = self.ready.pop_front() {

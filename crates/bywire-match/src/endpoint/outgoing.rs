@@ -33,6 +33,22 @@ fn eager_head(message: &Send, send: u64) -> HeadBytes {
 }
 
 impl<S, R: Sink> Endpoint<S, R> {
+    /// Sends a message at once, if it is eager, nothing waits before it, and the peer's window has room. The link gets its head, and
+    /// says whether it has taken that and the payload. The result says the same. There is no event, and the caller keeps its handle.
+    /// Otherwise [`Endpoint::send`] keeps the message until it can leave.
+    pub fn send_at_once(&mut self, peer: PeerId, message: &Send, link: impl FnOnce(&[u8]) -> bool) -> bool {
+        let is_free = |peer: &&mut Peer<S>| peer.is_connected() && peer.queued.is_empty();
+        let Some(peer) = self.peers.value_mut(peer.0).filter(is_free) else { return false };
+        let is_eager = matches!(departure(&self.limits, peer, message), Departure::Eager);
+        if message.is_synchronous || !is_eager || !link(&eager_head(message, 0)) {
+            return false;
+        }
+        self.counts.eager_messages_sent += 1;
+        self.counts.eager_messages_at_once += 1;
+        peer.credit -= ENVELOPE_BYTES + message.length;
+        true
+    }
+
     /// Gives the link all that may leave for a peer, until the link returns `false`, because it has no room. That frame
     /// was not taken. A link may have no room for messages and some for pieces and puts, and the other way round. The
     /// result says whether the link has taken all; otherwise the driver calls again when the link has room.

@@ -228,6 +228,9 @@ impl Simulation {
         let number = self.messages.len();
         let knows_end = self.knows_end(node, target);
         let peer = self.nodes[node].peers[target];
+        if self.random.random_bool(0.5) && self.send_at_once(node, target, send)? {
+            return ensure(!knows_end, || "a message has left for a peer that has ended".to_owned());
+        }
         match self.nodes[node].endpoint.send(peer, send, number) {
             Ok(()) => {
                 ensure(!knows_end, || "a send to a peer that has ended was accepted".to_owned())?;
@@ -252,6 +255,35 @@ impl Simulation {
                 ensure(knows_end && reason == Refused::Ended, || format!("a send was refused: {reason}"))
             }
         }
+    }
+
+    /// Sends a message without its endpoint's queue. `false`: it cannot leave yet.
+    fn send_at_once(&mut self, node: usize, target: usize, send: Send) -> Result<bool, String> {
+        let room = self.random.random_range(0..8);
+        let Connection { is_dead, fragment_bytes, .. } = self.connections[&pair(node, target).0];
+        let nodes = self.nodes.len();
+        let (number, lane) = (self.messages.len(), &mut self.lanes[node * nodes + target]);
+        let at = &mut self.nodes[node];
+        let (mut is_too_long, queued) = (false, at.endpoint.under_way());
+        let has_left = at.endpoint.send_at_once(at.peers[target], &send, |head| {
+            if is_dead || lane.messages.len() >= room {
+                return false;
+            }
+            let bytes = [head, &payload(number, 0..send.length)].concat();
+            is_too_long = bytes.len() > fragment_bytes;
+            lane.messages.push_back(bytes);
+            lane.order.push_back(number);
+            true
+        });
+        ensure(!is_too_long, || "a frame is longer than the link's".to_owned())?;
+        ensure(at.endpoint.under_way() == queued, || "a message that has left is under way".to_owned())?;
+        if has_left {
+            let (source, is_ended) = (node, true);
+            let [is_request, is_taken, may_fail] = [false; 3];
+            let message = Message { source, target, send, is_request, is_taken, is_ended, may_fail };
+            self.messages.push(message);
+        }
+        Ok(has_left)
     }
 
     /// A new receive, which is not known to the endpoint yet.

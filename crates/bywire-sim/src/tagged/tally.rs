@@ -61,6 +61,7 @@ impl Counts {
         // They are named one by one, so that a new count does not compile without a line here.
         let Transitions {
             eager_messages_sent,
+            eager_messages_at_once,
             requests_sent,
             requests_for_want_of_window,
             sends_held_by_unanswered_requests,
@@ -89,6 +90,7 @@ impl Counts {
             requests_lost,
         } = *counts;
         self.add("endpoint: eager messages sent", eager_messages_sent);
+        self.add("endpoint: eager messages sent at once", eager_messages_at_once);
         self.add("endpoint: requests sent", requests_sent);
         self.add("endpoint: requests for want of window", requests_for_want_of_window);
         self.add("endpoint: sends held by unanswered requests", sends_held_by_unanswered_requests);
