@@ -76,13 +76,17 @@ impl Domain {
             state.found();
             return Ok(Some(state));
         }
+        if !state.idle.is_clock_due() {
+            return Ok(None);
+        }
         let began = clock::cycles();
         match state.idle.found_nothing(began) {
-            Advice::Poll => {}
+            Advice::Poll => return Ok(None),
             Advice::Yield => {
                 drop(state);
                 std::thread::yield_now();
-                self.state()?.idle.yielded(began, clock::cycles());
+                state = self.state()?;
+                state.idle.yielded(began, clock::cycles());
             }
             Advice::Sleep => {
                 let is_armed = state.endpoints.iter_mut().flatten().all(Endpoint::arm);
@@ -90,10 +94,16 @@ impl Domain {
                 if is_armed {
                     self.nap()?;
                 }
-                self.state()?.idle.slept(clock::cycles());
+                state = self.state()?;
+                state.idle.slept(clock::cycles());
             }
         }
-        Ok(None)
+        // Those who had the core may have sent something. The program may offer it again before it asks the next time.
+        let has_moved = state.progress();
+        if has_moved {
+            state.found();
+        }
+        Ok(has_moved.then_some(state))
     }
 
     fn nap(&self) -> Result<(), i32> {

@@ -16,6 +16,8 @@ const LOST_MAX: Duration = Duration::from_micros(50);
 const HOGGED: Duration = Duration::from_micros(500);
 /// So long after an offer that was taken others are supposed to want the core.
 const MEMORY: Duration = Duration::from_millis(20);
+/// One poll in this many looks at the clock, which takes as long as a third of a poll. While others want the core, each does.
+const CLOCK_EVERY: u32 = 8;
 /// Polls farther apart than that are those of a program that does something between them.
 const GAP: Duration = Duration::from_micros(20);
 
@@ -69,6 +71,10 @@ struct Cycles {
 pub struct Idle {
     policy: Policy,
     cycles: Cycles,
+    /// How many, since the clock was last looked at.
+    polls: u32,
+    /// Did others want the core when the clock was last looked at?
+    is_among_others: bool,
     /// Since when.
     since: Option<u64>,
     /// The last one.
@@ -92,13 +98,34 @@ impl Idle {
             memory: clock::cycles_in(MEMORY),
             gap: clock::cycles_in(GAP),
         };
-        Self { policy, cycles, since: None, last: 0, taken_at: None, hogged_at: None, lost: 0 }
+        Self {
+            policy,
+            cycles,
+            polls: 0,
+            is_among_others: false,
+            since: None,
+            last: 0,
+            taken_at: None,
+            hogged_at: None,
+            lost: 0,
+        }
     }
 
     /// A poll has found something.
     pub fn found(&mut self) {
         self.since = None;
         self.lost = 0;
+    }
+
+    /// A poll has found nothing. Is it one that looks at the clock, and calls [`Idle::found_nothing`]?
+    #[inline]
+    pub fn is_clock_due(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < CLOCK_EVERY && !self.is_among_others {
+            return false;
+        }
+        self.polls = 0;
+        true
     }
 
     /// A poll has found nothing.
@@ -111,10 +138,12 @@ impl Idle {
         let is_recent =
             |time: Option<u64>| time.is_some_and(|time| now.wrapping_sub(time) < self.cycles.memory);
         let is_hogged = is_recent(self.hogged_at);
-        let patience = match !is_hogged && is_recent(self.taken_at) {
+        let is_among_others = !is_hogged && is_recent(self.taken_at);
+        let patience = match is_among_others {
             true => self.cycles.patience_among_others,
             false => self.cycles.patience,
         };
+        self.is_among_others = is_among_others;
         if self.policy == Policy::Spin || now.wrapping_sub(since) < patience {
             return Advice::Poll;
         }
@@ -226,6 +255,17 @@ mod tests {
             now += cycles(30);
         }
         assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+    }
+
+    #[test]
+    fn few_polls_look_at_the_clock_unless_others_want_the_core() {
+        let (mut idle, mut now) = (Idle::new(Policy::Auto), cycles(1_000_000));
+        let looks = |idle: &mut Idle| (0..80).filter(|_| idle.is_clock_due()).count();
+        assert_eq!(looks(&mut idle), 80 / CLOCK_EVERY as usize);
+        polls_until_advice(&mut idle, &mut now);
+        idle.yielded(now, now + cycles(100));
+        idle.found_nothing(now + cycles(100));
+        assert_eq!(looks(&mut idle), 80);
     }
 
     #[test]

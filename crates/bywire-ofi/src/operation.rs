@@ -21,7 +21,7 @@ pub enum Payload {
 
 impl Payload {
     /// A copy of memory that the program takes back at once.
-    pub fn copy(memory: &Memory) -> Self {
+    fn copy(memory: &Memory) -> Self {
         let mut bytes = Vec::with_capacity(memory.length() as usize);
         memory.read(0, memory.length(), &mut bytes);
         if bytes.len() > SHORT_BYTES {
@@ -59,6 +59,13 @@ pub struct SendHandle {
 }
 
 impl SendHandle {
+    /// Copies the payload, so that the program has its memory back.
+    pub fn copy_payload(&mut self) {
+        if let Payload::Program(memory) = &self.payload {
+            self.payload = Payload::copy(memory);
+        }
+    }
+
     /// Appends `length` bytes of the payload from `offset` on to `target`.
     pub fn read(&self, offset: u64, length: u64, target: &mut Vec<u8>) {
         let part = |bytes: &[u8]| {
@@ -108,7 +115,7 @@ pub struct ReceiveHandle {
     /// The region of its memory while a peer puts into it.
     pub key: Option<Key>,
     /// Does it take several messages, one behind the other?
-    pub multi: Option<MultiReceive>,
+    pub multi: Option<Box<MultiReceive>>,
 }
 
 /// A receive that goes on after a message.

@@ -71,6 +71,21 @@ pub fn join(frame: &Frame<'_, SendHandle>, bytes: &mut Vec<u8>) -> Option<Priori
     }
 }
 
+/// Gives a short message to a port. `false`: it has no room.
+#[inline]
+pub fn carry_eager(
+    (port, peer): (&mut Port, Peer),
+    channel: Channel,
+    head: &[u8],
+    send: &SendHandle,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    begin(channel, scratch);
+    scratch.extend_from_slice(head);
+    send.read(0, send.payload.length(), scratch);
+    port.send(peer, Priority::High, scratch).is_ok()
+}
+
 /// Gives a frame to a port. `false`: it has no room.
 pub fn carry(
     (port, peer): (&mut Port, Peer),

@@ -9,4 +9,6 @@ pub struct Message {
     pub data: Option<u64>,
     /// Does it complete only after a receive has matched it?
     pub is_synchronous: bool,
+    /// Is the payload the program's again when the call returns?
+    pub is_injected: bool,
 }

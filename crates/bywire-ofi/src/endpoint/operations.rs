@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
 
+use super::frames::carry_eager;
 use super::message::Message;
-use super::remote::Link;
+use super::remote::{Link, Remote};
 use super::{Channel, Endpoint};
 use crate::abi::{
     FI_ADDR_UNSPEC, FI_EAGAIN, FI_ECANCELED, FI_EINVAL, FI_EMSGSIZE, FI_ENOENT, FI_ENOMSG, FI_MULTI_RECV,
@@ -23,7 +24,7 @@ const COPIED_BYTES_MAX: usize = 16 << 20;
 const LINGER: Duration = Duration::from_secs(5);
 
 impl Endpoint {
-    /// Begins to send.
+    /// Begins to send. The payload of an injected message is copied, unless it leaves at once.
     ///
     /// # Errors
     /// [`FI_EAGAIN`] if too much is under way; the error of the target's end; an address that is none.
@@ -31,25 +32,37 @@ impl Endpoint {
         &mut self,
         channel: Channel,
         message: Message,
-        send: SendHandle,
+        mut send: SendHandle,
         (outlets, addresses): (&mut Outlets, &Addresses),
     ) -> Result<(), i32> {
         let remote = self.remote_at(message.to, addresses)?;
-        let copied = send.payload.copied_bytes();
-        if copied > 0 && self.copied_bytes + copied > COPIED_BYTES_MAX
-            || outlets.is_full(self.bindings.transmit_queue)
-        {
+        if outlets.is_full(self.bindings.transmit_queue) {
             return Err(FI_EAGAIN);
         }
-        match self.remotes[remote].link {
+        let Remote { id, link, .. } = self.remotes[remote];
+        let Message { tag, data, is_synchronous, is_injected, .. } = message;
+        let length = send.payload.length();
+        let message = Send { tag, data, length, is_synchronous };
+        match link {
+            Link::Open(peer) => {
+                let Self { port, matchers, scratch, .. } = self;
+                let leaves = |head: &[u8]| carry_eager((port, peer), channel, head, &send, scratch);
+                if matchers[channel as usize].send_at_once(id, &message, leaves) {
+                    self.report_send(&send, 0, outlets);
+                    return Ok(());
+                }
+            }
             Link::Idle => self.connect(remote),
             Link::Ending(error) | Link::Ended(error) => return Err(error),
             _ => {}
         }
-        let id = self.remotes[remote].id;
-        let Message { tag, data, is_synchronous, .. } = message;
-        let length = send.payload.length();
-        let message = Send { tag, data, length, is_synchronous };
+        if is_injected {
+            send.copy_payload();
+        }
+        let copied = send.payload.copied_bytes();
+        if copied > 0 && self.copied_bytes + copied > COPIED_BYTES_MAX {
+            return Err(FI_EAGAIN);
+        }
         if let Err((refused, _)) = self.matchers[channel as usize].send(id, message, send) {
             return Err(self.refusal(refused, id));
         }

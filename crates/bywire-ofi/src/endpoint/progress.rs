@@ -15,6 +15,8 @@ use crate::outlets::Outlets;
 
 /// Events that one call takes from the port, so that it ends however fast peers send.
 const EVENTS_MAX: usize = 64;
+/// Parts of long payloads that one call moves on.
+const PARTS_MAX: usize = 16;
 /// Frames to this endpoint itself that are under way at a time.
 const OWN_FRAMES_MAX: usize = 16;
 
@@ -22,10 +24,22 @@ impl Endpoint {
     /// Moves everything on. The result says whether anything happened.
     pub fn progress(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
         let mut has_moved = false;
-        for _ in 0..EVENTS_MAX {
-            let Some(event) = self.port.poll() else { break };
-            has_moved = true;
-            self.take(event, addresses);
+        for _ in 0..PARTS_MAX {
+            let mut event = self.port.poll();
+            // A part of a long payload is no event, but the program does not wait in vain, and the next part may be there.
+            let is_in_the_midst = event.is_none() && self.port.has_progressed();
+            has_moved |= event.is_some() || is_in_the_midst;
+            let (mut taken, unexpected) = (0, self.unexpected_messages());
+            while let Some(arrived) = event {
+                self.take(arrived, addresses);
+                taken += 1;
+                // The program may post receives for further messages when it has seen what has ended.
+                let is_ahead = self.unexpected_messages() > unexpected && self.has_ended_some();
+                event = if taken < EVENTS_MAX && !is_ahead { self.port.poll_arrived() } else { None };
+            }
+            if !is_in_the_midst {
+                break;
+            }
         }
         self.connect_again();
         if !self.blocked.is_empty() {
@@ -34,6 +48,15 @@ impl Endpoint {
             }
         }
         self.settle(outlets) || has_moved
+    }
+
+    fn unexpected_messages(&self) -> usize {
+        self.matchers.iter().map(bywire_match::Endpoint::unexpected_messages).sum()
+    }
+
+    /// Has an operation ended that was not reported yet?
+    fn has_ended_some(&self) -> bool {
+        self.matchers.iter().any(bywire_match::Endpoint::has_event)
     }
 
     /// Hands out what the matchers have, and reports what has ended.
@@ -121,12 +144,16 @@ impl Endpoint {
 
     /// Hands out what a matcher has for a remote.
     pub(super) fn transmit(&mut self, channel: Channel, id: PeerId) {
+        if self.blocked.contains(&(channel, id)) {
+            // The next progress tries it again.
+            return;
+        }
         match self.remotes[id.index()].link {
             Link::Open(peer) => {
                 let Self { port, matchers, scratch, puts, .. } = self;
                 let link =
                     |frame: Frame<'_, SendHandle>| carry((&mut *port, peer), channel, &frame, scratch, puts);
-                if !matchers[channel as usize].transmit(id, link) && !self.blocked.contains(&(channel, id)) {
+                if !matchers[channel as usize].transmit(id, link) {
                     self.blocked.push((channel, id));
                 }
             }
@@ -224,7 +251,7 @@ impl Endpoint {
     /// Lets a receive that takes several messages take the next one. The result says whether such a receive is over.
     fn go_on(&mut self, channel: Channel, mut receive: ReceiveHandle, written: u64) -> bool {
         let place = receive.place;
-        let Some(MultiReceive { selector, rest_bytes }) = receive.multi else {
+        let Some(MultiReceive { selector, rest_bytes }) = receive.multi.as_deref().copied() else {
             self.vacate(place);
             return false;
         };
@@ -246,7 +273,7 @@ impl Endpoint {
         }
     }
 
-    fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
+    pub(super) fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= send.payload.copied_bytes();
         outlets.count(self.bindings.send_counter, error);
         if error == 0 && !send.is_reported {

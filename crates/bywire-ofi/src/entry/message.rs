@@ -89,13 +89,14 @@ impl Sending {
             }
             let is_asked_for = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
             let send = SendHandle {
-                payload: if is_injected { Payload::copy(&memory) } else { Payload::Program(memory) },
+                payload: Payload::Program(memory),
                 context: self.context as usize,
                 flags: FI_SEND | kind(self.channel),
                 is_reported: self.is_reported && is_asked_for,
             };
             let Self { channel, to, tag, data, is_reported, .. } = self;
-            let message = Message { to, tag, data, is_synchronous: level != 0 && is_reported };
+            let is_synchronous = level != 0 && is_reported;
+            let message = Message { to, tag, data, is_synchronous, is_injected };
             endpoint.send(channel, message, send, (outlets, addresses))
         })
     }
@@ -159,7 +160,7 @@ impl Receiving {
             let selector = endpoint.selector(from, (tag, ignore), addresses)?;
             if flags & FI_MULTI_RECV != 0 {
                 let rest_bytes = endpoint.bindings.multi_receive_bytes;
-                receive.multi = Some(MultiReceive { selector, rest_bytes });
+                receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
             }
             endpoint.receive(channel, selector, receive, outlets)
         })

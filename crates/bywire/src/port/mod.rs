@@ -7,6 +7,7 @@ mod incoming;
 mod lending;
 mod peer_socket;
 mod polling;
+mod random_numbers;
 mod remote_peer;
 mod sending;
 mod slots;
@@ -34,6 +35,7 @@ use crate::shm::runtime::{Claim, RuntimeDirectory};
 use fabric::Fabric;
 use hot::HotPeers;
 use incoming::{Incoming, Tag};
+use random_numbers::RandomNumbers;
 use slots::{Slot, Slots};
 use spin::Spin;
 
@@ -82,6 +84,7 @@ pub struct Port {
     /// The option `housekeeping_interval`.
     housekeeping_cycles: u64,
     next_transfer: u64,
+    random_numbers: RandomNumbers,
     statistics: Statistics,
 }
 
@@ -152,6 +155,7 @@ impl Port {
             housekeeping_due: 0,
             housekeeping_cycles: clock::cycles_in(options.housekeeping_interval),
             next_transfer: 1,
+            random_numbers: RandomNumbers::default(),
             statistics: Statistics::default(),
             directory,
             options,

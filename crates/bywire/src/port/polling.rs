@@ -35,6 +35,27 @@ impl Port {
         self.poll_with_quiet(8)
     }
 
+    /// Takes the next event that has arrived already. Looks neither at sockets nor at quiet peers, and makes no system call. This is
+    /// for a program that takes several events at a time: the last poll, which finds nothing, is then a short one. [`Self::poll`]
+    /// has to be called as well.
+    #[inline(always)]
+    pub fn poll_arrived(&mut self) -> Option<Event> {
+        if !self.guard.is_owner() {
+            return None;
+        }
+        if !self.resources.events.is_empty() {
+            return self.next_event();
+        }
+        let event = self.poll_hot();
+        if event.is_some() || self.fabric.is_none() { event } else { self.take_remote() }
+    }
+
+    /// Has the last [`Self::poll`] moved something on without an event, such as a part of a long message? A program that goes to
+    /// sleep when its polls find nothing counts such a poll as one that has found something.
+    pub fn has_progressed(&self) -> bool {
+        self.progressed
+    }
+
     /// Polls the hot peers, then everything else. Quiet peers have their turn at every `every`th poll.
     #[inline(always)]
     pub(super) fn poll_with_quiet(&mut self, every: u32) -> Option<Event> {

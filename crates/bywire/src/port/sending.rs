@@ -1,7 +1,7 @@
 //! Sending: short messages at once, and asynchronous transfers: long messages, puts and gets.
 
 use bywire_ring::geometry::INLINE_BYTES;
-use bywire_sys::{Errno, process};
+use bywire_sys::Errno;
 
 use super::Port;
 use super::slots::Link;
@@ -221,9 +221,8 @@ impl Port {
     /// # Errors
     /// [`Errno::NOSPC`] when the port has 65,536 regions, or the kernel's error on a request for random numbers.
     pub fn register(&mut self, memory: impl Into<Buffer>, rights: Rights) -> Result<Key, Errno> {
-        let mut random = [0; 8];
-        process::random(&mut random)?;
-        let key = self.resources.regions.register(memory.into(), rights, u64::from_ne_bytes(random));
+        let random = self.random_numbers.take()?;
+        let key = self.resources.regions.register(memory.into(), rights, random);
         key.ok_or(Errno::NOSPC)
     }
 

@@ -152,7 +152,8 @@ impl Port {
     }
 
     /// Takes events from peers on other machines, in turn.
-    fn take_remote(&mut self) -> Option<Event> {
+    #[inline(never)]
+    pub(in crate::port) fn take_remote(&mut self) -> Option<Event> {
         if self.resources.is_full() {
             return None;
         }
