@@ -20,6 +20,11 @@ const MEMORY: Duration = Duration::from_millis(20);
 const CLOCK_EVERY: u32 = 8;
 /// Polls farther apart than that are those of a program that does something between them.
 const GAP: Duration = Duration::from_micros(20);
+/// How long a program only offers its core after it has slept in vain. It may have little steps of its own between its polls,
+/// as those that test for messages have, and does nothing of them while it sleeps.
+const AWAKE: Duration = Duration::from_micros(300);
+/// The same while another one keeps the core that gets it. It is not offered then.
+const AWAKE_HOGGED: Duration = Duration::from_micros(25);
 
 /// What the user wants (`FI_BYWIRE_IDLE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +69,8 @@ struct Cycles {
     hogged: u64,
     memory: u64,
     gap: u64,
+    awake: u64,
+    awake_hogged: u64,
 }
 
 /// Polls that have found nothing, one after the other. All times are in cycles.
@@ -85,6 +92,8 @@ pub struct Idle {
     hogged_at: Option<u64>,
     /// How long offers took that were taken, since something was found.
     lost: u64,
+    /// When it has last woken, since something was found.
+    woken_at: Option<u64>,
 }
 
 impl Idle {
@@ -97,6 +106,8 @@ impl Idle {
             hogged: clock::cycles_in(HOGGED),
             memory: clock::cycles_in(MEMORY),
             gap: clock::cycles_in(GAP),
+            awake: clock::cycles_in(AWAKE),
+            awake_hogged: clock::cycles_in(AWAKE_HOGGED),
         };
         Self {
             policy,
@@ -108,6 +119,7 @@ impl Idle {
             taken_at: None,
             hogged_at: None,
             lost: 0,
+            woken_at: None,
         }
     }
 
@@ -115,6 +127,7 @@ impl Idle {
     pub fn found(&mut self) {
         self.since = None;
         self.lost = 0;
+        self.woken_at = None;
     }
 
     /// A poll has found nothing. Is it one that looks at the clock, and calls [`Idle::found_nothing`]?
@@ -147,8 +160,14 @@ impl Idle {
         if self.policy == Policy::Spin || now.wrapping_sub(since) < patience {
             return Advice::Poll;
         }
-        let sleeps = self.policy == Policy::Sleep || is_hogged || self.lost >= self.cycles.lost_max;
-        if sleeps { Advice::Sleep } else { Advice::Yield }
+        let offers = self.policy == Policy::Auto && !is_hogged;
+        if let Some(woken) = self.woken_at {
+            let awake = if offers { self.cycles.awake } else { self.cycles.awake_hogged };
+            if now.wrapping_sub(woken) < awake {
+                return if offers { Advice::Yield } else { Advice::Poll };
+            }
+        }
+        if offers && self.lost < self.cycles.lost_max { Advice::Yield } else { Advice::Sleep }
     }
 
     /// The core was offered from `began` until `now`.
@@ -167,6 +186,7 @@ impl Idle {
     /// The program has slept until `now`.
     pub fn slept(&mut self, now: u64) {
         self.last = now;
+        self.woken_at = Some(now);
     }
 }
 
@@ -217,9 +237,16 @@ mod tests {
             now += cycles(11);
         }
         for _ in 0..100 {
+            // Asleep for as long as nothing wakes it, and then on offer for some time.
             assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
             now += cycles(100);
             idle.slept(now);
+            let woken = now;
+            while now < woken + clock::cycles_in(AWAKE) {
+                assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+                idle.yielded(now, now + cycles(11));
+                now += cycles(11);
+            }
         }
         idle.found();
         let (waited, advice) = polls_until_advice(&mut idle, &mut now);
@@ -255,6 +282,45 @@ mod tests {
             now += cycles(30);
         }
         assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+    }
+
+    /// How many polls a program makes in 10 ms that finds nothing and has a step of a microsecond between them, while others
+    /// keep its core for so long whenever it is offered.
+    fn polls_in_vain(policy: Policy, kept: Duration) -> u32 {
+        let (mut idle, mut now) = (Idle::new(policy), cycles(1_000_000));
+        let end = now + cycles(10_000) + clock::cycles_in(kept);
+        let mut polls = 0;
+        while now < end {
+            polls += 1;
+            match idle.found_nothing(now) {
+                Advice::Poll => {}
+                Advice::Yield => {
+                    let began = now;
+                    now += clock::cycles_in(kept);
+                    idle.yielded(began, now);
+                }
+                Advice::Sleep => {
+                    now += cycles(100);
+                    idle.slept(now);
+                }
+            }
+            now += cycles(1);
+        }
+        polls
+    }
+
+    #[test]
+    fn a_program_with_little_steps_between_its_polls_gets_most_of_what_the_others_leave() {
+        let shares = [
+            (Policy::Auto, Duration::ZERO, 9_000),
+            (Policy::Auto, Duration::from_micros(4), 1_500),
+            (Policy::Auto, Duration::from_millis(3), 1_800),
+            (Policy::Sleep, Duration::ZERO, 1_800),
+        ];
+        for (policy, kept, least) in shares {
+            let polls = polls_in_vain(policy, kept);
+            assert!(polls >= least, "{policy:?}, {kept:?}: {polls}");
+        }
     }
 
     #[test]

@@ -1,13 +1,31 @@
-//! A job of Open MPI between two machines of a fabric, encrypted and plain.
+//! Jobs of Open MPI between two machines of a fabric, encrypted and plain, through what happens to machines.
 
+mod job;
 mod loaded;
 #[path = "../../bywire-node/tests/test_network/mod.rs"]
 mod test_network;
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use bywire_node::fabric::Fabric;
+use job::Job;
 use loaded::{Loaded, OPEN_MPI, is_open_mpi, run};
 use test_network::{TestNetwork, path};
+
+/// How long one end may be away.
+const AWAY: Duration = Duration::from_secs(5);
+/// Within this time a job has ended of which a node is away for good.
+const SOON: Duration = Duration::from_secs(30);
+
+/// What a job needs, if this machine has it.
+fn loaded() -> Option<Loaded> {
+    let loaded = Loaded::new(&["mpirun", "mpicc", "nsenter", "timeout"], "mpi.h")?;
+    is_open_mpi(&loaded).then_some(loaded)
+}
 
 /// Starts a command of the launcher on the second machine, instead of ssh.
 fn agent(network: &TestNetwork) -> String {
@@ -17,35 +35,82 @@ fn agent(network: &TestNetwork) -> String {
     format!("#!/bin/sh\nshift\nBYWIRE_RUNTIME_DIR={runtime} exec nsenter --net={namespace} sh -c \"$*\"\n")
 }
 
+/// A job with one rank on each machine.
+fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
+    let agent_path = loaded.path("agent");
+    std::fs::write(&agent_path, agent(network)).expect("written");
+    std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    let mut command = loaded.command("timeout");
+    command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
+    let hosts = format!("{}:1,{}:1", here.address.ip(), there.address.ip());
+    command.args(["100", "mpirun", "-n", "2", "--host", &hosts]);
+    command.args(["--mca", "oob_tcp_if_include", "eth0", "--mca", "plm_rsh_agent"]).arg(&agent_path);
+    command.args(loaded::options()).arg(program);
+    command
+}
+
+/// A job that exchanges messages for this time, after its first ones.
+fn steady(loaded: &Loaded, network: &TestNetwork, time: Duration) -> Job {
+    let program = loaded.compile("mpicc", "steady.c", &[]);
+    let mut command = job(loaded, network, &program);
+    command.arg(time.as_secs().to_string());
+    let mut job = network.machines[0].namespace.run(|| Job::start(&mut command)).expect("inside");
+    job.wait_until_it_has_begun();
+    job
+}
+
 #[test]
 fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc", "nsenter"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = loaded() else { return };
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     for is_encrypted in [true, false] {
         let Some(network) = TestNetwork::up_with(2, is_encrypted) else { return };
-        let agent_path = loaded.path("agent");
-        std::fs::write(&agent_path, agent(&network)).expect("written");
-        std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
-        let [here, there] = &network.machines[..] else { unreachable!() };
-        let mut command = loaded.command("mpirun");
-        command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
-        let hosts = format!("{}:1,{}:1", here.address.ip(), there.address.ip());
-        command.args([
-            "-n",
-            "2",
-            "--host",
-            &hosts,
-            "--mca",
-            "oob_tcp_if_include",
-            "eth0",
-            "--mca",
-            "plm_rsh_agent",
-        ]);
-        command.arg(&agent_path).args(loaded::options()).arg(&program);
-        let printed = here.namespace.run(|| run(&mut command)).expect("inside");
+        let mut command = job(&loaded, &network, &program);
+        let printed = network.machines[0].namespace.run(|| run(&mut command)).expect("inside");
         assert_eq!(printed, "exchanged\n", "encrypted: {is_encrypted}");
     }
+}
+
+#[test]
+fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have_restarted() {
+    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let job = steady(&loaded, &network, Duration::from_secs(4));
+    for number in [1, 0] {
+        network.machines[number].stop();
+        sleep(Duration::from_secs(1));
+        network.machines[number].start();
+    }
+    job.has_to_succeed();
+}
+
+#[test]
+fn a_job_goes_on_after_five_seconds_without_a_cable() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let job = steady(&loaded, &network, AWAY + Duration::from_secs(3));
+    network.set_cable(1, false);
+    sleep(AWAY);
+    network.set_cable(1, true);
+    job.has_to_succeed();
+}
+
+#[test]
+fn a_job_goes_on_after_a_rank_on_another_machine_was_stopped() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let job = steady(&loaded, &network, AWAY + Duration::from_secs(1));
+    job.stop(1, AWAY);
+    job.has_to_succeed();
+}
+
+#[test]
+fn a_job_ends_when_the_node_of_one_of_its_ranks_is_revoked() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let job = steady(&loaded, &network, 2 * SOON);
+    let all = network.fabric();
+    let nodes = all.nodes[..1].to_vec();
+    network.machines[0].write(&Fabric { serial: 2, nodes, ..all });
+    network.machines[0].reload();
+    let revoked = Instant::now();
+    job.has_to_fail();
+    assert!(revoked.elapsed() < SOON, "{:?}", revoked.elapsed());
 }

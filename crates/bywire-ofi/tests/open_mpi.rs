@@ -1,10 +1,13 @@
 //! Programs of Debian's Open MPI over the provider, with the options of docs/mpi.md.
 
+mod job;
 mod loaded;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use job::Job;
 use loaded::{Loaded, OPEN_MPI, is_open_mpi, options, run};
 
 fn job(loaded: &Loaded, program: &Path, ranks: u32) -> Command {
@@ -38,4 +41,28 @@ fn ranks_of_one_machine_exchange_messages_of_every_length_and_kind() {
     for ranks in [2, 3] {
         assert_eq!(run(&mut job(&loaded, &program, ranks)), "exchanged\n", "{ranks} ranks");
     }
+}
+
+#[test]
+fn a_rank_has_children_while_it_exchanges_messages() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let program = loaded.compile("mpicc", "steady.c", &[]);
+    let printed = run(job(&loaded, &program, 2).args(["1", "fork"]));
+    assert!(printed.ends_with("exchanged to the end\n"), "{printed}");
+}
+
+#[test]
+fn a_job_goes_on_after_a_rank_was_stopped() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let program = loaded.compile("mpicc", "steady.c", &[]);
+    let mut job = Job::start(job(&loaded, &program, 2).arg("5"));
+    job.wait_until_it_has_begun();
+    job.stop(1, Duration::from_secs(4));
+    job.has_to_succeed();
 }
