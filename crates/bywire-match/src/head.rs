@@ -25,9 +25,9 @@ const ACKNOWLEDGEMENT: u8 = 5;
 const CREDIT: u8 = 6;
 
 /// The message has a word of data, in the first eight bytes.
-const DATA: u8 = 1;
+pub(crate) const DATA: u8 = 1;
 /// The word of data is longer than four bytes, and has eight of its own.
-const WIDE: u8 = 2;
+pub(crate) const WIDE: u8 = 2;
 /// The sender waits for an acknowledgement.
 const SYNCHRONOUS: u8 = 4;
 /// The grant has the key of a region.
@@ -90,14 +90,14 @@ pub enum Head {
     },
 }
 
-/// A head as bytes.
+/// A head as bytes, `MAX` at most.
 #[derive(Clone, Copy, Debug)]
-pub struct HeadBytes {
-    bytes: [u8; HEAD_BYTES_MAX],
+pub struct HeadBytes<const MAX: usize = HEAD_BYTES_MAX> {
+    bytes: [u8; MAX],
     length: usize,
 }
 
-impl Deref for HeadBytes {
+impl<const MAX: usize> Deref for HeadBytes<MAX> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -105,20 +105,36 @@ impl Deref for HeadBytes {
     }
 }
 
-impl HeadBytes {
-    fn push(&mut self, word: u64) {
+impl<const MAX: usize> HeadBytes<MAX> {
+    /// The first eight bytes, without flags and data.
+    pub(crate) fn new(kind: u8) -> Self {
+        let mut bytes = [0; MAX];
+        bytes[0] = kind;
+        Self { bytes, length: 8 }
+    }
+
+    pub(crate) fn set_flag(&mut self, flag: u8) {
+        self.bytes[1] |= flag;
+    }
+
+    /// Sets the four bytes of data in the first eight.
+    pub(crate) fn set_short(&mut self, short: u32) {
+        self.bytes[4..8].copy_from_slice(&short.to_le_bytes());
+    }
+
+    pub(crate) fn push(&mut self, word: u64) {
         self.bytes[self.length..self.length + 8].copy_from_slice(&word.to_le_bytes());
         self.length += 8;
     }
 
     /// Data of a message: short ones are in the first eight bytes.
-    fn push_data(&mut self, data: Option<u64>) {
+    pub(crate) fn push_data(&mut self, data: Option<u64>) {
         let Some(data) = data else { return };
-        self.bytes[1] |= DATA;
+        self.set_flag(DATA);
         match u32::try_from(data) {
-            Ok(short) => self.bytes[4..8].copy_from_slice(&short.to_le_bytes()),
+            Ok(short) => self.set_short(short),
             Err(_) => {
-                self.bytes[1] |= WIDE;
+                self.set_flag(WIDE);
                 self.push(data);
             }
         }
@@ -128,21 +144,20 @@ impl HeadBytes {
 impl Head {
     /// The head as bytes.
     pub fn to_bytes(self) -> HeadBytes {
-        let mut bytes = HeadBytes { bytes: [0; HEAD_BYTES_MAX], length: 8 };
-        bytes.bytes[0] = match self {
+        let mut bytes = HeadBytes::new(match self {
             Self::Eager { .. } => EAGER,
             Self::Request { .. } => REQUEST,
             Self::Grant { .. } => GRANT,
             Self::Piece { .. } => PIECE,
             Self::Acknowledgement { .. } => ACKNOWLEDGEMENT,
             Self::Credit { .. } => CREDIT,
-        };
+        });
         match self {
             Self::Eager { tag, data, synchronous } => {
                 bytes.push(tag);
                 bytes.push_data(data);
                 if let Some(send) = synchronous {
-                    bytes.bytes[1] |= SYNCHRONOUS;
+                    bytes.set_flag(SYNCHRONOUS);
                     bytes.push(send);
                 }
             }
@@ -154,7 +169,7 @@ impl Head {
             Self::Grant { send, receive, length, key } => {
                 [send, receive, length].into_iter().for_each(|word| bytes.push(word));
                 if let Some(key) = key {
-                    bytes.bytes[1] |= KEY;
+                    bytes.set_flag(KEY);
                     bytes.push(key);
                 }
             }
@@ -210,17 +225,17 @@ impl Head {
     }
 }
 
-fn word(rest: &mut &[u8]) -> Result<u64, Malformed> {
+pub(crate) fn word(rest: &mut &[u8]) -> Result<u64, Malformed> {
     let (first, others) = rest.split_first_chunk().ok_or(Malformed)?;
     *rest = others;
     Ok(u64::from_le_bytes(*first))
 }
 
-fn length(rest: &mut &[u8]) -> Result<u64, Malformed> {
+pub(crate) fn length(rest: &mut &[u8]) -> Result<u64, Malformed> {
     word(rest).and_then(|length| if length > LENGTH_MAX { Err(Malformed) } else { Ok(length) })
 }
 
-fn word_of_data(flags: u8, short: u32, rest: &mut &[u8]) -> Result<Option<u64>, Malformed> {
+pub(crate) fn word_of_data(flags: u8, short: u32, rest: &mut &[u8]) -> Result<Option<u64>, Malformed> {
     match (flags & DATA != 0, flags & WIDE != 0) {
         (false, false) => Ok(None),
         (true, false) => Ok(Some(short.into())),

@@ -18,6 +18,7 @@
 //! - The program's buffers are handles: [`Sink`] writes into the buffer of a receive, and the link reads that of a send.
 //! - The link carries the frames of one peer in order. Those of different peers have no order. The driver of the endpoint
 //!   gives it frames from [`Endpoint::transmit`], and passes on what has arrived.
+//! - [`Rma`] reads and writes memory that other ends have registered, in frames of its own.
 //! - A peer may be hostile. A frame that breaks a rule is a [`Violation`], and the driver then ends the connection.
 //!
 //! ```
@@ -67,6 +68,7 @@ mod limits;
 mod operation;
 mod ordered;
 mod posted;
+pub mod rma;
 mod slab;
 mod unexpected;
 
@@ -76,5 +78,6 @@ pub use index::CLASSES_MAX;
 pub use limits::{ENVELOPE_BYTES, Limits};
 pub use operation::{ClaimId, Event, Frame, ReceiveId, Refused, Send, SendId, Sink, TransferId, Violation};
 pub use posted::{LINEAR_MAX, Posted, PostedReceive, Selector};
+pub use rma::Rma;
 pub use slab::PeerId;
 pub use unexpected::{Content, Envelope, Message, Unexpected};

@@ -1,6 +1,7 @@
 //! Heads are read as they were written, and from any bytes.
 
 use bywire_match::head::{HEAD_BYTES_MAX, Head, LENGTH_MAX, Malformed};
+use bywire_match::rma::{Denied, head as rma};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -36,6 +37,46 @@ fn head() -> impl Strategy<Value = Head> {
     ]
 }
 
+fn rma_head() -> impl Strategy<Value = rma::Head> {
+    let length = || prop_oneof![0..=LENGTH_MAX, Just(LENGTH_MAX)];
+    let reason = prop_oneof![Just(Denied::NoMemory), Just(Denied::OutOfBounds), Just(Denied::NoRight)];
+    prop_oneof![
+        (word(), word(), option::of(word())).prop_map(|(key, offset, data)| rma::Head::Write {
+            key,
+            offset,
+            data
+        }),
+        (word(), word(), word(), length(), option::of(word())).prop_map(
+            |(operation, key, offset, length, data)| rma::Head::Request {
+                operation,
+                key,
+                offset,
+                length,
+                data
+            }
+        ),
+        (word(), word(), option::of(word())).prop_map(|(operation, access, region)| rma::Head::Grant {
+            operation,
+            access,
+            region
+        }),
+        word().prop_map(|access| rma::Head::Piece { access }),
+        word().prop_map(|operation| rma::Head::Written { operation }),
+        (word(), word(), word(), length(), option::of(word())).prop_map(
+            |(operation, key, offset, length, region)| rma::Head::Read {
+                operation,
+                key,
+                offset,
+                length,
+                region
+            }
+        ),
+        word().prop_map(|operation| rma::Head::Data { operation }),
+        word().prop_map(|writes| rma::Head::Done { writes }),
+        (option::of(word()), reason).prop_map(|(operation, reason)| rma::Head::Refusal { operation, reason }),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -49,6 +90,32 @@ proptest! {
         prop_assert_eq!(Head::parse(&frame), expected);
         for length in 0..bytes.len() {
             prop_assert_eq!(Head::parse(&bytes[..length]), Err(Malformed), "{} bytes", length);
+        }
+    }
+
+    #[test]
+    fn a_head_of_rma_is_read_as_it_was_written(head in rma_head(), payload in vec(any::<u8>(), 0..50)) {
+        let bytes = head.to_bytes();
+        prop_assert!(bytes.len() <= rma::HEAD_BYTES_MAX);
+        let has_payload =
+            matches!(head, rma::Head::Write { .. } | rma::Head::Piece { .. } | rma::Head::Data { .. });
+        let frame = [&bytes[..], &payload[..]].concat();
+        let expected = if has_payload || payload.is_empty() { Ok((head, &payload[..])) } else { Err(Malformed) };
+        prop_assert_eq!(rma::Head::parse(&frame), expected);
+        for length in 0..bytes.len() {
+            prop_assert_eq!(rma::Head::parse(&bytes[..length]), Err(Malformed), "{} bytes", length);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_head_of_rma_in_its_only_form_or_malformed(
+        kind in 0..12u8, flags in prop_oneof![0..16u8, any::<u8>()], mut bytes in vec(prop_oneof![Just(0), any::<u8>()], 0..60),
+    ) {
+        for (byte, value) in bytes.iter_mut().zip([kind, flags, 0, 0]) {
+            *byte = value;
+        }
+        if let Ok((head, payload)) = rma::Head::parse(&bytes) {
+            prop_assert_eq!([&head.to_bytes()[..], payload].concat(), bytes);
         }
     }
 

@@ -13,6 +13,7 @@ mod events;
 pub mod exchange;
 pub mod fabric;
 mod network;
+pub mod rma;
 mod scenario;
 mod simulation;
 mod switch;
