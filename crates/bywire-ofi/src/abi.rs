@@ -10,7 +10,13 @@
     reason = "libfabric names them, and reads what is only written here"
 )]
 
+mod base;
+mod remote;
+
 use std::ffi::{c_char, c_int, c_void};
+
+pub use base::*;
+pub use remote::*;
 
 /// The newest version of the interface that this library was compared with.
 pub const VERSION: u32 = 2 << 16 | 7;
@@ -110,9 +116,6 @@ pub const FI_EBADFLAGS: c_int = 260;
 pub const FI_ENOCQ: c_int = 263;
 pub const FI_ETRUNC: c_int = 265;
 pub const FI_ENOAV: c_int = 267;
-
-/// A call that is not supported. It looks at no argument, and answers `-FI_ENOSYS` as an `int` or a `ssize_t`.
-pub type Absent = extern "C" fn() -> isize;
 
 /// A table of such calls.
 #[repr(C)]
@@ -241,24 +244,6 @@ pub struct fi_provider {
 }
 
 #[repr(C)]
-pub struct fid {
-    pub fclass: usize,
-    pub context: *mut c_void,
-    pub ops: *const fi_ops,
-}
-
-#[repr(C)]
-pub struct fi_ops {
-    pub size: usize,
-    pub close: extern "C" fn(*mut fid) -> c_int,
-    pub bind: extern "C" fn(*mut fid, *mut fid, u64) -> c_int,
-    pub control: extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int,
-    pub ops_open: Absent,
-    pub tostr: Option<extern "C" fn(*const fid, *mut c_char, usize) -> c_int>,
-    pub ops_set: Absent,
-}
-
-#[repr(C)]
 pub struct fid_fabric {
     pub fid: fid,
     pub ops: *const fi_ops_fabric,
@@ -270,7 +255,7 @@ pub struct fi_ops_fabric {
     pub size: usize,
     pub domain: extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int,
     pub passive_ep: Absent,
-    pub eq_open: Absent,
+    pub eq_open: extern "C" fn(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, *mut c_void) -> c_int,
     pub wait_open: Absent,
     pub trywait: extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int,
     pub domain2: Absent,
@@ -297,14 +282,6 @@ pub struct fi_ops_domain {
     pub query_atomic: Absent,
     pub query_collective: Absent,
     pub endpoint2: Absent,
-}
-
-#[repr(C)]
-pub struct fi_ops_mr {
-    pub size: usize,
-    pub reg: Absent,
-    pub regv: Absent,
-    pub regattr: Absent,
 }
 
 #[repr(C)]
@@ -396,7 +373,7 @@ pub struct fid_ep {
     pub ops: *const fi_ops_ep,
     pub cm: *const fi_ops_cm,
     pub msg: *const fi_ops_msg,
-    pub rma: *const AbsentTable,
+    pub rma: *const fi_ops_rma,
     pub tagged: *const fi_ops_tagged,
     pub atomic: *const AbsentTable,
     pub collective: *const AbsentTable,
@@ -426,13 +403,6 @@ pub struct fi_ops_cm {
     pub reject: Absent,
     pub shutdown: Absent,
     pub join: Absent,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct iovec {
-    pub base: *mut c_void,
-    pub length: usize,
 }
 
 #[repr(C)]
@@ -572,6 +542,14 @@ mod tests {
             fi_ops_domain { size, av_open, cq_open, endpoint, scalable_ep, cntr_open, poll_open, stx_ctx, srx_ctx,
                             query_atomic, query_collective, endpoint2 }
             fi_ops_mr { size, reg, regv, regattr }
+            fid_mr { fid, mem_desc, key }
+            fi_mr_attr { mr_iov, iov_count, access, offset, requested_key, context, auth_key_size, auth_key }
+            fi_rma_iov { addr, len, key }
+            fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data }
+            fi_ops_rma { size, read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata }
+            fi_eq_attr { size, flags, wait_obj, signaling_vector, wait_set }
+            fid_eq { fid, ops }
+            fi_ops_eq { size, read, readerr, write, sread, strerror }
             fi_av_attr { kind = "type", rx_ctx_bits, count, ep_per_node, name, map_addr, flags }
             fid_av { fid, ops }
             fi_ops_av { size, insert, insertsvc, insertsym, remove, lookup, straddr, av_set }
@@ -601,7 +579,8 @@ mod tests {
             FI_CQ_FORMAT_DATA FI_CQ_FORMAT_TAGGED FI_LOG_WARN FI_LOG_INFO FI_LOG_EP_CTRL FI_PARAM_STRING FI_ENOENT FI_EIO FI_EAGAIN
             FI_ENOMEM FI_EBUSY FI_EINVAL FI_ENOSYS FI_ENOMSG FI_ENODATA FI_EMSGSIZE FI_ENOPROTOOPT FI_ECONNRESET
             FI_ESHUTDOWN FI_ECONNREFUSED FI_EHOSTUNREACH FI_ECANCELED FI_EOTHER FI_ETOOSMALL FI_EOPBADSTATE FI_EAVAIL
-            FI_ENOCQ FI_ETRUNC FI_ENOAV
+            FI_ENOCQ FI_ETRUNC FI_ENOAV FI_RMA FI_REMOTE_READ FI_REMOTE_WRITE FI_RMA_EVENT FI_MR_LOCAL FI_MR_VIRT_ADDR
+            FI_MR_ALLOCATED FI_MR_PROV_KEY FI_CLASS_MR FI_CLASS_EQ FI_EACCES FI_ENOKEY FI_EBADFLAGS FI_ETIMEDOUT
         }
         table
     }
@@ -611,7 +590,7 @@ mod tests {
         let Table(table) = table();
         // Structures that libfabric copies, and the longest forms of those that may be copied here.
         let allocated = sizes!(fi_tx_attr fi_rx_attr fi_ep_attr fi_domain_attr fi_fabric_attr fi_info);
-        let passed = sizes!(fi_provider fid fi_ops fid_fabric fi_ops_fabric fid_domain fi_ops_domain fi_ops_mr fi_av_attr
+        let passed = sizes!(fid_mr fi_mr_attr fi_rma_iov fi_msg_rma fi_ops_rma fi_eq_attr fid_eq fi_ops_eq fi_provider fid fi_ops fid_fabric fi_ops_fabric fid_domain fi_ops_domain fi_ops_mr fi_av_attr
             fid_av fi_ops_av fi_cq_attr fi_cq_tagged_entry fi_cq_err_entry fid_cq fi_ops_cq fid_ep fi_ops_ep fi_ops_cm
             iovec fi_msg fi_ops_msg fid_cntr fi_ops_cntr fi_msg_tagged fi_ops_tagged);
         let directory = tempfile::tempdir().expect("a directory");
@@ -623,7 +602,8 @@ mod tests {
         let text = format!(
             "#include <stddef.h>\n#include <stdio.h>\n#include <sys/uio.h>\n#include <rdma/fabric.h>\n\
              #include <rdma/fi_cm.h>\n#include <rdma/fi_domain.h>\n#include <rdma/fi_endpoint.h>\n\
-             #include <rdma/fi_eq.h>\n#include <rdma/fi_errno.h>\n#include <rdma/fi_tagged.h>\n\
+             #include <rdma/fi_eq.h>\n#include <rdma/fi_errno.h>\n#include <rdma/fi_rma.h>\n\
+             #include <rdma/fi_tagged.h>\n\
              #include <rdma/providers/fi_log.h>\n#include <rdma/providers/fi_prov.h>\nint main(void)\n{{\n{}}}\n",
             lines.collect::<String>()
         );

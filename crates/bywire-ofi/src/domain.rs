@@ -1,20 +1,26 @@
 //! A domain: endpoints, queues and address vectors behind one lock.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire::Errno;
 use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 
-use crate::abi::{FI_EINVAL, FI_ENOAV, FI_EOPBADSTATE, FI_EOTHER};
+use crate::abi::{FI_EINVAL, FI_ENOAV, FI_ENOKEY, FI_EOPBADSTATE, FI_EOTHER};
 use crate::addresses::Addresses;
 use crate::endpoint::Endpoint;
 use crate::idle::{Advice, Idle, Policy};
 use crate::outlets::Outlets;
+use crate::regions::{Region, Regions};
 
 /// The longest sleep within a call that does not wait: the program has other things to look after.
 const NAP: Duration = Duration::from_micros(100);
+
+/// How long closing a region waits for peers that are reading it. Then their connections end.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long it pauses between looks.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A domain.
 #[derive(Debug)]
@@ -22,6 +28,16 @@ pub struct Domain {
     state: Mutex<State>,
     /// The descriptors of its endpoints, for sleeps without the state.
     sleep: Mutex<Poller>,
+    pub naming: Naming,
+}
+
+/// How other endpoints name registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// Places are named by their address, instead of where they are in their region.
+    pub by_address: bool,
+    /// Keys are chosen here, instead of by the program.
+    pub has_own_keys: bool,
 }
 
 /// What a domain has, by number. Numbers are not used again.
@@ -30,20 +46,23 @@ pub struct State {
     endpoints: Vec<Option<Endpoint>>,
     vectors: Vec<Option<Addresses>>,
     pub outlets: Outlets,
+    /// Each endpoint has them too.
+    regions: Regions,
     idle: Idle,
 }
 
 impl Domain {
     /// # Errors
     /// The kernel's.
-    pub fn new(policy: Policy) -> Result<Self, Errno> {
+    pub fn new(policy: Policy, naming: Naming) -> Result<Self, Errno> {
         let state = State {
             endpoints: Vec::new(),
             vectors: Vec::new(),
             outlets: Outlets::default(),
+            regions: Regions::default(),
             idle: Idle::new(policy),
         };
-        Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?) })
+        Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?), naming })
     }
 
     /// The state, for one call at a time.
@@ -119,7 +138,8 @@ impl Domain {
 }
 
 impl State {
-    pub fn add_endpoint(&mut self, endpoint: Endpoint) -> usize {
+    pub fn add_endpoint(&mut self, mut endpoint: Endpoint) -> usize {
+        endpoint.regions = self.regions.clone();
         self.endpoints.push(Some(endpoint));
         self.endpoints.len() - 1
     }
@@ -149,6 +169,51 @@ impl State {
     /// It was closed.
     pub fn endpoint(&mut self, number: usize) -> Result<&mut Endpoint, i32> {
         self.endpoints.get_mut(number).and_then(Option::as_mut).ok_or(FI_EINVAL)
+    }
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// The key is in use, or there are too many regions.
+    pub fn add_region(&mut self, key: u64, region: Region) -> Result<(), i32> {
+        if !self.regions.has_room_for(key) {
+            return Err(FI_ENOKEY);
+        }
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.regions.insert(key, region.clone());
+        }
+        self.regions.insert(key, region);
+        Ok(())
+    }
+
+    /// Changes what is counted of a region.
+    pub fn change_region(&mut self, key: u64, change: impl Fn(&mut Region)) {
+        let others = self.endpoints.iter_mut().flatten().map(|endpoint| &mut endpoint.regions);
+        others.chain([&mut self.regions]).filter_map(|regions| regions.region_mut(key)).for_each(change);
+    }
+
+    /// Ends a region. Nothing reads or writes its memory any more when this returns.
+    pub fn remove_region(&mut self, key: u64) {
+        self.regions.remove(key);
+        for number in 0..self.endpoints.len() {
+            if let Ok(endpoint) = self.endpoint(number) {
+                endpoint.regions.remove(key);
+            }
+            // An endpoint that was never enabled lets nobody in.
+            let _ = self.work(number, |endpoint, outlets, _| {
+                endpoint.withdraw_region(key, outlets);
+                Ok(())
+            });
+        }
+        let deadline = Instant::now() + LINGER;
+        while self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key)) {
+            if Instant::now() >= deadline {
+                self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.end_puts_of_region(key));
+            }
+            if !self.progress() {
+                std::thread::sleep(PAUSE);
+            }
+        }
     }
 
     /// Lets an enabled endpoint work, with where it reports and the addresses that it knows.

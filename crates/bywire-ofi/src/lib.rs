@@ -3,7 +3,7 @@
 //! ```text
 //!  program ──► libfabric ──► entry: the calls, by object
 //!                              │  one lock for each domain
-//!                            endpoint: connections of a port, two matchers of bywire-match
+//!                            endpoint: connections of a port, two matchers and RMA of bywire-match
 //!                              │
 //!                            bywire::Port
 //! ```
@@ -24,3 +24,4 @@ mod name;
 mod operation;
 mod outlets;
 mod parameters;
+mod regions;

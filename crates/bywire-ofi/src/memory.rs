@@ -13,14 +13,14 @@ struct Piece {
     length: usize,
 }
 
-/// Memory of the program, which it leaves to an operation until that completes.
-#[derive(Debug)]
+/// Memory of the program, which it leaves to an operation until that completes, or registers.
+#[derive(Clone, Debug)]
 pub struct Memory {
     pieces: Pieces,
     length: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Pieces {
     One(Piece),
     Many(Box<[Piece]>),
@@ -89,8 +89,8 @@ impl Memory {
             skip -= begin;
             let length = rest.min(piece.length as u64 - begin);
             rest -= length;
-            // SAFETY: `begin` is at most the length of the piece.
-            let base = unsafe { piece.base.add(begin as usize) };
+            // A program may register all of its address space, which is longer than any object.
+            let base = piece.base.wrapping_add(begin as usize);
             (length > 0).then_some(Piece { base, length: length as usize })
         })
     }
@@ -117,13 +117,18 @@ impl Memory {
 
     /// Gives up the first `bytes` of it.
     pub fn advance(&mut self, bytes: u64) {
-        let rest = self.length.saturating_sub(bytes);
-        let pieces: Box<[Piece]> = self.parts(bytes, rest).collect();
-        self.pieces = match *pieces {
+        *self = self.part(bytes, self.length.saturating_sub(bytes));
+    }
+
+    /// The part of `length` bytes from `offset` on, as far as there is memory. The promises for this value hold for it too.
+    pub fn part(&self, offset: u64, length: u64) -> Self {
+        let pieces: Box<[Piece]> = self.parts(offset, length).collect();
+        let length = pieces.iter().map(|piece| piece.length as u64).sum();
+        let pieces = match *pieces {
             [one] => Pieces::One(one),
             _ => Pieces::Many(pieces),
         };
-        self.length = rest;
+        Self { pieces, length }
     }
 
     /// Its first `length` bytes, for a port to put, or to let a peer put into. `None`: it has several pieces.
@@ -160,6 +165,10 @@ mod tests {
         assert_eq!((bytes, memory.length()), (vec![2, 3, 4, 5], 6));
         memory.write(1, &[7, 8, 9]);
         memory.write(5, &[10, 11]);
+        assert_eq!(
+            (memory.part(1, 3).length(), memory.part(5, 3).length(), memory.part(7, 1).length()),
+            (3, 1, 0)
+        );
         memory.advance(4);
         memory.write(0, &[12, 13]);
         assert_eq!(memory.length(), 2);

@@ -145,3 +145,37 @@ impl Sink for ReceiveHandle {
         self.written += payload.len() as u64;
     }
 }
+
+/// A read of memory of another endpoint.
+#[derive(Debug)]
+pub struct ReadHandle {
+    pub memory: Memory,
+    /// Bytes that were written piece by piece.
+    pub written: u64,
+    /// The program's word for it.
+    pub context: usize,
+    /// Is its success reported?
+    pub is_reported: bool,
+    /// The region of its memory while a peer puts into it.
+    pub key: Option<Key>,
+}
+
+impl ReadHandle {
+    /// Its memory, for a peer to put into. `None`: it is not in one piece. The caller revokes the region before this handle
+    /// goes, and writes nothing through the handle until then.
+    pub fn buffer(&self) -> Option<Buffer> {
+        // SAFETY: the region is revoked first, as the caller says. A put is the only thing that writes meanwhile.
+        unsafe { self.memory.buffer(self.memory.length()) }
+    }
+}
+
+impl Sink for ReadHandle {
+    fn capacity(&self) -> u64 {
+        self.memory.length()
+    }
+
+    fn write(&mut self, payload: &[u8]) {
+        self.memory.write(self.written, payload);
+        self.written += payload.len() as u64;
+    }
+}

@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 
-use bywire_match::Limits;
 use bywire_match::head::HEAD_BYTES_MAX;
+use bywire_match::{Limits, rma};
 
 use crate::host;
 use crate::idle::Policy;
@@ -20,6 +20,7 @@ const EAGER: &CStr = c"eager";
 const HOLD: &CStr = c"hold";
 const IDLE: &CStr = c"idle";
 const INTEGRITY: &CStr = c"integrity";
+const CONNECT_TIMEOUT: &CStr = c"connect_timeout";
 
 /// What users can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Parameters {
     pub idle: Policy,
     /// Is every payload checked end to end?
     pub integrity: bool,
+    /// How long an endpoint may take to answer when it is first sent something, in milliseconds. 0: for ever.
+    pub connect_timeout_ms: u64,
 }
 
 impl Default for Parameters {
@@ -43,6 +46,7 @@ impl Default for Parameters {
             hold_bytes: Limits::default().growth_bytes_max,
             idle: Policy::default(),
             integrity: false,
+            connect_timeout_ms: 0,
         }
     }
 }
@@ -53,6 +57,7 @@ pub fn define() {
     host::define(EAGER, c"longest message that is sent before a receive has asked for it, in bytes (default and at most: 4055)");
     host::define(HOLD, c"memory for messages that no receive waits for, besides 64 KiB for each sender, in bytes (default: 67108864)");
     host::define(IDLE, c"how a rank waits: auto (default) sleeps while others want its core, spin keeps the core, sleep always sleeps");
+    host::define(CONNECT_TIMEOUT, c"how long an endpoint may take to answer when it is first sent something, in milliseconds (default: 0, for ever, as a rank answers only when it calls MPI)");
     host::define(INTEGRITY, c"yes: every payload is checked end to end (default: no)");
 }
 
@@ -72,7 +77,7 @@ impl Parameters {
             }
             value
         }
-        let bytes = |text: &str| text.parse().ok();
+        let number = |text: &str| text.parse().ok();
         let link = |text: &str| match text {
             "auto" => Some(true),
             "shm" => Some(false),
@@ -84,19 +89,30 @@ impl Parameters {
             _ => None,
         };
         let default = Self::default();
-        let eager = |text: &str| bytes(text).filter(|eager| *eager <= EAGER_BYTES_MAX);
+        let eager = |text: &str| number(text).filter(|eager| *eager <= EAGER_BYTES_MAX);
         Self {
             reaches_machines: chosen(LINK, value(LINK), link).unwrap_or(default.reaches_machines),
             eager_bytes: chosen(EAGER, value(EAGER), eager).unwrap_or(default.eager_bytes),
-            hold_bytes: chosen(HOLD, value(HOLD), bytes).unwrap_or(default.hold_bytes),
+            hold_bytes: chosen(HOLD, value(HOLD), number).unwrap_or(default.hold_bytes),
             idle: chosen(IDLE, value(IDLE), Policy::parse).unwrap_or(default.idle),
             integrity: chosen(INTEGRITY, value(INTEGRITY), switch).unwrap_or(default.integrity),
+            connect_timeout_ms: chosen(CONNECT_TIMEOUT, value(CONNECT_TIMEOUT), number)
+                .unwrap_or(default.connect_timeout_ms),
         }
     }
 
     /// The bounds of matchers.
     pub fn limits(&self) -> Limits {
         Limits { eager_bytes: self.eager_bytes, growth_bytes_max: self.hold_bytes, ..Limits::default() }
+    }
+
+    /// The bounds of RMA.
+    pub fn rma_limits(&self) -> rma::Limits {
+        rma::Limits { short_bytes: self.eager_bytes, ..rma::Limits::default() }
+    }
+
+    pub fn connect_timeout_ns(&self) -> u64 {
+        self.connect_timeout_ms.saturating_mul(1_000_000)
     }
 }
 
@@ -113,17 +129,31 @@ mod tests {
             })
         };
         assert_eq!(of(&[]), Parameters::default());
-        let good =
-            [("link", "shm"), ("eager", "0"), ("hold", "1000"), ("idle", "sleep"), ("integrity", "yes")];
+        let good = [
+            ("link", "shm"),
+            ("eager", "0"),
+            ("hold", "1000"),
+            ("idle", "sleep"),
+            ("integrity", "yes"),
+            ("connect_timeout", "250"),
+        ];
         let chosen = Parameters {
             reaches_machines: false,
             eager_bytes: 0,
             hold_bytes: 1000,
             idle: Policy::Sleep,
             integrity: true,
+            connect_timeout_ms: 250,
         };
         assert_eq!(of(&good), chosen);
-        let bad = [("link", "tcp"), ("eager", "5000"), ("hold", "-1"), ("idle", ""), ("integrity", "2")];
+        let bad = [
+            ("link", "tcp"),
+            ("eager", "5000"),
+            ("hold", "-1"),
+            ("idle", ""),
+            ("integrity", "2"),
+            ("connect_timeout", "1s"),
+        ];
         assert_eq!(of(&bad), Parameters::default());
     }
 }

@@ -1,20 +1,51 @@
-//! Every call for messages, by a program in C over libfabric's own interface.
+//! Every call for messages and RMA, by programs in C over libfabric's own interface.
 
 mod loaded;
 
-use loaded::{Loaded, finish};
+use std::path::PathBuf;
+use std::process::Command;
+
+use loaded::{Loaded, finish, libfabrics, run};
+
+/// A command with another libfabric.
+fn with(command: &mut Command, libfabric: Option<PathBuf>) -> &mut Command {
+    if let Some(directory) = libfabric {
+        command.env("LD_LIBRARY_PATH", directory);
+    }
+    command
+}
 
 #[test]
 fn two_endpoints_of_one_process_make_every_call_for_messages() {
     let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
     let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    for libfabric in libfabrics() {
+        let mut command = loaded.command(&program);
+        command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
+        let output = finish(with(&mut command, libfabric));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout == b"matched\n", "{said}");
+        // Endpoints that have met have one connection.
+        let counted =
+            said.lines().filter_map(|line| line.split_once(" closes, connections: ")).map(|(_, count)| count);
+        let counts: Vec<_> = counted.collect();
+        assert!(counts.len() > 40 && counts.iter().all(|count| ["0", "1"].contains(count)), "{counts:?}");
+    }
+}
+
+#[test]
+fn two_endpoints_of_one_process_make_every_call_for_rma() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    for libfabric in libfabrics() {
+        assert_eq!(run(with(&mut loaded.command(&program), libfabric)), "accessed\n");
+    }
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_is_given_up_if_the_user_wants_that() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
     let mut command = loaded.command(&program);
-    let output = finish(command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output.stdout == b"matched\n", "{said}");
-    // Endpoints that have met have one connection.
-    let counted =
-        said.lines().filter_map(|line| line.split_once(" closes, connections: ")).map(|(_, count)| count);
-    let counts: Vec<_> = counted.collect();
-    assert!(counts.len() > 40 && counts.iter().all(|count| ["0", "1"].contains(count)), "{counts:?}");
+    assert_eq!(run(command.env("FI_BYWIRE_CONNECT_TIMEOUT", "100").arg("no answer")), "accessed\n");
 }

@@ -2,20 +2,11 @@
 
 mod loaded;
 
-use std::path::PathBuf;
-
-use loaded::{Loaded, page, run};
-
-/// Where MPICH of the Python Package Index is, as the laboratory looks for it.
-fn prefix() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let cache = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    set("BYWIRE_MPICH").or_else(|| Some(cache()?.join("bywire/mpich")))
-}
+use loaded::{Loaded, mpich, page, run};
 
 #[test]
 fn ranks_of_mpich_exchange_messages_of_every_length_and_kind() {
-    let prefix = prefix().unwrap_or_default();
+    let prefix = mpich().unwrap_or_default();
     let [compiler, launcher] =
         ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
     let Some(loaded) = Loaded::new(&[&compiler, &launcher], "stdio.h") else { return };

@@ -10,7 +10,9 @@ use bywire_sys::clock;
 use super::frames::{WELCOME, greeted, hello};
 use super::remote::{Link, Remote, error_of, error_of_connect, is_want, is_want_there};
 use super::{Channel, Connection, Endpoint};
-use crate::abi::{FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM};
+use crate::abi::{
+    FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM, FI_ETIMEDOUT,
+};
 use crate::addresses::Addresses;
 use crate::host;
 use crate::name::EndpointName;
@@ -71,16 +73,18 @@ impl Endpoint {
     fn add_remote(&mut self, name: EndpointName) -> Result<usize, i32> {
         let [tagged, untagged] = &mut self.matchers;
         let id = tagged.add_peer().map_err(|_| FI_ENOMEM)?;
-        // Peers are added to both and forgotten in none, so both give the same numbers.
+        // Peers are added to all and forgotten in none, so all give the same numbers.
         let twin = untagged.add_peer().map_err(|_| FI_ENOMEM)?;
         let remote = self.remotes.len();
-        if id != twin || id.index() != remote {
+        let third = self.rma.add_peer().map_err(|_| FI_ENOMEM)?;
+        if id != twin || id != third || id.index() != remote {
             return Err(FI_EIO);
         }
         let mut link = Link::Idle;
         if name == self.name {
             link = Link::Own;
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
+            self.rma.connected(id, OWN_FRAME_BYTES);
         }
         self.remotes.push(Remote { name, id, link, spare: None, address: None });
         self.by_name.insert(name, remote);
@@ -105,6 +109,9 @@ impl Endpoint {
         let Remote { name, link, .. } = &self.remotes[remote];
         if !matches!(link, Link::Idle | Link::Waiting) {
             return;
+        }
+        if self.connect_timeout_ns > 0 && *link == Link::Idle {
+            self.connecting.push((remote, clock::nanoseconds().saturating_add(self.connect_timeout_ns)));
         }
         let Some(address) = name.address(&self.name) else {
             return self.end(remote, FI_EHOSTUNREACH);
@@ -132,6 +139,31 @@ impl Endpoint {
         }
         for remote in std::mem::take(&mut self.retries) {
             self.connect(remote);
+        }
+    }
+
+    /// Gives up connections that take longer than the user wants to wait.
+    #[inline]
+    pub(super) fn give_up_connecting(&mut self) {
+        if !self.connecting.is_empty() {
+            self.look_at_deadlines();
+        }
+    }
+
+    #[cold]
+    fn look_at_deadlines(&mut self) {
+        let now = clock::nanoseconds();
+        for (remote, deadline) in std::mem::take(&mut self.connecting) {
+            match self.remotes[remote].link {
+                Link::Waiting | Link::Connecting(_) | Link::Greeting(_) if now >= deadline => {
+                    host::warn(&format!("{:?} does not answer", self.remotes[remote].name));
+                    self.end(remote, FI_ETIMEDOUT);
+                }
+                Link::Waiting | Link::Connecting(_) | Link::Greeting(_) => {
+                    self.connecting.push((remote, deadline));
+                }
+                _ => {}
+            }
         }
     }
 
@@ -210,6 +242,7 @@ impl Endpoint {
             self.leave(spare);
         }
         self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, FRAME_BYTES));
+        self.rma.connected(id, FRAME_BYTES);
         host::inform(&format!("{:?} is connected", self.remotes[remote].name));
     }
 
@@ -270,6 +303,7 @@ impl Endpoint {
         for channel in Channel::ALL {
             self.matchers[channel as usize].disconnected(id);
         }
+        self.rma.disconnected(id);
     }
 
     /// A connection has ended, or did not come about.

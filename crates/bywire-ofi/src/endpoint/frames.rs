@@ -2,15 +2,20 @@
 
 use std::collections::HashMap;
 
-use bywire::{Key, Peer, Port, Priority, TransferId};
-use bywire_match::{Frame, SendId};
+use bywire::{Buffer, Key, Peer, Port, Priority, TransferId};
+use bywire_match::{Frame, rma};
 
-use super::Channel;
+use super::message::{Channel, Put};
 use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
 use crate::operation::SendHandle;
+use crate::regions::Regions;
 
 /// Frames of untagged messages begin with this byte. Frames of tagged ones begin with their head, whose kinds are less.
 const UNTAGGED: u8 = 0x80;
+/// Notes for tagged messages begin with this byte.
+const TAGGED: u8 = 0;
+/// Frames and notes of RMA begin with this byte.
+const RMA: u8 = 0x40;
 /// The first message of a connection: this byte, the ticket of its target, and the name of its source.
 const HELLO: u8 = 0x48;
 const HELLO_BYTES: usize = 1 + TICKET_BYTES + NAME_BYTES;
@@ -37,11 +42,29 @@ pub fn greeted(own: &EndpointName, message: &[u8]) -> Option<EndpointName> {
     EndpointName::parse(name)
 }
 
-/// The channel of a message, and its frame or note.
-pub fn split(message: &[u8]) -> (Channel, &[u8]) {
+/// What a message or a note of a connection is for, without the byte that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried<'a> {
+    Message(Channel, &'a [u8]),
+    Rma(&'a [u8]),
+}
+
+/// What a message is for.
+pub fn split(message: &[u8]) -> Carried<'_> {
     match message {
-        [UNTAGGED, frame @ ..] => (Channel::Untagged, frame),
-        frame => (Channel::Tagged, frame),
+        [UNTAGGED, frame @ ..] => Carried::Message(Channel::Untagged, frame),
+        [RMA, frame @ ..] => Carried::Rma(frame),
+        frame => Carried::Message(Channel::Tagged, frame),
+    }
+}
+
+/// What a note is for. `None`: it is none of an endpoint.
+pub fn split_note(note: &[u8]) -> Option<Carried<'_>> {
+    match note {
+        [UNTAGGED, note @ ..] => Some(Carried::Message(Channel::Untagged, note)),
+        [TAGGED, note @ ..] => Some(Carried::Message(Channel::Tagged, note)),
+        [RMA, note @ ..] => Some(Carried::Rma(note)),
+        _ => None,
     }
 }
 
@@ -92,7 +115,7 @@ pub fn carry(
     channel: Channel,
     frame: &Frame<'_, SendHandle>,
     scratch: &mut Vec<u8>,
-    puts: &mut HashMap<TransferId, (Channel, SendId)>,
+    puts: &mut HashMap<TransferId, Put>,
 ) -> bool {
     begin(channel, scratch);
     if let Some(priority) = join(frame, scratch) {
@@ -100,13 +123,81 @@ pub fn carry(
         return port.send(peer, priority, scratch).is_ok();
     }
     let Frame::Put { send, payload, length, key, note } = frame else { return false };
+    let kind = if channel == Channel::Untagged { UNTAGGED } else { TAGGED };
+    scratch.clear();
+    scratch.push(kind);
     scratch.extend_from_slice(note);
     // The matcher keeps the handle until `put_done`, which the put's event calls.
     let begun =
         port.put(peer, Priority::Low, (Key(*key), 0), payload.buffer(*length), Some(scratch.as_slice()));
     match begun {
         Ok(id) => {
-            puts.insert(id, (channel, *send));
+            puts.insert(id, Put::Message(channel, *send));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Appends what follows a head of RMA.
+fn read(source: &rma::Source<'_, SendHandle>, regions: &Regions, bytes: &mut Vec<u8>) {
+    match source {
+        rma::Source::Nothing => {}
+        rma::Source::Write(send, range) => send.read(range.start, range.end - range.start, bytes),
+        rma::Source::Registered(place) => regions.read(*place, bytes),
+    }
+}
+
+/// The same memory for a port to put. The caller keeps the handle, or the region open, until the port has given it back.
+fn lend(source: &rma::Source<'_, SendHandle>, regions: &Regions) -> Buffer {
+    let lent = match source {
+        rma::Source::Write(send, range) => return send.buffer(range.end),
+        rma::Source::Registered(place) => regions.buffer(*place),
+        rma::Source::Nothing => None,
+    };
+    lent.unwrap_or_else(|| {
+        let mut bytes = Vec::new();
+        read(source, regions, &mut bytes);
+        bytes.into()
+    })
+}
+
+/// Joins a frame of RMA. `None`: it is a put.
+pub fn join_rma(
+    frame: &rma::Frame<'_, SendHandle>,
+    regions: &Regions,
+    bytes: &mut Vec<u8>,
+) -> Option<Priority> {
+    let (head, source, priority) = match frame {
+        rma::Frame::Message { head, source } => (head, source, Priority::High),
+        rma::Frame::Piece { head, source } => (head, source, Priority::Low),
+        rma::Frame::Put { .. } => return None,
+    };
+    bytes.extend_from_slice(head);
+    read(source, regions, bytes);
+    Some(priority)
+}
+
+/// Gives a frame of RMA to a port. `false`: it has no room.
+pub fn carry_rma(
+    (port, peer): (&mut Port, Peer),
+    frame: &rma::Frame<'_, SendHandle>,
+    regions: &Regions,
+    scratch: &mut Vec<u8>,
+    puts: &mut HashMap<TransferId, Put>,
+) -> bool {
+    scratch.clear();
+    scratch.push(RMA);
+    if let Some(priority) = join_rma(frame, regions, scratch) {
+        // If the connection has ended, its event follows, and ends the operation.
+        return port.send(peer, priority, scratch).is_ok();
+    }
+    let rma::Frame::Put { id, source, region, note } = frame else { return false };
+    scratch.extend_from_slice(note);
+    let buffer = lend(source, regions);
+    match port.put(peer, Priority::Low, (Key(*region), 0), buffer, Some(scratch.as_slice())) {
+        Ok(transfer) => {
+            puts.insert(transfer, Put::Rma(*id));
             true
         }
         Err(_) => false,

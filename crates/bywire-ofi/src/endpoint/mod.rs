@@ -9,20 +9,23 @@ mod message;
 mod operations;
 mod progress;
 mod remote;
+mod rma;
 
 use std::collections::HashMap;
 
-use bywire::{OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
-use bywire_match::{ClaimId, PeerId, ReceiveId, SendId};
+use bywire::{Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
+use bywire_match::{ClaimId, Envelope, PeerId, ReceiveId, Rma};
 use bywire_sys::process;
 
-pub use message::Message;
+use message::Put;
+pub use message::{Channel, Message};
 use remote::Remote;
 
 use crate::host;
 use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES};
-use crate::operation::{ReceiveHandle, SendHandle};
+use crate::operation::{ReadHandle, ReceiveHandle, SendHandle};
 use crate::parameters::Parameters;
+use crate::regions::Regions;
 
 type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 
@@ -30,17 +33,6 @@ type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 const TRANSFERS_MAX: u32 = 256;
 /// Connections of an endpoint.
 const PEERS_MAX: u32 = 1 << 16;
-
-/// The kinds of messages, which do not match with each other's receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Channel {
-    Tagged,
-    Untagged,
-}
-
-impl Channel {
-    pub const ALL: [Self; 2] = [Self::Tagged, Self::Untagged];
-}
 
 /// An endpoint.
 #[derive(Debug)]
@@ -65,12 +57,25 @@ pub struct Endpoint {
     retries: Vec<usize>,
     /// When they are due.
     retry_ns: u64,
-    puts: HashMap<TransferId, (Channel, SendId)>,
+    /// Remotes that are being connected, and when to give up. Empty if nobody wants to give up.
+    connecting: Vec<(usize, u64)>,
+    /// How long a connection may take. 0: for ever.
+    connect_timeout_ns: u64,
+    puts: HashMap<TransferId, Put>,
+    rma: Rma<SendHandle, ReadHandle>,
+    /// The regions of the domain.
+    pub regions: Regions,
+    /// Places of regions that peers put into.
+    exposures: HashMap<bywire_match::rma::AccessId, Key>,
+    /// Remotes that the link had no room for frames of RMA to.
+    blocked_rma: Vec<PeerId>,
+    /// Have peers sent words for the program with writes?
+    has_remote_data: bool,
     /// Receives that can be cancelled, by their place.
     posted: Vec<(usize, Option<(Channel, ReceiveId)>)>,
     vacant: Vec<usize>,
     /// Messages that are set aside, by the program's word.
-    claims: HashMap<(Channel, usize), ClaimId>,
+    claims: HashMap<(Channel, usize), (ClaimId, Envelope)>,
     /// What copies of payloads take that have not left.
     copied_bytes: usize,
     /// For joining a head and its payload.
@@ -96,7 +101,14 @@ pub struct Bindings {
     pub is_receive_selective: bool,
     pub send_counter: Option<usize>,
     pub receive_counter: Option<usize>,
+    pub read_counter: Option<usize>,
+    pub write_counter: Option<usize>,
+    /// Count what other endpoints do.
+    pub remote_read_counter: Option<usize>,
+    pub remote_write_counter: Option<usize>,
     pub addresses: Option<usize>,
+    /// Do receives name a source?
+    pub is_directed: bool,
     /// A buffer for several receives is given back once less room than that is left.
     pub multi_receive_bytes: u64,
     /// Flags of operations that have none of their own.
@@ -157,7 +169,14 @@ impl Endpoint {
             blocked: Vec::new(),
             retries: Vec::new(),
             retry_ns: 0,
+            connecting: Vec::new(),
+            connect_timeout_ns: parameters.connect_timeout_ns(),
             puts: HashMap::new(),
+            rma: Rma::new(parameters.rma_limits()),
+            regions: Regions::default(),
+            exposures: HashMap::new(),
+            blocked_rma: Vec::new(),
+            has_remote_data: false,
             posted: Vec::new(),
             vacant: Vec::new(),
             claims: HashMap::new(),
@@ -178,6 +197,6 @@ impl Endpoint {
 
     /// Prepares to sleep on the port's descriptor. `false`: there is something to do first.
     pub fn arm(&mut self) -> bool {
-        self.retries.is_empty() && self.port.arm()
+        self.retries.is_empty() && self.connecting.is_empty() && self.port.arm()
     }
 }

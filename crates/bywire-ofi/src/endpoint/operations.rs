@@ -19,7 +19,7 @@ use crate::operation::{ReceiveHandle, SendHandle};
 use crate::outlets::Outlets;
 
 /// What copies of injected payloads may take that have not left.
-const COPIED_BYTES_MAX: usize = 16 << 20;
+pub(super) const COPIED_BYTES_MAX: usize = 16 << 20;
 /// How long closing waits for what is under way.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -93,6 +93,8 @@ impl Endpoint {
     ) -> Result<Selector, i32> {
         let source = match from {
             FI_ADDR_UNSPEC => None,
+            // The program has not asked for receives that name a source, so its addresses mean nothing.
+            _ if !self.bindings.is_directed => None,
             from => {
                 let remote = self.remote_at(from, addresses)?;
                 Some(self.remotes[remote].id)
@@ -189,7 +191,7 @@ impl Endpoint {
             return outlets.report(self.bindings.receive_queue, completion);
         };
         if let Some(claim) = claim {
-            self.claims.insert((channel, context), claim);
+            self.claims.insert((channel, context), (claim, envelope));
         }
         self.report_envelope(&envelope, context, flags, outlets);
     }
@@ -218,11 +220,11 @@ impl Endpoint {
         mut receive: ReceiveHandle,
         outlets: &mut Outlets,
     ) -> Result<(), i32> {
-        let claim = self.claims.remove(&(channel, receive.context)).ok_or(FI_EINVAL)?;
+        let (claim, envelope) = self.claims.remove(&(channel, receive.context)).ok_or(FI_EINVAL)?;
         receive.place = self.occupy(receive.context);
         if let Err((refused, receive)) = self.matchers[channel as usize].receive_claimed(claim, receive) {
             if refused == Refused::Full {
-                self.claims.insert((channel, receive.context), claim);
+                self.claims.insert((channel, receive.context), (claim, envelope));
             }
             self.vacate(receive.place);
             return Err(if refused == Refused::Full { FI_EAGAIN } else { FI_EINVAL });
@@ -241,10 +243,10 @@ impl Endpoint {
         (context, flags): (usize, u64),
         outlets: &mut Outlets,
     ) -> Result<(), i32> {
-        let claim = self.claims.remove(&(channel, context)).ok_or(FI_EINVAL)?;
+        let (claim, envelope) = self.claims.remove(&(channel, context)).ok_or(FI_EINVAL)?;
         self.matchers[channel as usize].discard(claim);
         self.settle(outlets);
-        outlets.report(self.bindings.receive_queue, Completion { context, flags, ..Completion::default() });
+        self.report_envelope(&envelope, context, flags, outlets);
         Ok(())
     }
 
@@ -269,7 +271,13 @@ impl Endpoint {
     /// Waits until everything has left, for five seconds at most.
     pub fn drain(&mut self, outlets: &mut Outlets, addresses: &Addresses) {
         let deadline = Instant::now() + LINGER;
-        while self.matchers.iter().any(|matcher| matcher.under_way().0 > 0) || !self.blocked.is_empty() {
+        let is_busy = |endpoint: &Self| {
+            endpoint.matchers.iter().any(|matcher| matcher.under_way().0 > 0)
+                || endpoint.rma.under_way() > 0
+                || !endpoint.blocked.is_empty()
+                || !endpoint.blocked_rma.is_empty()
+        };
+        while is_busy(self) {
             if Instant::now() >= deadline {
                 break;
             }

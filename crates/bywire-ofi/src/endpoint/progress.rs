@@ -1,10 +1,11 @@
 //! Progress: what the port reports goes to the matchers, what they hand out goes to the port, and what has ended is
 //! reported to the program.
 
-use bywire::{Event, Peer, Rights};
-use bywire_match::{Event as Matched, Frame, PeerId};
+use bywire::{Event, Peer, Rights, TransferError};
+use bywire_match::{Event as Matched, Frame, PeerId, Violation};
 
-use super::frames::{carry, join, split};
+use super::frames::{Carried, carry, join, split, split_note};
+use super::message::Put;
 use super::remote::Link;
 use super::{Channel, Connection, Endpoint};
 use crate::abi::{FI_ETRUNC, FI_MULTI_RECV, FI_REMOTE_CQ_DATA};
@@ -24,7 +25,9 @@ impl Endpoint {
     /// Moves everything on. The result says whether anything happened.
     pub fn progress(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
         let mut has_moved = false;
-        for _ in 0..PARTS_MAX {
+        // Words for the program that peers send with writes are not bounded by what it has posted.
+        let parts = if self.has_room(outlets) { PARTS_MAX } else { 0 };
+        for _ in 0..parts {
             let mut event = self.port.poll();
             // A part of a long payload is no event, but the program does not wait in vain, and the next part may be there.
             let is_in_the_midst = event.is_none() && self.port.has_progressed();
@@ -42,6 +45,8 @@ impl Endpoint {
             }
         }
         self.connect_again();
+        self.give_up_connecting();
+        self.transmit_blocked_rma();
         if !self.blocked.is_empty() {
             for (channel, id) in std::mem::take(&mut self.blocked) {
                 self.transmit(channel, id);
@@ -79,6 +84,10 @@ impl Endpoint {
                 has_moved = true;
             }
         }
+        if !self.rma.is_quiet() {
+            self.settle_rma(outlets);
+            has_moved = true;
+        }
         has_moved
     }
 
@@ -98,17 +107,30 @@ impl Endpoint {
                 if let Some(Connection { remote: Some(remote), .. }) = self.connection(peer)
                     && self.remotes[remote].link == Link::Open(peer)
                 {
-                    let (channel, note) = split(&note);
                     let id = self.remotes[remote].id;
-                    if let Err(violation) = self.matchers[channel as usize].notified(id, note) {
+                    let taken = match split_note(&note) {
+                        Some(Carried::Message(channel, note)) => {
+                            self.matchers[channel as usize].notified(id, note)
+                        }
+                        Some(Carried::Rma(note)) => self.rma.notified(id, note),
+                        None => Err(Violation::UnknownReceive),
+                    };
+                    if let Err(violation) = taken {
                         self.violated(remote, &violation);
                     }
                 }
             }
             Event::Put { id, buffer, result } => {
                 drop(buffer);
-                if let Some((channel, send)) = self.puts.remove(&id) {
-                    self.matchers[channel as usize].put_done(send, result.is_ok());
+                let put = self.puts.remove(&id);
+                // The end of a connection follows, and ends what it has carried.
+                let is_cut_off = matches!(result, Err(TransferError::Disconnected(_)));
+                match put.filter(|_| !is_cut_off) {
+                    Some(Put::Message(channel, send)) => {
+                        self.matchers[channel as usize].put_done(send, result.is_ok());
+                    }
+                    Some(Put::Rma(id)) => self.rma.put_done(id, result.is_ok()),
+                    None => {}
                 }
             }
             Event::Connected(peer) => self.connected(peer),
@@ -135,9 +157,12 @@ impl Endpoint {
             Link::Greeting(own) if own == peer => return self.answered(remote, peer, message),
             _ => return,
         }
-        let (channel, frame) = split(message);
         let id = self.remotes[remote].id;
-        if let Err(violation) = self.matchers[channel as usize].arrive(id, frame) {
+        let taken = match split(message) {
+            Carried::Message(channel, frame) => self.matchers[channel as usize].arrive(id, frame),
+            Carried::Rma(frame) => self.rma.arrive(id, frame, &mut self.regions),
+        };
+        if let Err(violation) = taken {
             self.violated(remote, &violation);
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::abi::{Absent, AbsentTable, FI_ENOSYS, FI_EOTHER, fi_ops, fid};
+use crate::abi::{Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOTHER, fi_ops, fid};
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
 pub fn shielded<T>(call: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
@@ -60,6 +60,15 @@ pub static ABSENT_TABLE: AbsentTable =
 
 pub extern "C" fn bind_nothing(_: *mut fid, _: *mut fid, _: u64) -> c_int {
     -FI_ENOSYS
+}
+
+/// Accepts an event queue, to which nothing reports. Otherwise as [`bind_nothing`].
+pub extern "C" fn bind_events(_: *mut fid, other: *mut fid, _: u64) -> c_int {
+    // SAFETY: the program gives a valid descriptor, which begins with its class.
+    match unsafe { other.as_ref() } {
+        Some(other) if other.fclass == FI_CLASS_EQ => 0,
+        _ => -FI_ENOSYS,
+    }
 }
 
 pub extern "C" fn control_nothing(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {

@@ -96,7 +96,8 @@ extern "C" fn wait(fid: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int 
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(FI_ETIMEDOUT);
             }
-            std::thread::yield_now();
+            let domain = &counter(fid).domain;
+            drop(domain.poll(domain.state()?)?);
         }
     })
 }

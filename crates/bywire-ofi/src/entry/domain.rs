@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::call::{absent, bind_nothing, control_nothing, give, operations, status, take};
+use super::call::{absent, bind_events, control_nothing, give, operations, status, take};
 use super::object::DomainObject;
-use super::{address_vector, counter, endpoint, queue};
-use crate::abi::{FI_CLASS_DOMAIN, fi_info, fi_ops, fi_ops_domain, fi_ops_mr, fid, fid_domain, fid_fabric};
+use super::{address_vector, counter, endpoint, info, memory_region, queue};
+use crate::abi::{FI_CLASS_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
 use crate::domain::Domain;
 use crate::parameters::Parameters;
 
-static OPERATIONS: fi_ops = operations(close, bind_nothing, control_nothing);
+static OPERATIONS: fi_ops = operations(close, bind_events, control_nothing);
 static DOMAIN_OPERATIONS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: address_vector::open,
@@ -25,20 +25,19 @@ static DOMAIN_OPERATIONS: fi_ops_domain = fi_ops_domain {
     query_collective: absent,
     endpoint2: absent,
 };
-static MEMORY_OPERATIONS: fi_ops_mr =
-    fi_ops_mr { size: size_of::<fi_ops_mr>(), reg: absent, regv: absent, regattr: absent };
 
 /// Answers `fi_domain`.
 pub extern "C" fn open(
     _: *mut fid_fabric,
-    _: *mut fi_info,
+    info: *mut fi_info,
     place: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
     status(|| {
         let head = fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPERATIONS };
-        let head = fid_domain { fid: head, ops: &DOMAIN_OPERATIONS, mr: &MEMORY_OPERATIONS };
-        let domain = Domain::new(Parameters::read().idle).map_err(|error| error.raw_os_error())?;
+        let head = fid_domain { fid: head, ops: &DOMAIN_OPERATIONS, mr: &memory_region::DOMAIN_OPERATIONS };
+        let domain =
+            Domain::new(Parameters::read().idle, info::naming(info)).map_err(|error| error.raw_os_error())?;
         give(DomainObject { head, domain: Arc::new(domain) }, place);
         Ok(())
     })

@@ -7,12 +7,13 @@ use bywire::OpenError;
 use super::call::{ABSENT_TABLE, absent, count, give, operations, status, take};
 use super::message_calls::{tagged, untagged};
 use super::object::{EndpointObject, counter, domain_of, endpoint, queue, vector};
-use super::{address_vector, info};
+use super::{address_vector, info, rma};
 use crate::abi::{
-    FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_EBUSY, FI_EINVAL, FI_ENABLE, FI_ENOAV, FI_ENOCQ,
-    FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_OPT_ENDPOINT,
-    FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SELECTIVE_COMPLETION, FI_SEND, fi_info, fi_ops, fi_ops_cm, fi_ops_ep,
-    fid, fid_domain, fid_ep,
+    FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_EBUSY, FI_EINVAL, FI_ENABLE,
+    FI_ENOAV, FI_ENOCQ, FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL,
+    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_domain,
+    fid_ep,
 };
 use crate::endpoint::Endpoint;
 use crate::host;
@@ -60,6 +61,7 @@ pub extern "C" fn open(
         })?;
         let bindings = &mut endpoint.bindings;
         (bindings.transmit_flags, bindings.receive_flags) = info::default_flags(info);
+        bindings.is_directed = info::has_directed_receives(info);
         host::inform(&format!("endpoint {:?}", endpoint.name()));
         let domain = domain_of(domain);
         let number = domain.state()?.add_endpoint(endpoint);
@@ -69,7 +71,7 @@ pub extern "C" fn open(
             ops: &ENDPOINT_OPERATIONS,
             cm: &CONNECTION_OPERATIONS,
             msg: &untagged::OPERATIONS,
-            rma: &ABSENT_TABLE,
+            rma: &rma::OPERATIONS,
             tagged: &tagged::OPERATIONS,
             atomic: &ABSENT_TABLE,
             collective: &ABSENT_TABLE,
@@ -125,7 +127,21 @@ extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
                 if flags & FI_RECV != 0 {
                     bindings.receive_counter = number;
                 }
+                if flags & FI_READ != 0 {
+                    bindings.read_counter = number;
+                }
+                if flags & FI_WRITE != 0 {
+                    bindings.write_counter = number;
+                }
+                if flags & FI_REMOTE_READ != 0 {
+                    bindings.remote_read_counter = number;
+                }
+                if flags & FI_REMOTE_WRITE != 0 {
+                    bindings.remote_write_counter = number;
+                }
             }
+            // Nothing reports there.
+            FI_CLASS_EQ => {}
             _ => return Err(FI_ENOSYS),
         }
         Ok(())

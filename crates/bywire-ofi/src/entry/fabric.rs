@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 
 use super::call::{absent, bind_nothing, control_nothing, give, operations, status, take};
-use super::{domain, queue};
+use super::{domain, event_queue, queue};
 use crate::abi::{
-    FI_CLASS_CQ, FI_CLASS_FABRIC, FI_EINVAL, FI_ENOSYS, fi_fabric_attr, fi_ops, fi_ops_fabric, fid,
-    fid_fabric,
+    FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_FABRIC, FI_EINVAL, FI_ENOSYS, fi_fabric_attr, fi_ops, fi_ops_fabric,
+    fid, fid_fabric,
 };
 
 /// A fabric has no state of its own.
@@ -20,7 +20,7 @@ static FABRIC_OPERATIONS: fi_ops_fabric = fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
     domain: domain::open,
     passive_ep: absent,
-    eq_open: absent,
+    eq_open: event_queue::open,
     wait_open: absent,
     trywait,
     domain2: absent,
@@ -59,6 +59,7 @@ extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> 
             // SAFETY: a valid descriptor begins with its class.
             match unsafe { (*fid).fclass } {
                 FI_CLASS_CQ => queue::prepare_sleep(fid)?,
+                FI_CLASS_EQ => event_queue::prepare_sleep(fid)?,
                 _ => return Err(FI_ENOSYS),
             }
         }

@@ -1,15 +1,18 @@
 //! What the provider offers, and whether that is what the program wants.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use crate::abi::{
     FI_AV_TABLE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DIRECTED_RECV, FI_ENODATA, FI_ENOMEM, FI_EP_RDM,
-    FI_INJECT, FI_INJECT_COMPLETE, FI_LOCAL_COMM, FI_MATCH_COMPLETE, FI_MR_BASIC, FI_MR_SCALABLE, FI_MSG,
-    FI_MULTI_RECV, FI_ORDER_SAS, FI_PROGRESS_MANUAL, FI_PROGRESS_UNSPEC, FI_RECV, FI_REMOTE_COMM,
-    FI_RM_ENABLED, FI_SEND, FI_SOURCE, FI_TAGGED, FI_THREAD_SAFE, FI_TRANSMIT_COMPLETE, fi_domain_attr,
-    fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
+    FI_INJECT, FI_INJECT_COMPLETE, FI_LOCAL_COMM, FI_MATCH_COMPLETE, FI_MR_BASIC, FI_MR_PROV_KEY,
+    FI_MR_SCALABLE, FI_MR_VIRT_ADDR, FI_MSG, FI_MULTI_RECV, FI_ORDER_SAS, FI_PROGRESS_MANUAL,
+    FI_PROGRESS_UNSPEC, FI_READ, FI_RECV, FI_REMOTE_COMM, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RM_ENABLED,
+    FI_RMA, FI_RMA_EVENT, FI_SEND, FI_SOURCE, FI_TAGGED, FI_THREAD_SAFE, FI_TRANSMIT_COMPLETE, FI_WRITE,
+    fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
 };
+use crate::domain::Naming;
 use crate::memory::PIECES_MAX;
+use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
 
 /// The version of this provider.
 pub const PROVIDER_VERSION: u32 = 1;
@@ -19,12 +22,28 @@ pub const INJECT_BYTES: usize = 4096;
 const MESSAGE_BYTES: usize = 1 << 40;
 /// Operations that a program may begin without looking for completions.
 const OPERATIONS: usize = 1 << 16;
+/// Places of registered memory that one operation accesses.
+pub const RMA_PIECES: usize = 1;
+/// Regions of a domain that are worth having.
+const REGIONS: usize = 1 << 16;
 /// Endpoints, queues and the like: as many as there are descriptors for.
 const OBJECTS: usize = 1 << 10;
 
 /// Capabilities of transmitting and receiving.
-const TRANSMIT_CAPS: u64 = FI_TAGGED | FI_MSG | FI_SEND;
-const RECEIVE_CAPS: u64 = FI_TAGGED | FI_MSG | FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+const TRANSMIT_CAPS: u64 = FI_TAGGED | FI_MSG | FI_SEND | FI_RMA | FI_READ | FI_WRITE;
+const RECEIVE_CAPS: u64 = FI_TAGGED
+    | FI_MSG
+    | FI_RECV
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_RMA
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_RMA_EVENT;
+/// The directions of messages, and those of RMA.
+const MESSAGE_WAYS: u64 = FI_SEND | FI_RECV;
+const RMA_WAYS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const CAPS: u64 = TRANSMIT_CAPS | RECEIVE_CAPS | DOMAIN_CAPS;
 const TRANSMIT_FLAGS: u64 = FI_COMPLETION
@@ -33,7 +52,7 @@ const TRANSMIT_FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE
     | FI_MATCH_COMPLETE;
-const RECEIVE_FLAGS: u64 = FI_COMPLETION;
+const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
 const NAME: &CStr = c"bywire";
 /// The version from which `mr_mode` consists of bits.
@@ -43,7 +62,7 @@ const WITH_MODE_BITS: u32 = 1 << 16 | 5;
 pub fn describe(version: u32, hints: *const fi_info, found: *mut *mut fi_info) -> Result<(), i32> {
     // SAFETY: libfabric gives valid hints or none.
     let hints = unsafe { hints.as_ref() }.map(Hints::of);
-    if !is_wanted(hints.as_ref()) || hints.as_ref().is_some_and(|hints| !hints.are_met(version)) {
+    if !is_wanted(hints.as_ref()) || hints.as_ref().is_some_and(|hints| !hints.are_met()) {
         return Err(FI_ENODATA);
     }
     let info = allocate(version, hints.as_ref()).ok_or(FI_ENOMEM)?;
@@ -95,7 +114,7 @@ impl<'a> Hints<'a> {
     }
 
     /// Does the provider have all that is asked for?
-    fn are_met(&self, version: u32) -> bool {
+    fn are_met(&self) -> bool {
         let named = |name: *const c_char| text(name).is_none_or(|name| name == NAME);
         let manual = |progress: u32| [FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL].contains(&progress);
         self.info.caps & !CAPS == 0
@@ -108,7 +127,7 @@ impl<'a> Hints<'a> {
                     && transmit.inject_size <= INJECT_BYTES
                     && transmit.size <= OPERATIONS
                     && transmit.iov_limit <= PIECES_MAX
-                    && transmit.rma_iov_limit == 0
+                    && transmit.rma_iov_limit <= RMA_PIECES
             })
             && self.receive.is_none_or(|receive| {
                 receive.caps & !CAPS == 0
@@ -133,7 +152,6 @@ impl<'a> Hints<'a> {
                     && domain.cq_data_size <= 8
                     && domain.caps & !DOMAIN_CAPS == 0
                     && domain.auth_key_size == 0
-                    && (version >= WITH_MODE_BITS || domain.mr_mode != FI_MR_BASIC)
             })
             && self.fabric.is_none_or(|fabric| named(fabric.name))
     }
@@ -155,7 +173,8 @@ fn name() -> Option<*mut c_char> {
 fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
     // Capabilities that are not asked for can cost something. Those for both ways come together.
     let asked = hints.map_or(0, |hints| hints.info.caps);
-    let ways = if asked & (FI_SEND | FI_RECV) == 0 { FI_SEND | FI_RECV } else { 0 };
+    let ways = |kinds: u64, ways: u64| if asked & kinds != 0 && asked & ways == 0 { ways } else { 0 };
+    let ways = ways(FI_TAGGED | FI_MSG, MESSAGE_WAYS) | ways(FI_RMA, RMA_WAYS);
     let caps = if asked == 0 { CAPS } else { asked | ways | DOMAIN_CAPS };
     let transmit: &mut fi_tx_attr = zeroed()?;
     transmit.caps = caps & TRANSMIT_CAPS;
@@ -164,6 +183,7 @@ fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
     transmit.inject_size = INJECT_BYTES;
     transmit.size = OPERATIONS;
     transmit.iov_limit = PIECES_MAX;
+    transmit.rma_iov_limit = if caps & FI_RMA != 0 { RMA_PIECES } else { 0 };
 
     let receive: &mut fi_rx_attr = zeroed()?;
     receive.caps = caps & RECEIVE_CAPS;
@@ -192,7 +212,8 @@ fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
     if domain.av_type == 0 {
         domain.av_type = FI_AV_TABLE;
     }
-    domain.mr_mode = if version >= WITH_MODE_BITS { 0 } else { FI_MR_SCALABLE };
+    domain.mr_mode = registration(version, wanted);
+    (domain.mr_iov_limit, domain.mr_cnt) = (PIECES_MAX, REGIONS);
     (domain.mr_key_size, domain.cq_data_size) = (8, 8);
     (domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) =
         (OBJECTS, OBJECTS, OBJECTS, OBJECTS);
@@ -205,7 +226,12 @@ fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
     fabric.prov_version = PROVIDER_VERSION;
     fabric.api_version = version;
 
+    // An endpoint gets its name when it is opened.
+    let name: &mut [u8; NAME_BYTES] = zeroed()?;
+    *name = *EndpointName::new("", 0, 0, [0; TICKET_BYTES]).as_bytes();
+
     let info: &mut fi_info = zeroed()?;
+    (info.src_addr, info.src_addrlen) = (std::ptr::from_mut(name).cast(), NAME_BYTES);
     info.caps = caps;
     info.tx_attr = transmit;
     info.rx_attr = receive;
@@ -213,6 +239,37 @@ fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
     info.domain_attr = domain;
     info.fabric_attr = fabric;
     Some(info)
+}
+
+/// How memory is registered. Nothing is required of the program, so it may choose keys, and places are named by where they are
+/// in their region. A program that knows the older choice only, with addresses and keys of the provider, gets that.
+fn registration(version: u32, wanted: Option<&fi_domain_attr>) -> c_int {
+    match wanted.map_or(0, |domain| domain.mr_mode) {
+        FI_MR_BASIC => FI_MR_BASIC,
+        FI_MR_SCALABLE => FI_MR_SCALABLE,
+        _ if version < WITH_MODE_BITS => FI_MR_SCALABLE,
+        _ => 0,
+    }
+}
+
+/// How other endpoints name memory that is registered in a domain with this description.
+pub fn naming(info: *const fi_info) -> Naming {
+    // SAFETY: the program gives a valid description, with valid attributes or none.
+    let mode = unsafe {
+        let Some(info) = info.as_ref() else { return Naming::default() };
+        info.domain_attr.as_ref().map_or(0, |domain| domain.mr_mode)
+    };
+    let is_basic = mode == FI_MR_BASIC;
+    Naming {
+        by_address: is_basic || mode & FI_MR_VIRT_ADDR != 0,
+        has_own_keys: is_basic || mode & FI_MR_PROV_KEY != 0,
+    }
+}
+
+/// Do the receives of an endpoint with this description name their source?
+pub fn has_directed_receives(info: *const fi_info) -> bool {
+    // SAFETY: the program gives a valid description.
+    unsafe { info.as_ref() }.is_none_or(|info| info.caps & FI_DIRECTED_RECV != 0)
 }
 
 /// Flags of operations that have none of their own, in the description that an endpoint is opened with.

@@ -158,7 +158,9 @@ impl Receiving {
                 return endpoint.receive_claimed(channel, receive, outlets);
             }
             let selector = endpoint.selector(from, (tag, ignore), addresses)?;
-            if flags & FI_MULTI_RECV != 0 {
+            // Of the flags of the endpoint, this one is for receives without a tag.
+            let may_be_multi = channel == Channel::Untagged || self.flags.is_some();
+            if flags & FI_MULTI_RECV != 0 && may_be_multi {
                 let rest_bytes = endpoint.bindings.multi_receive_bytes;
                 receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
             }

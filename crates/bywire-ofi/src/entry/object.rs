@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use bywire_sys::poller::Poller;
 
 use super::call::object;
-use crate::abi::{fi_cq_tagged_entry, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep};
+use crate::abi::{fi_cq_tagged_entry, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr};
 use crate::domain::Domain;
 
 #[repr(C)]
@@ -50,6 +50,13 @@ pub struct CounterObject {
     pub number: usize,
 }
 
+#[repr(C)]
+pub struct RegionObject {
+    pub head: fid_mr,
+    pub domain: Arc<Domain>,
+    pub key: u64,
+}
+
 /// The whole of a completion.
 pub const ENTRY_BYTES_MAX: usize = size_of::<fi_cq_tagged_entry>();
 
@@ -81,4 +88,10 @@ pub fn counter<'a, F>(counter: *mut F) -> &'a CounterObject {
 pub fn endpoint<'a, F>(endpoint: *mut F) -> &'a EndpointObject {
     // SAFETY: it is the first field of such an object.
     unsafe { object(endpoint) }
+}
+
+/// The region of whose tables a call is.
+pub fn region<'a, F>(region: *mut F) -> &'a RegionObject {
+    // SAFETY: it is the first field of such an object.
+    unsafe { object(region) }
 }

@@ -311,7 +311,8 @@ static void peeks(void)
             DONE(fi_trecvmsg(b.ep, &message, FI_CLAIM | FI_DISCARD));
         } else
             DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_DISCARD));
-        CHECK(next(&b, NULL).op_context == &word[0]);
+        entry = next(&b, NULL);
+        CHECK(entry.op_context == &word[0] && entry.tag == 6 && entry.len == 8);
         CHECK(next(&a, NULL).op_context == &word[2]);
     }
 }

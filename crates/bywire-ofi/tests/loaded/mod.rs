@@ -1,8 +1,10 @@
 //! The built library, as libfabric loads it, and programs in C that use it.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -74,6 +76,23 @@ pub fn is_open_mpi(loaded: &Loaded) -> bool {
     is_open_mpi
 }
 
+/// Where MPICH of the Python Package Index is, as the laboratory looks for it.
+pub fn mpich() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let cache = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    set("BYWIRE_MPICH").or_else(|| Some(cache()?.join("bywire/mpich")))
+}
+
+/// The directories of libfabrics to load: that of the system, and the newer one of MPICH, if it is there.
+pub fn libfabrics() -> Vec<Option<PathBuf>> {
+    let newer = mpich().map(|prefix| prefix.join("lib/mpich"));
+    let newer = newer.filter(|directory| directory.join("libfabric.so.1").exists());
+    if newer.is_none() {
+        eprintln!("not run: MPICH of the Python Package Index, with a newer libfabric, is not installed");
+    }
+    [None].into_iter().chain(newer.map(Some)).collect()
+}
+
 /// docs/mpi.md, with each command in one line.
 pub fn page() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mpi.md");
@@ -101,19 +120,36 @@ pub fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Runs a command whose output is short to its end, in time.
+/// Collects what is written to a pipe, however much that is.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.expect("a pipe").read_to_end(&mut bytes).expect("readable");
+        bytes
+    })
+}
+
+/// Runs a command to its end, in time.
 pub fn finish(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let start = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break Some(status);
+        }
         if start.elapsed() > TIMEOUT {
             let _ = child.kill();
-            let output = child.wait_with_output().expect("output");
-            panic!("it takes too long:\n{}\n{}", text(&output.stdout), text(&output.stderr));
+            let _ = child.wait();
+            break None;
         }
         std::thread::sleep(Duration::from_millis(10));
+    };
+    let [stdout, stderr] = [stdout, stderr].map(|collected| collected.join().expect("collected"));
+    match status {
+        Some(status) => Output { status, stdout, stderr },
+        None => panic!("it takes too long:\n{}\n{}", text(&stdout), text(&stderr)),
     }
-    child.wait_with_output().expect("output")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,0 +1,527 @@
+/* Two endpoints of one process read and write each other's memory by every call, over libfabric's own interface. */
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { NAME_BYTES = 64, MANY = 300, LONG = 1 << 20, KEY = 7 };
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+
+struct end {
+    struct fid_ep *ep;
+    struct fid_cq *cq;
+    struct fid_av *av;
+    struct fid_cntr *written, *read, *remote_written, *remote_read;
+    fi_addr_t own, other;
+    char name[NAME_BYTES];
+};
+static struct end a, b;
+
+static void open_end(struct end *end)
+{
+    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED };
+    struct fi_av_attr av = { .type = FI_AV_TABLE };
+    struct fi_cntr_attr counter = { .events = FI_CNTR_EVENTS_COMP };
+    size_t length = NAME_BYTES;
+    DONE(fi_endpoint(domain, info, &end->ep, NULL));
+    DONE(fi_cq_open(domain, &cq, &end->cq, NULL));
+    DONE(fi_av_open(domain, &av, &end->av, NULL));
+    DONE(fi_ep_bind(end->ep, &end->av->fid, 0));
+    DONE(fi_ep_bind(end->ep, &end->cq->fid, FI_TRANSMIT | FI_RECV));
+    struct fid_cntr **counters[] = { &end->written, &end->read, &end->remote_written, &end->remote_read };
+    uint64_t flags[] = { FI_WRITE, FI_READ, FI_REMOTE_WRITE, FI_REMOTE_READ };
+    for (int place = 0; place < 4; place++) {
+        DONE(fi_cntr_open(domain, &counter, counters[place], NULL));
+        DONE(fi_ep_bind(end->ep, &(*counters[place])->fid, flags[place]));
+    }
+    DONE(fi_enable(end->ep));
+    DONE(fi_getname(&end->ep->fid, end->name, &length));
+}
+
+static void know(struct end *end, const struct end *other)
+{
+    char names[2][NAME_BYTES];
+    fi_addr_t addresses[2];
+    memcpy(names[0], end->name, NAME_BYTES);
+    memcpy(names[1], other->name, NAME_BYTES);
+    CHECK(fi_av_insert(end->av, names, 2, addresses, 0, NULL) == 2);
+    end->own = addresses[0];
+    end->other = addresses[1];
+}
+
+static void open_both(void)
+{
+    open_end(&a);
+    open_end(&b);
+    know(&a, &b);
+    know(&b, &a);
+}
+
+static void close_end(struct end *end)
+{
+    DONE(fi_close(&end->ep->fid));
+    DONE(fi_close(&end->cq->fid));
+    DONE(fi_close(&end->av->fid));
+    struct fid_cntr *counters[] = { end->written, end->read, end->remote_written, end->remote_read };
+    for (int place = 0; place < 4; place++)
+        DONE(fi_close(&counters[place]->fid));
+}
+
+static void move(void)
+{
+    fi_cq_read(a.cq, NULL, 0);
+    fi_cq_read(b.cq, NULL, 0);
+}
+
+static struct fi_cq_tagged_entry next(struct end *end)
+{
+    struct fi_cq_tagged_entry entry;
+    for (;;) {
+        ssize_t count = fi_cq_read(end->cq, &entry, 1);
+        if (count == 1)
+            return entry;
+        CHECK(count == -FI_EAGAIN);
+        move();
+    }
+}
+
+static int next_error(struct end *end, void *context)
+{
+    struct fi_cq_err_entry error = { 0 };
+    struct fi_cq_tagged_entry entry;
+    ssize_t count;
+    while ((count = fi_cq_read(end->cq, &entry, 1)) == -FI_EAGAIN)
+        move();
+    CHECK(count == -FI_EAVAIL && fi_cq_readerr(end->cq, &error, 0) == 1 && error.op_context == context);
+    return error.err;
+}
+
+static void no_completion(struct end *end)
+{
+    struct fi_cq_tagged_entry entry;
+    for (int turn = 0; turn < 100; turn++) {
+        move();
+        CHECK(fi_cq_read(end->cq, &entry, 1) == -FI_EAGAIN);
+    }
+}
+
+static void fill(unsigned char *bytes, size_t length, unsigned seed)
+{
+    for (size_t place = 0; place < length; place++)
+        bytes[place] = (unsigned char) (place * 7919u >> 5) + seed;
+}
+
+static const uint64_t ALL = FI_REMOTE_READ | FI_REMOTE_WRITE;
+static unsigned char memory[LONG + 16], out[LONG], in[LONG];
+
+/* Every length, to another endpoint and to itself, in one piece and in several. */
+static void lengths(void)
+{
+    static const size_t lengths[] = { 0, 1, 8, 40, 4000, 4047, 4048, 4096, 5000, 65536, LONG };
+    struct fid_mr *mr;
+    int word;
+    DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
+    CHECK(fi_mr_key(mr) == KEY);
+    for (int turn = 0; turn < 4; turn++)
+        for (size_t place = 0; place < sizeof lengths / sizeof *lengths; place++) {
+            size_t length = lengths[place], offset = LONG - length, half = length / 3;
+            fi_addr_t target = turn % 2 ? a.own : a.other;
+            struct iovec from[2] = { { out, half }, { out + half, length - half } };
+            struct iovec to[2] = { { in, half }, { in + half, length - half } };
+            fill(out, length, (unsigned) (turn + place));
+            memset(memory, 0xee, sizeof memory);
+            memset(in, 0xdd, sizeof in);
+            if (turn < 2)
+                DONE(fi_write(a.ep, out, length, fi_mr_desc(mr), target, offset, KEY, &word));
+            else
+                DONE(fi_writev(a.ep, from, NULL, 2, target, offset, KEY, &word));
+            struct fi_cq_tagged_entry entry = next(&a);
+            CHECK(entry.op_context == &word && entry.flags == (FI_RMA | FI_WRITE));
+            CHECK(!memcmp(memory + offset, out, length) && memory[LONG] == 0xee);
+            CHECK(!offset || memory[offset - 1] == 0xee);
+            if (turn < 2)
+                DONE(fi_read(a.ep, in, length, NULL, target, offset, KEY, &word));
+            else
+                DONE(fi_readv(a.ep, to, NULL, 2, target, offset, KEY, &word));
+            entry = next(&a);
+            CHECK(entry.op_context == &word && entry.flags == (FI_RMA | FI_READ));
+            CHECK(!memcmp(in, out, length) && (length == LONG || in[length] == 0xdd));
+        }
+    DONE(fi_close(&mr->fid));
+}
+
+/* What a target learns, and what completes how. */
+static void calls(void)
+{
+    struct fid_mr *mr;
+    int word;
+    struct iovec piece = { out, 8 };
+    struct fi_rma_iov place = { 100, 8, KEY };
+    struct fi_msg_rma message = { &piece, NULL, 1, a.other, &place, 1, &word, 0x123456789abcdef0 };
+    struct fi_cq_tagged_entry entry;
+    uint64_t written = fi_cntr_read(a.written), read = fi_cntr_read(a.read);
+    uint64_t remote_written = fi_cntr_read(b.remote_written), remote_read = fi_cntr_read(b.remote_read);
+    struct fid_cntr *counter;
+    struct fi_cntr_attr attributes = { .events = FI_CNTR_EVENTS_COMP };
+    DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, FI_RMA_EVENT, &mr, NULL));
+    CHECK(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &(struct fid_mr *) { 0 }, NULL) == -FI_ENOKEY);
+    DONE(fi_cntr_open(domain, &attributes, &counter, NULL));
+    DONE(fi_mr_bind(mr, &counter->fid, FI_REMOTE_WRITE));
+    DONE(fi_mr_enable(mr));
+
+    fill(out, 16, 1);
+    DONE(fi_inject_write(a.ep, out, 8, a.other, 0, KEY));
+    memset(out, 0, 8);
+    no_completion(&a);
+    fill(out, 16, 1);
+    CHECK(!memcmp(memory, out, 8));
+    DONE(fi_cntr_wait(a.written, written + 1, -1));
+
+    DONE(fi_writedata(a.ep, out, 8, NULL, 5, a.other, 8, KEY, &word));
+    entry = next(&b);
+    CHECK(entry.flags == (FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) && entry.data == 5 && entry.len == 8);
+    CHECK(next(&a).op_context == &word && !memcmp(memory + 8, out, 8));
+    DONE(fi_inject_writedata(a.ep, out, 8, 6, a.other, 16, KEY));
+    CHECK(next(&b).data == 6);
+    DONE(fi_writedata(a.ep, out, LONG, NULL, 7, a.other, 0, KEY, &word));
+    entry = next(&b);
+    CHECK(entry.data == 7 && entry.len == LONG && !memcmp(memory, out, LONG));
+    CHECK(next(&a).op_context == &word);
+
+    DONE(fi_writemsg(a.ep, &message, FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE));
+    CHECK(next(&b).data == 0x123456789abcdef0);
+    CHECK(next(&a).op_context == &word);
+    DONE(fi_writemsg(a.ep, &message, FI_INJECT | FI_COMPLETION));
+    memset(out, 0, 8);
+    CHECK(next(&a).op_context == &word && memcmp(memory + 100, out, 8));
+    piece.iov_base = in;
+    memset(in, 0, 8);
+    DONE(fi_readmsg(a.ep, &message, 0));
+    CHECK(next(&a).flags == (FI_RMA | FI_READ) && !memcmp(in, memory + 100, 8));
+    DONE(fi_read(a.ep, in, LONG, NULL, a.other, 0, KEY, &word));
+    CHECK(next(&a).flags == (FI_RMA | FI_READ) && !memcmp(in, memory, LONG));
+
+    CHECK(fi_cntr_read(a.written) == written + 6 && fi_cntr_read(a.read) == read + 2);
+    CHECK(fi_cntr_read(b.remote_written) == remote_written + 6 && fi_cntr_read(b.remote_read) == remote_read + 2);
+    CHECK(fi_cntr_read(counter) == 6);
+
+    /* What is refused at once. */
+    place.len = 7;
+    CHECK(fi_writemsg(a.ep, &message, 0) == -FI_EINVAL);
+    message.rma_iov_count = 2;
+    CHECK(fi_readmsg(a.ep, &message, 0) == -FI_EINVAL);
+    CHECK(fi_inject_write(a.ep, out, 4097, a.other, 0, KEY) == -FI_EMSGSIZE);
+    CHECK(fi_write(a.ep, NULL, 8, NULL, a.other, 0, KEY, NULL) == -FI_EINVAL);
+    CHECK(fi_write(a.ep, out, 8, NULL, 99, 0, KEY, NULL) == -FI_EINVAL);
+    DONE(fi_close(&mr->fid));
+    DONE(fi_close(&counter->fid));
+}
+
+/* A target checks key, right and bounds. The operation fails, and nothing else happens. */
+static void not_permitted(void)
+{
+    static const size_t lengths[] = { 8, LONG / 2 };
+    struct fid_mr *readable, *writable;
+    int word;
+    DONE(fi_mr_reg(domain, memory, LONG, FI_REMOTE_READ, 0, KEY, 0, &readable, NULL));
+    DONE(fi_mr_reg(domain, memory, LONG, FI_REMOTE_WRITE, 0, KEY + 1, 0, &writable, NULL));
+    memset(memory, 0xee, sizeof memory);
+    uint64_t failed = fi_cntr_readerr(a.written);
+    for (int which = 0; which < 2; which++) {
+        size_t length = lengths[which];
+        struct { uint64_t place, key; int error; } places[] = {
+            { 0, KEY + 2, FI_ENOKEY },           { 0, KEY, FI_EACCES },
+            { LONG - length + 1, KEY + 1, FI_EACCES }, { UINT64_MAX, KEY + 1, FI_EACCES },
+            { UINT64_MAX - length + 1, KEY + 1, FI_EACCES },
+        };
+        for (int turn = 0; turn < 5; turn++) {
+            DONE(fi_write(a.ep, out, length, NULL, a.other, places[turn].place, places[turn].key, &word));
+            CHECK(next_error(&a, &word) == places[turn].error);
+            uint64_t key = places[turn].key == KEY + 2 ? KEY + 2 : 2 * KEY + 1 - places[turn].key;
+            DONE(fi_read(a.ep, in, length, NULL, a.other, places[turn].place, key, &word));
+            CHECK(next_error(&a, &word) == places[turn].error);
+        }
+    }
+    CHECK(fi_cntr_readerr(a.written) == failed + 10 && fi_cntr_wait(a.written, UINT64_MAX, 1) == -FI_ETIMEDOUT);
+    for (size_t place = 0; place < sizeof memory; place++)
+        CHECK(memory[place] == 0xee);
+
+    /* A closed region refuses, also what is under way: nothing touches its memory once it is closed. */
+    for (int turn = 0; turn < 40; turn++) {
+        struct fid_mr *mr;
+        int words[4], is_done[4] = { 0 };
+        unsigned char *closed = malloc(LONG);
+        CHECK(closed);
+        memset(closed, 1, LONG);
+        DONE(fi_mr_reg(domain, closed, LONG, ALL, 0, KEY + 2, 0, &mr, NULL));
+        DONE(fi_write(a.ep, out, LONG, NULL, a.other, 0, KEY + 2, &words[0]));
+        DONE(fi_read(a.ep, in, LONG, NULL, a.other, 0, KEY + 2, &words[1]));
+        DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY + 2, &words[2]));
+        DONE(fi_read(a.ep, in, 8, NULL, a.other, 0, KEY + 2, &words[3]));
+        for (int step = 0; step < turn; step++)
+            move();
+        /* Closing waits for a put that reads the memory. */
+        DONE(fi_close(&mr->fid));
+        memset(closed, 2, LONG);
+        for (int count = 0; count < 4; count++) {
+            struct fi_cq_err_entry error = { 0 };
+            struct fi_cq_tagged_entry entry;
+            ssize_t answer;
+            while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+                move();
+            if (answer == 1) {
+                is_done[(int *) entry.op_context - words] = 1;
+                continue;
+            }
+            CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+            CHECK(error.err == FI_ENOKEY && !is_done[(int *) error.op_context - words]);
+        }
+        for (size_t place = 0; place < LONG; place++)
+            CHECK(closed[place] == 2);
+        free(closed);
+    }
+    DONE(fi_close(&readable->fid));
+    DONE(fi_close(&writable->fid));
+}
+
+/* Memory in several pieces. */
+static void pieces(void)
+{
+    static unsigned char first[1000], second[LONG];
+    struct iovec places[2] = { { first, sizeof first }, { second, LONG - 1000 } };
+    struct fi_mr_attr attributes = { .mr_iov = places, .iov_count = 2, .access = ALL, .requested_key = KEY };
+    for (int turn = 0; turn < 2; turn++) {
+        struct fid_mr *mr;
+        int word;
+        if (turn)
+            DONE(fi_mr_regv(domain, places, 2, ALL, 0, KEY, 0, &mr, NULL));
+        else
+            DONE(fi_mr_regattr(domain, &attributes, 0, &mr));
+        for (size_t length = 10; length < LONG; length *= 17) {
+            size_t offset = length < 1000 ? 995 : 10;
+            fill(out, length, (unsigned) length + turn);
+            DONE(fi_write(a.ep, out, length, NULL, a.other, offset, KEY, &word));
+            next(&a);
+            CHECK(!memcmp(first + offset, out, 1000 - offset));
+            CHECK(!memcmp(second, out + 1000 - offset, length - 1000 + offset));
+            memset(in, 0, length);
+            DONE(fi_read(a.ep, in, length, NULL, a.other, offset, KEY, &word));
+            next(&a);
+            CHECK(!memcmp(in, out, length));
+        }
+        DONE(fi_close(&mr->fid));
+    }
+}
+
+/* Both ways at once, more than a link takes. */
+static void floods(void)
+{
+    static unsigned char from[MANY][5000], to[MANY][5000];
+    struct fid_mr *mr;
+    DONE(fi_mr_reg(domain, to, sizeof to, ALL, 0, KEY, 0, &mr, NULL));
+    for (int turn = 0; turn < 3; turn++) {
+        size_t length = turn == 1 ? 5000 : 100;
+        for (int count = 0; count < MANY; count++) {
+            struct end *end = count % 2 ? &a : &b;
+            uint64_t place = (uint64_t) count * 5000;
+            fill(from[count], length, (unsigned) (count + turn));
+            if (turn == 2)
+                DONE(fi_read(end->ep, from[count], length, NULL, end->other, place, KEY, NULL));
+            else
+                DONE(fi_write(end->ep, from[count], length, NULL, end->other, place, KEY, NULL));
+        }
+        for (int count = 0; count < MANY; count++)
+            next(count % 2 ? &a : &b);
+        for (int count = 0; count < MANY; count++)
+            CHECK(!memcmp(from[count], to[count], length));
+    }
+    DONE(fi_close(&mr->fid));
+
+    /* As many long messages, all of whose receives are there. Without FI_DIRECTED_RECV their source means nothing. */
+    CHECK(!(info->caps & FI_DIRECTED_RECV));
+    for (int count = 0; count < MANY; count++)
+        DONE(fi_trecv(b.ep, to[count], 5000, NULL, count % 2 ? b.other : 99, count, 0, NULL));
+    for (int count = 0; count < MANY; count++) {
+        fill(from[count], 5000, count);
+        DONE(fi_tsend(a.ep, from[count], 5000, NULL, a.other, count, NULL));
+    }
+    for (int count = 0; count < MANY; count++) {
+        next(&a);
+        next(&b);
+    }
+    for (int count = 0; count < MANY; count++)
+        CHECK(!memcmp(from[count], to[count], 5000));
+}
+
+/* Programs that know the older way of registration name addresses, and get keys. */
+static void older_registration(void)
+{
+    struct fid_domain *before = domain;
+    struct fid_mr *mr, *other;
+    int word, *address = &word, value = 77;
+    CHECK(info->domain_attr->mr_mode == 0);
+    info->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
+    DONE(fi_domain(fabric, info, &domain, NULL));
+    open_both();
+    DONE(fi_mr_reg(domain, &word, sizeof word, ALL, 0, 0, 0, &mr, NULL));
+    DONE(fi_mr_reg(domain, &word, sizeof word, ALL, 0, 0, 0, &other, NULL));
+    CHECK(fi_mr_key(mr) != fi_mr_key(other));
+    DONE(fi_write(a.ep, &value, sizeof value, NULL, a.other, (uintptr_t) address, fi_mr_key(mr), NULL));
+    next(&a);
+    CHECK(word == 77);
+    DONE(fi_write(a.ep, &value, sizeof value, NULL, a.other, 0, fi_mr_key(mr), &word));
+    CHECK(next_error(&a, &word) == FI_EACCES);
+    DONE(fi_close(&mr->fid));
+    DONE(fi_close(&other->fid));
+    close_end(&a);
+    close_end(&b);
+    DONE(fi_close(&domain->fid));
+    info->domain_attr->mr_mode = 0;
+    domain = before;
+
+    struct fi_info *hints = fi_allocinfo(), *found;
+    hints->caps = FI_RMA;
+    hints->domain_attr->mr_mode = FI_MR_BASIC;
+    hints->fabric_attr->prov_name = strdup("bywire");
+    DONE(fi_getinfo(FI_VERSION(1, 4), NULL, NULL, 0, hints, &found));
+    CHECK(found->domain_attr->mr_mode == FI_MR_BASIC && found->tx_attr->rma_iov_limit == 1);
+    CHECK((found->caps & (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_SEND)) ==
+          (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE));
+    fi_freeinfo(found);
+    fi_freeinfo(hints);
+}
+
+/* Operations with an endpoint that has gone fail. */
+static void gone(void)
+{
+    int words[3];
+    struct fid_mr *mr;
+    DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
+    move();
+    DONE(fi_write(a.ep, out, LONG, NULL, a.other, 0, KEY, &words[0]));
+    DONE(fi_read(a.ep, in, LONG, NULL, a.other, 0, KEY, &words[1]));
+    DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY, &words[2]));
+    close_end(&b);
+    for (int count = 0; count < 3; count++) {
+        struct fi_cq_err_entry error = { 0 };
+        struct fi_cq_tagged_entry entry;
+        ssize_t answer;
+        while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+            ;
+        CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+        CHECK(error.err == FI_ESHUTDOWN || error.err == FI_ECONNRESET);
+    }
+    CHECK(fi_read(a.ep, in, 8, NULL, a.other, 0, KEY, NULL) == -FI_ESHUTDOWN);
+    DONE(fi_close(&mr->fid));
+    close_end(&a);
+}
+
+/* Events that the program itself writes. */
+static void events(void)
+{
+    struct fi_eq_attr attributes = { .size = 4, .flags = FI_WRITE, .wait_obj = FI_WAIT_FD };
+    struct fi_eq_entry entry = { 0 }, taken;
+    struct fi_eq_err_entry error;
+    struct fid_eq *eq;
+    uint32_t kind;
+    int descriptor;
+    DONE(fi_eq_open(fabric, &attributes, &eq, NULL));
+    DONE(fi_domain_bind(domain, &eq->fid, 0));
+    struct fid *fids[] = { &eq->fid };
+    DONE(fi_control(&eq->fid, FI_GETWAIT, &descriptor));
+    struct pollfd ready = { descriptor, POLLIN, 0 };
+    CHECK(fi_eq_read(eq, &kind, &taken, sizeof taken, 0) == -FI_EAGAIN);
+    CHECK(fi_eq_sread(eq, &kind, &taken, sizeof taken, 1, 0) == -FI_EAGAIN);
+    CHECK(fi_eq_readerr(eq, &error, 0) == -FI_EAGAIN);
+    CHECK(fi_trywait(fabric, fids, 1) == 0 && poll(&ready, 1, 0) == 0);
+    for (uintptr_t turn = 1; turn < 4; turn++) {
+        entry.context = (void *) turn;
+        CHECK(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0) == sizeof entry);
+    }
+    CHECK(fi_trywait(fabric, fids, 1) == -FI_EAGAIN && poll(&ready, 1, 0) == 1);
+    CHECK(fi_eq_read(eq, &kind, &taken, 1, 0) == -FI_ETOOSMALL);
+    CHECK(fi_eq_read(eq, &kind, &taken, sizeof taken, FI_PEEK) == sizeof taken && taken.context == (void *) 1);
+    for (uintptr_t turn = 1; turn < 4; turn++)
+        CHECK(fi_eq_sread(eq, &kind, &taken, sizeof taken, -1, 0) == sizeof taken && kind == FI_NOTIFY &&
+              taken.context == (void *) turn);
+    CHECK(poll(&ready, 1, 0) == 0);
+    DONE(fi_close(&eq->fid));
+    attributes.flags = 0;
+    attributes.wait_obj = FI_WAIT_NONE;
+    DONE(fi_eq_open(fabric, &attributes, &eq, NULL));
+    CHECK(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0) == -FI_EINVAL);
+    CHECK(fi_control(&eq->fid, FI_GETWAIT, &descriptor) == -FI_ENOSYS);
+    DONE(fi_close(&eq->fid));
+}
+
+/* An endpoint that does not answer is given up after `FI_BYWIRE_CONNECT_TIMEOUT`: 100 ms here. The other one is of a domain in
+   which nothing is read. */
+static void no_answer(void)
+{
+    struct fid_domain *first = domain, *second;
+    int word;
+    open_end(&a);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&b);
+    domain = first;
+    know(&a, &b);
+    DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY, &word));
+    struct fi_cq_err_entry error = { 0 };
+    struct fi_cq_tagged_entry entry;
+    ssize_t answer;
+    while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+        ;
+    CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1 && error.err == FI_ETIMEDOUT);
+    CHECK(fi_tinject(a.ep, "x", 1, a.other, 0) == -FI_ETIMEDOUT);
+    close_end(&a);
+    close_end(&b);
+    DONE(fi_close(&second->fid));
+}
+
+int main(int argc, char **argv)
+{
+    struct fi_info *hints = fi_allocinfo();
+    hints->caps = FI_TAGGED | FI_MSG | FI_RMA | FI_RMA_EVENT;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+    hints->fabric_attr->prov_name = strdup("bywire");
+    DONE(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+    fi_freeinfo(hints);
+    DONE(fi_fabric(info->fabric_attr, &fabric, NULL));
+    DONE(fi_domain(fabric, info, &domain, NULL));
+    if (argc > 1 && !strcmp(argv[1], "no answer"))
+        no_answer();
+    else {
+        open_both();
+        lengths();
+        calls();
+        not_permitted();
+        pieces();
+        floods();
+        gone();
+        older_registration();
+        events();
+    }
+    DONE(fi_close(&domain->fid));
+    DONE(fi_close(&fabric->fid));
+    fi_freeinfo(info);
+    printf("accessed\n");
+    return 0;
+}
