@@ -402,6 +402,16 @@ static void wrong_ticket(void)
     DONE(fi_tsendmsg(a.ep, &message, FI_DELIVERY_COMPLETE));
     CHECK(next_error(&a).op_context == &word[1]);
     CHECK(fi_cq_read(b.cq, NULL, 0) == -FI_EAGAIN);
+    /* An injected message has no context by which its failure could be reported: it is counted, and the next one fails. */
+    name[NAME_BYTES - 1] ^= 2;
+    CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
+    uint64_t failed = fi_cntr_readerr(a.sent);
+    DONE(fi_tinject(a.ep, "bad", 3, address, 1));
+    while (fi_cntr_readerr(a.sent) == failed) {
+        move();
+        CHECK(fi_cq_read(a.cq, NULL, 0) == -FI_EAGAIN);
+    }
+    CHECK(fi_tinject(a.ep, "bad", 3, address, 1) < 0 && fi_tinject(a.ep, "bad", 3, address, 1) != -FI_EAGAIN);
     DONE(fi_tinject(a.ep, "good", 4, a.other, 1));
     CHECK(next(&b, NULL).len == 4 && !memcmp(in, "good", 4));
     /* Of a port that is not there, and of bytes that are no name. */
