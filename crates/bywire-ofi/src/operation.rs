@@ -21,7 +21,7 @@ pub enum Payload {
 
 impl Payload {
     /// A copy of memory that the program takes back at once.
-    fn copy(memory: &Memory) -> Self {
+    pub fn copy(memory: &Memory) -> Self {
         let mut bytes = Vec::with_capacity(memory.length() as usize);
         memory.read(0, memory.length(), &mut bytes);
         if bytes.len() > SHORT_BYTES {
