@@ -90,44 +90,18 @@ pub struct fi_msg_rma {
 #[repr(C)]
 pub struct fi_ops_rma {
     pub size: usize,
-    pub read:
-        extern "C" fn(*mut fid, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize,
-    pub readv: extern "C" fn(
-        *mut fid,
-        *const iovec,
-        *mut *mut c_void,
-        usize,
-        u64,
-        u64,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub read: extern "C" fn(*mut fid, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize,
+    pub readv:
+        extern "C" fn(*mut fid, *const iovec, *mut *mut c_void, usize, u64, u64, u64, *mut c_void) -> isize,
     pub readmsg: extern "C" fn(*mut fid, *const fi_msg_rma, u64) -> isize,
     pub write:
         extern "C" fn(*mut fid, *const c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize,
-    pub writev: extern "C" fn(
-        *mut fid,
-        *const iovec,
-        *mut *mut c_void,
-        usize,
-        u64,
-        u64,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub writev:
+        extern "C" fn(*mut fid, *const iovec, *mut *mut c_void, usize, u64, u64, u64, *mut c_void) -> isize,
     pub writemsg: extern "C" fn(*mut fid, *const fi_msg_rma, u64) -> isize,
     pub inject: extern "C" fn(*mut fid, *const c_void, usize, u64, u64, u64) -> isize,
-    pub writedata: extern "C" fn(
-        *mut fid,
-        *const c_void,
-        usize,
-        *mut c_void,
-        u64,
-        u64,
-        u64,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub writedata:
+        extern "C" fn(*mut fid, *const c_void, usize, *mut c_void, u64, u64, u64, u64, *mut c_void) -> isize,
     pub injectdata: extern "C" fn(*mut fid, *const c_void, usize, u64, u64, u64, u64) -> isize,
 }
 
