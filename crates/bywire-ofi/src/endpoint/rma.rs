@@ -222,10 +222,11 @@ impl Endpoint {
     fn report_write(&mut self, write: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= write.payload.copied_bytes();
         outlets.count(self.bindings.write_counter, error);
-        if error == 0 && !write.is_reported {
+        let SendHandle { context, flags, is_reported, .. } = *write;
+        // Of an injected payload a failure has no context either.
+        if !is_reported && (error == 0 || context == 0) {
             return;
         }
-        let SendHandle { context, flags, .. } = *write;
         let completion = Completion { context, flags, error, ..Completion::default() };
         outlets.report(self.bindings.transmit_queue, completion);
     }
