@@ -79,8 +79,10 @@ impl EndpointName {
     }
 
     /// The address of the port, for an endpoint with the name `own`. `None`: no node has such a name.
-    pub fn address(&self, own: &Self) -> Option<Address> {
-        if self.node() == own.node() {
+    ///
+    /// An endpoint that is in no fabric looks for all others on this machine: containers have names of their own for it.
+    pub fn address(&self, own: &Self, is_in_fabric: bool) -> Option<Address> {
+        if self.node() == own.node() || !is_in_fabric {
             return Some(Address::local(self.port()));
         }
         let node = std::str::from_utf8(self.node()).ok()?;
@@ -99,12 +101,13 @@ mod tests {
         let other = EndpointName::new("web2", 1 << 31, u64::MAX, [3; 16]);
         assert_eq!(EndpointName::parse(other.as_bytes()), Some(other));
         assert_eq!((other.incarnation(), other.ticket()), (u64::MAX, &[3; 16][..]));
-        assert_eq!(other.address(&own), "web2/2147483648".parse().ok());
-        assert_eq!(own.address(&own), "localhost/7".parse().ok());
+        assert_eq!(other.address(&own, true), "web2/2147483648".parse().ok());
+        assert_eq!(other.address(&own, false), "localhost/2147483648".parse().ok());
+        assert_eq!(own.address(&own, true), "localhost/7".parse().ok());
         assert_eq!(format!("{other:?}"), "web2/2147483648");
         let longest = "n".repeat(NODE_BYTES);
         let there = EndpointName::new(&longest, 8, 1, [9; 16]);
-        assert_eq!(there.address(&own), format!("{longest}/8").parse().ok());
+        assert_eq!(there.address(&own, true), format!("{longest}/8").parse().ok());
     }
 
     #[test]
@@ -113,7 +116,7 @@ mod tests {
         assert_eq!(EndpointName::parse(&[0; NAME_BYTES]), None);
         assert_eq!(EndpointName::parse(&own.as_bytes()[1..]), None);
         for node in ["../x", "a b", ""] {
-            assert_eq!(EndpointName::new(node, 1, 1, [0; 16]).address(&own), None, "{node:?}");
+            assert_eq!(EndpointName::new(node, 1, 1, [0; 16]).address(&own, true), None, "{node:?}");
         }
     }
 }

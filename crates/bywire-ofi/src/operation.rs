@@ -56,6 +56,9 @@ pub struct SendHandle {
     pub flags: u64,
     /// Is its success reported?
     pub is_reported: bool,
+    /// Was it injected by a call without a context? Then nothing is reported, not even a failure: Open MPI before 5.0.3 follows the
+    /// context of each error. A counter has it, and the next operation with that target fails at once.
+    pub is_silent: bool,
 }
 
 impl SendHandle {

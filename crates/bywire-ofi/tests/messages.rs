@@ -34,6 +34,17 @@ fn two_endpoints_of_one_process_make_every_call_for_messages() {
 }
 
 #[test]
+fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let mut command = loaded.command(&program);
+    command.env("FI_LOG_LEVEL", "warn").env("FI_LOG_PROV", "bywire");
+    let output = finish(command.arg("few descriptors"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("too few descriptors"), "{said}");
+}
+
+#[test]
 fn two_endpoints_of_one_process_make_every_call_for_rma() {
     let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
     let program = loaded.compile("cc", "rma.c", &["-lfabric"]);

@@ -3,6 +3,7 @@
 mod job;
 mod loaded;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -65,4 +66,27 @@ fn a_job_goes_on_after_a_rank_was_stopped() {
     job.wait_until_it_has_begun();
     job.stop(1, Duration::from_secs(4));
     job.has_to_succeed();
+}
+
+/// Starts a program in namespaces of its own, as a container has them, with a host name of its own.
+const CONTAINER: &str = r#"#!/bin/sh
+exec unshare --uts --ipc --pid --fork sh -c 'hostname "container$OMPI_COMM_WORLD_RANK" && exec "$0" "$@"' "$@"
+"#;
+
+#[test]
+fn ranks_in_containers_with_host_names_of_their_own_exchange_messages() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc", "unshare", "hostname"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let may_unshare = Command::new("unshare").args(["--uts", "--ipc", "--pid", "--fork", "true"]).status();
+    if !may_unshare.is_ok_and(|status| status.success()) {
+        eprintln!("not run: namespaces need root");
+        return;
+    }
+    let (program, container) = (loaded.compile("mpicc", "steady.c", &[]), loaded.path("container"));
+    std::fs::write(&container, CONTAINER).expect("written");
+    std::fs::set_permissions(&container, PermissionsExt::from_mode(0o700)).expect("executable");
+    let printed = run(job(&loaded, &container, 2).arg(&program).arg("1"));
+    assert!(printed.ends_with("exchanged to the end\n"), "{printed}");
 }

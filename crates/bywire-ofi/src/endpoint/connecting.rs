@@ -20,6 +20,8 @@ use crate::parameters::FRAME_BYTES;
 
 /// How long to wait before a connection is tried again for which resources lacked.
 const RETRY_NS: u64 = 1_000_000;
+/// How long they may lack.
+const WANT_NS: u64 = 10_000_000_000;
 /// The longest frame to this endpoint itself.
 const OWN_FRAME_BYTES: usize = 64 << 10;
 
@@ -86,7 +88,7 @@ impl Endpoint {
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
             self.rma.connected(id, OWN_FRAME_BYTES);
         }
-        self.remotes.push(Remote { name, id, link, spare: None, address: None });
+        self.remotes.push(Remote { name, id, link, spare: None, address: None, wants_until_ns: None });
         self.by_name.insert(name, remote);
         Ok(remote)
     }
@@ -113,7 +115,7 @@ impl Endpoint {
         if self.connect_timeout_ns > 0 && *link == Link::Idle {
             self.connecting.push((remote, clock::nanoseconds().saturating_add(self.connect_timeout_ns)));
         }
-        let Some(address) = name.address(&self.name) else {
+        let Some(address) = name.address(&self.name, self.is_in_fabric) else {
             return self.end(remote, FI_EHOSTUNREACH);
         };
         match self.port.connect_start(&address) {
@@ -127,9 +129,19 @@ impl Endpoint {
     }
 
     fn try_later(&mut self, remote: usize) {
-        self.remotes[remote].link = Link::Waiting;
+        let now = clock::nanoseconds();
+        let Remote { name, link, wants_until_ns, .. } = &mut self.remotes[remote];
+        if now >= *wants_until_ns.get_or_insert(now + WANT_NS) {
+            host::warn(&format!(
+                "no connection to {name:?}: for {} s there was too little memory or too few descriptors at one end \
+                 (see ulimit -n)",
+                WANT_NS / 1_000_000_000
+            ));
+            return self.end(remote, FI_ENOMEM);
+        }
+        *link = Link::Waiting;
         self.retries.push(remote);
-        self.retry_ns = clock::nanoseconds() + RETRY_NS;
+        self.retry_ns = now + RETRY_NS;
     }
 
     /// Tries again what lacked resources.
@@ -235,9 +247,10 @@ impl Endpoint {
     }
 
     fn use_connection(&mut self, remote: usize, peer: Peer) {
-        let Remote { id, link, spare, .. } = &mut self.remotes[remote];
+        let Remote { id, link, spare, wants_until_ns, .. } = &mut self.remotes[remote];
         let id = *id;
         *link = Link::Open(peer);
+        *wants_until_ns = None;
         if let Some(spare) = spare.take().filter(|spare| *spare != peer) {
             self.leave(spare);
         }

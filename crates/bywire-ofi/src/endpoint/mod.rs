@@ -38,6 +38,8 @@ const PEERS_MAX: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct Endpoint {
     port: Port,
+    /// Are other endpoints looked for on other machines?
+    is_in_fabric: bool,
     name: EndpointName,
     /// By [`Channel`]. A remote has the same number in both.
     matchers: [Matcher; 2],
@@ -117,8 +119,9 @@ pub struct Bindings {
     pub is_enabled: bool,
 }
 
-/// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine.
-fn open_port(parameters: &Parameters) -> Result<Port, OpenError> {
+/// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine. The result also says
+/// whether other endpoints are looked for on other machines.
+fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
     let options = |reach| PortOptions {
         reach,
         integrity: parameters.integrity,
@@ -127,20 +130,24 @@ fn open_port(parameters: &Parameters) -> Result<Port, OpenError> {
         ..PortOptions::default()
     };
     if !parameters.reaches_machines {
-        return Port::open(options(Reach::Machine));
+        return Ok((Port::open(options(Reach::Machine))?, false));
     }
-    match Port::open(options(Reach::Fabric)) {
-        Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok(port),
+    let is_in_fabric = match Port::open(options(Reach::Fabric)) {
+        Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok((port, true)),
         Ok(port) => {
             let node = port.address().node;
             host::warn(&format!(
                 "no other machine reaches this endpoint: {node} is longer than {NODE_BYTES} bytes"
             ));
+            true
         }
-        Err(OpenError::Fabric(reason)) => host::inform(&format!("for this machine only: {reason}")),
+        Err(OpenError::Fabric(reason)) => {
+            host::inform(&format!("for this machine only: {reason}"));
+            false
+        }
         Err(error) => return Err(error),
-    }
-    Port::open(options(Reach::Machine))
+    };
+    Ok((Port::open(options(Reach::Machine))?, is_in_fabric))
 }
 
 impl Endpoint {
@@ -149,7 +156,7 @@ impl Endpoint {
     /// # Errors
     /// The port's.
     pub fn open(parameters: &Parameters) -> Result<Self, OpenError> {
-        let port = open_port(parameters)?;
+        let (port, is_in_fabric) = open_port(parameters)?;
         let mut ticket = [0; TICKET_BYTES];
         process::random(&mut ticket).map_err(OpenError::System)?;
         let PortName::Number(number) = *port.name() else {
@@ -158,6 +165,7 @@ impl Endpoint {
         let name = EndpointName::new(&port.address().node, number, bywire::incarnation(&port), ticket);
         Ok(Self {
             port,
+            is_in_fabric,
             name,
             matchers: Channel::ALL.map(|_| Matcher::new(parameters.limits())),
             remotes: Vec::new(),

@@ -301,10 +301,8 @@ impl Endpoint {
     pub(super) fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= send.payload.copied_bytes();
         outlets.count(self.bindings.send_counter, error);
-        let SendHandle { context, flags, is_reported, .. } = *send;
-        // The failure of an injected message has no context, and Open MPI before 5.0.3 follows that of each error. The counter has it,
-        // and the next send to that target fails at once.
-        if !is_reported && (error == 0 || context == 0) {
+        let SendHandle { context, flags, is_reported, is_silent, .. } = *send;
+        if is_silent || error == 0 && !is_reported {
             return;
         }
         let completion = Completion { context, flags, error, ..Completion::default() };

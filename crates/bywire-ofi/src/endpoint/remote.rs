@@ -16,6 +16,8 @@ pub struct Remote {
     pub spare: Option<Peer>,
     /// Its first index in the address vector.
     pub address: Option<u64>,
+    /// Until when a connection is tried for which resources lack.
+    pub wants_until_ns: Option<u64>,
 }
 
 /// The way to a remote.

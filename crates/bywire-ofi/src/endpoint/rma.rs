@@ -222,9 +222,8 @@ impl Endpoint {
     fn report_write(&mut self, write: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= write.payload.copied_bytes();
         outlets.count(self.bindings.write_counter, error);
-        let SendHandle { context, flags, is_reported, .. } = *write;
-        // Of an injected payload a failure has no context either.
-        if !is_reported && (error == 0 || context == 0) {
+        let SendHandle { context, flags, is_reported, is_silent, .. } = *write;
+        if is_silent || error == 0 && !is_reported {
             return;
         }
         let completion = Completion { context, flags, error, ..Completion::default() };

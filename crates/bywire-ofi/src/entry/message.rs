@@ -93,6 +93,7 @@ impl Sending {
                 context: self.context as usize,
                 flags: FI_SEND | kind(self.channel),
                 is_reported: self.is_reported && is_asked_for,
+                is_silent: !self.is_reported,
             };
             let Self { channel, to, tag, data, is_reported, .. } = self;
             let is_synchronous = level != 0 && is_reported;

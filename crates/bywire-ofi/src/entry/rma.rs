@@ -96,6 +96,7 @@ impl Operation {
                 context: self.context as usize,
                 flags: FI_RMA | FI_WRITE,
                 is_reported: self.is_reported && is_asked_for,
+                is_silent: !self.is_reported,
             };
             endpoint.write(target, self.data, write, (outlets, addresses))
         })

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -571,8 +572,28 @@ static void sleeping(void)
     close_end(&b);
 }
 
-int main(void)
+/* A connection that lacks descriptors is tried again, but not for ever. */
+static void few_descriptors(void)
 {
+    int word, free = dup(0);
+    CHECK(free >= 0 && close(free) == 0);
+    /* The hard limit too: the library raises the soft one to it. */
+    struct rlimit few = { .rlim_cur = (rlim_t) free, .rlim_max = (rlim_t) free };
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    time_t began = time(NULL);
+    DONE(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, &word));
+    struct fi_cq_err_entry error = next_error(&a);
+    CHECK(error.err == FI_ENOMEM && error.op_context == &word);
+    CHECK(time(NULL) - began >= 8);
+    CHECK(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, &word) == -FI_ENOMEM);
+    close_end(&a);
+    close_end(&b);
+}
+
+/* [few descriptors] */
+int main(int count, char **words)
+{
+    (void) words;
     struct fi_info *hints = fi_allocinfo();
     hints->caps = FI_TAGGED | FI_MSG | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
     hints->ep_attr->type = FI_EP_RDM;
@@ -593,18 +614,22 @@ int main(void)
     open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
     know(&a, &b);
     know(&b, &a);
-    calls();
-    peeks();
-    untagged();
-    long_messages();
-    wrong_ticket();
-    forked();
-    removed();
-    gone();
-    close_end(&a);
-    crossing();
-    formats();
-    sleeping();
+    if (count > 1) {
+        few_descriptors();
+    } else {
+        calls();
+        peeks();
+        untagged();
+        long_messages();
+        wrong_ticket();
+        forked();
+        removed();
+        gone();
+        close_end(&a);
+        crossing();
+        formats();
+        sleeping();
+    }
 
     DONE(fi_close(&domain->fid));
     DONE(fi_close(&fabric->fid));
