@@ -83,14 +83,13 @@ pub fn options() -> Vec<&'static str> {
     FORWARDED.iter().flat_map(|name| ["-x", name]).collect()
 }
 
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("FI_PROVIDER", "bywire"),
     // All messages of Open MPI go through libfabric, those within a machine too, and by no other provider.
     ("OMPI_MCA_pml", "cm"),
     ("OMPI_MCA_mtl", "ofi"),
     ("OMPI_MCA_opal_common_ofi_provider_include", "bywire"),
-    // Neither windows nor collective operations use shared memory of its own.
-    ("OMPI_MCA_osc", "^sm"),
+    // Nor do collective operations use shared memory of its own. Windows may, as nothing else makes shared ones.
     ("OMPI_MCA_coll", "^sm"),
     // The same for MPICH.
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
