@@ -68,6 +68,16 @@ fn a_job_goes_on_after_a_rank_was_stopped() {
     job.has_to_succeed();
 }
 
+#[test]
+fn ranks_of_one_machine_have_shared_windows_and_others() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let program = loaded.compile("mpicc", "windows.c", &[]);
+    assert_eq!(run(&mut job(&loaded, &program, 2)), "shared, put\n");
+}
+
 /// Starts a program in namespaces of its own, as a container has them, with a host name of its own.
 const CONTAINER: &str = r#"#!/bin/sh
 exec unshare --uts --ipc --pid --fork sh -c 'hostname "container$OMPI_COMM_WORLD_RANK" && exec "$0" "$@"' "$@"
