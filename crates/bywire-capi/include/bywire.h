@@ -504,6 +504,16 @@ int bw_post_receive(bw_port_t *port,
 int bw_poll(bw_port_t *port,
             bw_event_t *event);
 
+/* Takes the next event that has arrived already. Returns 1 if there was one, otherwise 0. Looks neither at sockets nor at quiet peers,
+   and makes no system call: for a program that takes several events at a time. bw_poll has to be called as well.
+   The caller promises: As for bw_poll. */
+int bw_poll_arrived(bw_port_t *port,
+                    bw_event_t *event);
+
+/* Returns 1 if the last bw_poll has moved something on without an event, such as a part of a long message, otherwise 0.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_has_progressed(bw_port_t *port);
+
 /* Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end). Returns 1 if there was one,
    0 when the time is up. Spins for a bounded time, then sleeps.
    The caller promises: As for bw_poll. */

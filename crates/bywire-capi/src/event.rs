@@ -122,6 +122,34 @@ pub unsafe extern "C" fn bw_poll(port: *mut bw_port_t, event: *mut bw_event_t) -
     unsafe { with(port, poll) }
 }
 
+/// Takes the next event that has arrived already. Returns 1 if there was one, otherwise 0. Looks neither at sockets nor at quiet peers,
+/// and makes no system call: for a program that takes several events at a time. bw_poll has to be called as well.
+///
+/// # Safety
+/// As for bw_poll.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_poll_arrived(port: *mut bw_port_t, event: *mut bw_event_t) -> c_int {
+    let poll = |port: &mut bw_port_t| {
+        // SAFETY: the caller's promise.
+        let target = unsafe { place(event, "event")? };
+        port.release();
+        let happened = port.port.poll_arrived();
+        Ok(port.report(happened, target.write(bw_event_t::NONE)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, poll) }
+}
+
+/// Returns 1 if the last bw_poll has moved something on without an event, such as a part of a long message, otherwise 0.
+///
+/// # Safety
+/// `port` is null or an open port, used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_has_progressed(port: *mut bw_port_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { with(port, |port| Ok(port.port.has_progressed().into())) }
+}
+
 /// Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end). Returns 1 if there was one,
 /// 0 when the time is up. Spins for a bounded time, then sleeps.
 ///

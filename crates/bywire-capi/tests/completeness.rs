@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 50] = [
+const FUNCTIONS: [(&str, &[&str]); 52] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
@@ -34,6 +34,7 @@ const FUNCTIONS: [(&str, &[&str]); 50] = [
     ("Port::disconnect", &["bw_disconnect"]),
     ("Port::flush", &["bw_flush"]),
     ("Port::get", &["bw_get"]),
+    ("Port::has_progressed", &["bw_has_progressed"]),
     ("Port::heap", &["bw_heap_open"]),
     ("Port::name", &["bw_port_name"]),
     ("Port::open", &["bw_port_open"]),
@@ -41,6 +42,7 @@ const FUNCTIONS: [(&str, &[&str]); 50] = [
     ("Port::peer_info", &["bw_peer_info"]),
     ("Port::peers", &["bw_peers"]),
     ("Port::poll", &["bw_poll"]),
+    ("Port::poll_arrived", &["bw_poll_arrived"]),
     ("Port::post_receive", &["bw_post_receive"]),
     ("Port::put", &["bw_put"]),
     ("Port::recycle", &["bw_event_release"]),

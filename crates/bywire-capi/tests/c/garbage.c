@@ -49,6 +49,9 @@ static void nulls(void) {
     CHECK_BAD(bw_post_receive(port, BW_PRIORITY_LOW, NULL, 1));
     CHECK_BAD(bw_poll(NULL, &event));
     CHECK_BAD(bw_poll(port, NULL));
+    CHECK_BAD(bw_poll_arrived(NULL, &event));
+    CHECK_BAD(bw_poll_arrived(port, NULL));
+    CHECK_BAD(bw_has_progressed(NULL));
     CHECK_BAD(bw_wait(NULL, 0, &event));
     CHECK_BAD(bw_wait(port, 0, NULL));
     CHECK_BAD(bw_event_release(NULL));
