@@ -105,7 +105,9 @@ impl<W, R: Sink> Rma<W, R> {
     /// Counts an operation of a peer.
     fn admit(&mut self, peer: PeerId) -> Result<(), Violation> {
         let state = self.peers.value_mut(peer.0).ok_or(Violation::Unconnected)?;
-        if state.accesses >= self.limits.unanswered.into() {
+        let most = u64::from(self.limits.unanswered);
+        // An operation has two answers at most. A peer that keeps to the rules waits for both, or for the put of one.
+        if state.accesses >= most || state.replies.len() as u64 >= 2 * most {
             return Err(Violation::Requests);
         }
         state.accesses += 1;

@@ -57,7 +57,8 @@ pub struct Peer<W, R> {
     /// Long writes that it has granted, in order.
     pub granted: VecDeque<u64>,
 
-    /// Answers to its operations.
+    /// Answers to its operations: two for each that may be unanswered, at most. A grant may wait here when its write is
+    /// over, if the peer has not waited for it.
     pub replies: VecDeque<Reply>,
     /// Its reads whose data leave in several frames or by a put, in order.
     pub answering: VecDeque<u64>,

@@ -256,3 +256,21 @@ fn reads_of_one_peer_take_few_puts_of_the_link_and_those_of_all_leave_some() {
     }
     assert_eq!(node.rma.counts().puts_of_reads, 9 + 60);
 }
+
+#[test]
+fn notes_for_writes_whose_grants_have_not_left_do_not_let_answers_pile_up() {
+    let mut node = node();
+    let mut granted = 0;
+    while granted < 1000 && node.hears(request(granted, 500), 0).is_ok() {
+        node.take_events();
+        // The peer guesses the number of its write: each has the place of the one before.
+        let note = [&[1][..], &(granted << 32).to_le_bytes()].concat();
+        node.rma.notified(node.peer, &note).expect("a note");
+        node.take_events();
+        granted += 1;
+        assert_eq!(node.events.len() as u64, granted, "each is complete");
+    }
+    // Two answers for each operation that may be under way.
+    assert_eq!((granted, node.says().len()), (40, 40));
+    node.hears(request(1000, 500), 0).expect("all answers have left");
+}
