@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::addresses::Addresses;
 use crate::completion::Completion;
+use crate::host;
 use crate::operation::{ReadHandle, SendHandle};
 use crate::outlets::Outlets;
 use crate::parameters::FRAME_BYTES;
@@ -285,5 +286,17 @@ impl Endpoint {
         for id in self.rma.peers_that_read(key) {
             self.end(id.index(), FI_EIO);
         }
+    }
+
+    /// Drops an endpoint that cannot be ended in order. What is under way fails.
+    pub fn abandon(mut self, outlets: &mut Outlets) {
+        host::warn(&format!("endpoint {:?} is given up: its port keeps memory", self.name));
+        for remote in &mut self.remotes {
+            remote.link = Link::Ended(FI_EIO);
+            self.matchers.iter_mut().for_each(|matcher| matcher.disconnected(remote.id));
+            self.rma.disconnected(remote.id);
+        }
+        // The program does not see that before the port is gone: the domain's lock is held.
+        self.settle(outlets);
     }
 }

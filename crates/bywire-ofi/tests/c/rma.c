@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -124,6 +126,13 @@ static void fill(unsigned char *bytes, size_t length, unsigned seed)
 {
     for (size_t place = 0; place < length; place++)
         bytes[place] = (unsigned char) (place * 7919u >> 5) + seed;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double) time.tv_sec + (double) time.tv_nsec / 1e9;
 }
 
 static const uint64_t ALL = FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -494,6 +503,48 @@ static void no_answer(void)
     DONE(fi_close(&second->fid));
 }
 
+/* Closing a region ends although a peer that reads it does nothing any more: also if the address vector is closed, and in a forked
+   child. */
+static void stopped(const char *how)
+{
+    struct fid_domain *first = domain, *second;
+    struct fid_mr *mr;
+    open_end(&a);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&b);
+    domain = first;
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
+    DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
+    next(&b);
+    DONE(fi_read(b.ep, in, LONG, NULL, b.other, 0, KEY, NULL));
+    for (int turn = 0; turn < 1000; turn++)
+        fi_cq_read(a.cq, NULL, 0);
+    if (!strcmp(how, "no addresses"))
+        DONE(fi_close(&a.av->fid));
+    if (!strcmp(how, "child")) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (!child) {
+            double began = now();
+            alarm(20);
+            DONE(fi_close(&mr->fid));
+            CHECK(now() - began < 2);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    double began = now();
+    DONE(fi_close(&mr->fid));
+    CHECK(now() - began > 4 && now() - began < 20);
+    memset(memory, 0, LONG);
+    DONE(fi_close(&a.ep->fid));
+    DONE(fi_close(&b.ep->fid));
+}
+
 int main(int argc, char **argv)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -508,7 +559,11 @@ int main(int argc, char **argv)
     DONE(fi_domain(fabric, info, &domain, NULL));
     if (argc > 1 && !strcmp(argv[1], "no answer"))
         no_answer();
-    else {
+    else if (argc > 1) {
+        stopped(argv[1]);
+        printf("accessed\n");
+        return 0;
+    } else {
         open_both();
         lengths();
         calls();
