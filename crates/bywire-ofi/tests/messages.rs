@@ -62,3 +62,15 @@ fn a_region_can_be_closed_although_a_peer_that_reads_it_has_stopped() {
         }
     });
 }
+
+#[test]
+fn a_peer_that_writes_much_at_once_sends_the_rest_in_pieces() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let mut command = loaded.command(&program);
+    command.arg("shares").env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
+    let output = finish(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"accessed\n", "{said}");
+    assert!(said.contains(" sends further writes in pieces for now"), "{said}");
+}

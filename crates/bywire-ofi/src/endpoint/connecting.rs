@@ -86,7 +86,7 @@ impl Endpoint {
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
             self.rma.connected(id, OWN_FRAME_BYTES);
         }
-        self.remotes.push(Remote { name, id, link, spare: None, address: None });
+        self.remotes.push(Remote { name, id, link, spare: None, exposed: 0, address: None });
         self.by_name.insert(name, remote);
         Ok(remote)
     }

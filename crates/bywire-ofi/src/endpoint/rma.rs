@@ -21,6 +21,10 @@ use crate::parameters::FRAME_BYTES;
 /// Frames to this endpoint itself that are under way at a time.
 const OWN_FRAMES_MAX: usize = 16;
 
+/// Places that a peer may put into at a time, so that it leaves room in the port for others. It sends further long writes in
+/// pieces.
+const EXPOSED_MAX: u32 = 1 << 10;
+
 /// The error of an operation that its target does not permit.
 fn error_of(denied: Denied) -> i32 {
     match denied {
@@ -186,9 +190,7 @@ impl Endpoint {
             }
             Event::Expose { access, peer, place } => self.expose(access, peer, place),
             Event::Withdraw { access } => {
-                if let Some(key) = self.exposures.remove(&access) {
-                    drop(self.port.revoke(key));
-                }
+                self.hide(access);
             }
             Event::Accessed { peer, access, place, data } => {
                 self.report_access(peer, (access, place), data, outlets);
@@ -206,17 +208,29 @@ impl Endpoint {
 
     /// Lets a peer put into a place of a region.
     fn expose(&mut self, access: AccessId, peer: PeerId, place: Place) {
-        let is_own = self.remotes[peer.index()].link == Link::Own;
-        let buffer = if is_own { None } else { self.regions.buffer(place) };
+        let remote = &self.remotes[peer.index()];
+        let may_put = remote.link != Link::Own && remote.exposed < EXPOSED_MAX;
+        let buffer = if may_put { self.regions.buffer(place) } else { None };
         let rights = Rights { read: false, write: true };
         let key = buffer.and_then(|buffer| self.port.register(buffer, rights).ok());
         if let Some(key) = key {
-            self.exposures.insert(access, key);
+            self.exposures.insert(access, (key, peer));
+            let remote = &mut self.remotes[peer.index()];
+            remote.exposed += 1;
+            if remote.exposed == EXPOSED_MAX {
+                host::inform(&format!("{:?} sends further writes in pieces for now", remote.name));
+            }
         }
-        if !self.rma.grant(access, key.map(|key| key.0))
-            && let Some(key) = self.exposures.remove(&access)
-        {
+        if !self.rma.grant(access, key.map(|key| key.0)) {
+            self.hide(access);
+        }
+    }
+
+    /// Takes a place back.
+    fn hide(&mut self, access: AccessId) {
+        if let Some((key, peer)) = self.exposures.remove(&access) {
             drop(self.port.revoke(key));
+            self.remotes[peer.index()].exposed -= 1;
         }
     }
 

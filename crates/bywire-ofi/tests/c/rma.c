@@ -535,6 +535,39 @@ static void stopped(const char *how)
     DONE(fi_close(&b.ep->fid));
 }
 
+/* More long writes at once than a peer may put: the others come in pieces. */
+static void shares(void)
+{
+    enum { WRITES = 1100, BYTES = 5000 };
+    static unsigned char from[WRITES][BYTES], to[WRITES][BYTES];
+    struct fid_domain *first = domain, *second;
+    struct fid_mr *mr;
+    open_end(&a);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&b);
+    domain = first;
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_mr_reg(domain, to, sizeof to, ALL, 0, KEY, 0, &mr, NULL));
+    DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
+    next(&b);
+    for (int count = 0; count < WRITES; count++) {
+        fill(from[count], BYTES, (unsigned) count);
+        DONE(fi_write(b.ep, from[count], BYTES, NULL, b.other, (uint64_t) count * BYTES, KEY, NULL));
+        fi_cq_read(a.cq, NULL, 0);
+    }
+    for (int turn = 0; turn < 1000; turn++)
+        fi_cq_read(a.cq, NULL, 0);
+    for (int count = 0; count < WRITES; count++)
+        next(&b);
+    CHECK(!memcmp(from, to, sizeof to));
+    DONE(fi_close(&mr->fid));
+    close_end(&a);
+    close_end(&b);
+    DONE(fi_close(&second->fid));
+}
+
 int main(int argc, char **argv)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -549,6 +582,8 @@ int main(int argc, char **argv)
     DONE(fi_domain(fabric, info, &domain, NULL));
     if (argc > 1 && !strcmp(argv[1], "no answer"))
         no_answer();
+    else if (argc > 1 && !strcmp(argv[1], "shares"))
+        shares();
     else if (argc > 1) {
         stopped(argv[1]);
         printf("accessed\n");
