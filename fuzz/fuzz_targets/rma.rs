@@ -11,7 +11,14 @@ use bywire_match::rma::{
 use bywire_match::{PeerId, Refused, Sink};
 use libfuzzer_sys::fuzz_target;
 
-const LIMITS: Limits = Limits { peers: 64, operations: 50, short_bytes: 150, unanswered: 8 };
+const LIMITS: Limits = Limits {
+    peers: 64,
+    operations: 50,
+    short_bytes: 150,
+    unanswered: 8,
+    puts_of_reads: 4,
+    puts_of_reads_of_peer: 3,
+};
 const FRAGMENT_BYTES: usize = 256;
 const REGION_BYTES: u64 = 1_000;
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywire::Errno;
 use bywire_sys::clock;
+use bywire_sys::fork::ForkGuard;
 use bywire_sys::poller::Poller;
 
 use crate::abi::{FI_EINVAL, FI_ENOAV, FI_ENOKEY, FI_EOPBADSTATE, FI_EOTHER};
@@ -17,8 +18,11 @@ use crate::regions::{Region, Regions};
 /// The longest sleep within a call that does not wait: the program has other things to look after.
 const NAP: Duration = Duration::from_micros(100);
 
-/// How long closing a region waits for peers that are reading it. Then their connections end.
+/// How long closing a region waits for peers that are reading it. Then their connections end: at once within a machine, within
+/// a second between machines.
 const LINGER: Duration = Duration::from_secs(5);
+/// When it gives up endpoints whose port has not given the memory back. None is known to need it.
+const GIVE_UP: Duration = Duration::from_secs(8);
 /// How long it pauses between looks.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -49,6 +53,7 @@ pub struct State {
     /// Each endpoint has them too.
     regions: Regions,
     idle: Idle,
+    guard: ForkGuard,
 }
 
 impl Domain {
@@ -61,6 +66,7 @@ impl Domain {
             outlets: Outlets::default(),
             regions: Regions::default(),
             idle: Idle::new(policy),
+            guard: ForkGuard::new()?,
         };
         Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?), naming })
     }
@@ -192,26 +198,52 @@ impl State {
         others.chain([&mut self.regions]).filter_map(|regions| regions.region_mut(key)).for_each(change);
     }
 
-    /// Ends a region. Nothing reads or writes its memory any more when this returns.
+    /// Ends a region. Nothing reads or writes its memory any more when this returns, which it does in any case.
     pub fn remove_region(&mut self, key: u64) {
         self.regions.remove(key);
-        for number in 0..self.endpoints.len() {
-            if let Ok(endpoint) = self.endpoint(number) {
-                endpoint.regions.remove(key);
-            }
-            // An endpoint that was never enabled lets nobody in.
-            let _ = self.work(number, |endpoint, outlets, _| {
-                endpoint.withdraw_region(key, outlets);
-                Ok(())
-            });
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.regions.remove(key);
         }
-        let deadline = Instant::now() + LINGER;
+        // Ports of its parent do nothing in a forked child, and read the memory of the parent.
+        if !self.guard.is_owner() {
+            return;
+        }
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.withdraw_region(key, &mut self.outlets);
+        }
+        let began = Instant::now();
         while self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key)) {
-            if Instant::now() >= deadline {
+            if began.elapsed() >= GIVE_UP {
+                return self.give_up(key);
+            }
+            if began.elapsed() >= LINGER {
                 self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.end_puts_of_region(key));
             }
-            if !self.progress() {
+            if !self.progress_in_closing() {
                 std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Moves all endpoints on, also those whose queue is full or whose address vector was closed.
+    fn progress_in_closing(&mut self) -> bool {
+        let nobody = Addresses::default();
+        let mut has_moved = false;
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
+            if let Some(addresses) = vector {
+                endpoint.follow(addresses);
+            }
+            has_moved |= endpoint.progress_in_closing(&mut self.outlets, vector.unwrap_or(&nobody));
+        }
+        has_moved
+    }
+
+    /// Drops endpoints that still put a region, with their ports, which give back all memory. What is under way with them fails.
+    fn give_up(&mut self, key: u64) {
+        for place in &mut self.endpoints {
+            if let Some(endpoint) = place.take_if(|endpoint| endpoint.puts_region(key)) {
+                endpoint.abandon(&mut self.outlets);
             }
         }
     }

@@ -8,7 +8,7 @@ use bywire_match::rma::{Access, Denied, Memory as Registered, Place};
 use crate::memory::Memory;
 
 /// The most regions of a domain.
-const REGIONS_MAX: usize = 1 << 20;
+pub const REGIONS_MAX: usize = 1 << 20;
 
 /// Registered memory. The program leaves it to the domain until it closes the region.
 #[derive(Clone, Debug)]
@@ -64,8 +64,7 @@ impl Regions {
         }
     }
 
-    /// A place that was checked, for a port to put, or to let a peer put into. `None`: it is not in one piece, or was
-    /// closed.
+    /// A place that was checked, for a port to put, or to let a peer put into. `None`: it was closed.
     ///
     /// The caller gives up the buffer before the region is closed.
     pub fn buffer(&self, place: Place) -> Option<Buffer> {

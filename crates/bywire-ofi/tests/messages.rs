@@ -60,3 +60,28 @@ fn an_endpoint_that_does_not_answer_is_given_up_if_the_user_wants_that() {
     let mut command = loaded.command(&program);
     assert_eq!(run(command.env("FI_BYWIRE_CONNECT_TIMEOUT", "100").arg("no answer")), "accessed\n");
 }
+
+#[test]
+fn a_region_can_be_closed_although_a_peer_that_reads_it_has_stopped() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    std::thread::scope(|scope| {
+        for how in ["addresses", "no addresses", "child"] {
+            let mut command = loaded.command(&program);
+            command.arg(how);
+            scope.spawn(move || assert_eq!(run(&mut command), "accessed\n", "{how}"));
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_writes_much_at_once_sends_the_rest_in_pieces() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let mut command = loaded.command(&program);
+    command.arg("shares").env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
+    let output = finish(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"accessed\n", "{said}");
+    assert!(said.contains(" sends further writes in pieces for now"), "{said}");
+}

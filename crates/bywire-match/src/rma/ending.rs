@@ -19,6 +19,7 @@ impl<W, R: Sink> Rma<W, R> {
         state.granted.clear();
         state.answering.clear();
         (state.asked, state.accesses) = (0, 0);
+        self.puts_of_reads -= std::mem::take(&mut state.puts_of_reads);
         let writes = std::mem::take(&mut state.writes);
         let queued = std::mem::take(&mut state.queued);
         writes.into_iter().for_each(|write| self.fail_write(peer, write));
@@ -43,6 +44,7 @@ impl<W, R: Sink> Rma<W, R> {
                 self.events.push_back(Event::Withdraw { access: AccessId(key) });
             }
         }
+        self.wake_waiting();
     }
 
     fn fail_write(&mut self, peer: PeerId, write: W) {

@@ -87,9 +87,17 @@ impl<W, R: Sink> Rma<W, R> {
             }
             // If it was not delivered, the peer has withdrawn its own buffer.
             PutId::Read(key) => {
-                if self.served.value(key).is_some_and(|served| served.state == ServedState::Putting) {
-                    self.served.remove(key);
+                let puts = |served: &&Served| served.state == ServedState::Putting;
+                let Some(Served { peer, .. }) = self.served.value(key).filter(puts) else { return };
+                let peer = *peer;
+                self.served.remove(key);
+                self.puts_of_reads -= 1;
+                if let Some(state) = self.peers.value_mut(peer.0) {
+                    state.puts_of_reads -= 1;
                 }
+                // It comes after those that wait already.
+                self.wait_for_put(peer);
+                self.wake_waiting();
             }
         }
     }
@@ -97,7 +105,9 @@ impl<W, R: Sink> Rma<W, R> {
     /// Counts an operation of a peer.
     fn admit(&mut self, peer: PeerId) -> Result<(), Violation> {
         let state = self.peers.value_mut(peer.0).ok_or(Violation::Unconnected)?;
-        if state.accesses >= self.limits.unanswered.into() {
+        let most = u64::from(self.limits.unanswered);
+        // An operation has two answers at most. A peer that keeps to the rules waits for both, or for the put of one.
+        if state.accesses >= most || state.replies.len() as u64 >= 2 * most {
             return Err(Violation::Requests);
         }
         state.accesses += 1;

@@ -102,6 +102,10 @@ pub struct Rma<W, R> {
     ready: VecDeque<PeerId>,
     operations: Slab<Operation<W, R>>,
     served: Slab<Served>,
+    /// Reads of peers that the link puts.
+    puts_of_reads: u32,
+    /// Peers whose reads wait until the link may put one more.
+    waiting: VecDeque<PeerId>,
     events: VecDeque<Event<W, R>>,
     /// Operations whose events have not been taken.
     begun: usize,
@@ -117,6 +121,8 @@ impl<W, R: Sink> Rma<W, R> {
             ready: VecDeque::new(),
             operations: Slab::new(),
             served: Slab::new(),
+            puts_of_reads: 0,
+            waiting: VecDeque::new(),
             events: VecDeque::new(),
             begun: 0,
             counts: Counts::default(),
@@ -275,6 +281,31 @@ impl<W, R: Sink> Rma<W, R> {
         if let Some(state) = self.peers.value_mut(peer.0).filter(|state| state.is_connected()) {
             state.replies.push_back(reply);
             self.make_ready(peer);
+        }
+    }
+
+    /// A peer waits until the link may put one more for its reads.
+    fn wait_for_put(&mut self, peer: PeerId) {
+        let waits = |state: &&mut Peer<W, R>| !state.is_waiting && !state.answering.is_empty();
+        if let Some(state) = self.peers.value_mut(peer.0).filter(waits) {
+            state.is_waiting = true;
+            self.waiting.push_back(peer);
+        }
+    }
+
+    /// If the link may put one more, the next peer that waits for it is ready. If that one does not use it, its
+    /// transmission calls this again.
+    fn wake_waiting(&mut self) {
+        while self.puts_of_reads < self.limits.puts_of_reads
+            && let Some(peer) = self.waiting.pop_front()
+        {
+            let Some(state) = self.peers.value_mut(peer.0) else { continue };
+            state.is_waiting = false;
+            let has_room = state.puts_of_reads < self.limits.puts_of_reads_of_peer;
+            if state.is_connected() && has_room && !state.answering.is_empty() {
+                self.make_ready(peer);
+                break;
+            }
         }
     }
 

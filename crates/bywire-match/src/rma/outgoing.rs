@@ -26,6 +26,7 @@ impl<W, R: Sink> Rma<W, R> {
         let messages_taken = self.transmit_replies(peer, &mut link) && self.transmit_queued(peer, &mut link);
         let payloads_taken = self.transmit_granted(peer, fragment_bytes, &mut link)
             && self.transmit_answers(peer, fragment_bytes, &mut link);
+        self.wake_waiting();
         messages_taken && payloads_taken
     }
 
@@ -141,7 +142,7 @@ impl<W, R: Sink> Rma<W, R> {
         true
     }
 
-    /// Data of long reads.
+    /// Data of long reads. Those that wait until the link may put one more are none that the link has no room for.
     fn transmit_answers(
         &mut self,
         id: PeerId,
@@ -156,6 +157,14 @@ impl<W, R: Sink> Rma<W, R> {
             };
             let ServedState::Answering { region, done } = *state else { return true };
             if let Some(region) = region {
+                // The end of one of its puts makes it ready again.
+                if peer.puts_of_reads >= self.limits.puts_of_reads_of_peer {
+                    return true;
+                }
+                if self.puts_of_reads >= self.limits.puts_of_reads {
+                    self.wait_for_put(id);
+                    return true;
+                }
                 let source = Source::Registered(*place);
                 let note = note(NOTE_OF_READ, *operation);
                 if !link(Frame::Put { id: PutId::Read(key), source, region, note }) {
@@ -163,8 +172,10 @@ impl<W, R: Sink> Rma<W, R> {
                 }
                 self.counts.puts_of_reads += 1;
                 *state = ServedState::Putting;
-                // From here on the link bounds them.
+                // From here on it counts as a put.
                 peer.accesses -= 1;
+                peer.puts_of_reads += 1;
+                self.puts_of_reads += 1;
                 peer.answering.pop_front();
                 continue;
             }

@@ -57,12 +57,17 @@ pub struct Peer<W, R> {
     /// Long writes that it has granted, in order.
     pub granted: VecDeque<u64>,
 
-    /// Answers to its operations.
+    /// Answers to its operations: two for each that may be unanswered, at most. A grant may wait here when its write is
+    /// over, if the peer has not waited for it.
     pub replies: VecDeque<Reply>,
     /// Its reads whose data leave in several frames or by a put, in order.
     pub answering: VecDeque<u64>,
-    /// Its operations that are not over. So many answers wait at most.
+    /// Its operations that are not over, without reads that the link puts.
     pub accesses: u64,
+    /// Its reads that the link puts.
+    pub puts_of_reads: u32,
+    /// Is it in the list of peers whose reads wait for a put?
+    pub is_waiting: bool,
 }
 
 impl<W, R> Peer<W, R> {
@@ -77,6 +82,8 @@ impl<W, R> Peer<W, R> {
             replies: VecDeque::new(),
             answering: VecDeque::new(),
             accesses: 0,
+            puts_of_reads: 0,
+            is_waiting: false,
         }
     }
 

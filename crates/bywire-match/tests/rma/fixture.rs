@@ -15,7 +15,14 @@ pub const KEY: u64 = 77;
 pub const READ_ONLY: u64 = 78;
 
 pub fn limits() -> Limits {
-    Limits { peers: 4, operations: 100, short_bytes: 400, unanswered: 20 }
+    Limits {
+        peers: 4,
+        operations: 100,
+        short_bytes: 400,
+        unanswered: 20,
+        puts_of_reads: 12,
+        puts_of_reads_of_peer: 8,
+    }
 }
 
 /// The memory of one end, by key.

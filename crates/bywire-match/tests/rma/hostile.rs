@@ -1,8 +1,8 @@
 //! What a peer may not do is a violation that changes nothing, and what it may do takes bounded memory.
 
-use bywire_match::Violation;
 use bywire_match::rma::head::Head;
-use bywire_match::rma::{Denied, Event};
+use bywire_match::rma::{Denied, Event, Frame, PutId, Rma};
+use bywire_match::{PeerId, Sink, Violation};
 
 use crate::fixture::{Carried, KEY, Node, exchange, limits, pair, place, transmit};
 
@@ -198,4 +198,79 @@ fn another_peer_cannot_answer_or_fill_what_is_not_its_own() {
     // Like a piece for memory that was withdrawn: it is dropped.
     assert_eq!(hear(&mut node, Head::Piece { access }, &[1]), Ok(()));
     assert!(node.memory.0 == before);
+}
+
+/// The puts that begin for a peer. All that may leave has room.
+fn puts<W, R: Sink>(rma: &mut Rma<W, R>, peer: PeerId) -> Vec<PutId> {
+    let mut puts = Vec::new();
+    let is_all = rma.transmit(peer, |frame| {
+        let Frame::Put { id, .. } = frame else { panic!("only puts leave") };
+        puts.push(id);
+        true
+    });
+    assert!(is_all, "reads that wait are not for want of room");
+    puts
+}
+
+#[test]
+fn reads_of_one_peer_take_few_puts_of_the_link_and_those_of_all_leave_some() {
+    let mut node = node();
+    let mut peers = vec![node.peer];
+    peers.extend((1..4).map(|_| node.rma.add_peer().expect("room")));
+    for peer in &peers {
+        node.rma.connected(*peer, 512);
+        for operation in 0..20 {
+            let frame = read(operation, 500, Some(1)).to_bytes();
+            node.rma.arrive(*peer, &frame, &mut node.memory).expect("as many as the limit");
+        }
+    }
+    node.take_events();
+    let mut begun: Vec<Vec<PutId>> = vec![Vec::new(); 4];
+    let go_on = |node: &mut Node, begun: &mut Vec<Vec<PutId>>| {
+        while let Some(peer) = node.rma.next_ready() {
+            begun[peer.index()].extend(puts(&mut node.rma, peer));
+        }
+        begun.iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    // Nobody is ready in vain while the link puts what it may.
+    assert_eq!(go_on(&mut node, &mut begun), [8, 4, 0, 0]);
+    // The room of each put that ends goes to who has waited longest.
+    for counts in [[8, 5, 0, 0], [8, 5, 1, 0], [8, 5, 1, 1], [9, 5, 1, 1]] {
+        let id = begun[0].pop().expect("a put");
+        begun[0].insert(0, id);
+        node.rma.put_done(id, true);
+        assert_eq!(go_on(&mut node, &mut begun), counts);
+    }
+    // What a peer had is there for others when it ends, and the ends of its puts count once.
+    node.rma.disconnected(peers[0]);
+    for id in begun[0].clone() {
+        node.rma.put_done(id, false);
+    }
+    let counts = go_on(&mut node, &mut begun);
+    assert_eq!(counts[1..].iter().sum::<usize>(), 12, "{counts:?}");
+    // All end at last.
+    while let Some(peer) = (1..4).find(|peer| !begun[*peer].is_empty()) {
+        let id = begun[peer].remove(0);
+        node.rma.put_done(id, true);
+        go_on(&mut node, &mut begun);
+    }
+    assert_eq!(node.rma.counts().puts_of_reads, 9 + 60);
+}
+
+#[test]
+fn notes_for_writes_whose_grants_have_not_left_do_not_let_answers_pile_up() {
+    let mut node = node();
+    let mut granted = 0;
+    while granted < 1000 && node.hears(request(granted, 500), 0).is_ok() {
+        node.take_events();
+        // The peer guesses the number of its write: each has the place of the one before.
+        let note = [&[1][..], &(granted << 32).to_le_bytes()].concat();
+        node.rma.notified(node.peer, &note).expect("a note");
+        node.take_events();
+        granted += 1;
+        assert_eq!(node.events.len() as u64, granted, "each is complete");
+    }
+    // Two answers for each operation that may be under way.
+    assert_eq!((granted, node.says().len()), (40, 40));
+    node.hears(request(1000, 500), 0).expect("all answers have left");
 }

@@ -88,7 +88,8 @@ impl Endpoint {
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
             self.rma.connected(id, OWN_FRAME_BYTES);
         }
-        self.remotes.push(Remote { name, id, link, spare: None, address: None, wants_until_ns: None });
+        let (spare, address, wants_until_ns) = (None, None, None);
+        self.remotes.push(Remote { name, id, link, spare, exposed: 0, address, wants_until_ns });
         self.by_name.insert(name, remote);
         Ok(remote)
     }

@@ -149,17 +149,13 @@ fn read(source: &rma::Source<'_, SendHandle>, regions: &Regions, bytes: &mut Vec
 }
 
 /// The same memory for a port to put. The caller keeps the handle, or the region open, until the port has given it back.
-fn lend(source: &rma::Source<'_, SendHandle>, regions: &Regions) -> Buffer {
-    let lent = match source {
-        rma::Source::Write(send, range) => return send.buffer(range.end),
+/// `None`: the region was closed.
+fn lend(source: &rma::Source<'_, SendHandle>, regions: &Regions) -> Option<Buffer> {
+    match source {
+        rma::Source::Write(send, range) => Some(send.buffer(range.end)),
         rma::Source::Registered(place) => regions.buffer(*place),
         rma::Source::Nothing => None,
-    };
-    lent.unwrap_or_else(|| {
-        let mut bytes = Vec::new();
-        read(source, regions, &mut bytes);
-        bytes.into()
-    })
+    }
 }
 
 /// Joins a frame of RMA. `None`: it is a put.
@@ -194,7 +190,8 @@ pub fn carry_rma(
     }
     let rma::Frame::Put { id, source, region, note } = frame else { return false };
     scratch.extend_from_slice(note);
-    let buffer = lend(source, regions);
+    // What is under way for a region ends before the region is closed.
+    let Some(buffer) = lend(source, regions) else { return false };
     match port.put(peer, Priority::Low, (Key(*region), 0), buffer, Some(scratch.as_slice())) {
         Ok(transfer) => {
             puts.insert(transfer, Put::Rma(*id));

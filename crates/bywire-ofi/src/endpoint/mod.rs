@@ -67,8 +67,8 @@ pub struct Endpoint {
     rma: Rma<SendHandle, ReadHandle>,
     /// The regions of the domain.
     pub regions: Regions,
-    /// Places of regions that peers put into.
-    exposures: HashMap<bywire_match::rma::AccessId, Key>,
+    /// Places of regions that peers put into, and whose they are.
+    exposures: HashMap<bywire_match::rma::AccessId, (Key, PeerId)>,
     /// Remotes that the link had no room for frames of RMA to.
     blocked_rma: Vec<PeerId>,
     /// Have peers sent words for the program with writes?

@@ -55,6 +55,17 @@ impl Endpoint {
         self.settle(outlets) || has_moved
     }
 
+    /// Moves everything on while a call waits that the program cannot be told to leave. If its queue is full, events are taken
+    /// one at a time, between pauses of the caller, so that peers cannot add much to it meanwhile.
+    pub fn progress_in_closing(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
+        if !self.has_room(outlets)
+            && let Some(event) = self.port.poll()
+        {
+            self.take(event, addresses);
+        }
+        self.progress(outlets, addresses) && self.has_room(outlets)
+    }
+
     fn unexpected_messages(&self) -> usize {
         self.matchers.iter().map(bywire_match::Endpoint::unexpected_messages).sum()
     }

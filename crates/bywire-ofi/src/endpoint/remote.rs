@@ -14,6 +14,8 @@ pub struct Remote {
     pub link: Link,
     /// A connection that it has made while this end makes one.
     pub spare: Option<Peer>,
+    /// Places of regions that it may put into now.
+    pub exposed: u32,
     /// Its first index in the address vector.
     pub address: Option<u64>,
     /// Until when a connection is tried for which resources lack.

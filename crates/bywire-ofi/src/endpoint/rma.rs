@@ -13,12 +13,17 @@ use crate::abi::{
 };
 use crate::addresses::Addresses;
 use crate::completion::Completion;
+use crate::host;
 use crate::operation::{ReadHandle, SendHandle};
 use crate::outlets::Outlets;
 use crate::parameters::FRAME_BYTES;
 
 /// Frames to this endpoint itself that are under way at a time.
 const OWN_FRAMES_MAX: usize = 16;
+
+/// Places that a peer may put into at a time, so that it leaves room in the port for others. It sends further long writes in
+/// pieces.
+const EXPOSED_MAX: u32 = 1 << 10;
 
 /// The error of an operation that its target does not permit.
 fn error_of(denied: Denied) -> i32 {
@@ -185,9 +190,7 @@ impl Endpoint {
             }
             Event::Expose { access, peer, place } => self.expose(access, peer, place),
             Event::Withdraw { access } => {
-                if let Some(key) = self.exposures.remove(&access) {
-                    drop(self.port.revoke(key));
-                }
+                self.hide(access);
             }
             Event::Accessed { peer, access, place, data } => {
                 self.report_access(peer, (access, place), data, outlets);
@@ -205,17 +208,29 @@ impl Endpoint {
 
     /// Lets a peer put into a place of a region.
     fn expose(&mut self, access: AccessId, peer: PeerId, place: Place) {
-        let is_own = self.remotes[peer.index()].link == Link::Own;
-        let buffer = if is_own { None } else { self.regions.buffer(place) };
+        let remote = &self.remotes[peer.index()];
+        let may_put = remote.link != Link::Own && remote.exposed < EXPOSED_MAX;
+        let buffer = if may_put { self.regions.buffer(place) } else { None };
         let rights = Rights { read: false, write: true };
         let key = buffer.and_then(|buffer| self.port.register(buffer, rights).ok());
         if let Some(key) = key {
-            self.exposures.insert(access, key);
+            self.exposures.insert(access, (key, peer));
+            let remote = &mut self.remotes[peer.index()];
+            remote.exposed += 1;
+            if remote.exposed == EXPOSED_MAX {
+                host::inform(&format!("{:?} sends further writes in pieces for now", remote.name));
+            }
         }
-        if !self.rma.grant(access, key.map(|key| key.0))
-            && let Some(key) = self.exposures.remove(&access)
-        {
+        if !self.rma.grant(access, key.map(|key| key.0)) {
+            self.hide(access);
+        }
+    }
+
+    /// Takes a place back.
+    fn hide(&mut self, access: AccessId) {
+        if let Some((key, peer)) = self.exposures.remove(&access) {
             drop(self.port.revoke(key));
+            self.remotes[peer.index()].exposed -= 1;
         }
     }
 
@@ -284,5 +299,17 @@ impl Endpoint {
         for id in self.rma.peers_that_read(key) {
             self.end(id.index(), FI_EIO);
         }
+    }
+
+    /// Drops an endpoint that cannot be ended in order. What is under way fails.
+    pub fn abandon(mut self, outlets: &mut Outlets) {
+        host::warn(&format!("endpoint {:?} is given up: its port keeps memory", self.name));
+        for remote in &mut self.remotes {
+            remote.link = Link::Ended(FI_EIO);
+            self.matchers.iter_mut().for_each(|matcher| matcher.disconnected(remote.id));
+            self.rma.disconnected(remote.id);
+        }
+        // The program does not see that before the port is gone: the domain's lock is held.
+        self.settle(outlets);
     }
 }

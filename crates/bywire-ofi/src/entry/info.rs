@@ -13,6 +13,7 @@ use crate::abi::{
 use crate::domain::Naming;
 use crate::memory::PIECES_MAX;
 use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
+use crate::regions::REGIONS_MAX;
 
 /// The version of this provider.
 pub const PROVIDER_VERSION: u32 = 1;
@@ -24,8 +25,8 @@ const MESSAGE_BYTES: usize = 1 << 40;
 const OPERATIONS: usize = 1 << 16;
 /// Places of registered memory that one operation accesses.
 pub const RMA_PIECES: usize = 1;
-/// Regions of a domain that are worth having.
-const REGIONS: usize = 1 << 16;
+/// Pieces of registered memory.
+pub const REGION_PIECES: usize = 1;
 /// Endpoints, queues and the like: as many as there are descriptors for.
 const OBJECTS: usize = 1 << 10;
 
@@ -213,7 +214,7 @@ fn allocate(version: u32, hints: Option<&Hints<'_>>) -> Option<*mut fi_info> {
         domain.av_type = FI_AV_TABLE;
     }
     domain.mr_mode = registration(version, wanted);
-    (domain.mr_iov_limit, domain.mr_cnt) = (PIECES_MAX, REGIONS);
+    (domain.mr_iov_limit, domain.mr_cnt) = (REGION_PIECES, REGIONS_MAX);
     (domain.mr_key_size, domain.cq_data_size) = (8, 8);
     (domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) =
         (OBJECTS, OBJECTS, OBJECTS, OBJECTS);

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use bywire_sys::process;
 
 use super::call::{give, operations, status, take};
+use super::info::REGION_PIECES;
 use super::object::{RegionObject, counter, domain_of, region};
 use crate::abi::{
     FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_READ, FI_RECV,
@@ -67,17 +68,17 @@ impl Registration {
     }
 }
 
-/// Memory to register. A program may register all of its address space, from address 0 on.
-fn gather(vectors: *const iovec, count: usize) -> Result<Memory, i32> {
-    if count == 1 {
-        // SAFETY: the program gives one.
-        let iovec { base, length } = *unsafe { vectors.as_ref() }.ok_or(FI_EINVAL)?;
-        return Ok(whole(base, length));
+/// Memory to register: one piece. A port puts no others, and copies of them would have no bound.
+fn only(vectors: *const iovec, count: usize) -> Result<Memory, i32> {
+    if count != REGION_PIECES {
+        return Err(FI_EINVAL);
     }
-    // SAFETY: the program gives `count` vectors, and leaves their memory to the domain until it closes the region.
-    unsafe { Memory::gather(vectors, count) }.ok_or(FI_EINVAL)
+    // SAFETY: the program gives one.
+    let iovec { base, length } = *unsafe { vectors.as_ref() }.ok_or(FI_EINVAL)?;
+    Ok(whole(base, length))
 }
 
+/// A program may register all of its address space, from address 0 on.
 fn whole(base: *const c_void, length: usize) -> Memory {
     // SAFETY: the program leaves the memory to the domain until it closes the region. It exposes what it names.
     unsafe { Memory::new(base.cast_mut().cast(), length) }
@@ -111,7 +112,7 @@ extern "C" fn register_several(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        let memory = gather(vectors, count)?;
+        let memory = only(vectors, count)?;
         Registration { access, offset, key, flags, context }.register(domain, place, memory)
     })
 }
@@ -126,7 +127,7 @@ extern "C" fn register_described(
         // SAFETY: the program gives valid attributes, of version 1.17 or newer.
         let attributes = unsafe { attributes.as_ref() }.ok_or(FI_EINVAL)?;
         let fi_mr_attr { access, offset, requested_key: key, context, .. } = *attributes;
-        let memory = gather(attributes.mr_iov, attributes.iov_count)?;
+        let memory = only(attributes.mr_iov, attributes.iov_count)?;
         Registration { access, offset, key, flags, context }.register(domain, place, memory)
     })
 }

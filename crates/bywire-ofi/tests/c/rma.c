@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -124,6 +126,13 @@ static void fill(unsigned char *bytes, size_t length, unsigned seed)
 {
     for (size_t place = 0; place < length; place++)
         bytes[place] = (unsigned char) (place * 7919u >> 5) + seed;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double) time.tv_sec + (double) time.tv_nsec / 1e9;
 }
 
 static const uint64_t ALL = FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -299,33 +308,23 @@ static void not_permitted(void)
     DONE(fi_close(&writable->fid));
 }
 
-/* Memory in several pieces. */
+/* Memory in several pieces is not registered, and the description says so. */
 static void pieces(void)
 {
-    static unsigned char first[1000], second[LONG];
-    struct iovec places[2] = { { first, sizeof first }, { second, LONG - 1000 } };
+    struct iovec places[2] = { { memory, 1000 }, { memory + 1000, LONG - 1000 } };
     struct fi_mr_attr attributes = { .mr_iov = places, .iov_count = 2, .access = ALL, .requested_key = KEY };
-    for (int turn = 0; turn < 2; turn++) {
-        struct fid_mr *mr;
-        int word;
-        if (turn)
-            DONE(fi_mr_regv(domain, places, 2, ALL, 0, KEY, 0, &mr, NULL));
-        else
-            DONE(fi_mr_regattr(domain, &attributes, 0, &mr));
-        for (size_t length = 10; length < LONG; length *= 17) {
-            size_t offset = length < 1000 ? 995 : 10;
-            fill(out, length, (unsigned) length + turn);
-            DONE(fi_write(a.ep, out, length, NULL, a.other, offset, KEY, &word));
-            next(&a);
-            CHECK(!memcmp(first + offset, out, 1000 - offset));
-            CHECK(!memcmp(second, out + 1000 - offset, length - 1000 + offset));
-            memset(in, 0, length);
-            DONE(fi_read(a.ep, in, length, NULL, a.other, offset, KEY, &word));
-            next(&a);
-            CHECK(!memcmp(in, out, length));
-        }
-        DONE(fi_close(&mr->fid));
+    struct fid_mr *mr;
+    CHECK(info->domain_attr->mr_iov_limit == 1 && info->domain_attr->mr_cnt == 1 << 20);
+    for (size_t count = 0; count <= 2; count += 2) {
+        attributes.iov_count = count;
+        CHECK(fi_mr_regv(domain, places, count, ALL, 0, KEY, 0, &mr, NULL) == -FI_EINVAL);
+        CHECK(fi_mr_regattr(domain, &attributes, 0, &mr) == -FI_EINVAL);
     }
+    attributes.iov_count = 1;
+    DONE(fi_mr_regv(domain, places, 1, ALL, 0, KEY, 0, &mr, NULL));
+    DONE(fi_close(&mr->fid));
+    DONE(fi_mr_regattr(domain, &attributes, 0, &mr));
+    DONE(fi_close(&mr->fid));
 }
 
 /* Both ways at once, more than a link takes. */
@@ -494,6 +493,81 @@ static void no_answer(void)
     DONE(fi_close(&second->fid));
 }
 
+/* Closing a region ends although a peer that reads it does nothing any more: also if the address vector is closed, and in a forked
+   child. */
+static void stopped(const char *how)
+{
+    struct fid_domain *first = domain, *second;
+    struct fid_mr *mr;
+    open_end(&a);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&b);
+    domain = first;
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
+    DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
+    next(&b);
+    DONE(fi_read(b.ep, in, LONG, NULL, b.other, 0, KEY, NULL));
+    for (int turn = 0; turn < 1000; turn++)
+        fi_cq_read(a.cq, NULL, 0);
+    if (!strcmp(how, "no addresses"))
+        DONE(fi_close(&a.av->fid));
+    if (!strcmp(how, "child")) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (!child) {
+            double began = now();
+            alarm(20);
+            DONE(fi_close(&mr->fid));
+            CHECK(now() - began < 2);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    double began = now();
+    DONE(fi_close(&mr->fid));
+    CHECK(now() - began > 4 && now() - began < 20);
+    memset(memory, 0, LONG);
+    DONE(fi_close(&a.ep->fid));
+    DONE(fi_close(&b.ep->fid));
+}
+
+/* More long writes at once than a peer may put: the others come in pieces. */
+static void shares(void)
+{
+    enum { WRITES = 1100, BYTES = 5000 };
+    static unsigned char from[WRITES][BYTES], to[WRITES][BYTES];
+    struct fid_domain *first = domain, *second;
+    struct fid_mr *mr;
+    open_end(&a);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&b);
+    domain = first;
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_mr_reg(domain, to, sizeof to, ALL, 0, KEY, 0, &mr, NULL));
+    DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
+    next(&b);
+    for (int count = 0; count < WRITES; count++) {
+        fill(from[count], BYTES, (unsigned) count);
+        DONE(fi_write(b.ep, from[count], BYTES, NULL, b.other, (uint64_t) count * BYTES, KEY, NULL));
+        fi_cq_read(a.cq, NULL, 0);
+    }
+    for (int turn = 0; turn < 1000; turn++)
+        fi_cq_read(a.cq, NULL, 0);
+    for (int count = 0; count < WRITES; count++)
+        next(&b);
+    CHECK(!memcmp(from, to, sizeof to));
+    DONE(fi_close(&mr->fid));
+    close_end(&a);
+    close_end(&b);
+    DONE(fi_close(&second->fid));
+}
+
 int main(int argc, char **argv)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -508,7 +582,13 @@ int main(int argc, char **argv)
     DONE(fi_domain(fabric, info, &domain, NULL));
     if (argc > 1 && !strcmp(argv[1], "no answer"))
         no_answer();
-    else {
+    else if (argc > 1 && !strcmp(argv[1], "shares"))
+        shares();
+    else if (argc > 1) {
+        stopped(argv[1]);
+        printf("accessed\n");
+        return 0;
+    } else {
         open_both();
         lengths();
         calls();
