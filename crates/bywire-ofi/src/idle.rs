@@ -80,6 +80,8 @@ pub struct Idle {
     cycles: Cycles,
     /// How many, since the clock was last looked at.
     polls: u32,
+    /// How many there were between the last two looks.
+    polls_between: u32,
     /// Did others want the core when the clock was last looked at?
     is_among_others: bool,
     /// Since when.
@@ -113,6 +115,7 @@ impl Idle {
             policy,
             cycles,
             polls: 0,
+            polls_between: 0,
             is_among_others: false,
             since: None,
             last: 0,
@@ -137,13 +140,15 @@ impl Idle {
         if self.polls < CLOCK_EVERY && !self.is_among_others {
             return false;
         }
-        self.polls = 0;
+        self.polls_between = std::mem::take(&mut self.polls);
         true
     }
 
     /// A poll has found nothing.
     pub fn found_nothing(&mut self, now: u64) -> Advice {
-        if now.wrapping_sub(self.last) > self.cycles.gap {
+        // The gap is one between two polls, and most polls do not look at the clock.
+        let polls = u64::from(std::mem::take(&mut self.polls_between).max(1));
+        if now.wrapping_sub(self.last) > polls * self.cycles.gap {
             self.since = None;
         }
         self.last = now;
@@ -332,6 +337,28 @@ mod tests {
         idle.yielded(now, now + cycles(100));
         idle.found_nothing(now + cycles(100));
         assert_eq!(looks(&mut idle), 80);
+    }
+
+    /// What a program is advised that polls 200 times for nothing, with so long between two polls, after its first `Poll`.
+    fn advice_with_steps(policy: Policy, step: Duration) -> Option<Advice> {
+        let (mut idle, mut now) = (Idle::new(policy), cycles(1_000_000));
+        (0..200).find_map(|_| {
+            now += clock::cycles_in(step);
+            let advice = if idle.is_clock_due() { idle.found_nothing(now) } else { Advice::Poll };
+            (advice != Advice::Poll).then_some(advice)
+        })
+    }
+
+    #[test]
+    fn a_program_counts_as_a_waiting_one_by_the_time_between_its_polls_not_by_that_between_its_looks() {
+        for microseconds in [1, 3, 10, 19] {
+            let step = Duration::from_micros(microseconds);
+            assert_eq!(advice_with_steps(Policy::Auto, step), Some(Advice::Yield), "{step:?}");
+            assert_eq!(advice_with_steps(Policy::Sleep, step), Some(Advice::Sleep), "{step:?}");
+        }
+        for policy in [Policy::Auto, Policy::Sleep] {
+            assert_eq!(advice_with_steps(policy, Duration::from_micros(21)), None, "{policy:?}");
+        }
     }
 
     #[test]
