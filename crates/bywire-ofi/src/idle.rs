@@ -55,7 +55,8 @@ pub enum Advice {
     Poll,
     /// Offer the core, and then call [`Idle::yielded`].
     Yield,
-    /// Sleep until something arrives, for a moment, and then call [`Idle::slept`].
+    /// Sleep until something arrives, for a moment, and then call [`Idle::slept`]. If that is impossible because there is something
+    /// to do, ask [`Idle::may_offer_instead`] instead.
     Sleep,
 }
 
@@ -188,6 +189,12 @@ impl Idle {
         }
     }
 
+    /// A sleep was impossible, which is no sleep in vain. May the program offer its core instead? [`Idle::yielded`] follows then.
+    pub fn may_offer_instead(&self) -> bool {
+        let is_hogged = self.hogged_at.is_some_and(|time| self.last.wrapping_sub(time) < self.cycles.memory);
+        self.policy == Policy::Auto && !is_hogged
+    }
+
     /// The program has slept until `now`.
     pub fn slept(&mut self, now: u64) {
         self.last = now;
@@ -287,6 +294,31 @@ mod tests {
             now += cycles(30);
         }
         assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+    }
+
+    #[test]
+    fn a_sleep_that_could_not_begin_is_none_in_vain() {
+        let (mut idle, mut now) = (Idle::new(Policy::Sleep), cycles(1_000_000));
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(!idle.may_offer_instead(), "its user wants it to sleep");
+        now += cycles(1);
+        assert_eq!(idle.found_nothing(now), Advice::Sleep);
+        idle.slept(now);
+        now += cycles(1);
+        assert_eq!(idle.found_nothing(now), Advice::Poll);
+
+        let mut idle = Idle::new(Policy::Auto);
+        for _ in 0..5 {
+            assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+            idle.yielded(now, now + cycles(11));
+            now += cycles(11);
+        }
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(idle.may_offer_instead(), "others that want the core get it");
+        idle.yielded(now, now + cycles(3000));
+        now += cycles(3000);
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(!idle.may_offer_instead(), "one that keeps it does not");
     }
 
     /// How many polls a program makes in 10 ms that finds nothing and has a step of a microsecond between them, while others
