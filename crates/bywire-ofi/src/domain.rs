@@ -115,12 +115,17 @@ impl Domain {
             }
             Advice::Sleep => {
                 let is_armed = state.endpoints.iter_mut().flatten().all(Endpoint::arm);
-                drop(state);
                 if is_armed {
+                    drop(state);
                     self.nap()?;
+                    state = self.state()?;
+                    state.idle.slept(clock::cycles());
+                } else if state.idle.may_offer_instead() {
+                    drop(state);
+                    std::thread::yield_now();
+                    state = self.state()?;
+                    state.idle.yielded(began, clock::cycles());
                 }
-                state = self.state()?;
-                state.idle.slept(clock::cycles());
             }
         }
         // Those who had the core may have sent something. The program may offer it again before it asks the next time.

@@ -55,7 +55,8 @@ pub enum Advice {
     Poll,
     /// Offer the core, and then call [`Idle::yielded`].
     Yield,
-    /// Sleep until something arrives, for a moment, and then call [`Idle::slept`].
+    /// Sleep until something arrives, for a moment, and then call [`Idle::slept`]. If that is impossible because there is something
+    /// to do, ask [`Idle::may_offer_instead`] instead.
     Sleep,
 }
 
@@ -80,6 +81,8 @@ pub struct Idle {
     cycles: Cycles,
     /// How many, since the clock was last looked at.
     polls: u32,
+    /// How many there were between the last two looks.
+    polls_between: u32,
     /// Did others want the core when the clock was last looked at?
     is_among_others: bool,
     /// Since when.
@@ -113,6 +116,7 @@ impl Idle {
             policy,
             cycles,
             polls: 0,
+            polls_between: 0,
             is_among_others: false,
             since: None,
             last: 0,
@@ -137,13 +141,15 @@ impl Idle {
         if self.polls < CLOCK_EVERY && !self.is_among_others {
             return false;
         }
-        self.polls = 0;
+        self.polls_between = std::mem::take(&mut self.polls);
         true
     }
 
     /// A poll has found nothing.
     pub fn found_nothing(&mut self, now: u64) -> Advice {
-        if now.wrapping_sub(self.last) > self.cycles.gap {
+        // The gap is one between two polls, and most polls do not look at the clock.
+        let polls = u64::from(std::mem::take(&mut self.polls_between).max(1));
+        if now.wrapping_sub(self.last) > polls * self.cycles.gap {
             self.since = None;
         }
         self.last = now;
@@ -181,6 +187,12 @@ impl Idle {
         if cycles >= self.cycles.hogged {
             self.hogged_at = Some(now);
         }
+    }
+
+    /// A sleep was impossible, which is no sleep in vain. May the program offer its core instead? [`Idle::yielded`] follows then.
+    pub fn may_offer_instead(&self) -> bool {
+        let is_hogged = self.hogged_at.is_some_and(|time| self.last.wrapping_sub(time) < self.cycles.memory);
+        self.policy == Policy::Auto && !is_hogged
     }
 
     /// The program has slept until `now`.
@@ -284,6 +296,31 @@ mod tests {
         assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
     }
 
+    #[test]
+    fn a_sleep_that_could_not_begin_is_none_in_vain() {
+        let (mut idle, mut now) = (Idle::new(Policy::Sleep), cycles(1_000_000));
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(!idle.may_offer_instead(), "its user wants it to sleep");
+        now += cycles(1);
+        assert_eq!(idle.found_nothing(now), Advice::Sleep);
+        idle.slept(now);
+        now += cycles(1);
+        assert_eq!(idle.found_nothing(now), Advice::Poll);
+
+        let mut idle = Idle::new(Policy::Auto);
+        for _ in 0..5 {
+            assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Yield);
+            idle.yielded(now, now + cycles(11));
+            now += cycles(11);
+        }
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(idle.may_offer_instead(), "others that want the core get it");
+        idle.yielded(now, now + cycles(3000));
+        now += cycles(3000);
+        assert_eq!(polls_until_advice(&mut idle, &mut now).1, Advice::Sleep);
+        assert!(!idle.may_offer_instead(), "one that keeps it does not");
+    }
+
     /// How many polls a program makes in 10 ms that finds nothing and has a step of a microsecond between them, while others
     /// keep its core for so long whenever it is offered.
     fn polls_in_vain(policy: Policy, kept: Duration) -> u32 {
@@ -332,6 +369,28 @@ mod tests {
         idle.yielded(now, now + cycles(100));
         idle.found_nothing(now + cycles(100));
         assert_eq!(looks(&mut idle), 80);
+    }
+
+    /// What a program is advised that polls 200 times for nothing, with so long between two polls, after its first `Poll`.
+    fn advice_with_steps(policy: Policy, step: Duration) -> Option<Advice> {
+        let (mut idle, mut now) = (Idle::new(policy), cycles(1_000_000));
+        (0..200).find_map(|_| {
+            now += clock::cycles_in(step);
+            let advice = if idle.is_clock_due() { idle.found_nothing(now) } else { Advice::Poll };
+            (advice != Advice::Poll).then_some(advice)
+        })
+    }
+
+    #[test]
+    fn a_program_counts_as_a_waiting_one_by_the_time_between_its_polls_not_by_that_between_its_looks() {
+        for microseconds in [1, 3, 10, 19] {
+            let step = Duration::from_micros(microseconds);
+            assert_eq!(advice_with_steps(Policy::Auto, step), Some(Advice::Yield), "{step:?}");
+            assert_eq!(advice_with_steps(Policy::Sleep, step), Some(Advice::Sleep), "{step:?}");
+        }
+        for policy in [Policy::Auto, Policy::Sleep] {
+            assert_eq!(advice_with_steps(policy, Duration::from_micros(21)), None, "{policy:?}");
+        }
     }
 
     #[test]

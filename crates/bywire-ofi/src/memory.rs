@@ -34,7 +34,8 @@ impl Memory {
     ///
     /// # Safety
     /// The memory is valid until the returned value has been dropped: for reads, and for writes if something is written
-    /// through it. Nothing else changes it while a method of this value runs, and it is initialised.
+    /// through it. It is initialised. Nothing else changes it while a method of this value runs, except memory that is
+    /// registered, or that an operation reads or writes one-sidedly: then the bytes that are copied are any mix.
     pub unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { pieces: Pieces::One(Piece { base, length }), length: length as u64 }
     }
@@ -98,7 +99,8 @@ impl Memory {
     /// Appends `length` bytes from `offset` on to `target`.
     pub fn read(&self, offset: u64, length: u64, target: &mut Vec<u8>) {
         for part in self.parts(offset, length) {
-            // SAFETY: the creator has promised valid, initialised memory that nothing changes meanwhile.
+            // SAFETY: the creator has promised valid, initialised memory. If the program changes it meanwhile, any mix of the
+            // bytes will do, which are only copied here.
             target.extend_from_slice(unsafe { std::slice::from_raw_parts(part.base, part.length) });
         }
     }
@@ -138,7 +140,8 @@ impl Memory {
     pub unsafe fn buffer(&self, length: u64) -> Option<Buffer> {
         let Pieces::One(piece) = &self.pieces else { return None };
         let length = usize::try_from(length).ok().filter(|length| *length <= piece.length)?;
-        // SAFETY: the creator has promised valid memory, and the caller that the buffer goes first.
+        // SAFETY: the creator has promised valid memory, and the caller that the buffer goes first. What others may change
+        // meanwhile is put, got into or registered, of which the contract says that any mix of bytes will do.
         Some(unsafe { Buffer::from_raw(piece.base, length) })
     }
 }

@@ -70,7 +70,8 @@ impl Regions {
     pub fn buffer(&self, place: Place) -> Option<Buffer> {
         let memory = self.part(place)?;
         // SAFETY: the program has promised the memory until it closes the region, and the caller gives up the buffer
-        // before that. Nothing of this library touches it while the port works.
+        // before that. Other operations and the program may write it meanwhile. The bytes that cross are any mix then, and
+        // nothing else happens: that is the contract of `Buffer::from_raw` for memory that is put or got into.
         unsafe { memory.buffer(place.length) }
     }
 }

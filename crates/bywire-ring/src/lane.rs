@@ -321,9 +321,7 @@ impl Producer {
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<bool, PushError> {
         let (start, _) = self.claim_bulk(remote, payload.len())?;
-        if self.staged == 0 {
-            self.store_kind = self.distance.store_kind(payload.len());
-        }
+        self.choose_store_kind(payload.len());
         loop {
             let until = payload.len().min(self.staged + step_bytes);
             self.write(own, self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
@@ -334,6 +332,39 @@ impl Producer {
         }
         self.finish_payload(own);
         Ok(self.staged == payload.len())
+    }
+
+    /// Writes the next `part` of the payload of the next record, which has `length` bytes in all: as [`Self::stage`], for a
+    /// caller that makes the steps itself.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was written then.
+    ///
+    /// # Panics
+    /// On a payload longer than a fragment, or a part that does not end within it.
+    #[inline]
+    pub fn stage_part<M: Memory>(
+        &mut self,
+        own: &M,
+        remote: &M,
+        part: &[u8],
+        length: usize,
+    ) -> Result<bool, PushError> {
+        assert!(part.len() <= length - self.staged, "a part ends within its payload");
+        let (start, _) = self.claim_bulk(remote, length)?;
+        self.choose_store_kind(length);
+        self.write(own, self.layout.bulk_address(start) + self.staged, part);
+        self.staged += part.len();
+        self.finish_payload(own);
+        Ok(self.staged == length)
+    }
+
+    /// All of a payload is stored in the same way.
+    #[inline(always)]
+    fn choose_store_kind(&mut self, length: usize) {
+        if self.staged == 0 {
+            self.store_kind = self.distance.store_kind(length);
+        }
     }
 
     /// Publishes a record with the staged payload, which has `length` bytes, and `words` in its slot.

@@ -120,7 +120,16 @@ impl Steps {
     fn stage(&mut self, length: usize, step_bytes: usize) -> bool {
         let length = length.min(self.producer.fragment_bytes());
         let payload = self.staged.take().unwrap_or_else(|| self.payload(length));
-        match self.producer.stage(&self.ends.forward[0], &self.ends.back[1], &payload, step_bytes, || false) {
+        let (own, remote) = (&self.ends.forward[0], &self.ends.back[1]);
+        let staged = self.producer.staged();
+        // Both ways to stage, in turn.
+        let is_whole = if self.made.is_multiple_of(2) {
+            self.producer.stage(own, remote, &payload, step_bytes, || false)
+        } else {
+            let part = &payload[staged..payload.len().min(staged + step_bytes)];
+            self.producer.stage_part(own, remote, part, payload.len())
+        };
+        match is_whole {
             Ok(true) => {
                 let header = Header { kind: 2, length: 0, check: 0 };
                 self.producer.push_staged(&self.ends.forward[0], header, &[], payload.len());

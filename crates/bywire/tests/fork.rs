@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use actor::{Actor, Context, run_role};
 use bywire::{
-    Address, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName, PortOptions,
-    Priority, SendError, WaitError,
+    Address, Confirm, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName,
+    PortOptions, Priority, SendError, WaitError,
 };
 use ports::PortDirectory;
 use rustix::process::Signal;
@@ -76,7 +76,7 @@ fn child(context: &mut Context, mut port: Port, peer: Peer, heap: bywire::Heap, 
     assert_eq!(port.send(peer, Priority::Low, b"x"), Err(SendError::Forked));
     assert_eq!(port.send_datagram(peer, Priority::Low, b"x"), Err(SendError::Forked));
     assert_eq!(
-        port.send_buffer(peer, Priority::Low, vec![1], bywire::Confirm::Copied).expect_err("inert").error,
+        port.send_buffer(peer, Priority::Low, vec![1], Confirm::Copied).expect_err("inert").error,
         SendError::Forked
     );
     assert_eq!(port.connect(&target(), MINUTE), Err(ConnectError::Forked));
@@ -175,6 +175,29 @@ fn a_childs_port_is_inert_and_its_end_leaves_the_parents_unaffected() {
     let peer =
         other.connect_start(&Address::local(named("parent").expect("a name"))).expect("it still listens");
     other.disconnect(peer);
+}
+
+#[test]
+fn a_childs_port_has_not_progressed_when_the_parents_last_poll_has() {
+    let place = PortDirectory::new();
+    let (mut port, peer, _other, _) = place.pair(&place.options());
+    port.send_buffer(peer, Priority::Low, vec![1; 1 << 20], Confirm::Copied).expect("token");
+    ports::until(|| {
+        port.poll();
+        port.has_progressed()
+    });
+    // SAFETY: the child takes no lock and allocates nothing before its end.
+    let child = match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        // SAFETY: ends the child without the parent's clean-up, as a forked child should.
+        0 => unsafe { libc::_exit(i32::from(port.has_progressed())) },
+        child => rustix::process::Pid::from_raw(child),
+    };
+    let (_, status) = rustix::process::waitpid(child, rustix::process::WaitOptions::empty())
+        .expect("wait")
+        .expect("an end");
+    assert_eq!(status.exit_status(), Some(0));
+    assert!(port.has_progressed(), "the parent's own says what it said");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod ports;
 
-use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
+use bywire::{Buffer, Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
 use ports::{PortDirectory, until};
 
 /// The length of a step of a copy.
@@ -138,6 +138,40 @@ fn a_sender_of_a_put_handles_urgent_messages_between_any_two_steps() {
         // The answer has its turn at every 64th poll.
         assert!(rounds >= steps - 2 && rounds < steps + 80, "{rounds} rounds for {steps} steps");
         assert!(b.region(key) == Some(&pattern(LONG, seed)), "the data is intact");
+    }
+}
+
+/// Other peers may write the same memory meanwhile: the check covers the bytes that cross.
+#[test]
+fn a_put_from_memory_that_changes_between_two_steps_ends_no_connection() {
+    let place = PortDirectory::new();
+    for (integrity, busy) in [(false, true), (true, true), (true, false)] {
+        let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
+        let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+        let mut memory = vec![0; LONG];
+        let base = memory.as_mut_ptr();
+        // SAFETY: the vector outlives the buffer, which comes back with the event, and is touched between calls only.
+        let buffer = unsafe { Buffer::from_raw(base, LONG) };
+        a.put(to_b, Priority::Low, (key, 0), buffer, None).expect("token");
+        let mut rounds = 0usize;
+        loop {
+            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
+            match a.poll() {
+                Some(Event::Put { result: Ok(()), .. }) => break,
+                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
+            }
+            rounds += 1;
+            // SAFETY: the vector has so many bytes, and no call on the port is under way.
+            unsafe { base.write_bytes(rounds as u8, LONG) };
+            let event = b.poll();
+            assert!(event.is_none(), "{event:?}");
+        }
+        let came = b.region(key).expect("ours");
+        // The last step was copied later than the first.
+        assert!(came[LONG - 1] as usize > LONG / STEP / 2, "{} after {rounds} rounds", came[LONG - 1]);
+        a.send(to_b, Priority::Low, b"still here").expect("room");
+        until(|| matches!(b.poll(), Some(Event::Message(_))));
+        drop(memory);
     }
 }
 

@@ -17,8 +17,9 @@ use super::{Connection, Content, PROBES_SHORT, Span, State};
 const LOW_BYTES_BESIDE_HIGH: u64 = 16 * 1024;
 /// How long high bytes count as moving, …
 const HIGH_RECENT_NS: u64 = 2_000_000;
-/// … unless so many low bytes have left since. A program that exchanges short messages moves high bytes more often. One that sends
-/// a short message before each long one waits for the long ones.
+/// … unless so many low bytes have left since. A program that sends a short message before each long one waits for the long ones.
+/// One that exchanges short messages back to back moves high bytes more often, so low ones stay held back. One that sends a short
+/// message now and then, such as every 200 µs, does not: its message waits behind what has left (docs/performance.md).
 const HIGH_RECENT_BYTES: u64 = 64 * 1024;
 /// The least length of a piece of a lane that is cut for lack of room.
 const PIECE_BYTES_MIN: usize = 32;

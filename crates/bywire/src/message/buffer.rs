@@ -23,7 +23,7 @@ enum Memory {
 // thread.
 unsafe impl Send for Buffer {}
 // SAFETY: this type reads the memory through a shared reference, and writes it only through an exclusive one. The
-// caller of `from_raw` has promised that nothing else writes it.
+// caller of `from_raw` has promised that nothing else writes it, or that whatever a copy finds there will do.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -32,8 +32,12 @@ impl Buffer {
     /// # Safety
     /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by no other code, from
     /// any thread, until the returned value has been dropped. Memory to be sent or put is only read: it suffices that
-    /// it is valid for reads and does not change. A region's memory may be touched between calls on its port, not
-    /// during them.
+    /// it is valid for reads and does not change.
+    ///
+    /// Memory that is put, got into or registered may be touched meanwhile, for example by an operation that overlaps this
+    /// one. Then the bytes that cross, or stay, may be any mix of the old and the new ones, and nothing else happens: a port
+    /// reads or writes each of these bytes by one copy, takes its check from that copy, and decides nothing by them. A program
+    /// in Rust touches such memory between calls on its port only: there a reference to it may exist during a call.
     pub unsafe fn from_raw(base: *mut u8, length: usize) -> Self {
         Self { memory: Memory::Raw(base, length) }
     }
@@ -61,8 +65,8 @@ impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: the caller of `from_raw` has promised that these bytes are valid, initialised and this value's
-            // alone, and that the address is not null if there are any.
+            // SAFETY: the caller of `from_raw` has promised that these bytes are valid and initialised, and that the address
+            // is not null if there are any. They are this value's alone, or a port only copies them.
             Memory::Raw(base, length) if *length > 0 => unsafe { std::slice::from_raw_parts(*base, *length) },
             Memory::Raw(..) => &[],
         }
@@ -73,8 +77,8 @@ impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: the caller of `from_raw` has promised that these bytes are valid, initialised and this value's
-            // alone. `&mut self` borrows them exclusively.
+            // SAFETY: the caller of `from_raw` has promised that these bytes are valid and initialised. They are this value's
+            // alone, or a port only copies into them. `&mut self` borrows them exclusively.
             Memory::Raw(base, length) if *length > 0 => unsafe {
                 std::slice::from_raw_parts_mut(*base, *length)
             },

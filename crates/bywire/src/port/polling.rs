@@ -53,7 +53,7 @@ impl Port {
     /// Has the last [`Self::poll`] moved something on without an event, such as a part of a long message? A program that goes to
     /// sleep when its polls find nothing counts such a poll as one that has found something.
     pub fn has_progressed(&self) -> bool {
-        self.progressed
+        self.progressed && self.guard.is_owner()
     }
 
     /// Polls the hot peers, then everything else. Quiet peers have their turn at every `every`th poll.

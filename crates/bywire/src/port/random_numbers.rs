@@ -5,8 +5,8 @@ use bywire_sys::{Errno, process};
 /// The numbers that one call draws.
 const DRAWN: usize = 32;
 
-/// Numbers that were drawn and not used yet.
-#[derive(Debug, Default)]
+/// Numbers that were drawn and not used yet. They are secret, so this has no `Debug`.
+#[derive(Default)]
 pub(super) struct RandomNumbers {
     bytes: [[u8; 8]; DRAWN],
     left: usize,

@@ -11,7 +11,7 @@ use bywire_sys::wake;
 use crate::message::error::DisconnectReason;
 use crate::message::peer::Priority;
 use crate::shm::handshake::Packet;
-use crate::shm::record::{STEP_BYTES, checksum};
+use crate::shm::record::{RunningChecksum, STEP_BYTES, checksum};
 
 /// Both directions towards one peer. Nothing that the peer writes is trusted.
 pub(crate) struct Lanes {
@@ -26,6 +26,8 @@ pub(crate) struct Lanes {
     /// does.
     peer_fragment_bytes: usize,
     integrity: bool,
+    /// By lane: the check of what has been staged of the next fragment.
+    staged_sums: [RunningChecksum; 3],
     socket: Socket,
     /// Set when the peer has ended and its last records are being taken: the consumers' positions at that time.
     horizons: Option<[Horizon; 3]>,
@@ -85,6 +87,7 @@ impl Lanes {
             fragment_bytes: own_geometry.fragment_bytes as usize,
             peer_fragment_bytes: peer_geometry.fragment_bytes as usize,
             integrity,
+            staged_sums: [RunningChecksum::new(); 3],
             socket,
             horizons: None,
             page,
@@ -167,7 +170,7 @@ impl Lanes {
     }
 
     /// Publishes one fragment in steps. A message of high priority may come first between two steps. `false`: the
-    /// next call goes on.
+    /// next call goes on. Others may write `piece` meanwhile: the check is that of the bytes that cross.
     pub fn push_fragment(
         &mut self,
         lane: LaneName,
@@ -176,18 +179,45 @@ impl Lanes {
         words: &[u64],
         may_pause: bool,
     ) -> Result<bool, DisconnectReason> {
-        let goes_on = || !may_pause || !is_urgent(&self.consumers, &self.inbound);
-        let producer = &mut self.producers[lane as usize];
-        match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES, goes_on) {
+        let is_whole = if self.integrity {
+            self.stage_checked(lane, piece, may_pause)
+        } else {
+            let goes_on = || !may_pause || !is_urgent(&self.consumers, &self.inbound);
+            let producer = &mut self.producers[lane as usize];
+            producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES, goes_on)
+        };
+        match is_whole {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) => return pushed(Err(error)),
         }
-        let (kind, check) = if self.integrity { (kind | CHECKED, checksum(piece)) } else { (kind, 0) };
+        let sum = self.staged_sums[lane as usize];
+        let (kind, check) = if self.integrity { (kind | CHECKED, sum.finish()) } else { (kind, 0) };
         let header = Header { kind, length: piece.len() as u16, check };
         self.producers[lane as usize].push_staged(&self.outbound, header, words, piece.len());
         self.ring_for_records();
         Ok(true)
+    }
+
+    /// Stages a fragment, or a part of it, and adds what was staged to its check. Each step is read once, into a copy.
+    fn stage_checked(&mut self, lane: LaneName, piece: &[u8], may_pause: bool) -> Result<bool, PushError> {
+        let producer = &mut self.producers[lane as usize];
+        let sum = &mut self.staged_sums[lane as usize];
+        let mut step = [0; STEP_BYTES];
+        loop {
+            let staged = producer.staged();
+            if staged == 0 {
+                *sum = RunningChecksum::new();
+            }
+            let source = &piece[staged..piece.len().min(staged + STEP_BYTES)];
+            let step = &mut step[..source.len()];
+            step.copy_from_slice(source);
+            let is_whole = producer.stage_part(&self.outbound, &self.inbound, step, piece.len())?;
+            sum.add(step);
+            if is_whole || may_pause && is_urgent(&self.consumers, &self.inbound) {
+                return Ok(is_whole);
+            }
+        }
     }
 
     /// Bytes of the next fragment that have been staged while it waits for something urgent.
@@ -245,6 +275,26 @@ impl Lanes {
     /// Copies a part of the next record's payload, which has `length` bytes, from `offset` on.
     pub fn read_part(&self, lane: LaneName, length: usize, offset: usize, target: &mut [u8]) {
         self.consumers[lane as usize].read_bulk_part(&self.inbound, length, offset, target);
+    }
+
+    /// The same for a payload with a check, to which the copied bytes are added. Others may write `target` meanwhile.
+    pub fn read_checked_part(
+        &self,
+        lane: LaneName,
+        length: usize,
+        offset: usize,
+        target: &mut [u8],
+        sum: &mut RunningChecksum,
+    ) {
+        let mut step = [0; STEP_BYTES];
+        let mut at = offset;
+        for target in target.chunks_mut(STEP_BYTES) {
+            let step = &mut step[..target.len()];
+            self.read_part(lane, length, at, step);
+            sum.add(step);
+            target.copy_from_slice(step);
+            at += step.len();
+        }
     }
 
     /// Frees the record at the head of a lane.

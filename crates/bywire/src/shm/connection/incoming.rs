@@ -234,9 +234,10 @@ impl Connection {
             let target = self.transfers.put_target(priority, copied, until - copied, resources);
             is_taken = target.is_some();
             let Some(target) = target else { break };
-            self.lanes.read_part(lane, length, copied, target);
             if header.kind & CHECKED != 0 {
-                sum.add(target);
+                self.lanes.read_checked_part(lane, length, copied, target, &mut sum);
+            } else {
+                self.lanes.read_part(lane, length, copied, target);
             }
             copied = until;
             if until < length && may_pause && self.lanes.is_urgent() {
@@ -290,8 +291,14 @@ impl Connection {
                 let lanes = &self.lanes;
                 let length = usize::from(header.length);
                 self.transfers.receive_got(first, length, |target| {
-                    lanes.read_part(lane, length, 0, target);
-                    check(header, target, lanes.has_integrity())
+                    let mut sum = RunningChecksum::new();
+                    if header.kind & CHECKED != 0 {
+                        lanes.read_checked_part(lane, length, 0, target, &mut sum);
+                    } else {
+                        lanes.read_part(lane, length, 0, target);
+                    }
+                    let is_intact = is_intact(header, lanes.has_integrity(), || sum.finish());
+                    if is_intact { Ok(()) } else { Err(DisconnectReason::Corrupted) }
                 })?;
             }
             STATUS => self.transfers.receive_status(first, second, resources)?,

@@ -61,7 +61,7 @@ struct Paused {
     /// Its header, which must not change between two steps.
     header: Header,
     copied: usize,
-    /// The check of the copied part of a put: the program may change its region between two steps.
+    /// The check of the copied part of a put: others may write the region meanwhile.
     sum: RunningChecksum,
 }
 

@@ -159,7 +159,8 @@ impl Connection {
                 // Looked up for every piece: a key that was revoked meanwhile ends the transfer.
                 match resources.regions.readable(key, offset, length) {
                     Ok(piece) => {
-                        let done = self.lanes.push(LaneName::Reply, GET_DATA, piece, &[transfer])?;
+                        let done =
+                            self.lanes.push_fragment(LaneName::Reply, GET_DATA, piece, &[transfer], false)?;
                         let (offset, remaining) = (offset + length, remaining - length);
                         let next = match remaining {
                             0 => Reply::Status { transfer, result: Ok(()) },
