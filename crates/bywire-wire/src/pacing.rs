@@ -15,6 +15,8 @@ const BURST_WINDOW_BYTES: u64 = 128 * 1024;
 pub struct Pacer {
     bytes: u64,
     filled_at_ns: u64,
+    /// When the bucket was last filled up to the present, so that the next packet of a batch needs no division.
+    asked_at_ns: Option<u64>,
     /// The least size of the bucket: one batch.
     batch_bytes: u64,
 }
@@ -82,7 +84,18 @@ fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
 impl Pacer {
     /// A full bucket.
     pub fn new(batch_bytes: u64) -> Self {
-        Self { bytes: batch_bytes, filled_at_ns: 0, batch_bytes }
+        Self { bytes: batch_bytes, filled_at_ns: 0, asked_at_ns: None, batch_bytes }
+    }
+
+    /// May this many bytes leave now? Of more than the bucket holds, as many as it holds.
+    #[inline]
+    pub fn permits(&mut self, now_ns: u64, bytes: u64, rate: impl FnOnce() -> Rate) -> bool {
+        if self.asked_at_ns == Some(now_ns) && self.bytes >= bytes {
+            return true;
+        }
+        self.asked_at_ns = Some(now_ns);
+        let rate = rate();
+        self.room(now_ns, rate) >= self.fitting(bytes, rate)
     }
 
     /// Bytes that may leave now.

@@ -342,6 +342,26 @@ fn a_token_bucket_allows_a_batch_and_then_the_rate() {
     assert!((390 * MS..=410 * MS).contains(&full_ns), "{full_ns}");
 }
 
+/// The rate is asked once for each moment.
+#[test]
+fn packets_of_one_moment_share_what_the_bucket_holds() {
+    let rate = Rate { window: 100_000, smoothed_ns: 10 * MS, is_slow_start: false };
+    let mut pacer = Pacer::new(16_384);
+    let mut batch = |now_ns| {
+        let (mut packets, mut asked) = (0, 0);
+        while pacer.permits(now_ns, 1200, || {
+            asked += 1;
+            rate
+        }) {
+            pacer.spend(1200);
+            packets += 1;
+        }
+        (packets, asked)
+    };
+    // Once at the beginning, and once when the bucket seems to have too little.
+    assert_eq!([batch(SECOND), batch(SECOND), batch(SECOND + MS)], [(13, 2), (0, 1), (11, 2)]);
+}
+
 /// Searches over a path with an MTU of `path` bytes.
 fn search(size: &mut PacketSize, path: u16) -> u32 {
     let mut probes = 0;

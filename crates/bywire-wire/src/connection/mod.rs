@@ -440,10 +440,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     fn rate(&self) -> Rate {
-        Rate {
-            window: self.congestion.window(),
-            smoothed_ns: self.recovery.rtt().smoothed_ns(),
-            is_slow_start: self.congestion.is_slow_start(),
-        }
+        rate_of(&*self.congestion, self.recovery.rtt())
+    }
+}
+
+fn rate_of(congestion: &(dyn Congestion + Send), rtt: &Rtt) -> Rate {
+    Rate {
+        window: congestion.window(),
+        smoothed_ns: rtt.smoothed_ns(),
+        is_slow_start: congestion.is_slow_start(),
     }
 }

@@ -10,7 +10,7 @@ use crate::sending::Sending;
 use crate::size::BASE_BYTES;
 
 use super::incoming::reason_of;
-use super::{Connection, Content, PROBES_SHORT, Span, State};
+use super::{Connection, Content, PROBES_SHORT, Span, State, rate_of};
 
 /// The most new bytes of the low lane in flight while high bytes move. The queue at the receiver is what delays a high
 /// message.
@@ -316,8 +316,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
             (self.is_held_back, self.is_in_burst) = (true, false);
             return false;
         }
-        let rate = self.rate();
-        if self.pacer.room(now_ns, rate) < self.pacer.fitting(least_bytes, rate) {
+        let Self { pacer, congestion, recovery, .. } = self;
+        if !pacer.permits(now_ns, least_bytes, || rate_of(&**congestion, recovery.rtt())) {
             self.counts.paced += 1;
             (self.is_held_back, self.is_in_burst) = (true, false);
             return false;

@@ -1,8 +1,16 @@
 //! What follows from packets that have arrived and from packets that are lost, whose contents are sent again.
 
+use std::ops::Range;
+
 use super::{Connection, Content};
-use crate::frame::LANES;
+use crate::frame::{LANES, Lane};
 use crate::recovery::Outcome;
+
+/// Consecutive bytes of a lane, in one packet or in several.
+struct Run {
+    lane: Lane,
+    range: Range<u64>,
+}
 
 impl<B: AsRef<[u8]>> Connection<B> {
     /// Applies what an acknowledgement or a timeout has shown about packets. `is_after_silence`: only short ones were
@@ -20,9 +28,19 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     fn take_arrived(&mut self, now_ns: u64, outcome: &Outcome<Content>) {
         let Some(newest) = outcome.arrived.iter().max_by_key(|sent| sent.number) else { return };
+        // Bytes of a lane in consecutive packets are mostly consecutive, too.
+        let mut run: Option<Run> = None;
         for sent in &outcome.arrived {
             for span in sent.content.pieces.iter().flatten() {
-                self.sending[span.lane as usize].acknowledge(span.range());
+                let (lane, range) = (span.lane, span.range());
+                match &mut run {
+                    Some(run) if run.lane == lane && run.range.end == range.start => run.range.end = range.end,
+                    _ => {
+                        if let Some(Run { lane, range }) = run.replace(Run { lane, range }) {
+                            self.sending[lane as usize].acknowledge(range);
+                        }
+                    }
+                }
             }
             if let Some(largest) = sent.content.acknowledges {
                 self.acknowledger.retire(largest);
@@ -32,6 +50,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 self.counts.size_found += 1;
                 self.congestion.set_packet_bytes(self.size.bytes().into());
             }
+        }
+        if let Some(Run { lane, range }) = run {
+            self.sending[lane as usize].acknowledge(range);
         }
         self.probes_due = 0;
         let rtt = self.recovery.rtt();
