@@ -34,7 +34,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
             for span in sent.content.pieces.iter().flatten() {
                 let (lane, range) = (span.lane, span.range());
                 match &mut run {
-                    Some(run) if run.lane == lane && run.range.end == range.start => run.range.end = range.end,
+                    Some(run) if run.lane == lane && run.range.end == range.start => {
+                        run.range.end = range.end
+                    }
                     _ => {
                         if let Some(Run { lane, range }) = run.replace(Run { lane, range }) {
                             self.sending[lane as usize].acknowledge(range);
