@@ -91,6 +91,8 @@ impl Simulation {
             operations: random.random_range(5..300),
             short_bytes: random.random_range(0..400),
             unanswered: random.random_range(1..30),
+            puts_of_reads: random.random_range(1..8),
+            puts_of_reads_of_peer: random.random_range(1..4),
         };
         let mut simulation = Self {
             nodes: (0..nodes).map(|_| Node::new(limits, nodes)).collect(),
