@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use bywire::{Buffer, DisconnectReason, Event, Message, Payload, TransferError, TransferId};
+use bywire::{Buffer, DisconnectReason, Event, Message, Payload, Port, TransferError, TransferId};
 
 use crate::event_memory::EventMemory;
 use crate::failure::{gone, outcome};
@@ -104,6 +104,26 @@ impl bw_event_t {
     };
 }
 
+/// Reports what a poll has found.
+///
+/// # Safety
+/// As for [`bw_poll`].
+unsafe fn take(
+    port: *mut bw_port_t,
+    event: *mut bw_event_t,
+    poll: impl FnOnce(&mut Port) -> Option<Event>,
+) -> c_int {
+    let report = |port: &mut bw_port_t| {
+        // SAFETY: the caller's promise.
+        let target = unsafe { place(event, "event")? };
+        port.release();
+        let happened = poll(&mut port.port);
+        Ok(port.report(happened, target.write(bw_event_t::NONE)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, report) }
+}
+
 /// Takes the next event. Returns 1 if there was one, otherwise 0. Never waits. Makes no system call, except about
 /// once in a millisecond to check sockets and to notice dead peers.
 ///
@@ -111,15 +131,8 @@ impl bw_event_t {
 /// `port` is null or an open port, used by this thread alone; `event` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_poll(port: *mut bw_port_t, event: *mut bw_event_t) -> c_int {
-    let poll = |port: &mut bw_port_t| {
-        // SAFETY: the caller's promise.
-        let target = unsafe { place(event, "event")? };
-        port.release();
-        let happened = port.port.poll();
-        Ok(port.report(happened, target.write(bw_event_t::NONE)))
-    };
     // SAFETY: the caller's promise.
-    unsafe { with(port, poll) }
+    unsafe { take(port, event, |port| port.poll()) }
 }
 
 /// Takes the next event that has arrived already. Returns 1 if there was one, otherwise 0. Looks neither at sockets nor at quiet peers,
@@ -129,15 +142,8 @@ pub unsafe extern "C" fn bw_poll(port: *mut bw_port_t, event: *mut bw_event_t) -
 /// As for bw_poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_poll_arrived(port: *mut bw_port_t, event: *mut bw_event_t) -> c_int {
-    let poll = |port: &mut bw_port_t| {
-        // SAFETY: the caller's promise.
-        let target = unsafe { place(event, "event")? };
-        port.release();
-        let happened = port.port.poll_arrived();
-        Ok(port.report(happened, target.write(bw_event_t::NONE)))
-    };
     // SAFETY: the caller's promise.
-    unsafe { with(port, poll) }
+    unsafe { take(port, event, |port| port.poll_arrived()) }
 }
 
 /// Returns 1 if the last bw_poll has moved something on without an event, such as a part of a long message, otherwise 0.

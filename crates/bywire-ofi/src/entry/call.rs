@@ -1,9 +1,13 @@
 //! What every call has: a shield against panics, and answers in libfabric's form.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::abi::{Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOTHER, fi_ops, fid};
+use crate::abi::{
+    Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOTHER, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD,
+    FI_WAIT_NONE, fi_ops, fid,
+};
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
 pub fn shielded<T>(call: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
@@ -95,4 +99,29 @@ pub fn write_text(text: &str, target: *mut c_char, length: usize) {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.cast(), bytes.len());
         target.add(bytes.len()).write(0);
     }
+}
+
+/// Answers `fi_control` of a queue that has a descriptor, or none.
+///
+/// # Safety
+/// `argument` has room for a descriptor with `FI_GETWAIT`, and for the kind of object with `FI_GETWAITOBJ`.
+pub unsafe fn tell_wait_object(
+    command: c_int,
+    argument: *mut c_void,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), i32> {
+    match command {
+        FI_GETWAIT => {
+            let descriptor = descriptor.ok_or(FI_ENOSYS)?.as_raw_fd();
+            // SAFETY: the caller's guarantee.
+            unsafe { argument.cast::<c_int>().write(descriptor) };
+        }
+        FI_GETWAITOBJ => {
+            let object = if descriptor.is_some() { FI_WAIT_FD } else { FI_WAIT_NONE };
+            // SAFETY: the caller's guarantee.
+            unsafe { argument.cast::<u32>().write(object) };
+        }
+        _ => return Err(FI_ENOSYS),
+    }
+    Ok(())
 }

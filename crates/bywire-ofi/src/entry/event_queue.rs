@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bywire_sys::wake::Eventfd;
 
-use super::call::{bind_nothing, count, give, object, operations, shielded, status, take, write_text};
+use super::call::{
+    bind_nothing, count, give, object, operations, shielded, status, take, tell_wait_object, write_text,
+};
 use crate::abi::{
-    FI_CLASS_EQ, FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ,
-    FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_ops,
-    fi_ops_eq, fid, fid_eq, fid_fabric,
+    FI_CLASS_EQ, FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric,
 };
 
 /// The most events that wait, and the longest one in bytes.
@@ -114,20 +115,8 @@ extern "C" fn close(fid: *mut fid) -> c_int {
 extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     status(|| {
         let signal = queue(fid).signal.as_ref();
-        match command {
-            FI_GETWAIT => {
-                let descriptor = signal.ok_or(FI_ENOSYS)?.as_fd().as_raw_fd();
-                // SAFETY: the program gives room for a descriptor.
-                unsafe { argument.cast::<c_int>().write(descriptor) };
-            }
-            FI_GETWAITOBJ => {
-                let object = if signal.is_some() { FI_WAIT_FD } else { FI_WAIT_NONE };
-                // SAFETY: the program gives room for the kind of object.
-                unsafe { argument.cast::<u32>().write(object) };
-            }
-            _ => return Err(FI_ENOSYS),
-        }
-        Ok(())
+        // SAFETY: the program gives room for what the command asks for.
+        unsafe { tell_wait_object(command, argument, signal.map(|signal| signal.as_fd())) }
     })
 }
 

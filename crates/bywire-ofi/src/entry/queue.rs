@@ -1,19 +1,21 @@
 //! Completion queues.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bywire_sys::poller::Poller;
 
-use super::call::{bind_nothing, count, give, operations, shielded, status, take, write_text};
+use super::call::{
+    bind_nothing, count, give, operations, shielded, status, take, tell_wait_object, write_text,
+};
 use super::object::{ENTRY_BYTES_MAX, QueueObject, domain_of, queue};
 use crate::abi::{
     FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
-    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOTHER, FI_GETWAIT,
-    FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry,
-    fi_cq_tagged_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
+    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOTHER, FI_WAIT_FD,
+    FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fi_ops,
+    fi_ops_cq, fid, fid_cq, fid_domain,
 };
 use crate::completion::{Completion, Queue};
 use crate::domain::State;
@@ -95,20 +97,8 @@ extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c
         let queue = queue(fid);
         let mut state = queue.domain.state()?;
         let poller = state.outlets.queue(queue.number).and_then(|queue| queue.poller());
-        match command {
-            FI_GETWAIT => {
-                let poller = poller.ok_or(FI_ENOSYS)?;
-                // SAFETY: the program gives room for a descriptor.
-                unsafe { argument.cast::<c_int>().write(poller.as_fd().as_raw_fd()) };
-            }
-            FI_GETWAITOBJ => {
-                let object = if poller.is_some() { FI_WAIT_FD } else { FI_WAIT_NONE };
-                // SAFETY: the program gives room for the kind of object.
-                unsafe { argument.cast::<u32>().write(object) };
-            }
-            _ => return Err(FI_ENOSYS),
-        }
-        Ok(())
+        // SAFETY: the program gives room for what the command asks for.
+        unsafe { tell_wait_object(command, argument, poller.map(|poller| poller.as_fd())) }
     })
 }
 
