@@ -397,7 +397,7 @@ impl Simulation {
         }
     }
 
-    /// A connection ends, or an end is told of it.
+    /// Ends a connection, or tells one of its ends that it has ended.
     fn end(&mut self, node: usize, other: usize) {
         if node == other {
             return;

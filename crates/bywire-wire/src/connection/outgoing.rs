@@ -17,7 +17,7 @@ use super::{Connection, Content, PROBES_SHORT, Span, State, rate_of};
 const LOW_BYTES_BESIDE_HIGH: u64 = 16 * 1024;
 /// How long high bytes count as moving, …
 const HIGH_RECENT_NS: u64 = 2_000_000;
-/// … unless so many low bytes have left since. A program that sends a short message before each long one waits for the long ones.
+/// … and how many low bytes may leave meanwhile. A program that sends a short message before each long one waits for the long ones.
 /// One that exchanges short messages back to back moves high bytes more often, so low ones stay held back. One that sends a short
 /// message now and then, such as every 200 µs, does not: its message waits behind what has left (docs/performance.md).
 const HIGH_RECENT_BYTES: u64 = 64 * 1024;
