@@ -1,8 +1,8 @@
 //! The counts of a run: every fault, and every named transition of the connections.
 
-use std::collections::BTreeMap;
-
 use bywire_wire::connection;
+
+use crate::tally::{Names, Tally};
 
 /// The names that must be counted in some run.
 const FAULTS: [&str; 18] = [
@@ -26,41 +26,42 @@ const FAULTS: [&str; 18] = [
     "simulation: packets of an earlier life",
 ];
 
-/// Counts by name.
+/// What a simulation of two connections counts.
 #[derive(Clone, Debug)]
-pub struct Counts {
-    numbers: BTreeMap<&'static str, u64>,
-    /// The largest share of the permitted time after faults had stopped, in thousandths, and its seed.
-    slowest: (u64, u64),
+struct Connections;
+
+impl Names for Connections {
+    fn names() -> Vec<&'static str> {
+        let transitions = transitions(&connection::Counts::default());
+        FAULTS.into_iter().chain(transitions.map(|(name, _)| name)).collect()
+    }
 }
 
-impl Default for Counts {
-    fn default() -> Self {
-        let mut counts = Self { numbers: FAULTS.map(|name| (name, 0)).into(), slowest: (0, 0) };
-        counts.add_connection(&connection::Counts::default());
-        counts
-    }
+/// The counts of a run, and its time.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    tally: Tally<Connections>,
+    /// The largest share of the permitted time after faults had stopped, in thousandths, and its seed.
+    slowest: (u64, u64),
 }
 
 impl Counts {
     /// Counts a fault.
     ///
     /// # Panics
-    /// If it is not listed, because its absence would not be noticed.
+    /// If it is not listed.
     pub fn add_fault(&mut self, name: &'static str, number: u64) {
-        assert!(FAULTS.contains(&name), "{name}");
-        self.add(name, number);
+        self.tally.add(name, number);
     }
 
-    fn add(&mut self, name: &'static str, number: u64) {
-        *self.numbers.entry(name).or_default() += number;
+    /// Adds the counts of one connection.
+    pub fn add_connection(&mut self, counts: &connection::Counts) {
+        self.tally.add_all(transitions(counts));
     }
 
     /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
-        for (name, number) in &other.numbers {
-            self.add(name, *number);
-        }
+        self.tally.merge(&other.tally);
         self.slowest = self.slowest.max(other.slowest);
     }
 
@@ -76,63 +77,65 @@ impl Counts {
 
     /// All counts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.numbers.iter().map(|(name, number)| (*name, *number))
+        self.tally.iter()
     }
+}
 
-    /// Adds the counts of one connection.
-    pub fn add_connection(&mut self, counts: &connection::Counts) {
-        // They are named one by one, so that a new count does not compile without a line here.
-        let connection::Counts {
-            sent,
-            taken,
-            known,
-            forged,
-            // Only a hostile peer leaves so many gaps: crates/bywire-wire/tests/lanes.rs has one.
-            no_room: _,
-            acks_alone,
-            lost,
-            probes,
-            persistent,
-            size_found,
-            size_probes_lost,
-            black_holes,
-            key_updates,
-            peer_key_updates,
-            window_full,
-            paced,
-            credit_out,
-            low_held,
-            datagrams_dropped,
-            datagrams_lost,
-            numbers_full,
-            beyond_window,
-            unheard,
-            acks_asking,
-            close_repeats,
-        } = *counts;
-        self.add("connection: packets sent", sent);
-        self.add("connection: packets taken", taken);
-        self.add("connection: packets known", known);
-        self.add("connection: packets forged", forged);
-        self.add("connection: acknowledgements alone", acks_alone);
-        self.add("connection: packets lost", lost);
-        self.add("connection: probes", probes);
-        self.add("connection: persistent losses", persistent);
-        self.add("connection: longer packets", size_found);
-        self.add("connection: length probes lost", size_probes_lost);
-        self.add("connection: black holes", black_holes);
-        self.add("connection: key updates", key_updates);
-        self.add("connection: key updates of the peer", peer_key_updates);
-        self.add("connection: window full", window_full);
-        self.add("connection: paced", paced);
-        self.add("connection: out of credit", credit_out);
-        self.add("connection: low behind high", low_held);
-        self.add("connection: datagrams dropped", datagrams_dropped);
-        self.add("connection: datagrams never whole", datagrams_lost);
-        self.add("connection: numbers out", numbers_full);
-        self.add("connection: packets beyond the window", beyond_window);
-        self.add("connection: packets that nobody heard", unheard);
-        self.add("connection: acknowledgements that ask for one", acks_asking);
-        self.add("connection: closes repeated", close_repeats);
-    }
+/// The transitions of one connection, by name.
+fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 24] {
+    // They are named one by one, so that a new count does not compile without a line here.
+    let connection::Counts {
+        sent,
+        taken,
+        known,
+        forged,
+        // Only a hostile peer leaves so many gaps: crates/bywire-wire/tests/lanes.rs has one.
+        no_room: _,
+        acks_alone,
+        lost,
+        probes,
+        persistent,
+        size_found,
+        size_probes_lost,
+        black_holes,
+        key_updates,
+        peer_key_updates,
+        window_full,
+        paced,
+        credit_out,
+        low_held,
+        datagrams_dropped,
+        datagrams_lost,
+        numbers_full,
+        beyond_window,
+        unheard,
+        acks_asking,
+        close_repeats,
+    } = *counts;
+    [
+        ("connection: packets sent", sent),
+        ("connection: packets taken", taken),
+        ("connection: packets known", known),
+        ("connection: packets forged", forged),
+        ("connection: acknowledgements alone", acks_alone),
+        ("connection: packets lost", lost),
+        ("connection: probes", probes),
+        ("connection: persistent losses", persistent),
+        ("connection: longer packets", size_found),
+        ("connection: length probes lost", size_probes_lost),
+        ("connection: black holes", black_holes),
+        ("connection: key updates", key_updates),
+        ("connection: key updates of the peer", peer_key_updates),
+        ("connection: window full", window_full),
+        ("connection: paced", paced),
+        ("connection: out of credit", credit_out),
+        ("connection: low behind high", low_held),
+        ("connection: datagrams dropped", datagrams_dropped),
+        ("connection: datagrams never whole", datagrams_lost),
+        ("connection: numbers out", numbers_full),
+        ("connection: packets beyond the window", beyond_window),
+        ("connection: packets that nobody heard", unheard),
+        ("connection: acknowledgements that ask for one", acks_asking),
+        ("connection: closes repeated", close_repeats),
+    ]
 }

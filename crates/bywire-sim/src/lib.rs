@@ -18,6 +18,7 @@ mod scenario;
 mod simulation;
 mod switch;
 pub mod tagged;
+mod tally;
 mod trace;
 
 pub use counts::Counts;

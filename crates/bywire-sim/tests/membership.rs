@@ -11,7 +11,6 @@ use seed_range::{number, run_all};
 fn every_day_of_a_fabric_ends_with_members_that_reach_each_other_and_nobody_else() {
     let (first, seeds) = (number("BYWIRE_SEED", 1), number("BYWIRE_SEEDS", 24));
     let counts = run_all(first, seeds, run, Counts::merge);
-    println!("{} packets", counts.packets());
     counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
     if seeds >= 24 {
         assert!(counts.surprises().is_empty(), "never happened, or never should: {:?}", counts.surprises());

@@ -161,7 +161,7 @@ fn a_put_from_memory_that_changes_between_two_steps_ends_no_connection() {
                 event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
             }
             rounds += 1;
-            // SAFETY: the vector has so many bytes, and no call on the port is under way.
+            // SAFETY: the vector has `LONG` bytes, and no call on the port is under way.
             unsafe { base.write_bytes(rounds as u8, LONG) };
             let event = b.poll();
             assert!(event.is_none(), "{event:?}");

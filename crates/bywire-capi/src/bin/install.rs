@@ -23,8 +23,8 @@ const UNITS: [(&str, &str); 5] = [
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The library that `bywire run` preloads into programs.
 const PRELOADED: &str = "libbywire_sockets.so";
-/// The provider for libfabric: its name as cargo builds it, and its place. libfabric looks for the name of the second.
-/// It does not search that directory by itself, so a program loads the provider only if it is told where it is.
+/// The provider for libfabric: its name as cargo builds it, and its installed path. libfabric requires the name `libNAME-fi.so`,
+/// and searches this directory only if `FI_PROVIDER_PATH` names it. So no program loads the provider by accident.
 const PROVIDER: (&str, &str) = ("libbywire_fi.so", "lib/bywire/libfabric/libbywire-fi.so");
 /// The list of what was installed: files, and directories that were not there before, by their paths below the prefix.
 const LIST: &str = "lib/bywire/installed";

@@ -55,7 +55,7 @@ enum ReceiveState {
     Exposing,
     /// A put is expected.
     Put,
-    /// Pieces are expected. So many bytes have come.
+    /// Pieces are expected. The first `done` bytes have arrived.
     Pieces { done: u64 },
 }
 

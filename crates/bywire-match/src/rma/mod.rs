@@ -1,7 +1,7 @@
 //! RMA: reading and writing memory that other ends have registered, without I/O.
 //!
 //! ```text
-//! short write   write with its payload ──►  checked, copied     ◄── done, so many at once
+//! short write   write with its payload ──►  checked, copied     ◄── acknowledgement of several writes
 //! long write    request ──►  checked, exposed  ◄── grant; put or pieces ──►  (pieces: ◄── written)
 //! read          read ──►  checked  ◄── data, in one frame, in pieces, or by a put
 //! ```
@@ -41,7 +41,7 @@ pub use operation::{Access, AccessId, Denied, Event, Failure, Frame, Memory, Not
 const NOTE_OF_WRITE: u8 = 1;
 const NOTE_OF_READ: u8 = 2;
 
-/// An operation of this end that its target has to answer, but for short writes.
+/// An operation of this end whose target sends an answer: every one except short writes, which are acknowledged together.
 #[derive(Debug)]
 enum Operation<W, R> {
     Write { peer: PeerId, write: W, length: u64, state: WriteState },
@@ -64,7 +64,7 @@ enum WriteState {
 enum ReadState {
     /// A put is expected.
     Put,
-    /// Pieces are expected. So many bytes are to come.
+    /// Pieces are expected. `rest` bytes have not arrived yet.
     Pieces { rest: u64 },
 }
 
@@ -85,7 +85,7 @@ enum ServedState {
     Exposing,
     /// A write: a put is expected.
     Put,
-    /// A write: pieces are expected. So many bytes have come.
+    /// A write: pieces are expected. The first `done` bytes have arrived.
     Pieces { done: u64 },
     /// A read: the data are to leave, by a put into this region or in pieces.
     Answering { region: Option<u64>, done: u64 },

@@ -1,4 +1,4 @@
-//! What a program asks of RMA, what it is told, and what crosses the link.
+//! Requests of the program, their completions, and the frames of RMA.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The counts of a run.
 
-use std::collections::BTreeMap;
+use crate::tally::{Names, Tally};
 
 /// The names that must be counted in some run.
 const NAMES: [&str; 24] = [
@@ -30,32 +30,15 @@ const NAMES: [&str; 24] = [
     "transfers that found no token",
 ];
 
-/// Counts by name, or 0.
+/// What an exchange counts.
 #[derive(Clone, Debug)]
-pub struct Counts(BTreeMap<&'static str, u64>);
+pub struct Exchange;
 
-impl Default for Counts {
-    fn default() -> Self {
-        Self(NAMES.map(|name| (name, 0)).into())
-    }
-}
+/// The counts of a run.
+pub type Counts = Tally<Exchange>;
 
-impl Counts {
-    /// Counts a name.
-    ///
-    /// # Panics
-    /// If the name is not listed, because its absence would not be noticed.
-    pub(crate) fn add(&mut self, name: &'static str, number: u64) {
-        *self.0.get_mut(name).unwrap_or_else(|| panic!("{name}")) += number;
-    }
-
-    /// Adds the counts of another run.
-    pub fn merge(&mut self, other: &Self) {
-        other.0.iter().for_each(|(name, number)| self.add(name, *number));
-    }
-
-    /// All counts, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(name, number)| (*name, *number))
+impl Names for Exchange {
+    fn names() -> Vec<&'static str> {
+        NAMES.into()
     }
 }

@@ -168,7 +168,7 @@ impl Program {
 
     pub fn registered(&mut self, counts: &mut Counts) {
         (self.is_registered, self.pause_ns) = (true, PAUSE_NS[0]);
-        self.connections.keys().for_each(|_| counts.add("connections: kept over a restart of the service"));
+        self.connections.keys().for_each(|_| counts.note("connections: kept over a restart of the service"));
     }
 
     /// There is no service, or it has ended. Connections go on, and calls fail. What was on its way to the service is lost with
@@ -234,7 +234,7 @@ impl Program {
                 let Some(Call { of: CallOf::Node(node), .. }) = self.calls.remove(&request) else {
                     return Err(format!("a call that nobody made has failed: {reason:?}"));
                 };
-                counts.add(match reason {
+                counts.note(match reason {
                     NotConnected::UnknownNode => "calls: unknown node",
                     NotConnected::Unreachable => "calls: unreachable",
                     NotConnected::NoPort => "calls: no port",
@@ -247,7 +247,7 @@ impl Program {
             Notice::Ended { connection, reason } => {
                 // It may have ended here before.
                 let Some(mut ended) = self.connections.remove(&connection) else { return Ok(()) };
-                counts.add(match reason {
+                counts.note(match reason {
                     Ended::PeerEnded => "connections: ended, peer ended",
                     Ended::PeerReleased => "connections: ended, peer released",
                     Ended::NodeRestarted => "connections: ended, node restarted",
@@ -260,13 +260,13 @@ impl Program {
             }
             Notice::Alive { connection } => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
-                    counts.add("connections: peers vouched for");
+                    counts.note("connections: peers vouched for");
                     connection.vouched_ns = now_ns;
                 }
             }
             Notice::Moved { connection, ip } => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
-                    counts.add("connections: moved");
+                    counts.note("connections: moved");
                     connection.to.set_ip(ip);
                 }
             }
@@ -295,7 +295,7 @@ impl Program {
             if node != terms.peer.node {
                 return Err(format!("a call to {node} was answered by {}", terms.peer.node));
             }
-            counts.add("calls: connections made");
+            counts.note("calls: connections made");
             self.met.push(node);
         }
         let end = End::new(
@@ -368,7 +368,7 @@ impl Program {
             }
             self.close(now_ns, connection);
             if connection.end.is_over() {
-                counts.add("connections: closed by the peer");
+                counts.note("connections: closed by the peer");
             }
             let is_over = connection.end.is_over()
                 || self.is_lost(now_ns, *number, connection, scenario, counts)
@@ -394,7 +394,7 @@ impl Program {
         let is_over = |call: &Call| call.gives_up_ns.is_some_and(|at_ns| at_ns <= now_ns);
         self.calls.retain(|connection, call| {
             if is_over(call) {
-                counts.add("calls: given up");
+                counts.note("calls: given up");
                 self.given_up.insert(*connection);
                 self.requests.push(Request::Release { connection: *connection });
             }
@@ -419,7 +419,7 @@ impl Program {
                         return Err(format!("message {} of a connection is another", connection.received));
                     }
                     connection.received += 1;
-                    counts.add("messages: received");
+                    counts.note("messages: received");
                     self.heard.push(identity.key);
                 }
                 Event::Disconnected { .. } | Event::Room { .. } => {}
@@ -472,7 +472,7 @@ impl Program {
         counts: &mut Counts,
     ) -> bool {
         if !connection.is_proved && now_ns >= connection.made_ns + PROVE_NS {
-            counts.add("connections: never proved");
+            counts.note("connections: never proved");
             return true;
         }
         let after_ns = scenario.unreachable_after_ns;
@@ -480,7 +480,7 @@ impl Program {
             return false;
         };
         if now_ns >= since_ns.max(connection.vouched_ns) + after_ns {
-            counts.add("connections: given up in silence");
+            counts.note("connections: given up in silence");
             return true;
         }
         if now_ns >= since_ns + after_ns / 4 && now_ns >= connection.inquired_ns + INQUIRY_NS {

@@ -174,7 +174,7 @@ impl Service {
         let fabric = Fabric::of(Path::new(FILE_NAME), text, &self.own);
         let fabric = fabric.map_err(|error| format!("the keeper's file was rejected: {error}"))?;
         if fabric.serial > self.fabric.serial {
-            counts.add("files: adopted");
+            counts.note("files: adopted");
             self.reload(now_ns, fabric);
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Service {
     }
 
     fn happened(&mut self, now_ns: u64, event: Event, counts: &mut Counts) -> Result<(), String> {
-        counts_of(&event).into_iter().for_each(|name| counts.add(name));
+        counts_of(&event).into_iter().for_each(|name| counts.note(name));
         match event {
             Event::Up { node, boot_id, address, .. } => {
                 self.channels.set_route_bytes(&node, ROUTE_BYTES);

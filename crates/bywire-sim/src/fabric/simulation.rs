@@ -202,7 +202,7 @@ impl Simulation {
             // A healed fabric has the right addresses.
             Event::CorrectAddress(_) if self.step != Step::Faults => {}
             Event::CorrectAddress(number) => {
-                self.counts.add("faults: addresses changed in the file");
+                self.counts.note("faults: addresses changed in the file");
                 self.correct_addresses(&[number]);
             }
             Event::Heal => self.heal(),
@@ -303,12 +303,12 @@ impl Simulation {
     // The network.
 
     fn carry(&mut self, number: usize, packet: Packet) {
-        self.counts.add_packet();
+        self.counts.note("packets: sent");
         let to = self.holder(packet.to.ip());
         let is_cut =
             to.is_some_and(|to| self.cut.get(&(number, to)).is_some_and(|until| self.now_ns < *until));
         if is_cut {
-            self.counts.add("packets: lost between machines that cannot reach each other");
+            self.counts.note("packets: lost between machines that cannot reach each other");
             return;
         }
         let [lost, doubled, damaged] =
@@ -346,7 +346,7 @@ impl Simulation {
 
     fn arrive(&mut self, packet: Packet) -> Result<(), String> {
         let Some(number) = self.holder(packet.to.ip()) else {
-            self.counts.add("packets: for an address without a machine");
+            self.counts.note("packets: for an address without a machine");
             return Ok(());
         };
         let machine = &mut self.machines[number];
@@ -402,13 +402,13 @@ impl Simulation {
             2 if any != KEEPER && members.len() > 2 => self.remove(any),
             2 | 3 => {
                 self.note(format!("the service of machine {any} is killed"));
-                self.counts.add("faults: services killed");
+                self.counts.note("faults: services killed");
                 self.machines[any].lose_service(self.now_ns);
                 self.events.add(later_ns, Event::StartService(any));
             }
             4 => {
                 self.note(format!("the service of machine {any} ends"));
-                self.counts.add("faults: services ended");
+                self.counts.note("faults: services ended");
                 if let Some(mut service) = self.machines[any].lose_service(self.now_ns) {
                     let from = (IpAddr::V4(self.machines[any].ip), bywire_node::fabric::UDP_PORT).into();
                     for (to, bytes) in service.close(self.now_ns, &mut self.random) {
@@ -419,13 +419,13 @@ impl Simulation {
             }
             5 => {
                 self.note(format!("machine {any} is restarted"));
-                self.counts.add("faults: machines restarted");
+                self.counts.note("faults: machines restarted");
                 self.machines[any].turn_off(&mut self.random);
                 self.events.add(later_ns, Event::Start(any));
             }
             6 | 7 => {
                 self.note(format!("the program of machine {any} is restarted"));
-                self.counts.add("faults: programs restarted");
+                self.counts.note("faults: programs restarted");
                 self.machines[any].lose_program(self.now_ns);
                 self.wake(any, self.now_ns);
                 let soon_ns = self.now_ns + self.random.random_range(1..20 * SECOND_NS);
@@ -435,7 +435,7 @@ impl Simulation {
             10 => self.part(any),
             11 => {
                 self.note(format!("machine {any} is isolated for {} s", self.seconds_until(later_ns)));
-                self.counts.add("faults: machines isolated");
+                self.counts.note("faults: machines isolated");
                 for other in (0..MACHINES).filter(|other| *other != any) {
                     self.cut.extend([((any, other), later_ns), ((other, any), later_ns)]);
                 }
@@ -443,12 +443,12 @@ impl Simulation {
             12 => {
                 let until_ns = self.now_ns + self.random.random_range(1..2 * MINUTE_NS);
                 self.note(format!("machine {any} stalls for {} s", self.seconds_until(until_ns)));
-                self.counts.add("faults: machines stalled");
+                self.counts.note("faults: machines stalled");
                 self.machines[any].stalled_ns = until_ns;
             }
             _ => {
                 self.note(format!("the network is bad for {} s", self.seconds_until(later_ns)));
-                self.counts.add("faults: bad times of the network");
+                self.counts.note("faults: bad times of the network");
                 self.bad_until_ns = later_ns;
             }
         }
@@ -463,7 +463,7 @@ impl Simulation {
         let is_known = self.machines[number].fabric.is_some();
         self.note(format!("machine {number} joins"));
         let name = if is_known { "faults: machines joined again" } else { "faults: machines joined" };
-        self.counts.add(name);
+        self.counts.note(name);
         let node = self.machines[number].node();
         self.change_file(|fabric| fabric.nodes.push(node));
         // A machine that still runs learns of it from the keeper.
@@ -479,7 +479,7 @@ impl Simulation {
     /// A machine is removed. It does not know, and goes on for a while.
     fn remove(&mut self, number: usize) {
         self.note(format!("machine {number} is removed"));
-        self.counts.add("faults: machines removed");
+        self.counts.note("faults: machines removed");
         let key = self.machines[number].public_key;
         self.change_file(|fabric| fabric.nodes.retain(|node| node.key != key));
         let off_ns = self.now_ns + self.random.random_range(1..30 * MINUTE_NS);
@@ -493,7 +493,7 @@ impl Simulation {
             .collect();
         let ip = free[self.random.random_range(0..free.len())];
         self.note(format!("machine {number} moves from {} to {ip}", self.machines[number].ip));
-        self.counts.add("faults: addresses changed");
+        self.counts.note("faults: addresses changed");
         self.machines[number].ip = ip;
         if self.random.random_bool(0.5) {
             let at_ns = self.now_ns + self.random.random_range(1..5 * MINUTE_NS);
@@ -509,7 +509,7 @@ impl Simulation {
         let way = if is_one_way { "to" } else { "between it and" };
         let seconds = self.seconds_until(until_ns);
         self.note(format!("machine {number}: no packets {way} machine {other} for {seconds} s"));
-        self.counts.add("faults: partitions of two machines");
+        self.counts.note("faults: partitions of two machines");
         self.cut.insert((number, other), until_ns);
         if !is_one_way {
             self.cut.insert((other, number), until_ns);

@@ -1,9 +1,9 @@
 //! The counts of a day.
 
-use std::collections::BTreeMap;
+use crate::tally::{Names, Tally};
 
 /// The names that must be counted in some run.
-const NAMES: [&str; 46] = [
+const NAMES: [&str; 47] = [
     "calls: answered by another version",
     "calls: connections made",
     "calls: given up",
@@ -50,6 +50,7 @@ const NAMES: [&str; 46] = [
     "messages: received",
     "packets: for an address without a machine",
     "packets: lost between machines that cannot reach each other",
+    "packets: sent",
 ];
 
 /// What cannot happen between honest services of one version.
@@ -61,51 +62,20 @@ const NEVER: [&str; 5] = [
     "channels: nodes of another version",
 ];
 
-/// Counts by name, or 0.
+/// What a day of a fabric counts.
 #[derive(Clone, Debug)]
-pub struct Counts {
-    numbers: BTreeMap<&'static str, u64>,
-    packets: u64,
-}
+pub struct Day;
 
-impl Default for Counts {
-    fn default() -> Self {
-        Self { numbers: NAMES.map(|name| (name, 0)).into(), packets: 0 }
+/// The counts of a day.
+pub type Counts = Tally<Day>;
+
+impl Names for Day {
+    fn names() -> Vec<&'static str> {
+        NAMES.into()
     }
 }
 
 impl Counts {
-    /// Counts a name.
-    ///
-    /// # Panics
-    /// If the name is not listed, because its absence would not be noticed.
-    pub(super) fn add(&mut self, name: &'static str) {
-        *self.numbers.get_mut(name).unwrap_or_else(|| panic!("{name}")) += 1;
-    }
-
-    /// Counts a packet.
-    pub(super) fn add_packet(&mut self) {
-        self.packets += 1;
-    }
-
-    /// Adds the counts of another run.
-    pub fn merge(&mut self, other: &Self) {
-        for (name, number) in &other.numbers {
-            *self.numbers.entry(name).or_default() += number;
-        }
-        self.packets += other.packets;
-    }
-
-    /// Packets that were sent.
-    pub fn packets(&self) -> u64 {
-        self.packets
-    }
-
-    /// All counts, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.numbers.iter().map(|(name, number)| (*name, *number))
-    }
-
     /// The names of what should have happened and has not, and of what has happened and never should.
     pub fn surprises(&self) -> Vec<&'static str> {
         let wrong = self.iter().filter(|(name, number)| (*number == 0) != NEVER.contains(name));

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::node::{Buffer, Node, REGION_BYTES};
-use super::tally::Counts;
+use super::tally::{Counts, transitions};
 
 /// Rounds within which everything has ended once nothing more begins.
 const ROUNDS_MAX: u32 = 10_000;
@@ -129,7 +129,7 @@ impl Simulation {
         }
         self.drain()?;
         for node in &self.nodes {
-            self.counts.add_end(node.rma.counts());
+            self.counts.add_all(transitions(node.rma.counts()));
         }
         Ok(self.counts)
     }

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use super::lane::{Bulk, Lane};
 use super::model::{Arrived, Wanted};
 use super::node::{Buffer, Node, payload};
-use super::tally::Counts;
+use super::tally::{Counts, transitions};
 
 /// Rounds within which everything has ended once nothing more begins.
 const ROUNDS_MAX: u32 = 10_000;
@@ -128,7 +128,7 @@ impl Simulation {
         }
         self.drain()?;
         for node in &self.nodes {
-            self.counts.add_endpoint(node.endpoint.counts());
+            self.counts.add_all(transitions(node.endpoint.counts()));
         }
         Ok(self.counts)
     }
