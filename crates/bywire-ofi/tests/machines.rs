@@ -6,7 +6,7 @@ mod loaded;
 mod test_network;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,19 +27,23 @@ fn loaded() -> Option<Loaded> {
     is_open_mpi(&loaded).then_some(loaded)
 }
 
-/// Starts a command of the launcher on the second machine, instead of ssh.
-fn agent(network: &TestNetwork) -> String {
+/// A program that starts a command on the second machine, instead of ssh.
+fn agent(loaded: &Loaded, network: &TestNetwork) -> PathBuf {
     let there = &network.machines[1];
     let (namespace, runtime) = (path(&there.namespace), there.runtime());
     let runtime = runtime.display();
-    format!("#!/bin/sh\nshift\nBYWIRE_RUNTIME_DIR={runtime} exec nsenter --net={namespace} sh -c \"$*\"\n")
+    let agent_path = loaded.path("agent");
+    let text = format!(
+        "#!/bin/sh\nshift\nBYWIRE_RUNTIME_DIR={runtime} exec nsenter --net={namespace} sh -c \"$*\"\n"
+    );
+    std::fs::write(&agent_path, text).expect("written");
+    std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
+    agent_path
 }
 
 /// A job with one rank on each machine.
 fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
-    let agent_path = loaded.path("agent");
-    std::fs::write(&agent_path, agent(network)).expect("written");
-    std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
+    let agent_path = agent(loaded, network);
     let [here, there] = &network.machines[..] else { unreachable!() };
     let mut command = loaded.command("timeout");
     command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
@@ -113,4 +117,16 @@ fn a_job_ends_when_the_node_of_one_of_its_ranks_is_revoked() {
     let revoked = Instant::now();
     job.has_to_fail();
     assert!(revoked.elapsed() < SOON, "{:?}", revoked.elapsed());
+}
+
+#[test]
+fn operations_with_a_killed_peer_on_another_machine_end_soon_and_the_endpoint_goes_on() {
+    let Some(loaded) = Loaded::new(&["cc", "nsenter"], "rdma/fabric.h") else { return };
+    let Some(network) = TestNetwork::up(2) else { return };
+    let program = loaded.compile("cc", "kills.c", &["-lfabric"]);
+    let mut command = loaded.command(&program);
+    command.env("BYWIRE_RUNTIME_DIR", network.machines[0].runtime());
+    command.args(["20", "1"]).arg(agent(&loaded, &network));
+    let printed = network.machines[0].namespace.run(|| run(&mut command)).expect("inside");
+    assert_eq!(printed, "survived\n");
 }

@@ -1,11 +1,13 @@
-/* Endpoints whose peers are killed at random moments, while messages of all lengths are under way in both directions:
+/* Endpoints whose peers are killed at random moments, while messages, writes and reads of all lengths are under way in both directions:
    everything under way with a dead peer ends with an error soon after its end, and the endpoint goes on with the next one.
-   usage: kills ROUNDS SEED */
+   usage: kills ROUNDS SEED [AGENT]
+   AGENT starts the peers, on another machine: it is called as ssh is, with a host's name and a command. */
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <dirent.h>
 #include <signal.h>
@@ -18,7 +20,7 @@
 
 #include "check.h"
 
-enum { NAME_BYTES = 64, LENGTH_MAX = 1 << 20, EACH = 8, KILL_AFTER_US = 6000 };
+enum { NAME_BYTES = 64, LENGTH_MAX = 1 << 20, EACH = 8, KILL_AFTER_US = 6000, KEY = 7 };
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;
@@ -26,12 +28,17 @@ static struct fid_domain *domain;
 static struct fid_ep *ep;
 static struct fid_cq *cq;
 static struct fid_av *av;
+static struct fid_mr *mr;
 static char name[NAME_BYTES];
 static uint64_t state;
 
 /* Payloads of receives and of sends, and whether each is under way. */
 static char in[EACH][LENGTH_MAX], out[EACH][LENGTH_MAX];
 static int receives[EACH], sends[EACH];
+
+/* Memory that the peer writes and reads, sources of writes, targets of reads, and whether each operation is under way. */
+static char window[LENGTH_MAX], written[EACH][LENGTH_MAX], got[EACH][LENGTH_MAX];
+static int writes[EACH], reads[EACH];
 
 static uint64_t chance(uint64_t below)
 {
@@ -52,7 +59,7 @@ static void open_all(void)
     struct fi_cq_attr of_cq = { .format = FI_CQ_FORMAT_TAGGED };
     struct fi_av_attr of_av = { .type = FI_AV_TABLE };
     size_t length = sizeof name;
-    hints->caps = FI_TAGGED | FI_DIRECTED_RECV;
+    hints->caps = FI_TAGGED | FI_DIRECTED_RECV | FI_RMA;
     hints->ep_attr->type = FI_EP_RDM;
     hints->fabric_attr->prov_name = strdup("bywire");
     DONE(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
@@ -66,10 +73,12 @@ static void open_all(void)
     DONE(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
     DONE(fi_enable(ep));
     DONE(fi_getname(&ep->fid, name, &length));
+    DONE(fi_mr_reg(domain, window, sizeof window, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));
 }
 
 static void close_all(void)
 {
+    DONE(fi_close(&mr->fid));
     DONE(fi_close(&ep->fid));
     DONE(fi_close(&cq->fid));
     DONE(fi_close(&av->fid));
@@ -85,11 +94,19 @@ static size_t any_length(void)
     return chance(below[chance(5)]);
 }
 
-/* Keeps receives and sends under way. The result is an error of the peer. */
+/* Whether an operation is under way now, by the answer to the call that begins it. Another error than -FI_EAGAIN goes to `error`. */
+static int begun(ssize_t answer, int *error)
+{
+    if (answer && answer != -FI_EAGAIN)
+        *error = (int) -answer;
+    return !answer;
+}
+
+/* Keeps receives, sends, writes and reads under way. The result is an error of the peer. */
 static int keep_busy(fi_addr_t peer)
 {
-    for (int place = 0; place < EACH; place++) {
-        ssize_t answer = 0;
+    int error = 0;
+    for (int place = 0; place < EACH && !error; place++) {
         if (!receives[place]) {
             DONE(fi_trecv(ep, in[place], LENGTH_MAX, NULL, peer, 1, 0, &receives[place]));
             receives[place] = 1;
@@ -98,13 +115,20 @@ static int keep_busy(fi_addr_t peer)
             struct iovec payload = { out[place], any_length() };
             struct fi_msg_tagged message = { .msg_iov = &payload, .iov_count = 1, .addr = peer, .tag = 1,
                                              .context = &sends[place] };
-            answer = fi_tsendmsg(ep, &message, chance(2) ? FI_DELIVERY_COMPLETE : 0);
-            if (answer && answer != -FI_EAGAIN)
-                return (int) -answer;
-            sends[place] = !answer;
+            sends[place] = begun(fi_tsendmsg(ep, &message, chance(2) ? FI_DELIVERY_COMPLETE : 0), &error);
+        }
+        if (!writes[place] && !error) {
+            size_t length = any_length();
+            uint64_t offset = chance(LENGTH_MAX - length + 1);
+            writes[place] = begun(fi_write(ep, written[place], length, NULL, peer, offset, KEY, &writes[place]), &error);
+        }
+        if (!reads[place] && !error) {
+            size_t length = any_length();
+            uint64_t offset = chance(LENGTH_MAX - length + 1);
+            reads[place] = begun(fi_read(ep, got[place], length, NULL, peer, offset, KEY, &reads[place]), &error);
         }
     }
-    return 0;
+    return error;
 }
 
 /* Takes what has completed. The result is the first error. */
@@ -118,7 +142,7 @@ static int take(void)
         return 0;
     struct fi_cq_err_entry error = { 0 };
     CHECK(fi_cq_readerr(cq, &error, 0) == 1);
-    CHECK(error.err != FI_ECANCELED && error.err != FI_ETRUNC);
+    CHECK(error.err != FI_ECANCELED && error.err != FI_ETRUNC && error.err != FI_ENOKEY && error.err != FI_EACCES);
     *(int *) error.op_context = 0;
     return error.err;
 }
@@ -127,7 +151,7 @@ static int under_way(void)
 {
     int count = 0;
     for (int place = 0; place < EACH; place++)
-        count += receives[place] + sends[place];
+        count += receives[place] + sends[place] + writes[place] + reads[place];
     return count;
 }
 
@@ -146,7 +170,7 @@ static int child(int socket)
 }
 
 /* One peer. The result is how long after its end the last operation with it has ended, in milliseconds. */
-static double round_of(const char *program)
+static double round_of(const char *program, const char *agent)
 {
     char number[16], seed[32], target[NAME_BYTES];
     int sockets[2];
@@ -158,6 +182,8 @@ static double round_of(const char *program)
     CHECK(pid >= 0);
     if (!pid) {
         close(sockets[0]);
+        if (agent)
+            execl(agent, agent, "host", "exec", program, "child", seed, number, NULL);
         execl(program, program, "child", seed, number, NULL);
         _exit(1);
     }
@@ -169,6 +195,8 @@ static double round_of(const char *program)
     int is_killed = 0, is_reaped = 0, error = 0;
     memset(receives, 0, sizeof receives);
     memset(sends, 0, sizeof sends);
+    memset(writes, 0, sizeof writes);
+    memset(reads, 0, sizeof reads);
     while (!is_reaped || !error || under_way()) {
         if (!error)
             error = keep_busy(peer);
@@ -209,11 +237,11 @@ static int ascending(const void *one, const void *other)
 
 int main(int count, char **words)
 {
-    if (count == 4) {
+    CHECK(count > 2);
+    if (!strcmp(words[1], "child")) {
         state = strtoull(words[2], NULL, 10);
         return child(atoi(words[3]));
     }
-    CHECK(count == 3);
     int rounds = atoi(words[1]), any = 0, before = 0;
     char byte;
     state = strtoull(words[2], NULL, 10);
@@ -222,7 +250,7 @@ int main(int count, char **words)
     /* A receive from any source outlives all peers. */
     DONE(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 2, 0, &any));
     for (int turn = 0; turn < rounds; turn++) {
-        delays[turn] = round_of(words[0]);
+        delays[turn] = round_of(words[0], count == 4 ? words[3] : NULL);
         if (turn == rounds / 2)
             before = descriptors();
     }
