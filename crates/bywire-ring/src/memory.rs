@@ -189,6 +189,26 @@ impl Memory for Shared {
         }
     }
 
+    #[inline(always)]
+    fn store_bytes(&self, offset: usize, bytes: &[u8]) {
+        self.assert_writable();
+        assert!(bytes.len() <= 8 * SLOT_WORDS, "more bytes than a slot holds");
+        let slot = self.address(offset & !7, LINE_BYTES).cast::<AtomicU64>();
+        let (words, rest) = bytes.as_chunks::<8>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: eight aligned words are in bounds by `address`, and `index` is under seven;
+            // Relaxed because the header's release store comes after.
+            unsafe { &*slot.add(1 + index) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            // SAFETY: eight aligned words are in bounds by `address`, and with a rest there are at most six whole words before
+            // it; Relaxed because the header's release store comes after.
+            unsafe { &*slot.add(1 + words.len()) }.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     fn read(&self, offset: usize, target: &mut [u8]) {
         // SAFETY: the source is mapped and in bounds by `address`; the target is ours alone.

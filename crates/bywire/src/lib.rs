@@ -60,7 +60,7 @@ pub use message::error::{
     ConnectError, DisconnectReason, LendError, NoFabric, OpenError, Refusal, SendError, TransferError,
     Unsent, WaitError,
 };
-pub use message::event::{Event, Message};
+pub use message::event::{Event, Message, Polled, ShortMessage};
 pub use message::lend::{Heap, LendBuffer, Lent};
 pub use message::options::{Admit, PortOptions, Reach};
 pub use message::peer::{Confirm, Owner, Peer, PeerInfo, Priority, TransferId};

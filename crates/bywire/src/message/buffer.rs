@@ -117,6 +117,16 @@ impl fmt::Debug for Buffer {
     }
 }
 
+/// The bytes of a slot's words.
+#[inline(always)]
+pub fn bytes_of(words: &[u64; INLINE_BYTES / 8]) -> [u8; INLINE_BYTES] {
+    let mut bytes = [0; INLINE_BYTES];
+    for (target, word) in bytes.chunks_exact_mut(8).zip(words) {
+        target.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
 /// The bytes of a received message: private memory, which no peer can change any more.
 ///
 /// Short payloads are in the value itself. Others are in a [`Buffer`]. Give it back with [`crate::Port::recycle`] or

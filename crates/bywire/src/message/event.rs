@@ -1,6 +1,8 @@
 //! Events that a port reports to its program, in the order in which they happened.
 
-use crate::message::buffer::{Buffer, Payload};
+use bywire_ring::geometry::INLINE_BYTES;
+
+use crate::message::buffer::{Buffer, Payload, bytes_of};
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::lend::Lent;
 use crate::message::peer::{Peer, Priority, TransferId};
@@ -15,6 +17,39 @@ pub struct Message {
     pub priority: Priority,
     /// Its bytes.
     pub payload: Payload,
+}
+
+/// The words of a slot.
+pub(crate) type Words = [u64; INLINE_BYTES / 8];
+
+/// A message that came in a slot of a ring, without a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortMessage {
+    /// The sender.
+    pub peer: Peer,
+    /// Its lane.
+    pub priority: Priority,
+    pub(crate) words: Words,
+    pub(crate) length: u16,
+}
+
+impl ShortMessage {
+    /// Its bytes, and how many of them are the message's.
+    #[inline(always)]
+    pub fn bytes(&self) -> ([u8; INLINE_BYTES], usize) {
+        (bytes_of(&self.words), usize::from(self.length).min(INLINE_BYTES))
+    }
+}
+
+/// What [`crate::Port::poll_short`] has found.
+#[derive(Debug)]
+pub enum Polled {
+    /// Nothing.
+    Nothing,
+    /// A short message.
+    Short(ShortMessage),
+    /// Another event.
+    Event(Event),
 }
 
 /// Something that happened at a port.

@@ -80,6 +80,8 @@ pub struct Port {
     polls: u32,
     /// Has the last poll moved something without reporting an event?
     progressed: bool,
+    /// Did one of the hot peers owe an answer at the last look at their lanes?
+    expects_replies: bool,
     housekeeping_due: u64,
     /// The option `housekeeping_interval`.
     housekeeping_cycles: u64,
@@ -152,6 +154,7 @@ impl Port {
             pending: Vec::new(),
             polls: 0,
             progressed: false,
+            expects_replies: false,
             housekeeping_due: 0,
             housekeeping_cycles: clock::cycles_in(options.housekeeping_interval),
             next_transfer: 1,

@@ -8,7 +8,7 @@ use super::Port;
 use super::slots::{Slot, Slots};
 use crate::message::buffer::Payload;
 use crate::message::error::DisconnectReason;
-use crate::message::event::{Event, Message};
+use crate::message::event::{Event, Message, Polled, ShortMessage, Words};
 use crate::message::lend::Return;
 use crate::message::peer::{Peer, Priority};
 use crate::message::transfers::{Short, Step};
@@ -46,8 +46,41 @@ impl Port {
         if !self.resources.events.is_empty() {
             return self.next_event();
         }
-        let event = self.poll_hot();
+        let event = self.poll_hot(event_of, |event| event);
         if event.is_some() || self.fabric.is_none() { event } else { self.take_remote() }
+    }
+
+    /// The same as [`Self::poll`] for a program that takes short messages as they are. An event for each would cost it more than
+    /// the rest.
+    #[inline(always)]
+    pub fn poll_short(&mut self) -> Polled {
+        if !self.guard.is_owner() {
+            return Polled::Nothing;
+        }
+        if let Some(event) = self.attend_when_due() {
+            return Polled::Event(event);
+        }
+        if let Some(polled) = self.poll_hot(polled_of, Polled::Event) {
+            return polled;
+        }
+        self.look_when_due(8).map_or(Polled::Nothing, Polled::Event)
+    }
+
+    /// The same as [`Self::poll_arrived`] for such a program.
+    #[inline(always)]
+    pub fn poll_short_arrived(&mut self) -> Polled {
+        if !self.guard.is_owner() {
+            return Polled::Nothing;
+        }
+        if self.resources.events.is_empty() {
+            if let Some(polled) = self.poll_hot(polled_of, Polled::Event) {
+                return polled;
+            }
+            if self.fabric.is_none() {
+                return Polled::Nothing;
+            }
+        }
+        self.poll_arrived().map_or(Polled::Nothing, Polled::Event)
     }
 
     /// Has the last [`Self::poll`] moved something on without an event, such as a part of a long message? A program that goes to
@@ -62,10 +95,19 @@ impl Port {
         if let Some(event) = self.attend_when_due() {
             return Some(event);
         }
-        if let Some(event) = self.poll_hot() {
+        if let Some(event) = self.poll_hot(event_of, |event| event) {
             return Some(event);
         }
-        self.look_further(self.polls.is_multiple_of(every))
+        self.look_when_due(every)
+    }
+
+    /// No hot peer had a message. Looks at what else there is, if it is due.
+    #[inline(always)]
+    fn look_when_due(&mut self, every: u32) -> Option<Event> {
+        let with_quiet = self.polls.is_multiple_of(every);
+        let has_more =
+            with_quiet | self.expects_replies | self.fabric.is_some() | !self.resources.events.is_empty();
+        if has_more { self.look_further(with_quiet) } else { None }
     }
 
     /// Begins a poll with checks that are seldom due, behind one branch for all of them.
@@ -84,9 +126,14 @@ impl Port {
     /// Takes a message that a hot peer has published. The peers are asked in turn, as a rule with the high lane of
     /// each first.
     #[inline(always)]
-    pub(super) fn poll_hot(&mut self) -> Option<Event> {
+    pub(super) fn poll_hot<T>(
+        &mut self,
+        short: impl Fn(Peer, Priority, Words, u16) -> T,
+        other: impl Fn(Event) -> T,
+    ) -> Option<T> {
         let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
         let mut place = self.hot.first();
+        self.expects_replies = false;
         for _ in 0..self.hot.len() {
             if place >= self.hot.len() {
                 place = 0;
@@ -95,18 +142,18 @@ impl Port {
                 let Some(index) = self.hot.index(place) else { break };
                 let Some(connection) = self.slots.ring_at(index) else { break };
                 match connection.receive_short(priority) {
-                    Short::Nothing => {}
+                    Short::Nothing => self.expects_replies |= connection.expects_replies(),
                     Short::Message { words, length } => {
                         let peer = connection.peer;
                         self.hot.message_from(place);
-                        let payload = Payload::inline(words, length);
-                        return Some(Event::Message(Message { peer, priority, payload }));
+                        return Some(short(peer, priority, words, length));
                     }
                     Short::Other => {
                         let event = self.receive_other(place, priority);
                         if event.is_some() {
-                            return event;
+                            return event.map(other);
                         }
+                        self.expects_replies = true;
                     }
                 }
             }
@@ -393,4 +440,15 @@ impl Port {
             self.signal_if_armed();
         }
     }
+}
+
+/// A short message as an event.
+#[inline(always)]
+pub(super) fn event_of(peer: Peer, priority: Priority, words: Words, length: u16) -> Event {
+    Event::Message(Message { peer, priority, payload: Payload::inline(words, length) })
+}
+
+#[inline(always)]
+fn polled_of(peer: Peer, priority: Priority, words: Words, length: u16) -> Polled {
+    Polled::Short(ShortMessage { peer, priority, words, length })
 }

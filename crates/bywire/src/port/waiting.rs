@@ -6,6 +6,7 @@ use bywire_ring::doorbell::Wants;
 use bywire_sys::clock;
 
 use super::Port;
+use super::polling::event_of;
 use crate::message::error::WaitError;
 use crate::message::event::Event;
 
@@ -61,7 +62,7 @@ impl Port {
     #[inline(always)]
     fn glance(&mut self) -> Option<Event> {
         for _ in 0..HOT_LOOKS {
-            if let Some(event) = self.poll_hot() {
+            if let Some(event) = self.poll_hot(event_of, |event| event) {
                 return Some(event);
             }
             // Only whole polls move transfers on.

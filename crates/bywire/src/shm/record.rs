@@ -61,16 +61,6 @@ impl RunningChecksum {
     }
 }
 
-/// The bytes of a slot's words.
-#[inline(always)]
-pub fn bytes_of(words: &[u64; 7]) -> [u8; 56] {
-    let mut bytes = [0; 56];
-    for (target, word) in bytes.chunks_exact_mut(8).zip(words) {
-        target.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 
 use super::{Connection, Paused};
-use crate::message::buffer::Payload;
+use crate::message::buffer::{Payload, bytes_of};
 use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
 use crate::message::peer::Priority;
@@ -14,7 +14,7 @@ use crate::message::transfers::{NOTE_BYTES_MAX, PutRequest, Short, Step, Unposte
 use crate::shm::lanes::lane_of;
 use crate::shm::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, PUT_NOTE, RETURN,
-    RunningChecksum, STATUS, STEP_BYTES, bytes_of, checksum,
+    RunningChecksum, STATUS, STEP_BYTES, checksum,
 };
 
 /// Compares our copy of a payload with its check, which is required if `integrity` is agreed.
