@@ -100,6 +100,7 @@ pub struct HeadBytes<const MAX: usize = HEAD_BYTES_MAX> {
 impl<const MAX: usize> Deref for HeadBytes<MAX> {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -122,12 +123,14 @@ impl<const MAX: usize> HeadBytes<MAX> {
         self.bytes[4..8].copy_from_slice(&short.to_le_bytes());
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, word: u64) {
         self.bytes[self.length..self.length + 8].copy_from_slice(&word.to_le_bytes());
         self.length += 8;
     }
 
     /// Data of a message: short ones are in the first eight bytes.
+    #[inline]
     pub(crate) fn push_data(&mut self, data: Option<u64>) {
         let Some(data) = data else { return };
         self.set_flag(DATA);
@@ -141,8 +144,44 @@ impl<const MAX: usize> HeadBytes<MAX> {
     }
 }
 
+/// The head of an eager message that waits for no acknowledgement, as [`Head::to_bytes`] writes it. Its words are never put
+/// together byte by byte: a load of what smaller stores have just written waits for them.
+#[derive(Clone, Copy, Debug)]
+pub struct EagerHead {
+    words: [u64; 3],
+    length: usize,
+}
+
+impl EagerHead {
+    /// The longest one, in bytes.
+    pub const BYTES_MAX: usize = 24;
+
+    #[inline(always)]
+    pub(crate) fn new(tag: u64, data: Option<u64>) -> Self {
+        let first = |flags: u8, short: u32| u64::from(EAGER) | u64::from(flags) << 8 | u64::from(short) << 32;
+        match data {
+            None => Self { words: [first(0, 0), tag, 0], length: 16 },
+            Some(data) => match u32::try_from(data) {
+                Ok(short) => Self { words: [first(DATA, short), tag, 0], length: 16 },
+                Err(_) => Self { words: [first(DATA | WIDE, 0), tag, data], length: 24 },
+            },
+        }
+    }
+
+    /// Its bytes, filled up with zeros, and how many there are.
+    #[inline(always)]
+    pub fn bytes(&self) -> ([u8; Self::BYTES_MAX], usize) {
+        let mut bytes = [0; Self::BYTES_MAX];
+        for (target, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
+            *target = word.to_le_bytes();
+        }
+        (bytes, self.length)
+    }
+}
+
 impl Head {
     /// The head as bytes.
+    #[inline(always)]
     pub fn to_bytes(self) -> HeadBytes {
         let mut bytes = HeadBytes::new(match self {
             Self::Eager { .. } => EAGER,
@@ -184,7 +223,20 @@ impl Head {
     ///
     /// # Errors
     /// [`Malformed`] for bytes that [`Head::to_bytes`] does not write.
+    #[inline(always)]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let mut rest = frame;
+        let data = match word(&mut rest)?.to_le_bytes() {
+            // Most heads are of these two forms.
+            [EAGER, 0, 0, 0, 0, 0, 0, 0] => None,
+            [EAGER, DATA, 0, 0, data @ ..] => Some(u32::from_le_bytes(data).into()),
+            _ => return Self::parse_any(frame),
+        };
+        Ok((Self::Eager { tag: word(&mut rest)?, data, synchronous: None }, rest))
+    }
+
+    #[inline(never)]
+    fn parse_any(frame: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let mut rest = frame;
         let [kind, flags, 0, 0, data @ ..] = word(&mut rest)?.to_le_bytes() else { return Err(Malformed) };
         let short = u32::from_le_bytes(data);
@@ -225,6 +277,7 @@ impl Head {
     }
 }
 
+#[inline]
 pub(crate) fn word(rest: &mut &[u8]) -> Result<u64, Malformed> {
     let (first, others) = rest.split_first_chunk().ok_or(Malformed)?;
     *rest = others;
@@ -245,5 +298,19 @@ pub(crate) fn word_of_data(flags: u8, short: u32, rest: &mut &[u8]) -> Result<Op
             if data > u32::MAX.into() { Ok(Some(data)) } else { Err(Malformed) }
         }
         _ => Err(Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_of_a_message_that_leaves_at_once_is_that_of_any_other() {
+        for data in [None, Some(0), Some(7), Some(u64::from(u32::MAX)), Some(1 << 32), Some(u64::MAX)] {
+            let (bytes, length) = EagerHead::new(0x0123_4567_89ab_cdef, data).bytes();
+            let other = Head::Eager { tag: 0x0123_4567_89ab_cdef, data, synchronous: None }.to_bytes();
+            assert_eq!(&bytes[..length], &other[..], "{data:?}");
+        }
     }
 }

@@ -23,6 +23,7 @@ impl<T> Ordered<T> {
         self.values
     }
 
+    #[inline]
     pub fn push(&mut self, value: T) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -31,7 +32,7 @@ impl<T> Ordered<T> {
         number
     }
 
-    fn place(&self, number: u64) -> Option<usize> {
+    pub fn place(&self, number: u64) -> Option<usize> {
         // The usual one is the first.
         if self.places.front().is_some_and(|(first, _)| *first == number) {
             return Some(0);
@@ -44,16 +45,61 @@ impl<T> Ordered<T> {
     }
 
     pub fn remove(&mut self, number: u64) -> Option<T> {
-        let place = self.place(number)?;
-        let value = self.places[place].1.take()?;
+        Some(self.take(self.place(number)?)?.1)
+    }
+
+    /// The place of the first value that is wanted. It holds until a value is removed.
+    #[inline(always)]
+    pub fn find(&self, mut is_wanted: impl FnMut(&T) -> bool) -> Option<usize> {
+        // The usual one is the first.
+        match self.places.front()? {
+            (_, Some(value)) if is_wanted(value) => Some(0),
+            _ => {
+                let mut others = self.places.iter().enumerate().skip(1);
+                Some(others.find(|(_, (_, value))| value.as_ref().is_some_and(&mut is_wanted))?.0)
+            }
+        }
+    }
+
+    /// The value at a place.
+    #[inline(always)]
+    pub fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.places.get_mut(place)?.1.as_mut()
+    }
+
+    /// Removes the value at a place where there is one.
+    #[inline(always)]
+    pub fn release(&mut self, place: usize) {
+        if let Some((_, value)) = self.places.get_mut(place) {
+            *value = None;
+            self.values -= 1;
+            self.drop_empty();
+        }
+    }
+
+    /// Removes the value at a place. The result has its number, too.
+    pub fn take(&mut self, place: usize) -> Option<(u64, T)> {
+        let (number, value) = self.places.get_mut(place)?;
+        let taken = (*number, value.take()?);
         self.values -= 1;
+        self.drop_empty();
+        Some(taken)
+    }
+
+    /// Drops empty places: all at the beginning, and others once there are many.
+    #[inline(always)]
+    fn drop_empty(&mut self) {
         while self.places.front().is_some_and(|(_, value)| value.is_none()) {
             self.places.pop_front();
         }
         if self.places.len() > 2 * self.values + EMPTY_MAX {
-            self.places.retain(|(_, value)| value.is_some());
+            self.drop_all_empty();
         }
-        Some(value)
+    }
+
+    #[inline(never)]
+    fn drop_all_empty(&mut self) {
+        self.places.retain(|(_, value)| value.is_some());
     }
 
     /// The values with their numbers, in order.

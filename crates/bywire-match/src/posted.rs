@@ -20,6 +20,7 @@ pub struct Selector {
 
 impl Selector {
     /// Does a receive with this selector take a message from `source` with `tag`?
+    #[inline]
     pub fn matches(&self, source: PeerId, tag: u64) -> bool {
         self.source.is_none_or(|wanted| wanted == source) && (self.tag ^ tag) & !self.ignore == 0
     }
@@ -77,16 +78,24 @@ impl<R> Posted<R> {
     }
 
     /// Adds a receive, and returns its number.
+    #[inline]
     pub fn push(&mut self, selector: Selector, receive: R) -> u64 {
         let number = self.receives.push(PostedReceive { selector, receive });
+        if self.receives.len() > LINEAR_MAX || self.index.is_some() {
+            self.add_to_index(&selector, number);
+        }
+        number
+    }
+
+    #[inline(never)]
+    fn add_to_index(&mut self, selector: &Selector, number: u64) {
         if let Some(index) = &mut self.index {
-            insert(index, &selector, number);
-        } else if self.receives.len() > LINEAR_MAX {
+            insert(index, selector, number);
+        } else {
             let mut index = Box::<Index>::default();
             self.receives.iter().for_each(|(number, posted)| insert(&mut index, &posted.selector, number));
             self.index = Some(index);
         }
-        number
     }
 
     /// Removes the first receive that takes a message from `source` with `tag`.
@@ -94,36 +103,75 @@ impl<R> Posted<R> {
     /// A search looks at [`LINEAR_MAX`] receives at most, or at a row of each of [`CLASSES_MAX`] classes, and
     /// then at the receives of further classes.
     pub fn take(&mut self, source: PeerId, tag: u64) -> Option<R> {
-        let number = match &self.index {
-            None => {
-                let mut waiting = self.receives.iter().inspect(|_| self.examined += 1);
-                waiting.find(|(_, posted)| posted.selector.matches(source, tag)).map(|(number, _)| number)
+        let place = self.find(source, tag)?;
+        self.remove_at(place)
+    }
+
+    /// The place of that receive. It holds until a receive is removed.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, source: PeerId, tag: u64) -> Option<usize> {
+        if self.index.is_some() {
+            return self.find_indexed(source, tag);
+        }
+        let examined = &mut self.examined;
+        self.receives.find(|posted| {
+            *examined += 1;
+            posted.selector.matches(source, tag)
+        })
+    }
+
+    #[inline(never)]
+    fn find_indexed(&mut self, source: PeerId, tag: u64) -> Option<usize> {
+        let index = self.index.as_ref()?;
+        let mut best = None;
+        for (class, open) in index.classes() {
+            self.examined += 1;
+            let first = index.numbers(class, open.key(source.0, tag)).next();
+            best = [best, first].into_iter().flatten().min();
+        }
+        for number in index.numbers(OTHERS.0, OTHERS.1) {
+            self.examined += 1;
+            if best.is_some_and(|best| best < number) {
+                break;
             }
-            Some(index) => {
-                let mut best = None;
-                for (class, open) in index.classes() {
-                    self.examined += 1;
-                    let first = index.numbers(class, open.key(source.0, tag)).next();
-                    best = [best, first].into_iter().flatten().min();
-                }
-                for number in index.numbers(OTHERS.0, OTHERS.1) {
-                    self.examined += 1;
-                    if best.is_some_and(|best| best < number) {
-                        break;
-                    }
-                    if self.receives.get(number).is_some_and(|posted| posted.selector.matches(source, tag)) {
-                        best = Some(number);
-                    }
-                }
-                best
+            if self.receives.get(number).is_some_and(|posted| posted.selector.matches(source, tag)) {
+                best = Some(number);
             }
-        };
-        self.remove(number?)
+        }
+        self.receives.place(best?)
+    }
+
+    /// The receive at a place.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut R> {
+        self.receives.at_mut(place).map(|posted| &mut posted.receive)
+    }
+
+    /// Removes the receive at a place, and drops it.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, place: usize) {
+        if self.index.is_none() {
+            self.receives.release(place);
+        } else {
+            drop(self.remove_at(place));
+        }
+    }
+
+    /// Removes the first receive whose handle is wanted.
+    pub fn remove_first(&mut self, is_wanted: impl Fn(&R) -> bool) -> Option<R> {
+        let number = self.receives.iter().find(|(_, posted)| is_wanted(&posted.receive))?.0;
+        self.remove(number)
     }
 
     /// Removes a receive by its number.
     pub fn remove(&mut self, number: u64) -> Option<R> {
-        let posted = self.receives.remove(number)?;
+        let place = self.receives.place(number)?;
+        self.remove_at(place)
+    }
+
+    /// Removes the receive at a place.
+    pub(crate) fn remove_at(&mut self, place: usize) -> Option<R> {
+        let (number, posted) = self.receives.take(place)?;
         if self.receives.len() < LINEAR_MAX / 2 {
             self.index = None;
         } else if let Some(index) = &mut self.index {

@@ -54,15 +54,18 @@ impl<T> Slab<T> {
         key
     }
 
+    #[inline]
     fn slot(&mut self, key: u64) -> Option<&mut Slot<T>> {
         self.slots.get_mut(index(key)).filter(|slot| u64::from(slot.generation) == key >> 32)
     }
 
+    #[inline]
     pub fn value(&self, key: u64) -> Option<&T> {
         let slot = self.slots.get(index(key)).filter(|slot| u64::from(slot.generation) == key >> 32);
         slot?.value.as_ref()
     }
 
+    #[inline]
     pub fn value_mut(&mut self, key: u64) -> Option<&mut T> {
         self.slot(key)?.value.as_mut()
     }

@@ -101,6 +101,12 @@ impl Unexpected {
         number
     }
 
+    /// Adds an eager message.
+    #[cold]
+    pub(crate) fn push_eager(&mut self, envelope: Envelope, payload: &[u8], synchronous: Option<u64>) {
+        self.push(Message { envelope, content: Content::Eager { payload: payload.into(), synchronous } });
+    }
+
     /// The number of the first message that a receive with `selector` takes.
     ///
     /// A search looks at [`LINEAR_MAX`] messages at most, or at one row, but for the first search of its class since

@@ -58,6 +58,7 @@ impl Queue {
         Ok(Self { waiting: VecDeque::new(), sleep, is_interrupted: false })
     }
 
+    #[inline]
     pub fn push(&mut self, completion: Completion) {
         if self.waiting.is_empty() {
             self.signal();
@@ -79,9 +80,18 @@ impl Queue {
         self.waiting.front().is_some_and(|completion| completion.error != 0)
     }
 
-    /// The next one, unless it is an error.
-    pub fn pop(&mut self) -> Option<Completion> {
-        if self.has_error() { None } else { self.waiting.pop_front() }
+    /// Shows the next ones to `take`, as far as they are no errors, `max` at most, and drops them. The result says how many.
+    #[inline]
+    pub fn take(&mut self, max: usize, mut take: impl FnMut(usize, &Completion)) -> usize {
+        let mut taken = 0;
+        while taken < max
+            && let Some(completion) = self.waiting.front().filter(|completion| completion.error == 0)
+        {
+            take(taken, completion);
+            taken += 1;
+            self.waiting.pop_front();
+        }
+        taken
     }
 
     /// The next one, if it is an error.

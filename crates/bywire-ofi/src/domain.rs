@@ -75,6 +75,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
+    #[inline(always)]
     pub fn state(&self) -> Result<MutexGuard<'_, State>, i32> {
         self.state.lock().map_err(|_| FI_EOTHER)
     }
@@ -93,6 +94,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
+    #[inline]
     pub fn poll<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -101,9 +103,18 @@ impl Domain {
             state.found();
             return Ok(Some(state));
         }
-        if !state.idle.is_clock_due() {
-            return Ok(None);
-        }
+        if state.has_patience() { Ok(None) } else { self.idle(state) }
+    }
+
+    /// Nothing has happened for a while: as [`Domain::poll`].
+    ///
+    /// # Errors
+    /// [`FI_EOTHER`] after a panic.
+    #[inline(never)]
+    pub fn idle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<Option<MutexGuard<'a, State>>, i32> {
         let began = clock::cycles();
         match state.idle.found_nothing(began) {
             Advice::Poll => return Ok(None),
@@ -257,7 +268,7 @@ impl State {
     ///
     /// # Errors
     /// It is not enabled, or was closed, or those of `call`.
-    #[inline]
+    #[inline(always)]
     pub fn work<T>(
         &mut self,
         number: usize,
@@ -273,18 +284,30 @@ impl State {
         call(endpoint, &mut self.outlets, addresses)
     }
 
+    /// Nothing has happened. May the program poll again at once?
+    #[inline]
+    pub fn has_patience(&mut self) -> bool {
+        !self.idle.is_clock_due()
+    }
+
     /// The program has found something, so it does not wait.
+    #[inline]
     pub fn found(&mut self) {
         self.idle.found();
     }
 
     /// Moves all endpoints on. The result says whether anything happened.
+    #[inline]
     pub fn progress(&mut self) -> bool {
+        let Self { endpoints, vectors, outlets, .. } = self;
         let mut has_moved = false;
-        for number in 0..self.endpoints.len() {
-            let moved =
-                self.work(number, |endpoint, outlets, addresses| Ok(endpoint.progress(outlets, addresses)));
-            has_moved |= moved == Ok(true);
+        for endpoint in endpoints.iter_mut().flatten() {
+            let bindings = &endpoint.bindings;
+            let vector = bindings.addresses.and_then(|number| vectors.get(number)?.as_ref());
+            if let Some(addresses) = vector.filter(|_| bindings.is_enabled) {
+                endpoint.follow(addresses);
+                has_moved |= endpoint.progress(outlets, addresses);
+            }
         }
         has_moved
     }

@@ -65,6 +65,7 @@ impl Memory {
         Some(Self { pieces, length })
     }
 
+    #[inline]
     fn pieces(&self) -> &[Piece] {
         match &self.pieces {
             Pieces::One(piece) => std::slice::from_ref(piece),
@@ -73,11 +74,13 @@ impl Memory {
     }
 
     /// The length of all pieces.
+    #[inline]
     pub fn length(&self) -> u64 {
         self.length
     }
 
     /// The address of the first byte.
+    #[inline]
     pub fn base(&self) -> usize {
         self.pieces().first().map_or(0, |piece| piece.base as usize)
     }
@@ -96,6 +99,23 @@ impl Memory {
         })
     }
 
+    /// Copies the first bytes to `target`, which is no longer than the memory.
+    #[inline]
+    pub fn copy_to(&self, target: &mut [u8]) {
+        match &self.pieces {
+            // SAFETY: the creator has promised valid, initialised memory. `target` is memory of this library, so the two do not
+            // overlap. If the program changes its memory meanwhile, any mix of the bytes will do.
+            Pieces::One(piece) if target.len() <= piece.length && !target.is_empty() => unsafe {
+                std::ptr::copy_nonoverlapping(piece.base, target.as_mut_ptr(), target.len());
+            },
+            _ => {
+                let mut bytes = Vec::with_capacity(target.len());
+                self.read(0, target.len() as u64, &mut bytes);
+                target[..bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+    }
+
     /// Appends `length` bytes from `offset` on to `target`.
     pub fn read(&self, offset: u64, length: u64, target: &mut Vec<u8>) {
         for part in self.parts(offset, length) {
@@ -106,7 +126,20 @@ impl Memory {
     }
 
     /// Writes `source` from `offset` on, as far as there is room.
+    #[inline(always)]
     pub fn write(&mut self, offset: u64, source: &[u8]) {
+        match &self.pieces {
+            // SAFETY: the creator has promised memory that is valid for writes. `source` is memory of this library, so the two
+            // do not overlap.
+            Pieces::One(piece) if offset == 0 && source.len() <= piece.length => unsafe {
+                std::ptr::copy_nonoverlapping(source.as_ptr(), piece.base, source.len());
+            },
+            _ => self.write_parts(offset, source),
+        }
+    }
+
+    #[inline(never)]
+    fn write_parts(&mut self, offset: u64, source: &[u8]) {
         let mut rest = source;
         for part in self.parts(offset, source.len() as u64) {
             let (now, later) = rest.split_at(part.length);

@@ -113,8 +113,6 @@ pub struct ReceiveHandle {
     pub flags: u64,
     /// Is its success reported?
     pub is_reported: bool,
-    /// Its place among the receives that can be cancelled.
-    pub place: usize,
     /// The region of its memory while a peer puts into it.
     pub key: Option<Key>,
     /// Does it take several messages, one behind the other?
@@ -139,10 +137,12 @@ impl ReceiveHandle {
 }
 
 impl Sink for ReceiveHandle {
+    #[inline(always)]
     fn capacity(&self) -> u64 {
         self.memory.length()
     }
 
+    #[inline(always)]
     fn write(&mut self, payload: &[u8]) {
         self.memory.write(self.written, payload);
         self.written += payload.len() as u64;

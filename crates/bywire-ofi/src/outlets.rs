@@ -29,6 +29,7 @@ impl Outlets {
         }
     }
 
+    #[inline]
     pub fn queue(&mut self, number: usize) -> Option<&mut Queue> {
         self.queues.get_mut(number)?.as_mut()
     }
@@ -45,11 +46,13 @@ impl Outlets {
         }
     }
 
+    #[inline]
     pub fn counter(&mut self, number: usize) -> Option<&mut Counter> {
         self.counters.get_mut(number)?.as_mut()
     }
 
     /// Counts an operation that has ended, if there is a counter.
+    #[inline]
     pub fn count(&mut self, counter: Option<usize>, error: i32) {
         if let Some(counter) = counter.and_then(|number| self.counter(number)) {
             let count = if error == 0 { &mut counter.value } else { &mut counter.errors };
@@ -58,6 +61,7 @@ impl Outlets {
     }
 
     /// Reports to a queue, if there is one.
+    #[inline]
     pub fn report(&mut self, queue: Option<usize>, completion: Completion) {
         if let Some(queue) = queue.and_then(|number| self.queue(number)) {
             queue.push(completion);
@@ -65,6 +69,7 @@ impl Outlets {
     }
 
     /// Has a queue no room?
+    #[inline]
     pub fn is_full(&mut self, queue: Option<usize>) -> bool {
         queue.and_then(|number| self.queue(number)).is_some_and(|queue| queue.is_full())
     }

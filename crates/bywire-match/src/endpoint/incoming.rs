@@ -1,6 +1,6 @@
 //! What arrives of a peer.
 
-use super::{Endpoint, ReceiveState, Receiving, SendState, Sending};
+use super::{Endpoint, ReceiveState, Receiving, SendState, Sending, fill};
 use crate::head::{Head, LENGTH_MAX};
 use crate::limits::ENVELOPE_BYTES;
 use crate::operation::{Event, SendId, Sink, Violation};
@@ -14,15 +14,39 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// # Errors
     /// The rule that the peer has broken. The frame has changed nothing.
     pub fn arrive(&mut self, peer: PeerId, frame: &[u8]) -> Result<(), Violation> {
+        self.arrive_at_once(peer, frame, |_, _, _| false).map(drop)
+    }
+
+    /// The same, but `told` is told of a receive that the frame completes: its handle, the message, and the bytes of the payload
+    /// that are in its buffer. If it answers that this will do, the handle is dropped, and there is no event. It is not asked
+    /// while events wait, which come before. The result says whether the receive was done with.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::arrive`].
+    #[inline(always)]
+    pub fn arrive_at_once(
+        &mut self,
+        peer: PeerId,
+        frame: &[u8],
+        told: impl FnOnce(&R, &Envelope, u64) -> bool,
+    ) -> Result<bool, Violation> {
         if !self.is_connected(peer) {
             return Err(Violation::Unconnected);
         }
         let (head, payload) = Head::parse(frame)?;
+        if let Head::Eager { tag, data, synchronous } = head {
+            let envelope = Envelope { source: peer, tag, data, length: payload.len() as u64 };
+            return self.eager_arrived(envelope, synchronous, payload, told);
+        }
+        self.other_arrived(peer, head, payload)?;
+        Ok(false)
+    }
+
+    #[inline(never)]
+    fn other_arrived(&mut self, peer: PeerId, head: Head, payload: &[u8]) -> Result<(), Violation> {
         match head {
-            Head::Eager { tag, data, synchronous } => {
-                let envelope = Envelope { source: peer, tag, data, length: payload.len() as u64 };
-                self.eager_arrived(envelope, synchronous, payload)
-            }
+            // It was taken before.
+            Head::Eager { .. } => Ok(()),
             Head::Request { tag, data, send, length } => {
                 self.request_arrived(Envelope { source: peer, tag, data, length }, send)
             }
@@ -59,12 +83,14 @@ impl<S, R: Sink> Endpoint<S, R> {
         }
     }
 
+    #[inline(always)]
     fn eager_arrived(
         &mut self,
         envelope: Envelope,
         synchronous: Option<u64>,
         payload: &[u8],
-    ) -> Result<(), Violation> {
+        told: impl FnOnce(&R, &Envelope, u64) -> bool,
+    ) -> Result<bool, Violation> {
         let peer = envelope.source;
         let Some(state) = self.peers.value_mut(peer.0) else { return Err(Violation::Unconnected) };
         let bytes = ENVELOPE_BYTES + envelope.length;
@@ -78,17 +104,28 @@ impl<S, R: Sink> Endpoint<S, R> {
             state.requests += 1;
         }
         state.used += bytes;
-        if let Some(receive) = self.posted.take(peer, envelope.tag) {
-            self.counts.eager_messages_expected += 1;
-            self.give_back(peer, bytes);
-            self.deliver(envelope, payload, synchronous, receive);
-        } else {
+        let Some(place) = self.posted.find(peer, envelope.tag) else {
             self.counts.eager_messages_unexpected += 1;
             self.unexpected_bytes += bytes;
-            let content = Content::Eager { payload: payload.into(), synchronous };
-            self.unexpected.push(Message { envelope, content });
+            self.unexpected.push_eager(envelope, payload, synchronous);
+            return Ok(false);
+        };
+        self.counts.eager_messages_expected += 1;
+        state.freed += bytes;
+        if state.owes_credit() {
+            self.make_ready(peer);
         }
-        Ok(())
+        self.acknowledge(peer, synchronous);
+        let Some(receive) = self.posted.at_mut(place) else { return Ok(false) };
+        let written = fill(receive, payload, &mut self.counts);
+        let is_told = self.events.is_empty() && told(receive, &envelope, written);
+        if is_told {
+            self.receives -= 1;
+            self.posted.release(place);
+        } else if let Some(receive) = self.posted.remove_at(place) {
+            self.events.push_back(Event::Received { receive, envelope, written });
+        }
+        Ok(is_told)
     }
 
     fn request_arrived(&mut self, envelope: Envelope, send: u64) -> Result<(), Violation> {

@@ -154,20 +154,35 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// # Errors
     /// The reason, with the handle.
     pub fn receive(&mut self, selector: Selector, receive: R) -> Result<Option<ReceiveId>, (Refused, R)> {
-        let named = selector.source.map(|source| (source, self.peers.value(source.0).map(|peer| peer.state)));
-        if let Some((_, None)) = named {
-            return Err((Refused::UnknownPeer, receive));
-        }
+        self.receive_at_once(selector, receive, |_, _, _| false)
+    }
+
+    /// The same, but `told` is told of a message that has come whole, as in [`Endpoint::arrive_at_once`].
+    ///
+    /// # Errors
+    /// The reason, with the handle.
+    #[inline(always)]
+    pub fn receive_at_once(
+        &mut self,
+        selector: Selector,
+        receive: R,
+        told: impl FnOnce(&R, &Envelope, u64) -> bool,
+    ) -> Result<Option<ReceiveId>, (Refused, R)> {
+        let ended = match selector.source.map(|source| (source, self.peers.value(source.0))) {
+            Some((_, None)) => return Err((Refused::UnknownPeer, receive)),
+            Some((source, Some(peer))) if peer.state == State::Ended => Some(source),
+            _ => None,
+        };
         if self.receives >= self.limits.receives {
             return Err((Refused::Full, receive));
         }
         self.receives += 1;
         if let Some(message) = self.take_unexpected(&selector) {
             self.counts.receives_matched_at_once += 1;
-            self.settle(message, receive);
+            self.settle(message, receive, told);
             return Ok(None);
         }
-        if let Some((peer, Some(State::Ended))) = named {
+        if let Some(peer) = ended {
             self.fail_receive(peer, receive);
             return Ok(None);
         }
@@ -201,7 +216,7 @@ impl<S, R: Sink> Endpoint<S, R> {
         let Some(message) = self.claimed.remove(&claim.0) else { return Err((Refused::NoClaim, receive)) };
         self.receives += 1;
         self.counts.claims_received += 1;
-        self.settle(message, receive);
+        self.settle(message, receive, |_, _, _| false);
         Ok(())
     }
 
@@ -258,6 +273,20 @@ impl<S, R: Sink> Endpoint<S, R> {
         Some(event)
     }
 
+    /// Takes back the first receive that waits for a message and whose handle is wanted.
+    pub fn cancel_first(&mut self, is_wanted: impl Fn(&R) -> bool) -> Option<R> {
+        let receive = self.posted.remove_first(is_wanted)?;
+        self.receives -= 1;
+        self.counts.receives_cancelled += 1;
+        Some(receive)
+    }
+
+    /// Is there neither an event nor a peer to transmit to?
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.events.is_empty() && self.ready.is_empty()
+    }
+
     /// Does an event wait?
     pub fn has_event(&self) -> bool {
         !self.events.is_empty()
@@ -295,35 +324,34 @@ impl<S, R: Sink> Endpoint<S, R> {
         (self.sends, self.receives)
     }
 
+    #[inline]
     fn take_unexpected(&mut self, selector: &Selector) -> Option<Message> {
-        if self.unexpected.is_empty() {
-            return None;
-        }
+        if self.unexpected.is_empty() { None } else { self.find_unexpected(selector) }
+    }
+
+    #[inline(never)]
+    fn find_unexpected(&mut self, selector: &Selector) -> Option<Message> {
         let number = self.unexpected.find(selector)?;
         self.unexpected.remove(number)
     }
 
     /// A receive has matched a message that has waited.
-    fn settle(&mut self, message: Message, receive: R) {
+    #[inline]
+    fn settle(&mut self, message: Message, mut receive: R, told: impl FnOnce(&R, &Envelope, u64) -> bool) {
         let Message { envelope, content } = message;
         match content {
             Content::Eager { payload, synchronous } => {
                 self.release(envelope.source, ENVELOPE_BYTES + payload.len() as u64);
-                self.deliver(envelope, &payload, synchronous, receive);
+                self.acknowledge(envelope.source, synchronous);
+                let written = fill(&mut receive, &payload, &mut self.counts);
+                if self.events.is_empty() && told(&receive, &envelope, written) {
+                    self.receives -= 1;
+                } else {
+                    self.events.push_back(Event::Received { receive, envelope, written });
+                }
             }
             Content::Request { send } => self.begin(envelope, send, receive),
         }
-    }
-
-    /// The payload of an eager message goes into a buffer.
-    fn deliver(&mut self, envelope: Envelope, payload: &[u8], synchronous: Option<u64>, mut receive: R) {
-        let written = receive.capacity().min(envelope.length);
-        self.counts.eager_messages_truncated += u64::from(written < envelope.length);
-        if written > 0 {
-            receive.write(&payload[..written as usize]);
-        }
-        self.acknowledge(envelope.source, synchronous);
-        self.events.push_back(Event::Received { receive, envelope, written });
     }
 
     /// The payload of a request is asked for.
@@ -350,6 +378,7 @@ impl<S, R: Sink> Endpoint<S, R> {
         }
     }
 
+    #[inline]
     fn acknowledge(&mut self, peer: PeerId, synchronous: Option<u64>) {
         if let Some(send) = synchronous {
             self.counts.acknowledgements += 1;
@@ -400,4 +429,16 @@ impl<S, R: Sink> Endpoint<S, R> {
             self.ready.push_back(peer);
         }
     }
+}
+
+/// The payload of an eager message goes into a buffer, as far as that has room. The result says how many bytes.
+#[inline(always)]
+fn fill<R: Sink>(receive: &mut R, payload: &[u8], counts: &mut Counts) -> u64 {
+    let length = payload.len() as u64;
+    let written = receive.capacity().min(length);
+    counts.eager_messages_truncated += u64::from(written < length);
+    if written > 0 {
+        receive.write(&payload[..written as usize]);
+    }
+    written
 }

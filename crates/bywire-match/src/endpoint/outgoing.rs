@@ -2,7 +2,7 @@
 
 use super::peer::{Peer, State};
 use super::{Endpoint, SendState, Sending};
-use crate::head::{Head, HeadBytes};
+use crate::head::{EagerHead, Head, HeadBytes};
 use crate::limits::{ENVELOPE_BYTES, Limits};
 use crate::operation::{Event, Frame, Send, SendId, Sink};
 use crate::slab::PeerId;
@@ -15,6 +15,7 @@ enum Departure {
     Later,
 }
 
+#[inline(always)]
 fn departure<S>(limits: &Limits, peer: &Peer<S>, message: &Send) -> Departure {
     let fits = message.length <= peer.eager_bytes(limits);
     let may_ask = peer.unanswered < limits.requests;
@@ -36,11 +37,17 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// Sends a message at once, if it is eager, nothing waits before it, and the peer's window has room. The link gets its head, and
     /// says whether it has taken that and the payload. The result says the same. There is no event, and the caller keeps its handle.
     /// Otherwise [`Endpoint::send`] keeps the message until it can leave.
-    pub fn send_at_once(&mut self, peer: PeerId, message: &Send, link: impl FnOnce(&[u8]) -> bool) -> bool {
+    #[inline(always)]
+    pub fn send_at_once(
+        &mut self,
+        peer: PeerId,
+        message: &Send,
+        link: impl FnOnce(EagerHead) -> bool,
+    ) -> bool {
         let is_free = |peer: &&mut Peer<S>| peer.is_connected() && peer.queued.is_empty();
         let Some(peer) = self.peers.value_mut(peer.0).filter(is_free) else { return false };
         let is_eager = matches!(departure(&self.limits, peer, message), Departure::Eager);
-        if message.is_synchronous || !is_eager || !link(&eager_head(message, 0)) {
+        if message.is_synchronous || !is_eager || !link(EagerHead::new(message.tag, message.data)) {
             return false;
         }
         self.counts.eager_messages_sent += 1;

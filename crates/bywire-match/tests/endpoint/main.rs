@@ -3,7 +3,8 @@
 mod fixture;
 mod hostile;
 
-use bywire_match::{Event, Limits, Refused, Selector, Send};
+use bywire_match::head::Head;
+use bywire_match::{Endpoint, Envelope, Event, Limits, Refused, Selector, Send};
 
 use fixture::{Buffer, Node, Pair, any, limits, message, payload};
 
@@ -116,6 +117,53 @@ fn a_message_that_is_longer_than_its_buffer_is_truncated() {
     }
     let counts = pair.target.endpoint.counts();
     assert_eq!((counts.eager_messages_truncated, counts.requests_truncated), (2, 3));
+}
+
+#[test]
+fn a_receive_that_a_frame_completes_is_told_at_once_unless_events_wait() {
+    let mut pair = Pair::new(limits());
+    let (endpoint, peer) = (&mut pair.target.endpoint, pair.target.peer);
+    let frame =
+        |tag| [&Head::Eager { tag, data: Some(7), synchronous: None }.to_bytes()[..], b"payload"].concat();
+    for tag in [1, 2, 3, 4] {
+        endpoint.receive(any(tag), Buffer::new(tag as u32, 100)).expect("room");
+    }
+    let mut told = Vec::new();
+    let mut arrive = |endpoint: &mut Endpoint<_, Buffer>, tag, will_do: bool| {
+        endpoint.arrive_at_once(peer, &frame(tag), |receive: &Buffer, envelope: &Envelope, written| {
+            assert_eq!((&receive.bytes[..], envelope.data, envelope.length), (&b"payload"[..], Some(7), 7));
+            told.push((receive.name, envelope.tag, written));
+            will_do
+        })
+    };
+    assert_eq!(arrive(endpoint, 1, true), Ok(true));
+    assert_eq!((endpoint.under_way().1, endpoint.has_event()), (3, false));
+    assert_eq!(arrive(endpoint, 3, false), Ok(false));
+    assert_eq!(arrive(endpoint, 2, true), Ok(false), "an event waits");
+    assert_eq!(arrive(endpoint, 5, true), Ok(false), "no receive waits for it");
+    assert_eq!(told, [(1, 1, 7), (3, 3, 7)]);
+    assert_eq!(endpoint.under_way().1, 3);
+    let names: Vec<u32> = received(&mut pair.target).into_iter().map(|(name, _)| name).collect();
+    assert_eq!((names, pair.target.endpoint.under_way().1), (vec![3, 2], 1));
+}
+
+#[test]
+fn a_receive_is_cancelled_by_its_handle() {
+    let mut pair = Pair::new(limits());
+    let endpoint = &mut pair.target.endpoint;
+    for name in 0..200 {
+        endpoint.receive(any(1), Buffer::new(name, u64::from(name))).expect("room");
+    }
+    for name in [0, 150, 7] {
+        let cancelled = endpoint.cancel_first(|receive| receive.name == name).map(|receive| receive.name);
+        assert_eq!(cancelled, Some(name));
+        assert_eq!(endpoint.cancel_first(|receive| receive.name == name), None);
+    }
+    assert_eq!(endpoint.under_way().1, 197);
+    (0..6).for_each(|_| pair.send(message(1, 0)));
+    pair.exchange();
+    let names: Vec<u32> = received(&mut pair.target).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]

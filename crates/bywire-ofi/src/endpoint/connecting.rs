@@ -30,11 +30,17 @@ impl Endpoint {
     ///
     /// # Errors
     /// The index has no name, or there are too many remotes.
+    #[inline]
     pub(super) fn remote_at(&mut self, address: u64, addresses: &Addresses) -> Result<usize, i32> {
-        let index = usize::try_from(address).map_err(|_| FI_EINVAL)?;
-        if let Some(Some(remote)) = self.by_address.get(index) {
-            return Ok(*remote);
+        match self.by_address.get(address as usize) {
+            Some(Some(remote)) if usize::try_from(address).is_ok() => Ok(*remote),
+            _ => self.find_remote(address, addresses),
         }
+    }
+
+    #[inline(never)]
+    fn find_remote(&mut self, address: u64, addresses: &Addresses) -> Result<usize, i32> {
+        let index = usize::try_from(address).map_err(|_| FI_EINVAL)?;
         let name = addresses.name(address).ok_or(FI_EINVAL)?;
         let remote = match self.by_name.get(name) {
             Some(remote) => *remote,
@@ -95,6 +101,7 @@ impl Endpoint {
     }
 
     /// The index of a remote in the address vector.
+    #[inline]
     pub(super) fn address_of(&self, id: PeerId) -> u64 {
         self.remotes.get(id.index()).and_then(|remote| remote.address).unwrap_or(FI_ADDR_UNSPEC)
     }
@@ -188,6 +195,7 @@ impl Endpoint {
         self.connections[index] = Some(Connection { peer, remote });
     }
 
+    #[inline]
     pub(super) fn connection(&self, peer: Peer) -> Option<Connection> {
         let connection = *self.connections.get(peer.to_bits() as u32 as usize)?;
         connection.filter(|connection| connection.peer == peer)

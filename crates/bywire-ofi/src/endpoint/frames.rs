@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use bywire::{Buffer, Key, Peer, Port, Priority, TransferId};
+use bywire_match::head::EagerHead;
 use bywire_match::{Frame, rma};
 
 use super::message::{Channel, Put};
 use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
-use crate::operation::SendHandle;
+use crate::operation::{Payload, SendHandle};
 use crate::regions::Regions;
 
 /// Frames of untagged messages begin with this byte. Frames of tagged ones begin with their head, whose kinds are less.
@@ -16,6 +17,8 @@ const UNTAGGED: u8 = 0x80;
 const TAGGED: u8 = 0;
 /// Frames and notes of RMA begin with this byte.
 const RMA: u8 = 0x40;
+/// What a slot of a ring holds. Longer messages take another way there.
+const SLOT_BYTES: usize = 56;
 /// The first message of a connection: this byte, the ticket of its target, and the name of its source.
 const HELLO: u8 = 0x48;
 const HELLO_BYTES: usize = 1 + TICKET_BYTES + NAME_BYTES;
@@ -50,6 +53,7 @@ pub enum Carried<'a> {
 }
 
 /// What a message is for.
+#[inline]
 pub fn split(message: &[u8]) -> Carried<'_> {
     match message {
         [UNTAGGED, frame @ ..] => Carried::Message(Channel::Untagged, frame),
@@ -95,8 +99,34 @@ pub fn join(frame: &Frame<'_, SendHandle>, bytes: &mut Vec<u8>) -> Option<Priori
 }
 
 /// Gives a short message to a port. `false`: it has no room.
-#[inline]
+#[inline(always)]
 pub fn carry_eager(
+    (port, peer): (&mut Port, Peer),
+    channel: Channel,
+    head: EagerHead,
+    send: &SendHandle,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    let mut slot = [0; SLOT_BYTES];
+    let kind = usize::from(channel == Channel::Untagged);
+    slot[0] = UNTAGGED;
+    let (head, head_bytes) = head.bytes();
+    // What follows the head here is overwritten by the payload.
+    slot[kind..kind + EagerHead::BYTES_MAX].copy_from_slice(&head);
+    let (begin, length) = (kind + head_bytes, send.payload.length());
+    if let Payload::Program(memory) = &send.payload
+        && length <= (SLOT_BYTES - begin) as u64
+    {
+        let end = begin + length as usize;
+        memory.copy_to(&mut slot[begin..end]);
+        return port.send(peer, Priority::High, &slot[..end]).is_ok();
+    }
+    carry_fragment((port, peer), channel, &head[..head_bytes], send, scratch)
+}
+
+/// The same for what does not fit into a slot.
+#[inline(never)]
+fn carry_fragment(
     (port, peer): (&mut Port, Peer),
     channel: Channel,
     head: &[u8],

@@ -14,7 +14,7 @@ mod rma;
 use std::collections::HashMap;
 
 use bywire::{Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
-use bywire_match::{ClaimId, Envelope, PeerId, ReceiveId, Rma};
+use bywire_match::{ClaimId, Envelope, PeerId, Rma};
 use bywire_sys::process;
 
 use message::Put;
@@ -71,11 +71,10 @@ pub struct Endpoint {
     exposures: HashMap<bywire_match::rma::AccessId, (Key, PeerId)>,
     /// Remotes that the link had no room for frames of RMA to.
     blocked_rma: Vec<PeerId>,
+    /// Has the last progress taken something? Then there may be more.
+    is_behind: bool,
     /// Have peers sent words for the program with writes?
     has_remote_data: bool,
-    /// Receives that can be cancelled, by their place.
-    posted: Vec<(usize, Option<(Channel, ReceiveId)>)>,
-    vacant: Vec<usize>,
     /// Messages that are set aside, by the program's word.
     claims: HashMap<(Channel, usize), (ClaimId, Envelope)>,
     /// What copies of payloads take that have not left.
@@ -184,9 +183,8 @@ impl Endpoint {
             regions: Regions::default(),
             exposures: HashMap::new(),
             blocked_rma: Vec::new(),
+            is_behind: false,
             has_remote_data: false,
-            posted: Vec::new(),
-            vacant: Vec::new(),
             claims: HashMap::new(),
             copied_bytes: 0,
             scratch: Vec::new(),

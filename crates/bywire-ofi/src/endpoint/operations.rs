@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use bywire_match::head::EagerHead;
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
 
 use super::frames::carry_eager;
 use super::message::Message;
+use super::progress::report_at_once;
 use super::remote::{Link, Remote};
 use super::{Channel, Endpoint};
 use crate::abi::{
@@ -28,6 +30,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`FI_EAGAIN`] if too much is under way; the error of the target's end; an address that is none.
+    #[inline(never)]
     pub fn send(
         &mut self,
         channel: Channel,
@@ -46,7 +49,7 @@ impl Endpoint {
         match link {
             Link::Open(peer) => {
                 let Self { port, matchers, scratch, .. } = self;
-                let leaves = |head: &[u8]| carry_eager((port, peer), channel, head, &send, scratch);
+                let leaves = |head: EagerHead| carry_eager((port, peer), channel, head, &send, scratch);
                 if matchers[channel as usize].send_at_once(id, &message, leaves) {
                     self.report_send(&send, 0, outlets);
                     return Ok(());
@@ -85,6 +88,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// An address that is none.
+    #[inline(always)]
     pub fn selector(
         &mut self,
         from: u64,
@@ -107,60 +111,42 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`FI_EAGAIN`] if too many are posted.
+    #[inline(always)]
     pub fn receive(
         &mut self,
         channel: Channel,
         selector: Selector,
-        mut receive: ReceiveHandle,
+        receive: ReceiveHandle,
         outlets: &mut Outlets,
     ) -> Result<(), i32> {
         if outlets.is_full(self.bindings.receive_queue) {
             return Err(FI_EAGAIN);
         }
-        let place = self.occupy(receive.context);
-        receive.place = place;
-        match self.matchers[channel as usize].receive(selector, receive) {
-            Ok(Some(id)) => self.posted[place].1 = Some((channel, id)),
+        let Self { matchers, bindings, remotes, .. } = self;
+        let received = matchers[channel as usize].receive_at_once(
+            selector,
+            receive,
+            |receive: &ReceiveHandle, envelope, written| {
+                let source = remotes.get(envelope.source.index()).and_then(|remote| remote.address);
+                let source = source.unwrap_or(FI_ADDR_UNSPEC);
+                report_at_once(bindings, receive, (envelope, written, source), outlets)
+            },
+        );
+        match received {
+            Ok(Some(_)) => Ok(()),
             Ok(None) => {
                 self.settle(outlets);
+                Ok(())
             }
-            Err((refused, receive)) => {
-                self.vacate(receive.place);
-                return Err(match refused {
-                    Refused::Full => FI_EAGAIN,
-                    _ => FI_EINVAL,
-                });
-            }
+            Err((Refused::Full, _)) => Err(FI_EAGAIN),
+            Err(_) => Err(FI_EINVAL),
         }
-        Ok(())
-    }
-
-    /// A place for a receive that may be cancelled.
-    fn occupy(&mut self, context: usize) -> usize {
-        match self.vacant.pop() {
-            Some(place) => {
-                self.posted[place] = (context, None);
-                place
-            }
-            None => {
-                self.posted.push((context, None));
-                self.posted.len() - 1
-            }
-        }
-    }
-
-    pub(super) fn vacate(&mut self, place: usize) {
-        self.posted[place] = (0, None);
-        self.vacant.push(place);
     }
 
     /// Takes back a receive that waits for a message. It completes with an error.
     pub fn cancel(&mut self, context: usize, outlets: &mut Outlets) -> bool {
-        let waits = self.posted.iter().filter(|(known, _)| *known == context);
-        let found: Vec<_> = waits.filter_map(|(_, id)| *id).collect();
-        for (channel, id) in found {
-            if let Some(receive) = self.matchers[channel as usize].cancel(id) {
-                self.vacate(receive.place);
+        for matcher in &mut self.matchers {
+            if let Some(receive) = matcher.cancel_first(|receive| receive.context == context) {
                 let flags = receive.flags | if receive.multi.is_some() { FI_MULTI_RECV } else { 0 };
                 let error = FI_ECANCELED;
                 outlets.count(self.bindings.receive_counter, error);
@@ -217,16 +203,14 @@ impl Endpoint {
     pub fn receive_claimed(
         &mut self,
         channel: Channel,
-        mut receive: ReceiveHandle,
+        receive: ReceiveHandle,
         outlets: &mut Outlets,
     ) -> Result<(), i32> {
         let (claim, envelope) = self.claims.remove(&(channel, receive.context)).ok_or(FI_EINVAL)?;
-        receive.place = self.occupy(receive.context);
         if let Err((refused, receive)) = self.matchers[channel as usize].receive_claimed(claim, receive) {
             if refused == Refused::Full {
                 self.claims.insert((channel, receive.context), (claim, envelope));
             }
-            self.vacate(receive.place);
             return Err(if refused == Refused::Full { FI_EAGAIN } else { FI_EINVAL });
         }
         self.settle(outlets);
@@ -284,7 +268,7 @@ impl Endpoint {
             if !self.progress(outlets, addresses)
                 && let Ok(Some(event)) = self.port.wait(Some(Duration::from_micros(100)))
             {
-                self.take(event, addresses);
+                self.take(event, outlets, addresses);
             }
         }
         let connections = self.port.peers().count();

@@ -1,14 +1,14 @@
 //! Progress: what the port reports goes to the matchers, what they hand out goes to the port, and what has ended is
 //! reported to the program.
 
-use bywire::{Event, Peer, Rights, TransferError};
-use bywire_match::{Event as Matched, Frame, PeerId, Violation};
+use bywire::{Event, Peer, Polled, Rights, ShortMessage, TransferError};
+use bywire_match::{Envelope, Event as Matched, Frame, PeerId, Violation};
 
 use super::frames::{Carried, carry, join, split, split_note};
 use super::message::Put;
-use super::remote::Link;
-use super::{Channel, Connection, Endpoint};
-use crate::abi::{FI_ETRUNC, FI_MULTI_RECV, FI_REMOTE_CQ_DATA};
+use super::remote::{Link, Remote};
+use super::{Bindings, Channel, Connection, Endpoint};
+use crate::abi::{FI_ADDR_UNSPEC, FI_ETRUNC, FI_MULTI_RECV, FI_REMOTE_CQ_DATA};
 use crate::addresses::Addresses;
 use crate::completion::Completion;
 use crate::operation::{MultiReceive, ReceiveHandle, SendHandle};
@@ -24,26 +24,83 @@ const OWN_FRAMES_MAX: usize = 16;
 impl Endpoint {
     /// Moves everything on. The result says whether anything happened.
     pub fn progress(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
-        let mut has_moved = false;
+        let was_behind = std::mem::take(&mut self.is_behind);
         // Words for the program that peers send with writes are not bounded by what it has posted.
-        let parts = if self.has_room(outlets) { PARTS_MAX } else { 0 };
-        for _ in 0..parts {
-            let mut event = self.port.poll();
+        if !self.has_room(outlets) {
+            return self.conclude(outlets);
+        }
+        let unexpected = self.unexpected_messages();
+        let has_ended_some = match self.port.poll_short() {
             // A part of a long payload is no event, but the program does not wait in vain, and the next part may be there.
-            let is_in_the_midst = event.is_none() && self.port.has_progressed();
-            has_moved |= event.is_some() || is_in_the_midst;
-            let (mut taken, unexpected) = (0, self.unexpected_messages());
-            while let Some(arrived) = event {
-                self.take(arrived, addresses);
-                taken += 1;
-                // The program may post receives for further messages when it has seen what has ended.
-                let is_ahead = self.unexpected_messages() > unexpected && self.has_ended_some();
-                event = if taken < EVENTS_MAX && !is_ahead { self.port.poll_arrived() } else { None };
+            Polled::Nothing if self.port.has_progressed() => return self.take_parts(outlets, addresses),
+            Polled::Nothing => return self.conclude(outlets),
+            Polled::Short(message) => self.take_short(&message, outlets, addresses),
+            Polled::Event(event) => self.take(event, outlets, addresses),
+        };
+        self.is_behind = true;
+        // A program that has waited for a message gets it before anything else is looked for.
+        if was_behind {
+            self.take_further(has_ended_some, unexpected, outlets, addresses);
+        }
+        self.conclude(outlets);
+        true
+    }
+
+    /// Takes what has arrived already besides a first event. `has_ended_some`: has that ended an operation? `unexpected`: how many
+    /// messages waited for a receive before it.
+    #[inline(never)]
+    fn take_further(
+        &mut self,
+        mut has_ended_some: bool,
+        unexpected: usize,
+        outlets: &mut Outlets,
+        addresses: &Addresses,
+    ) {
+        for _ in 1..EVENTS_MAX {
+            has_ended_some |= self.has_ended_some();
+            // The program may post receives for further messages when it has seen what has ended.
+            if has_ended_some && self.unexpected_messages() > unexpected {
+                break;
             }
-            if !is_in_the_midst {
+            has_ended_some |= match self.port.poll_short_arrived() {
+                Polled::Nothing => break,
+                Polled::Short(message) => self.take_short(&message, outlets, addresses),
+                Polled::Event(event) => self.take(event, outlets, addresses),
+            };
+        }
+    }
+
+    /// Moves parts of long payloads on, after a first one.
+    #[inline(never)]
+    fn take_parts(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
+        for _ in 1..PARTS_MAX {
+            let unexpected = self.unexpected_messages();
+            if let Some(event) = self.port.poll() {
+                let has_ended_some = self.take(event, outlets, addresses);
+                self.take_further(has_ended_some, unexpected, outlets, addresses);
+                break;
+            }
+            if !self.port.has_progressed() {
                 break;
             }
         }
+        self.conclude(outlets);
+        true
+    }
+
+    /// Does what remains after events, or what is due without one. The result says whether anything happened.
+    #[inline]
+    fn conclude(&mut self, outlets: &mut Outlets) -> bool {
+        let is_quiet = self.blocked.is_empty()
+            && self.blocked_rma.is_empty()
+            && self.retries.is_empty()
+            && self.connecting.is_empty()
+            && self.is_settled();
+        !is_quiet && self.conclude_work(outlets)
+    }
+
+    #[inline(never)]
+    fn conclude_work(&mut self, outlets: &mut Outlets) -> bool {
         self.connect_again();
         self.give_up_connecting();
         self.transmit_blocked_rma();
@@ -52,7 +109,7 @@ impl Endpoint {
                 self.transmit(channel, id);
             }
         }
-        self.settle(outlets) || has_moved
+        self.settle(outlets)
     }
 
     /// Moves everything on while a call waits that the program cannot be told to leave. If its queue is full, events are taken
@@ -61,7 +118,7 @@ impl Endpoint {
         if !self.has_room(outlets)
             && let Some(event) = self.port.poll()
         {
-            self.take(event, addresses);
+            self.take(event, outlets, addresses);
         }
         self.progress(outlets, addresses) && self.has_room(outlets)
     }
@@ -75,9 +132,18 @@ impl Endpoint {
         self.matchers.iter().any(bywire_match::Endpoint::has_event)
     }
 
+    /// Have the matchers nothing to hand out or to report?
+    #[inline(always)]
+    fn is_settled(&self) -> bool {
+        self.matchers.iter().all(bywire_match::Endpoint::is_quiet) && self.rma.is_quiet()
+    }
+
     /// Hands out what the matchers have, and reports what has ended.
     pub(super) fn settle(&mut self, outlets: &mut Outlets) -> bool {
         let mut has_moved = false;
+        if self.is_settled() {
+            return has_moved;
+        }
         for channel in Channel::ALL {
             loop {
                 let mut is_quiet = true;
@@ -102,18 +168,46 @@ impl Endpoint {
         has_moved
     }
 
-    pub(super) fn take(&mut self, event: Event, addresses: &Addresses) {
-        match event {
-            Event::Message(message) => {
-                match self.connection(message.peer) {
-                    Some(Connection { peer, remote: Some(remote) }) => {
-                        self.arrive(remote, peer, &message.payload);
-                    }
-                    Some(_) => self.greet(message.peer, &message.payload, addresses),
-                    None => {}
-                }
-                self.port.recycle(message.payload);
+    /// Takes an event of the port. The result says whether it has ended an operation, which was reported.
+    #[inline(never)]
+    pub(super) fn take(&mut self, event: Event, outlets: &mut Outlets, addresses: &Addresses) -> bool {
+        let Event::Message(message) = event else {
+            self.take_other(event);
+            return false;
+        };
+        let has_ended_some = self.take_message(message.peer, &message.payload, outlets, addresses);
+        self.port.recycle(message.payload);
+        has_ended_some
+    }
+
+    /// The same for a short message.
+    #[inline(always)]
+    fn take_short(&mut self, message: &ShortMessage, outlets: &mut Outlets, addresses: &Addresses) -> bool {
+        let (bytes, length) = message.bytes();
+        self.take_message(message.peer, &bytes[..length], outlets, addresses)
+    }
+
+    #[inline(always)]
+    fn take_message(
+        &mut self,
+        source: Peer,
+        message: &[u8],
+        outlets: &mut Outlets,
+        addresses: &Addresses,
+    ) -> bool {
+        match self.connection(source) {
+            Some(Connection { peer, remote: Some(remote) }) => self.arrive(remote, peer, message, outlets),
+            Some(_) => {
+                self.greet(source, message, addresses);
+                false
             }
+            None => false,
+        }
+    }
+
+    #[inline(never)]
+    fn take_other(&mut self, event: Event) {
+        match event {
             Event::Notified { peer, note } => {
                 if let Some(Connection { remote: Some(remote), .. }) = self.connection(peer)
                     && self.remotes[remote].link == Link::Open(peer)
@@ -162,20 +256,30 @@ impl Endpoint {
         }
     }
 
-    fn arrive(&mut self, remote: usize, peer: Peer, message: &[u8]) {
-        match self.remotes[remote].link {
-            Link::Open(own) if own == peer => {}
-            Link::Greeting(own) if own == peer => return self.answered(remote, peer, message),
-            _ => return,
+    /// A message of a remote has arrived. The result says whether it has ended an operation, which was reported.
+    #[inline(always)]
+    fn arrive(&mut self, remote: usize, peer: Peer, message: &[u8], outlets: &mut Outlets) -> bool {
+        let Remote { id, link, address, .. } = self.remotes[remote];
+        if !matches!(link, Link::Open(own) if own == peer) {
+            if matches!(link, Link::Greeting(own) if own == peer) {
+                self.answered(remote, peer, message);
+            }
+            return false;
         }
-        let id = self.remotes[remote].id;
-        let taken = match split(message) {
-            Carried::Message(channel, frame) => self.matchers[channel as usize].arrive(id, frame),
-            Carried::Rma(frame) => self.rma.arrive(id, frame, &mut self.regions),
+        let arrived = match split(message) {
+            Carried::Message(channel, frame) => {
+                let Self { matchers, bindings, .. } = self;
+                matchers[channel as usize].arrive_at_once(id, frame, |receive, envelope, written| {
+                    let source = address.unwrap_or(FI_ADDR_UNSPEC);
+                    report_at_once(bindings, receive, (envelope, written, source), outlets)
+                })
+            }
+            Carried::Rma(frame) => self.rma.arrive(id, frame, &mut self.regions).map(|()| false),
         };
-        if let Err(violation) = taken {
+        arrived.unwrap_or_else(|violation| {
             self.violated(remote, &violation);
-        }
+            false
+        })
     }
 
     /// Hands out what a matcher has for a remote.
@@ -231,30 +335,15 @@ impl Endpoint {
             }
             Matched::Received { mut receive, envelope, written } => {
                 self.withdraw(&mut receive);
-                let error = if written < envelope.length { FI_ETRUNC } else { 0 };
-                outlets.count(self.bindings.receive_counter, error);
+                let source = self.address_of(envelope.source);
+                let mut completion = completion_of(&receive, &envelope, written, source);
                 let is_reported = receive.is_reported;
-                let data_flag = if envelope.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
-                let mut completion = Completion {
-                    context: receive.context,
-                    flags: receive.flags | data_flag,
-                    length: written,
-                    buffer: receive.memory.base(),
-                    data: envelope.data.unwrap_or(0),
-                    tag: envelope.tag,
-                    source: self.address_of(envelope.source),
-                    error,
-                    overflow: envelope.length - written,
-                };
                 let is_buffer_free = self.go_on(channel, receive, written);
                 completion.flags |= if is_buffer_free { FI_MULTI_RECV } else { 0 };
-                if error != 0 || is_reported || is_buffer_free {
-                    outlets.report(self.bindings.receive_queue, completion);
-                }
+                report_receive(&self.bindings, completion, is_reported || is_buffer_free, outlets);
             }
             Matched::ReceiveFailed { mut receive, peer } => {
                 self.withdraw(&mut receive);
-                self.vacate(receive.place);
                 let error = self.error_with(peer);
                 outlets.count(self.bindings.receive_counter, error);
                 let context = receive.context;
@@ -278,6 +367,7 @@ impl Endpoint {
     }
 
     /// Takes the memory of a receive back.
+    #[inline]
     fn withdraw(&mut self, receive: &mut ReceiveHandle) {
         if let Some(key) = receive.key.take() {
             drop(self.port.revoke(key));
@@ -286,27 +376,13 @@ impl Endpoint {
 
     /// Lets a receive that takes several messages take the next one. The result says whether such a receive is over.
     fn go_on(&mut self, channel: Channel, mut receive: ReceiveHandle, written: u64) -> bool {
-        let place = receive.place;
         let Some(MultiReceive { selector, rest_bytes }) = receive.multi.as_deref().copied() else {
-            self.vacate(place);
             return false;
         };
         receive.memory.advance(written);
         receive.written = 0;
-        if receive.memory.length() < rest_bytes.max(1) {
-            self.vacate(place);
-            return true;
-        }
-        match self.matchers[channel as usize].receive(selector, receive) {
-            Ok(id) => {
-                self.posted[place].1 = id.map(|id| (channel, id));
-                false
-            }
-            Err(_) => {
-                self.vacate(place);
-                true
-            }
-        }
+        receive.memory.length() < rest_bytes.max(1)
+            || self.matchers[channel as usize].receive(selector, receive).is_err()
     }
 
     pub(super) fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
@@ -318,5 +394,47 @@ impl Endpoint {
         }
         let completion = Completion { context, flags, error, ..Completion::default() };
         outlets.report(self.bindings.transmit_queue, completion);
+    }
+}
+
+/// Reports a receive that has completed with a message, of which so many bytes were written. `false`: it takes several messages,
+/// and waits for its event.
+#[inline(always)]
+pub(super) fn report_at_once(
+    bindings: &Bindings,
+    receive: &ReceiveHandle,
+    (envelope, written, source): (&Envelope, u64, u64),
+    outlets: &mut Outlets,
+) -> bool {
+    let is_last = receive.multi.is_none();
+    if is_last {
+        let completion = completion_of(receive, envelope, written, source);
+        report_receive(bindings, completion, receive.is_reported, outlets);
+    }
+    is_last
+}
+
+/// What a receive that has completed reports. `source`: its sender's index in the address vector.
+#[inline(always)]
+fn completion_of(receive: &ReceiveHandle, envelope: &Envelope, written: u64, source: u64) -> Completion {
+    let data_flag = if envelope.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+    Completion {
+        context: receive.context,
+        flags: receive.flags | data_flag,
+        length: written,
+        buffer: receive.memory.base(),
+        data: envelope.data.unwrap_or(0),
+        tag: envelope.tag,
+        source,
+        error: if written < envelope.length { FI_ETRUNC } else { 0 },
+        overflow: envelope.length - written,
+    }
+}
+
+#[inline(always)]
+fn report_receive(bindings: &Bindings, completion: Completion, is_reported: bool, outlets: &mut Outlets) {
+    outlets.count(bindings.receive_counter, completion.error);
+    if completion.error != 0 || is_reported {
+        outlets.report(bindings.receive_queue, completion);
     }
 }

@@ -10,6 +10,7 @@ use crate::abi::{
 };
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
+#[inline]
 pub fn shielded<T>(call: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(FI_EOTHER))
 }
@@ -20,11 +21,13 @@ pub fn status(call: impl FnOnce() -> Result<(), i32>) -> c_int {
 }
 
 /// The answer of a call as a `ssize_t`.
+#[inline]
 pub fn count(call: impl FnOnce() -> Result<usize, i32>) -> isize {
     shielded(call).map_or_else(|error| -(error as isize), |count| count as isize)
 }
 
 /// The answer of an operation as a `ssize_t`.
+#[inline]
 pub fn begun(call: impl FnOnce() -> Result<(), i32>) -> isize {
     count(|| call().map(|()| 0))
 }

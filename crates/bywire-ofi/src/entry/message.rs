@@ -8,9 +8,11 @@ use crate::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EINVAL, FI_EMSGSIZE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_SEND, FI_TAGGED, fid_ep, iovec,
 };
-use crate::endpoint::{Channel, Message};
+use crate::addresses::Addresses;
+use crate::endpoint::{Channel, Endpoint, Message};
 use crate::memory::Memory;
 use crate::operation::{MultiReceive, Payload, ReceiveHandle, SendHandle};
+use crate::outlets::Outlets;
 
 /// One piece of the program's memory.
 ///
@@ -76,6 +78,7 @@ impl Sending {
     ///
     /// # Errors
     /// Those of [`crate::endpoint::Endpoint::send`].
+    #[inline(always)]
     pub fn begin(self, fid: *mut fid_ep, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(fid);
         domain.state()?.work(*number, |endpoint, outlets, addresses| {
@@ -120,52 +123,71 @@ impl Receiving {
     ///
     /// # Errors
     /// Those of [`crate::endpoint::Endpoint::receive`].
+    #[inline(always)]
     pub fn begin(self, fid: *mut fid_ep, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(fid);
-        let Self { channel, from, tag, ignore, .. } = self;
         domain.state()?.work(*number, |endpoint, outlets, addresses| {
-            let bindings = &endpoint.bindings;
-            let flags = self.flags.unwrap_or(bindings.receive_flags);
-            let (context, completion_flags) = (self.context as usize, FI_RECV | kind(channel));
-            let is_reported = !bindings.is_receive_selective || flags & FI_COMPLETION != 0;
-            match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
-                (true, claims, discards) => {
-                    endpoint.progress(outlets, addresses);
-                    let selector = endpoint.selector(from, (tag, ignore), addresses)?;
-                    if discards {
-                        endpoint.discard(channel, &selector, (context, completion_flags), outlets);
-                    } else {
-                        endpoint.peek(channel, &selector, (context, completion_flags, claims), outlets);
-                    }
-                    return Ok(());
-                }
-                (false, true, true) => {
-                    return endpoint.discard_claimed(channel, (context, completion_flags), outlets);
-                }
-                (false, false, true) => return Err(FI_EINVAL),
-                _ => {}
+            let flags = self.flags.unwrap_or(endpoint.bindings.receive_flags);
+            if flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV) != 0 {
+                return self.begin_other(endpoint, memory, flags, (outlets, addresses));
             }
-            let mut receive = ReceiveHandle {
-                memory,
-                written: 0,
-                context,
-                flags: completion_flags,
-                is_reported,
-                place: 0,
-                key: None,
-                multi: None,
-            };
-            if flags & FI_CLAIM != 0 {
-                return endpoint.receive_claimed(channel, receive, outlets);
-            }
-            let selector = endpoint.selector(from, (tag, ignore), addresses)?;
-            // Of the flags of the endpoint, this one is for receives without a tag.
-            let may_be_multi = channel == Channel::Untagged || self.flags.is_some();
-            if flags & FI_MULTI_RECV != 0 && may_be_multi {
-                let rest_bytes = endpoint.bindings.multi_receive_bytes;
-                receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
-            }
-            endpoint.receive(channel, selector, receive, outlets)
+            let selector = endpoint.selector(self.from, (self.tag, self.ignore), addresses)?;
+            endpoint.receive(self.channel, selector, self.handle(endpoint, memory, flags), outlets)
         })
+    }
+
+    #[inline(always)]
+    fn handle(&self, endpoint: &Endpoint, memory: Memory, flags: u64) -> ReceiveHandle {
+        ReceiveHandle {
+            memory,
+            written: 0,
+            context: self.context as usize,
+            flags: FI_RECV | kind(self.channel),
+            is_reported: !endpoint.bindings.is_receive_selective || flags & FI_COMPLETION != 0,
+            key: None,
+            multi: None,
+        }
+    }
+
+    /// Looks for a message, takes one that was set aside, or receives several.
+    #[inline(never)]
+    fn begin_other(
+        self,
+        endpoint: &mut Endpoint,
+        memory: Memory,
+        flags: u64,
+        (outlets, addresses): (&mut Outlets, &Addresses),
+    ) -> Result<(), i32> {
+        let Self { channel, from, tag, ignore, .. } = self;
+        let (context, completion_flags) = (self.context as usize, FI_RECV | kind(channel));
+        match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
+            (true, claims, discards) => {
+                endpoint.progress(outlets, addresses);
+                let selector = endpoint.selector(from, (tag, ignore), addresses)?;
+                if discards {
+                    endpoint.discard(channel, &selector, (context, completion_flags), outlets);
+                } else {
+                    endpoint.peek(channel, &selector, (context, completion_flags, claims), outlets);
+                }
+                return Ok(());
+            }
+            (false, true, true) => {
+                return endpoint.discard_claimed(channel, (context, completion_flags), outlets);
+            }
+            (false, false, true) => return Err(FI_EINVAL),
+            _ => {}
+        }
+        let mut receive = self.handle(endpoint, memory, flags);
+        if flags & FI_CLAIM != 0 {
+            return endpoint.receive_claimed(channel, receive, outlets);
+        }
+        let selector = endpoint.selector(from, (tag, ignore), addresses)?;
+        // Of the flags of the endpoint, this one is for receives without a tag.
+        let may_be_multi = channel == Channel::Untagged || self.flags.is_some();
+        if flags & FI_MULTI_RECV != 0 && may_be_multi {
+            let rest_bytes = endpoint.bindings.multi_receive_bytes;
+            receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
+        }
+        endpoint.receive(channel, selector, receive, outlets)
     }
 }

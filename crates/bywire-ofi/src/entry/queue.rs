@@ -35,6 +35,7 @@ fn entry_bytes(format: u32) -> Option<usize> {
 ///
 /// # Safety
 /// The array has more than `place` entries of the queue's format.
+#[inline]
 unsafe fn write_entry(queue: &QueueObject, completion: &Completion, entries: *mut c_void, place: usize) {
     let entry = fi_cq_tagged_entry {
         op_context: completion.context as *mut c_void,
@@ -47,6 +48,9 @@ unsafe fn write_entry(queue: &QueueObject, completion: &Completion, entries: *mu
     // SAFETY: the caller's guarantee. Entries of all formats begin alike, without gaps.
     unsafe {
         let target = entries.cast::<u8>().add(place * queue.entry_bytes);
+        if queue.entry_bytes == ENTRY_BYTES_MAX {
+            return target.cast::<fi_cq_tagged_entry>().write_unaligned(entry);
+        }
         std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), target, queue.entry_bytes);
     }
 }
@@ -124,6 +128,7 @@ fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
 }
 
 /// Takes completions. The program learns their sources, if it gives room for them.
+#[inline]
 fn take_some(
     queue: &QueueObject,
     state: &mut State,
@@ -131,19 +136,15 @@ fn take_some(
     sources: *mut u64,
 ) -> Result<usize, i32> {
     let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
-    let mut taken = 0;
-    while taken < room
-        && let Some(completion) = waiting.pop()
-    {
+    let taken = waiting.take(room, |place, completion| {
         // SAFETY: the program has given room for `room` entries, and for as many sources or none.
         unsafe {
-            write_entry(queue, &completion, entries, taken);
+            write_entry(queue, completion, entries, place);
             if !sources.is_null() {
-                sources.add(taken).write(completion.source);
+                sources.add(place).write(completion.source);
             }
         }
-        taken += 1;
-    }
+    });
     match taken {
         0 if waiting.has_error() => Err(FI_EAVAIL),
         0 => Err(FI_EAGAIN),
@@ -151,20 +152,23 @@ fn take_some(
     }
 }
 
+#[inline(always)]
 fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) -> Result<usize, i32> {
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
     let is_empty = state.outlets.queue(queue.number).is_some_and(|waiting| waiting.is_empty());
-    if is_empty {
-        state = queue.domain.poll(state)?.ok_or(FI_EAGAIN)?;
-    } else {
+    if !is_empty || state.progress() {
         state.found();
+    } else if state.has_patience() {
+        return Err(FI_EAGAIN);
+    } else {
+        state = queue.domain.idle(state)?.ok_or(FI_EAGAIN)?;
     }
     take_some(queue, &mut state, room, sources)
 }
 
 extern "C" fn read(fid: *mut fid_cq, entries: *mut c_void, room: usize) -> isize {
-    count(|| read_some(fid, (entries, room), std::ptr::null_mut()))
+    readfrom(fid, entries, room, std::ptr::null_mut())
 }
 
 extern "C" fn readfrom(fid: *mut fid_cq, entries: *mut c_void, room: usize, sources: *mut u64) -> isize {

@@ -7,7 +7,7 @@ use bywire_match::{ClaimId, Endpoint, Limits, PeerId, ReceiveId, Selector, Sink,
 use super::model::{Model, Wanted};
 
 /// The buffer of a receive.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Buffer {
     /// The number of the receive.
     pub receive: usize,

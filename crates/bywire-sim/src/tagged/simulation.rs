@@ -269,7 +269,8 @@ impl Simulation {
             if is_dead || lane.messages.len() >= room {
                 return false;
             }
-            let bytes = [head, &payload(number, 0..send.length)].concat();
+            let (head, length) = head.bytes();
+            let bytes = [&head[..length], &payload(number, 0..send.length)].concat();
             is_too_long = bytes.len() > fragment_bytes;
             lane.messages.push_back(bytes);
             lane.order.push_back(number);
@@ -297,8 +298,14 @@ impl Simulation {
     fn receive(&mut self, node: usize, wanted: Wanted, capacity: u64) -> Result<(), String> {
         let buffer = self.new_receive(node, capacity);
         let number = buffer.receive;
+        let will_do = self.random.random_bool(0.5);
         let at = &mut self.nodes[node];
-        let waits = match at.endpoint.receive(at.selector(wanted), buffer) {
+        let (selector, mut told) = (at.selector(wanted), None);
+        let received = at.endpoint.receive_at_once(selector, buffer, |buffer, envelope, written| {
+            told = will_do.then(|| (buffer.clone(), *envelope, written));
+            will_do
+        });
+        let waits = match received {
             Ok(waits) => waits,
             Err((reason, _)) => {
                 self.receives.pop();
@@ -322,7 +329,12 @@ impl Simulation {
             format!("{wanted:?} took {arrived:?} in the model only")
         })?;
         match (arrived, waits) {
-            (Some(arrived), _) => self.match_up(number, arrived),
+            (Some(arrived), _) => {
+                self.match_up(number, arrived);
+                if let Some((buffer, envelope, written)) = told {
+                    self.received(node, &buffer, envelope, written)?;
+                }
+            }
             (None, Some(id)) => at.receives.push((id, number)),
             _ => {}
         }
@@ -512,8 +524,37 @@ impl Simulation {
     }
 
     fn arrive(&mut self, source: usize, target: usize, frame: &[u8]) -> Result<(), String> {
+        let will_do = self.random.random_bool(0.5);
         let at = &mut self.nodes[target];
-        at.endpoint.arrive(at.peers[source], frame).map_err(|violation| violation.to_string())
+        let mut told = None;
+        let arrived = at.endpoint.arrive_at_once(at.peers[source], frame, |buffer, envelope, written| {
+            told = will_do.then(|| (buffer.clone(), *envelope, written));
+            will_do
+        });
+        let is_told = arrived.map_err(|violation| violation.to_string())?;
+        ensure(is_told == told.is_some(), || "a receive that was told of was not done with".to_owned())?;
+        match told {
+            Some((buffer, envelope, written)) => self.received(target, &buffer, envelope, written),
+            None => Ok(()),
+        }
+    }
+
+    /// A receive has completed.
+    fn received(
+        &mut self,
+        node: usize,
+        buffer: &Buffer,
+        envelope: Envelope,
+        written: u64,
+    ) -> Result<(), String> {
+        let Receive { capacity, message, .. } = *self.end_receive(node, buffer.receive)?;
+        let message = message.ok_or("a receive that has matched nothing has completed")?;
+        let Send { tag, data, length, .. } = self.messages[message].send;
+        ensure((envelope.tag, envelope.data, envelope.length) == (tag, data, length), || {
+            format!("receive {} got {envelope:?} and not message {message}", buffer.receive)
+        })?;
+        ensure(written == length.min(capacity), || format!("{written} bytes of message {message}"))?;
+        ensure(buffer.bytes == payload(message, 0..written), || format!("bytes of message {message}"))
     }
 
     fn deliver_bulk(&mut self, source: usize, target: usize) -> Result<bool, String> {
@@ -634,21 +675,8 @@ impl Simulation {
                 Event::Expose { transfer, .. } => self.nodes[node].exposes.push(transfer),
                 Event::Sent { send, .. } => self.end_send(node, send, false)?,
                 Event::SendFailed { send, .. } => self.end_send(node, send, true)?,
-                Event::Received { receive: buffer, envelope, written } => {
-                    let receive = self.end_receive(node, buffer.receive)?;
-                    let capacity = receive.capacity;
-                    let message =
-                        receive.message.ok_or("a receive that has matched nothing has completed")?;
-                    let Send { tag, data, length, .. } = self.messages[message].send;
-                    ensure((envelope.tag, envelope.data, envelope.length) == (tag, data, length), || {
-                        format!("receive {} got {envelope:?} and not message {message}", buffer.receive)
-                    })?;
-                    ensure(written == length.min(capacity), || {
-                        format!("{written} bytes of message {message}")
-                    })?;
-                    ensure(buffer.bytes == payload(message, 0..written), || {
-                        format!("bytes of message {message}")
-                    })?;
+                Event::Received { receive, envelope, written } => {
+                    self.received(node, &receive, envelope, written)?;
                 }
                 Event::ReceiveFailed { receive: buffer, .. } => {
                     let may_fail = self.end_receive(node, buffer.receive)?.may_fail;
