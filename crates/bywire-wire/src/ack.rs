@@ -77,6 +77,12 @@ impl Acknowledger {
         u32::try_from(now_ns.saturating_sub(self.largest_at_ns) / 1000).unwrap_or(u32::MAX)
     }
 
+    /// The packets to acknowledge, if they are one range. `None`: [`Self::ranges`] has to be asked.
+    #[inline]
+    pub fn only_range(&self) -> Option<RangeInclusive<u64>> {
+        self.received.only_range(self.known_below).filter(|_| !planted::is(Bug::GapAcknowledged))
+    }
+
     /// The packets to acknowledge, the newest first.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         let all = self.received.largest().filter(|_| planted::is(Bug::GapAcknowledged));

@@ -47,6 +47,12 @@ impl Batch {
         self.is_empty() || self.ends.len() < self.packets_max && self.bytes.len() + bytes <= self.bytes_max
     }
 
+    /// For how many packets of this many bytes is there room?
+    pub(crate) fn room(&self, bytes: usize) -> usize {
+        let by_bytes = self.bytes_max.saturating_sub(self.bytes.len()) / bytes.max(1);
+        by_bytes.min(self.packets_max.saturating_sub(self.ends.len()))
+    }
+
     /// Bytes of the complete packets.
     pub(crate) fn finished_bytes(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)

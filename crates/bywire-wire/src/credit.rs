@@ -13,6 +13,8 @@ pub struct Credit {
     limit: u64,
     /// The consumed bytes at the last announcement.
     told_taken: u64,
+    /// The consumed bytes from which on the next announcement is due.
+    due_at: u64,
     /// The sender waits for a report of consumed bytes.
     is_urgent: bool,
     /// The last report may be lost.
@@ -22,7 +24,23 @@ pub struct Credit {
 impl Credit {
     /// A lane with a window of `window` bytes, which both ends know.
     pub fn new(window: u64) -> Self {
-        Self { taken: 0, window, limit: window, told_taken: 0, is_urgent: false, is_lost: false }
+        let mut credit = Self {
+            taken: 0,
+            window,
+            limit: window,
+            told_taken: 0,
+            due_at: 0,
+            is_urgent: false,
+            is_lost: false,
+        };
+        credit.plan();
+        credit
+    }
+
+    /// An announcement is due once a quarter of the window is free again.
+    fn plan(&mut self) {
+        let gain = (self.window / 4).max(1);
+        self.due_at = self.limit.saturating_add(gain).saturating_sub(self.window);
     }
 
     /// Bytes that the program has consumed.
@@ -44,6 +62,7 @@ impl Credit {
     /// consumes.
     pub fn set_window(&mut self, window: u64) {
         self.window = window;
+        self.plan();
     }
 
     /// Notes that the program has consumed bytes.
@@ -57,16 +76,17 @@ impl Credit {
         self.is_urgent = true;
     }
 
-    /// Is an announcement due? It is once a quarter of the window is free again.
+    /// Is an announcement due?
+    #[inline]
     pub fn is_due(&self) -> bool {
-        let gain = self.taken.saturating_add(self.window).saturating_sub(self.limit);
-        self.is_lost || gain > 0 && gain >= self.window / 4 || self.is_urgent && self.taken > self.told_taken
+        self.taken >= self.due_at || self.is_lost || self.is_urgent && self.taken > self.told_taken
     }
 
     /// The report for the sender: consumed bytes, and the limit.
     pub fn tell(&mut self) -> (u64, u64) {
         self.limit = self.limit.max(self.taken.saturating_add(self.window));
         self.told_taken = self.taken;
+        self.plan();
         (self.is_urgent, self.is_lost) = (false, false);
         let (more_taken, more) = (planted::is(Bug::TakenTooHigh), planted::is(Bug::LimitTooHigh));
         (self.taken + u64::from(more_taken), self.limit + u64::from(more) * 100)

@@ -115,8 +115,10 @@ impl<'packet> Ack<'packet> {
     }
 
     /// Its range, if it has only one.
+    #[inline]
     pub fn only_range(self) -> Option<RangeInclusive<u64>> {
-        (self.runs.len() == 4).then(|| self.ranges().next())?
+        let run = u32::from_le_bytes(self.runs.try_into().ok()?);
+        Some(self.largest - (u64::from(run) - 1)..=self.largest)
     }
 
     /// A frame's bytes after its kind.
@@ -169,12 +171,7 @@ impl<'packet> Frame<'packet> {
         let (kind, rest) = bytes.split_first()?;
         // Most frames are these two.
         if let Some(lane) = Lane::of(*kind, LANE) {
-            let (head, rest) = rest.split_first_chunk::<{ LANE_FRAME_BYTES - 1 }>()?;
-            let [offset @ .., _, _] = *head;
-            let [.., l0, l1] = *head;
-            let (offset, length) = (u64::from_le_bytes(offset), u16::from_le_bytes([l0, l1]));
-            let (bytes, rest) = rest.split_at_checked(length.into())?;
-            offset.checked_add(length.into())?;
+            let (LaneBytes { offset, bytes, .. }, rest) = LaneBytes::parse(lane, rest)?;
             return Some((Self::Lane { lane, offset, bytes }, rest));
         }
         if *kind == ACK {
@@ -225,6 +222,46 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, Malforme
             }
         }
     })
+}
+
+/// Bytes of a lane, borrowed from those of their packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneBytes<'packet> {
+    /// The lane.
+    pub lane: Lane,
+    /// The offset in the lane.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: &'packet [u8],
+}
+
+impl<'packet> LaneBytes<'packet> {
+    /// A frame's bytes after its kind, and the bytes after the frame.
+    #[inline]
+    fn parse(lane: Lane, bytes: &'packet [u8]) -> Option<(Self, &'packet [u8])> {
+        let (head, rest) = bytes.split_first_chunk::<{ LANE_FRAME_BYTES - 1 }>()?;
+        let [offset @ .., _, _] = *head;
+        let [.., l0, l1] = *head;
+        let (offset, length) = (u64::from_le_bytes(offset), u16::from_le_bytes([l0, l1]));
+        let (bytes, rest) = rest.split_at_checked(length.into())?;
+        offset.checked_add(length.into())?;
+        Some((Self { lane, offset, bytes }, rest))
+    }
+}
+
+/// The frames of most packets, if a payload has no others: an acknowledgement or none, and then bytes of one lane.
+#[inline]
+pub fn usual(payload: &[u8]) -> Option<(Option<Ack<'_>>, LaneBytes<'_>)> {
+    let (ack, rest) = match payload.split_first()? {
+        (&ACK, rest) => {
+            let (ack, rest) = Ack::parse(rest)?;
+            (Some(ack), rest)
+        }
+        _ => (None, payload),
+    };
+    let (kind, rest) = rest.split_first()?;
+    let (bytes, rest) = LaneBytes::parse(Lane::of(*kind, LANE)?, rest)?;
+    rest.is_empty().then_some((ack, bytes))
 }
 
 /// The payload of a packet that is being built, up to a length.

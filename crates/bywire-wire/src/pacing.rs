@@ -98,6 +98,11 @@ impl Pacer {
         self.room(now_ns, rate) >= self.fitting(bytes, rate)
     }
 
+    /// The bytes that the bucket had at the last question, without those that were spent since.
+    pub fn left(&self) -> u64 {
+        self.bytes
+    }
+
     /// Bytes that may leave now.
     pub fn room(&mut self, now_ns: u64, rate: Rate) -> u64 {
         let full = self.size(rate);

@@ -12,13 +12,15 @@ const WORDS: usize = (WINDOW / 64) as usize;
 pub struct Received {
     /// One more than the newest, or 0 if there is none.
     end: u64,
+    /// The first number of the newest range. Numbers that are no longer remembered count as well.
+    newest_from: u64,
     /// A ring of bits, indexed by number.
     bits: Box<[u64; WORDS]>,
 }
 
 impl Default for Received {
     fn default() -> Self {
-        Self { end: 0, bits: Box::new([0; WORDS]) }
+        Self { end: 0, newest_from: 0, bits: Box::new([0; WORDS]) }
     }
 }
 
@@ -35,23 +37,52 @@ impl Received {
     }
 
     /// Notes an authentic packet. `false`: it is a duplicate, and must not be processed again.
+    #[inline]
     pub fn insert(&mut self, number: u64) -> bool {
         if self.is_known(number) {
             return false;
         }
-        if number >= self.end {
-            self.forget(self.end..=number);
+        if number == self.end {
+            // Nearly always. Its bit was that of the oldest number, which is forgotten by this.
+            self.bits[word(number)] |= 1 << (number % 64);
             self.end = number + 1;
+        } else {
+            self.insert_apart(number);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn insert_apart(&mut self, number: u64) {
+        let is_newest = number > self.end;
+        if is_newest {
+            self.forget(self.end..=number);
+            (self.end, self.newest_from) = (number + 1, number);
         }
         self.bits[word(number)] |= 1 << (number % 64);
-        true
+        if !is_newest && number + 1 == self.newest_from {
+            self.newest_from = self.run_down(number, self.floor(), true);
+        }
+    }
+
+    /// The only range that [`Self::ranges`] yields, if it is known without a look at the bits.
+    #[inline]
+    pub fn only_range(&self, from: u64) -> Option<RangeInclusive<u64>> {
+        let floor = self.floor().max(from);
+        (self.newest_from <= floor && floor < self.end).then(|| floor..=self.end - 1)
     }
 
     /// The ranges that have arrived, from the number `from` on, the newest first. Nothing below it is looked at.
     pub fn ranges(&self, from: u64) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         let floor = self.floor().max(from);
         let mut next = self.end;
+        let newest_from = self.newest_from.max(floor);
         std::iter::from_fn(move || {
+            if next == self.end && newest_from < next {
+                // Mostly the only one, and known without a look at the bits.
+                next = newest_from;
+                return Some(newest_from..=self.end - 1);
+            }
             let end = self.run_down(next, floor, false);
             let start = self.run_down(end, floor, true);
             next = start;

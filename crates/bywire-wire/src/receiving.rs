@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::credit::Credit;
+use crate::frame::LaneBytes;
 use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
@@ -56,6 +57,16 @@ impl Receiving {
     /// Would these bytes form a separate range?
     pub fn is_apart(&self, range: &Range<u64>) -> bool {
         range.start > self.arrived && !range.is_empty() && !self.waiting.touches(range)
+    }
+
+    /// Is there room for these bytes, which are the only ones of their packet?
+    #[inline]
+    pub fn has_place_for(&self, bytes: &LaneBytes) -> bool {
+        // Mostly they are the next ones.
+        bytes.offset <= self.arrived || {
+            let range = bytes.offset..bytes.offset + bytes.bytes.len() as u64;
+            self.has_place(usize::from(self.is_apart(&range)))
+        }
     }
 
     /// Is there room for this many more separate ranges? If not, their packet is dropped as if it were lost. Bytes that

@@ -153,11 +153,19 @@ impl Head {
     /// If a payload or a note is longer than allowed.
     #[inline]
     pub fn write(&self, bytes: &mut Vec<u8>) {
+        if let Self::Message { length, is_long, is_prompt } = *self {
+            assert!(length <= LENGTH_MAX, "{self:?}");
+            let flags = (u8::from(is_long) * LONG) | (u8::from(is_prompt) * PROMPT);
+            bytes.extend_from_slice(&first_word(MESSAGE, flags, length));
+            return;
+        }
+        self.write_other(bytes);
+    }
+
+    fn write_other(&self, bytes: &mut Vec<u8>) {
         let (kind, second, length, words, count) = match *self {
-            Self::Message { length, is_long, is_prompt } => {
-                let flags = (u8::from(is_long) * LONG) | (u8::from(is_prompt) * PROMPT);
-                (MESSAGE, flags, length, [0; 4], 0)
-            }
+            // Written above.
+            Self::Message { .. } => return,
             Self::Put { length, key, offset, transfer, note } => {
                 assert!(note.is_none_or(|note| note <= NOTE_BYTES_MAX), "{self:?}");
                 (PUT, note.unwrap_or(NO_NOTE), length, [key, offset, transfer, 0], 3)
@@ -169,10 +177,13 @@ impl Head {
             Self::Got { length, transfer } => (GOT, NO_NOTE, length, [transfer, 0, 0, 0], 1),
         };
         assert!(length <= LENGTH_MAX, "{self:?}");
-        let first = u64::from(kind) | (u64::from(second) << 8) | (length << 16);
-        bytes.extend_from_slice(&first.to_le_bytes());
+        bytes.extend_from_slice(&first_word(kind, second, length));
         words[..count].iter().for_each(|word: &u64| bytes.extend_from_slice(&word.to_le_bytes()));
     }
+}
+
+fn first_word(kind: u8, second: u8, length: u64) -> [u8; 8] {
+    (u64::from(kind) | (u64::from(second) << 8) | (length << 16)).to_le_bytes()
 }
 
 /// Words in the head of a record of this kind.

@@ -171,6 +171,11 @@ impl<T> Recovery<T> {
         self.entries.len() as u64 + packets <= WINDOW - RESERVE
     }
 
+    /// How many packets of data may leave by that rule.
+    pub fn room(&self) -> u64 {
+        (WINDOW - RESERVE).saturating_sub(self.entries.len() as u64)
+    }
+
     /// Declares packets lost that the peer would not accept any more.
     pub fn expire(&mut self, outcome: &mut Outcome<T>) {
         while self.entries.len() as u64 >= WINDOW - 2 {

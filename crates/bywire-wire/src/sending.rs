@@ -28,8 +28,9 @@ pub struct Sending<B> {
     free: VecDeque<B>,
     /// The offset after the last byte.
     end: u64,
-    /// The first byte that was never sent.
+    /// The first byte that was never sent, and the place of its piece.
     next: u64,
+    next_piece: usize,
     /// Every byte before it is acknowledged.
     floor: u64,
     /// Bytes above `floor` that are acknowledged.
@@ -38,6 +39,8 @@ pub struct Sending<B> {
     lost: Ranges,
     /// The peer's credit: bytes before this offset may be sent.
     limit: u64,
+    /// The lower one of `end` and `limit`.
+    sendable_end: u64,
     /// Bytes that the peer's program has consumed.
     taken: u64,
 }
@@ -50,10 +53,12 @@ impl<B: AsRef<[u8]>> Sending<B> {
             free: VecDeque::new(),
             end: 0,
             next: 0,
+            next_piece: 0,
             floor: 0,
             acknowledged: Ranges::default(),
             lost: Ranges::default(),
             limit,
+            sendable_end: 0,
             taken: 0,
         }
     }
@@ -70,7 +75,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         } else {
             self.pieces.push_back((self.end, bytes));
         }
-        self.end = end;
+        (self.end, self.sendable_end) = (end, end.min(self.limit));
         Ok(end)
     }
 
@@ -78,6 +83,12 @@ impl<B: AsRef<[u8]>> Sending<B> {
     #[inline]
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// The oldest piece that is acknowledged completely, and stays.
+    #[inline]
+    pub fn first_free(&self) -> Option<&B> {
+        self.free.front()
     }
 
     /// The oldest piece that is acknowledged completely.
@@ -122,6 +133,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
 
     /// Every piece that has not been taken, the oldest first. Nothing of the lane may be sent afterwards.
     pub fn take_all_back(&mut self) -> impl Iterator<Item = B> + '_ {
+        self.next_piece = 0;
         self.free.drain(..).chain(self.pieces.drain(..).map(|(_, bytes)| bytes))
     }
 
@@ -136,36 +148,58 @@ impl<B: AsRef<[u8]>> Sending<B> {
     }
 
     /// Is there credit, and something to send with it?
+    #[inline]
     pub fn has_something(&self) -> bool {
-        !self.lost.is_empty() || self.next < self.end.min(self.limit)
+        self.next < self.sendable_end || !self.lost.is_empty()
     }
 
     /// Bytes that were never sent and for which there is credit.
     pub fn sendable(&self) -> u64 {
-        self.end.min(self.limit).saturating_sub(self.next)
+        let end = if planted::is(Bug::LimitIgnored) { self.end } else { self.sendable_end };
+        end.saturating_sub(self.next)
     }
 
     /// The range to send next, at most `room` bytes. Lost bytes come before new ones.
     pub fn peek(&self, room: u64) -> Option<Range<u64>> {
-        let whole = self.lost.first().unwrap_or(
-            self.next..if planted::is(Bug::LimitIgnored) { self.end } else { self.end.min(self.limit) },
-        );
+        let whole = self
+            .lost
+            .first()
+            .unwrap_or(self.next..if planted::is(Bug::LimitIgnored) { self.end } else { self.sendable_end });
         let piece = whole.start..whole.end.min(whole.start.saturating_add(room));
         (!piece.is_empty()).then_some(piece)
     }
 
     /// Notes that the bytes that [`Self::peek`] has returned leave now.
+    #[inline]
     pub fn sent(&mut self, range: &Range<u64>) {
-        if range.start == self.next {
-            self.next = range.end;
-        } else {
+        if range.start != self.next {
             self.lost.remove(range.clone());
+            return;
+        }
+        self.next = range.end;
+        let end_of = |(start, bytes): &(u64, B)| start + bytes.as_ref().len() as u64;
+        while self.pieces.get(self.next_piece).is_some_and(|piece| end_of(piece) <= self.next) {
+            self.next_piece += 1;
         }
     }
 
     /// Appends bytes of the lane to a packet. They must not be acknowledged yet.
+    #[inline]
     pub fn copy(&self, range: &Range<u64>, packet: &mut Vec<u8>) {
-        let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
+        let first = match range.start == self.next {
+            true => self.next_piece,
+            false => self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1),
+        };
+        let within = self.pieces.get(first).and_then(|(start, bytes)| {
+            bytes.as_ref().get((range.start - start) as usize..(range.end - start) as usize)
+        });
+        match within {
+            Some(bytes) => packet.extend_from_slice(bytes),
+            None => self.copy_pieces(first, range, packet),
+        }
+    }
+
+    fn copy_pieces(&self, first: usize, range: &Range<u64>, packet: &mut Vec<u8>) {
         let mut at = range.start;
         for (start, bytes) in self.pieces.range(first..) {
             if at >= range.end {
@@ -201,6 +235,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
                 break;
             }
             self.free.extend(self.pieces.pop_front().map(|(_, bytes)| bytes));
+            self.next_piece = self.next_piece.saturating_sub(1);
         }
     }
 
@@ -227,6 +262,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
         self.acknowledge(self.floor..taken);
         self.taken = self.taken.max(taken);
         self.limit = self.limit.max(limit);
+        self.sendable_end = self.end.min(self.limit);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::ack::ACK_DELAY_MAX_NS;
 use crate::datagrams::Piece;
-use crate::frame::{FRAMES_MAX, Frame, LANES, frames};
+use crate::frame::{Ack, FRAMES_MAX, Frame, LANES, LaneBytes, frames, usual};
 use crate::packet::{Header, PacketKind};
 use crate::planted::{self, Bug};
 
@@ -48,7 +48,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// Processes a held acknowledgement. Called after the packets of [`Self::transmit`] have left.
+    #[inline]
     pub fn settle(&mut self) {
+        if self.held_ack.is_some() {
+            self.settle_held();
+        }
+    }
+
+    fn settle_held(&mut self) {
         let Some(held) = self.held_ack.take() else { return };
         let is_held_back = std::mem::replace(&mut self.is_held_back, held.was_held_back);
         // Its numbers were checked when it arrived.
@@ -86,9 +93,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.answer_after_close(header.number, is_close);
             return Receipt::Closed;
         }
-        let look = match self.look(payload) {
-            Ok(look) => look,
-            Err(violation) => return self.fail(violation),
+        // A packet with other frames is parsed twice, because it is accepted either completely or not at all.
+        let usual = usual(payload);
+        let look = match &usual {
+            Some((_, bytes)) => {
+                let has_place = self.receiving[bytes.lane as usize].has_place_for(bytes);
+                Look { elicits_ack: true, has_lane: true, has_place }
+            }
+            None => match self.look(payload) {
+                Ok(look) => look,
+                Err(violation) => return self.fail(violation),
+            },
         };
         if !look.has_place {
             self.counts.no_room += 1;
@@ -101,12 +116,19 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.send_unheard_again(now_ns);
         }
         let may_hold = may_hold && look.has_lane;
-        for frame in frames(payload).flatten() {
-            if let Err(violation) = self.take_frame(now_ns, frame, may_hold, &mut consume) {
-                return self.fail(violation);
+        let outcome = match usual {
+            Some((ack, bytes)) => {
+                let known = ack.map_or(Ok(()), |ack| self.take_ack_frame(now_ns, ack, may_hold));
+                known.and_then(|()| self.take_lane_bytes(now_ns, bytes, &mut consume))
             }
+            None => frames(payload)
+                .flatten()
+                .try_for_each(|frame| self.take_frame(now_ns, frame, may_hold, &mut consume)),
+        };
+        match outcome {
+            Ok(()) => Receipt::Taken,
+            Err(violation) => self.fail(violation),
         }
-        Receipt::Taken
     }
 
     /// Packets that left before the peer was heard have probably found no socket. Their contents leave again at once,
@@ -181,24 +203,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 // The answer, so that the peer does not have to repeat its close.
                 self.is_close_due = true;
             }
-            Frame::Ack(ack) => {
-                let may_hold = may_hold && self.recovery.probes() == 0 && self.probes_due == 0;
-                match ack.only_range().filter(|numbers| may_hold && self.recovery.could_arrive(numbers)) {
-                    Some(numbers) => {
-                        let was_held_back = self.is_held_back;
-                        let held = HeldAck { numbers, delay_us: ack.delay_us, at_ns: now_ns, was_held_back };
-                        self.held_ack = Some(held);
-                    }
-                    None => self.take_ack(now_ns, ack.ranges(), ack.delay_us)?,
-                }
-            }
+            Frame::Ack(ack) => self.take_ack_frame(now_ns, ack, may_hold)?,
             Frame::Lane { lane, offset, bytes } => {
-                if lane == Lane::High {
-                    self.high_moves(now_ns);
-                }
-                let consume = |bytes: &[u8]| consume(lane, bytes);
-                let received = self.receiving[lane as usize].receive_with(offset, bytes, consume);
-                received.map_err(|_| Violation::BeyondCredit)?;
+                self.take_lane_bytes(now_ns, LaneBytes { lane, offset, bytes }, consume)?;
             }
             Frame::Credit { lane, taken, limit } => {
                 let known = self.sending[lane as usize].credit(taken, limit);
@@ -211,6 +218,36 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
+    #[inline]
+    fn take_ack_frame(&mut self, now_ns: u64, ack: Ack, may_hold: bool) -> Result<(), Violation> {
+        let may_hold = may_hold && self.recovery.probes() == 0 && self.probes_due == 0;
+        match ack.only_range().filter(|numbers| may_hold && self.recovery.could_arrive(numbers)) {
+            Some(numbers) => {
+                let was_held_back = self.is_held_back;
+                let held = HeldAck { numbers, delay_us: ack.delay_us, at_ns: now_ns, was_held_back };
+                self.held_ack = Some(held);
+                Ok(())
+            }
+            None => self.take_ack(now_ns, ack.ranges(), ack.delay_us),
+        }
+    }
+
+    #[inline]
+    fn take_lane_bytes(
+        &mut self,
+        now_ns: u64,
+        LaneBytes { lane, offset, bytes }: LaneBytes,
+        consume: &mut impl FnMut(Lane, &[u8]) -> usize,
+    ) -> Result<(), Violation> {
+        if lane == Lane::High {
+            self.high_moves(now_ns);
+        }
+        let consume = |bytes: &[u8]| consume(lane, bytes);
+        let received = self.receiving[lane as usize].receive_with(offset, bytes, consume);
+        received.map_err(|_| Violation::BeyondCredit)
+    }
+
+    #[inline(never)]
     fn take_ack(
         &mut self,
         now_ns: u64,

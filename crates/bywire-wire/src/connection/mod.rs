@@ -360,6 +360,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.sending[lane as usize].has_free()
     }
 
+    /// The oldest piece of a lane that the peer has received completely, and stays.
+    #[inline]
+    pub fn first_free(&self, lane: Lane) -> Option<&B> {
+        self.sending[lane as usize].first_free()
+    }
+
     /// The oldest piece of a lane that the peer has received completely.
     pub fn take_back(&mut self, lane: Lane) -> Option<B> {
         self.sending[lane as usize].take_back()

@@ -41,6 +41,23 @@ const QUEUE_BYTE_NS: u64 = 1;
 /// A packet with this much room holds everything that may leave now.
 const ROOM_BYTES_MIN: usize = 128;
 
+/// What a packet could carry, whatever the window permits.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    /// Has it something, by lane? The low one may have to wait for the high one.
+    lanes: [bool; LANES.len()],
+    is_low_free: bool,
+    has_datagrams: bool,
+    has_credit: bool,
+}
+
+impl Due {
+    fn is_any(self) -> bool {
+        let [reply, high, low] = self.lanes;
+        reply || high || low && self.is_low_free || self.has_datagrams || self.has_credit
+    }
+}
+
 /// The result of an attempt to add a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Added {
@@ -63,7 +80,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.look_at_time(now_ns);
         let was_held_back = std::mem::take(&mut self.is_held_back);
         while batch.has_room(self.size_now().into()) {
-            let added = self.add_packet(now_ns, batch);
+            let added = match self.add_run(now_ns, batch) {
+                Added::Nothing => self.add_packet(now_ns, batch),
+                added => added,
+            };
             if added == Added::Full || added == Added::All && (self.probes_due > 0 || self.is_ping_due) {
                 continue;
             }
@@ -160,13 +180,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// Is there something to send, within the window and pacing?
-    fn has_something(&self, now_ns: u64) -> bool {
-        let [reply, high, low] = &self.sending;
-        low.has_something() && self.low_from_ns().is_some_and(|at_ns| at_ns <= now_ns)
-            || high.has_something()
-            || reply.has_something()
-            || !self.datagrams_out.is_empty()
-            || self.receiving.iter().any(Receiving::is_credit_due)
+    #[inline]
+    fn due(&self, now_ns: u64) -> Due {
+        let lanes = self.sending.each_ref().map(Sending::has_something);
+        Due {
+            lanes,
+            is_low_free: lanes[Lane::Low as usize] && self.low_from_ns().is_some_and(|at_ns| at_ns <= now_ns),
+            has_datagrams: !self.datagrams_out.is_empty(),
+            has_credit: self.receiving.iter().any(Receiving::is_credit_due),
+        }
     }
 
     /// Has a lane something to send, whatever the window permits?
@@ -250,12 +272,89 @@ impl<B: AsRef<[u8]>> Connection<B> {
             && rtt.min_ns().is_some_and(is_most_of_it)
     }
 
+    /// Adds as many packets as possible of new bytes of one lane, if nothing else has to leave but an acknowledgement. They are
+    /// those that [`Self::add_packet`] would add one by one. What they need is looked at once for all of them, because most packets
+    /// are of this kind: a short message, or a part of a long one.
+    #[inline]
+    fn add_run(&mut self, now_ns: u64, batch: &mut Batch) -> Added {
+        let Some(lane) = self.only_lane(now_ns) else { return Added::Nothing };
+        let size = u64::from(self.size_now());
+        let Self { pacer, congestion, recovery, .. } = self;
+        let in_flight = recovery.in_flight() + size;
+        if in_flight > congestion.window().min(QUEUE_BYTES)
+            || !pacer.permits(now_ns, size, || rate_of(&**congestion, recovery.rtt()))
+        {
+            return Added::Nothing;
+        }
+        // Each packet needs room for a full one.
+        let permitted = (congestion.window().min(QUEUE_BYTES) - recovery.in_flight()).min(pacer.left());
+        let mut packets_left = (permitted / size).min(recovery.room()).min(batch.room(size as usize) as u64);
+        let mut bytes_left = self.sending[lane as usize].sendable();
+        let mut added = Added::Nothing;
+        while packets_left > 0 && bytes_left > 0 {
+            let mut packet = self.begin(batch, size as u16);
+            let has_ack = self.add_ack(now_ns, &mut packet);
+            let acknowledges = self.acknowledger.largest().filter(|_| has_ack);
+            let mut content = Content { acknowledges, ..Content::default() };
+            let sending = &mut self.sending[lane as usize];
+            let start = sending.sent_bytes();
+            let length = bytes_left.min((packet.room() - LANE_FRAME_BYTES) as u64);
+            let range = start..start + length;
+            packet.push_lane(lane, start, length as u16, |bytes| sending.copy(&range, bytes));
+            sending.sent(&range);
+            content.pieces[0] = Some(Span { start, length: length as u16, lane });
+            content.elicits_ack = true;
+            if has_ack {
+                self.acknowledger.told();
+            }
+            let is_full = packet.room() < ROOM_BYTES_MIN;
+            self.finish(now_ns, batch, content);
+            (packets_left, bytes_left) = (packets_left - 1, bytes_left - length);
+            added = if is_full || bytes_left > 0 { Added::Full } else { Added::All };
+        }
+        if lane == Lane::High && added != Added::Nothing {
+            self.high_moves(now_ns);
+        }
+        added
+    }
+
+    /// The only lane with something to send, if it has new bytes only, nothing else has to leave, and nothing is held back.
+    #[inline]
+    fn only_lane(&self, now_ns: u64) -> Option<Lane> {
+        let is_other_due = self.probes_due > 0
+            || self.is_ping_due
+            || !self.is_in_burst
+            || !self.datagrams_out.is_empty()
+            || self.receiving.iter().any(Receiving::is_credit_due)
+            || self.sending.iter().any(Sending::has_lost);
+        if is_other_due {
+            return None;
+        }
+        let lane = match self.sending.each_ref().map(Sending::has_something) {
+            [true, false, false] => Lane::Reply,
+            [false, true, false] => Lane::High,
+            [false, false, true] if self.is_low_free(now_ns) => Lane::Low,
+            _ => return None,
+        };
+        Some(lane)
+    }
+
+    /// May all low bytes leave, however many there are?
+    #[inline]
+    fn is_low_free(&self, now_ns: u64) -> bool {
+        let [_, high, low] = &self.sending;
+        let is_recent = |at_ns: u64| now_ns < at_ns.saturating_add(HIGH_RECENT_NS);
+        low.sent_bytes() - self.low_bytes_before_high >= HIGH_RECENT_BYTES
+            || high.outstanding() == 0 && !self.high_at_ns.is_some_and(is_recent)
+    }
+
     /// Adds one packet, if one has to leave.
     fn add_packet(&mut self, now_ns: u64, batch: &mut Batch) -> Added {
         let is_probe = self.probes_due > 0;
         let is_ack_due = self.acknowledger.is_due(now_ns) || self.is_sleepy && self.acknowledger.is_waiting();
         let is_asking = is_ack_due && self.has_to_ask(now_ns);
-        let may_send = is_probe || self.has_something(now_ns) && self.may_send(now_ns);
+        let due = self.due(now_ns);
+        let may_send = is_probe || due.is_any() && self.may_send(now_ns);
         if !(may_send || is_ack_due || self.is_ping_due) {
             return Added::Nothing;
         }
@@ -265,12 +364,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let size = self.size_now();
         let start = batch.bytes.len();
         let mut packet = self.begin(batch, size);
-        let has_ack = self.acknowledger.is_waiting()
-            && packet.push_ack(self.acknowledger.delay_us(now_ns), self.acknowledger.ranges());
+        let has_ack = self.add_ack(now_ns, &mut packet);
         let acknowledges = self.acknowledger.largest().filter(|_| has_ack);
         let mut content = Content { acknowledges, ..Content::default() };
         if may_send {
-            self.fill(now_ns, &mut packet, &mut content);
+            self.fill(now_ns, due, &mut packet, &mut content);
         }
         let is_filled = content.elicits_ack;
         if !is_filled && (is_probe || self.is_ping_due || is_asking) {
@@ -294,6 +392,19 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         self.finish(now_ns, batch, content);
         if is_full { Added::Full } else { Added::All }
+    }
+
+    /// Adds an acknowledgement, if packets wait for one. `true`: there was room for it.
+    #[inline]
+    fn add_ack(&self, now_ns: u64, packet: &mut Payload) -> bool {
+        if !self.acknowledger.is_waiting() {
+            return false;
+        }
+        let delay_us = self.acknowledger.delay_us(now_ns);
+        match self.acknowledger.only_range() {
+            Some(range) => packet.push_ack(delay_us, std::iter::once(range)),
+            None => packet.push_ack(delay_us, self.acknowledger.ranges()),
+        }
     }
 
     /// Should an acknowledgement ask for one itself? Otherwise its ranges are repeated without end, and the key cannot
@@ -327,9 +438,20 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// Credit first, then the lanes reply, high and low, with datagrams at their priority.
-    fn fill(&mut self, now_ns: u64, packet: &mut Payload, content: &mut Content) {
+    fn fill(&mut self, now_ns: u64, due: Due, packet: &mut Payload, content: &mut Content) {
+        if due.has_credit {
+            self.add_credit(packet, content);
+        }
+        for lane in LANES {
+            while due.has_datagrams && self.datagrams_out.write(lane, packet) {
+                content.elicits_ack = true;
+            }
+            while due.lanes[lane as usize] && self.add_piece(now_ns, lane, packet, content) {}
+        }
+    }
+
+    fn add_credit(&mut self, packet: &mut Payload, content: &mut Content) {
         let number = self.recovery.next_number();
-        let has_datagrams = !self.datagrams_out.is_empty();
         for lane in LANES {
             let receiving = &mut self.receiving[lane as usize];
             if receiving.is_credit_due() && packet.room() > 2 * 8 {
@@ -338,12 +460,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 content.credit[lane as usize] = true;
                 self.credit_numbers[lane as usize] = Some(number);
             }
-        }
-        for lane in LANES {
-            while has_datagrams && self.datagrams_out.write(lane, packet) {
-                content.elicits_ack = true;
-            }
-            while self.add_piece(now_ns, lane, packet, content) {}
         }
     }
 

@@ -226,10 +226,14 @@ impl Port {
     #[inline(never)]
     fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
         self.poll_replies();
-        if self.fabric.is_some()
-            && let Some(event) = self.poll_remote()
-        {
-            return Some(event);
+        if self.fabric.is_some() {
+            // An event is long, so it is made here.
+            if let Some((peer, priority, payload)) = self.take_short_remote() {
+                return Some(Event::Message(Message { peer, priority, payload }));
+            }
+            if let Some(event) = self.poll_remote() {
+                return Some(event);
+            }
         }
         if with_quiet && !self.progressed {
             self.scan_quiet(SCAN);

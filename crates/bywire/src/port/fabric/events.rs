@@ -3,8 +3,9 @@
 use bywire_sys::Errno;
 
 use super::{Fabric, now_ns};
+use crate::message::buffer::Payload;
 use crate::message::error::{DisconnectReason, SendError};
-use crate::message::event::Event;
+use crate::message::event::{Event, Message};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
 use crate::message::share::is_within_share;
@@ -84,7 +85,13 @@ impl Port {
             return None;
         }
         // Other events come first, such as the connection of the peer.
-        if self.resources.events.is_empty() { self.take_remote() } else { None }
+        if !self.resources.events.is_empty() {
+            return None;
+        }
+        if let Some((peer, priority, payload)) = self.take_short_remote() {
+            return Some(Event::Message(Message { peer, priority, payload }));
+        }
+        self.take_remote()
     }
 
     /// Does what is due. Acknowledgements and credit leave, and so does what was gathered.
@@ -149,6 +156,35 @@ impl Port {
                 break;
             }
         }
+    }
+
+    /// Takes a short message that has arrived, if only one peer on another machine has sent something. This is what most polls
+    /// find while many messages wait, and it is all that [`Self::poll_remote`] would do then.
+    #[inline(always)]
+    pub(in crate::port) fn take_short_remote(&mut self) -> Option<(Peer, Priority, Payload)> {
+        let fabric = self.fabric.as_deref_mut()?;
+        if fabric.ready.len() != 1
+            || self.polls.is_multiple_of(ANSWER_EVERY)
+            || !fabric.held_up.is_empty()
+            || fabric.has_gathered()
+            || self.resources.is_full()
+        {
+            return None;
+        }
+        let index = *fabric.ready.front()?;
+        let Some(Slot::Wire(remote)) = self.slots.state_at(index) else { return None };
+        if remote.wire.has_datagram() {
+            return None;
+        }
+        let order = order_of(self.polls.is_multiple_of(8));
+        let (priority, payload) = order.into_iter().find_map(|priority| {
+            remote.wire.take_short(priority, &mut self.resources).map(|payload| (priority, payload))
+        })?;
+        if !std::mem::replace(&mut remote.is_touched, true) {
+            // Credit has to be sent.
+            fabric.touched.push(index);
+        }
+        Some((remote.wire.peer, priority, payload))
     }
 
     /// Takes events from peers on other machines, in turn.
@@ -366,6 +402,13 @@ impl Port {
     }
 }
 
+fn order_of(is_low_first: bool) -> [Priority; 2] {
+    match is_low_first {
+        true => [Priority::Low, Priority::High],
+        false => [Priority::High, Priority::Low],
+    }
+}
+
 impl RemotePeer {
     /// Moves its transfers on. `true`: this cannot go on, and is among the news.
     pub(super) fn advance(&mut self, resources: &mut Resources) -> bool {
@@ -382,10 +425,7 @@ impl RemotePeer {
 
     /// Takes an event, or a few steps of a long transfer.
     fn take(&mut self, is_low_first: bool, resources: &mut Resources) -> Taken {
-        let order = match is_low_first {
-            true => [Priority::Low, Priority::High],
-            false => [Priority::High, Priority::Low],
-        };
+        let order = order_of(is_low_first);
         let mut taken = Taken::Nothing;
         for _ in 0..STEPS {
             let mut any = false;

@@ -68,12 +68,21 @@ fn inline(parts: Parts, offset: usize, length: usize) -> ([u64; INLINE_BYTES / 8
 }
 
 /// The payload of a short message.
-#[inline]
+#[inline(always)]
 fn payload_of(bytes: &[u8], resources: &mut Resources) -> Payload {
     let length = bytes.len();
     if length <= INLINE_BYTES {
-        let (words, length) = inline((bytes, &[]), 0, length);
-        return Payload::inline(words, length);
+        let mut words = [0; INLINE_BYTES / 8];
+        let (whole, rest) = bytes.as_chunks();
+        for (word, bytes) in words.iter_mut().zip(whole) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        if let Some(word) = words.get_mut(whole.len()).filter(|_| !rest.is_empty()) {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            *word = u64::from_ne_bytes(bytes);
+        }
+        return Payload::inline(words, length as u16);
     }
     let mut buffer = resources.spare(length);
     buffer[..length].copy_from_slice(bytes);
@@ -81,6 +90,33 @@ fn payload_of(bytes: &[u8], resources: &mut Resources) -> Payload {
 }
 
 impl Connection {
+    /// Takes a whole short message that does not wrap around the end of its lane's memory, if it is next in the lane.
+    #[inline(always)]
+    pub fn take_short(&mut self, priority: Priority, resources: &mut Resources) -> Option<Payload> {
+        let lane = lane_of(priority);
+        let (first, _) = self.packets.peek(lane);
+        let inbound = &self.inbound[lane as usize];
+        if first.len() < inbound.needed
+            || !matches!(inbound.within, Within::Head)
+            || self.stage != Stage::Open
+        {
+            return None;
+        }
+        let length = match Head::parse(first) {
+            Ok(Some((Head::Message { length, is_long: false, is_prompt: false }, MESSAGE_HEAD_BYTES))) => {
+                length
+            }
+            _ => return None,
+        };
+        if length > SHORT_BYTES_MAX.min(resources.message_bytes_max) {
+            return None;
+        }
+        let end = MESSAGE_HEAD_BYTES + length as usize;
+        let payload = payload_of(first.get(MESSAGE_HEAD_BYTES..end)?, resources);
+        self.take(lane, end, 1);
+        Some(payload)
+    }
+
     /// Takes a datagram, a record, or one step of a long record from a lane.
     #[inline]
     pub fn receive(
@@ -88,24 +124,14 @@ impl Connection {
         priority: Priority,
         resources: &mut Resources,
     ) -> Result<Step, DisconnectReason> {
-        let lane = lane_of(priority);
-        let inbound = &self.inbound[lane as usize];
-        let parts = self.packets.peek(lane);
-        if length_of(parts) < inbound.needed && !self.packets.has_datagram() {
-            return Ok(Step::Nothing);
-        }
-        // A whole short message that does not wrap around the end of the lane's memory. This case must be fast.
-        let (first, _) = parts;
-        if let Within::Head = inbound.within
-            && let Ok(Some((head, at))) = Head::parse(first)
-            && let Head::Message { length, is_long: false, is_prompt: false } = head
-            && length <= SHORT_BYTES_MAX.min(resources.message_bytes_max)
-            && let Some(bytes) = first.get(at..at + length as usize)
-            && self.stage == Stage::Open
-        {
-            let payload = payload_of(bytes, resources);
-            self.take(lane, at + length as usize, 1);
+        // This case must be fast.
+        if let Some(payload) = self.take_short(priority, resources) {
             return Ok(self.message(priority, payload, false));
+        }
+        let lane = lane_of(priority);
+        let is_complete = length_of(self.packets.peek(lane)) >= self.inbound[lane as usize].needed;
+        if !is_complete && !self.packets.has_datagram() {
+            return Ok(Step::Nothing);
         }
         self.receive_other(priority, resources)
     }

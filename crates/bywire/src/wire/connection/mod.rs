@@ -12,7 +12,7 @@ mod outbound;
 mod outgoing;
 
 use bywire_wire::connection::{self as packets, Receipt, State};
-use bywire_wire::frame::Lane;
+use bywire_wire::frame::{LANES, Lane};
 
 use crate::message::error::DisconnectReason;
 use crate::message::peer::{Peer, PeerInfo, Priority};
@@ -146,6 +146,8 @@ impl Connection {
     /// Does what can wait until the packets of [`Self::transmit`] have left.
     pub fn settle(&mut self) {
         self.packets.settle();
+        // The next packet then finds nothing to return. Its message may be an answer that the program waits for.
+        LANES.into_iter().for_each(|lane| self.take_copies_back(lane));
     }
 
     /// Have packets ended the connection? The peer has closed it, or has broken a rule.
@@ -170,6 +172,11 @@ impl Connection {
     /// Notes that the port goes to sleep: the next [`Self::transmit`] acknowledges everything.
     pub fn before_sleep(&mut self) {
         self.packets.before_sleep();
+    }
+
+    /// Has a complete datagram arrived?
+    pub fn has_datagram(&self) -> bool {
+        self.packets.has_datagram()
     }
 
     /// Do so many datagrams wait for the program that those of another receive might find no room?

@@ -36,14 +36,9 @@ impl Outbound {
     }
 }
 
-/// The most bytes of a piece without memory of its own: a message of 64 bytes, and more.
-pub(super) const INLINE_PIECE_BYTES: usize = 86;
-
 /// Bytes of a lane that are kept until they are acknowledged.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// Few copied records. They need no memory of their own.
-    Inline { bytes: [u8; INLINE_PIECE_BYTES], length: u8 },
     /// Copied records: heads, short messages, notes and answers.
     Copied(Box<[u8]>),
     /// The same, in a buffer that is used again.
@@ -61,20 +56,9 @@ pub(super) struct Lent {
 }
 
 impl Piece {
-    /// A copy of records.
-    pub fn copy(records: &[u8]) -> Self {
-        if records.len() > INLINE_PIECE_BYTES {
-            return Self::Copied(records.into());
-        }
-        let mut bytes = [0; INLINE_PIECE_BYTES];
-        bytes[..records.len()].copy_from_slice(records);
-        Self::Inline { bytes, length: records.len() as u8 }
-    }
-
     /// The memory of a copy.
     pub fn copied_bytes(&self) -> usize {
         match self {
-            Self::Inline { length, .. } => usize::from(*length),
             Self::Copied(bytes) => bytes.len(),
             Self::Chunk(bytes) => bytes.capacity(),
             Self::Lent(_) => 0,
@@ -85,7 +69,6 @@ impl Piece {
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Inline { bytes, length } => &bytes[..usize::from(*length)],
             Self::Copied(bytes) => bytes,
             Self::Chunk(bytes) => bytes,
             Self::Lent(lent) => lent.entry.buffer.as_ref(),

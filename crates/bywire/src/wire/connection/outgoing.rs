@@ -26,8 +26,10 @@ const REPLY_BYTES_MAX: u64 = 64 << 10;
 const PIECE_BYTES: u64 = 64;
 /// The size of a chunk.
 const CHUNK_BYTES: usize = 4096;
-/// A shorter chunk than this is copied again, so that its memory is free for the next one.
+/// A shorter chunk than this is copied again, so that its memory is free for the next one, …
 const CHUNK_BYTES_MIN: usize = CHUNK_BYTES / 2;
+/// … unless fewer pieces than this wait for the peer. A program that sends a message at a time saves the copy.
+const CHUNKS_SHORT: u64 = 4;
 /// Chunks kept for later.
 const SPARE_MAX: usize = 16;
 /// The most bytes that are gathered while a program sends without a poll between.
@@ -172,8 +174,8 @@ impl Connection {
         if outbound.gathered.is_empty() {
             return Ok(());
         }
-        let piece = if outbound.gathered.len() < CHUNK_BYTES_MIN {
-            let copied = Piece::copy(&outbound.gathered);
+        let piece = if outbound.gathered.len() < CHUNK_BYTES_MIN && outbound.pieces >= CHUNKS_SHORT {
+            let copied = Piece::Copied(outbound.gathered.as_slice().into());
             outbound.gathered.clear();
             copied
         } else {
@@ -385,27 +387,35 @@ impl Connection {
         if !self.packets.has_free(lane) {
             return false;
         }
-        let outbound = &mut self.outbound[lane as usize];
-        let before = outbound.pieces;
-        while let Some(piece) = self.packets.take_back(lane) {
+        loop {
+            self.take_copies_back(lane);
+            let Some(piece) = self.packets.take_back(lane) else { return true };
+            let outbound = &mut self.outbound[lane as usize];
             outbound.pieces -= 1;
-            outbound.copied -= piece.copied_bytes();
-            match piece {
-                Piece::Inline { .. } | Piece::Copied(_) => {}
-                Piece::Chunk(mut bytes) => {
-                    if outbound.spare.len() < SPARE_MAX && bytes.capacity() <= 2 * CHUNK_BYTES {
-                        bytes.clear();
-                        outbound.spare.push(bytes);
-                    }
-                }
-                Piece::Lent(lent) => {
-                    outbound.lent -= 1;
-                    let Lent { entry, position } = *lent;
-                    self.transfers.finish(entry, priority, position, resources);
-                }
+            if let Piece::Lent(lent) = piece {
+                outbound.lent -= 1;
+                let Lent { entry, position } = *lent;
+                self.transfers.finish(entry, priority, position, resources);
             }
         }
-        outbound.pieces != before
+    }
+
+    /// Returns the memory of copies that the peer has acknowledged, up to a piece in the program's memory.
+    #[inline]
+    pub(super) fn take_copies_back(&mut self, lane: Lane) {
+        while self.packets.first_free(lane).is_some_and(|piece| !matches!(piece, Piece::Lent(_))) {
+            let Some(piece) = self.packets.take_back(lane) else { return };
+            let outbound = &mut self.outbound[lane as usize];
+            outbound.pieces -= 1;
+            outbound.copied -= piece.copied_bytes();
+            if let Piece::Chunk(mut bytes) = piece
+                && outbound.spare.len() < SPARE_MAX
+                && bytes.capacity() <= 2 * CHUNK_BYTES
+            {
+                bytes.clear();
+                outbound.spare.push(bytes);
+            }
+        }
     }
 }
 
