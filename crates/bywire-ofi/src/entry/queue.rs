@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 
 use super::call::{
@@ -131,7 +132,7 @@ fn take_some(
     sources: *mut u64,
 ) -> Result<usize, i32> {
     let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
-    let mut taken = 0;
+    let (mut taken, mut are_short) = (0, true);
     while taken < room
         && let Some(completion) = waiting.pop()
     {
@@ -143,6 +144,10 @@ fn take_some(
             }
         }
         taken += 1;
+        are_short &= completion.is_short_receive();
+    }
+    if taken > 0 && taken < room && are_short {
+        waiting.emptied(clock::cycles());
     }
     match taken {
         0 if waiting.has_error() => Err(FI_EAVAIL),
@@ -154,8 +159,12 @@ fn take_some(
 fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) -> Result<usize, i32> {
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
-    let is_empty = state.outlets.queue(queue.number).is_some_and(|waiting| waiting.is_empty());
-    if is_empty {
+    if let Some(waiting) = state.outlets.queue(queue.number)
+        && waiting.is_empty()
+    {
+        if waiting.asks_for_more(clock::cycles) {
+            return Err(FI_EAGAIN);
+        }
         state = queue.domain.poll(state)?.ok_or(FI_EAGAIN)?;
     } else {
         state.found();
