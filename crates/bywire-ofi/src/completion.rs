@@ -1,13 +1,23 @@
 //! Completions, and the queues in which the program finds them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bywire::Errno;
+use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 use bywire_sys::wake::Eventfd;
 
+use crate::abi::FI_RECV;
+
 /// The most completions that wait in a queue. When it is reached, operations are refused until the program has read some.
 const WAITING_MAX: usize = 1 << 20;
+/// The most bytes of a short message.
+const SHORT_BYTES: u64 = 4096;
+/// A read that follows so soon on one that has emptied the queue only asks whether there is more.
+const AT_ONCE: Duration = Duration::from_micros(1);
+/// So many such reads in a row are answered without a look at the endpoints, so that these move on in any case.
+const UNLOOKED_MAX: u32 = 8;
 
 /// What a completed operation reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +38,13 @@ pub struct Completion {
     pub overflow: u64,
 }
 
+impl Completion {
+    /// Is it that of a short message that was received?
+    pub fn is_short_receive(&self) -> bool {
+        self.flags & FI_RECV != 0 && self.length <= SHORT_BYTES
+    }
+}
+
 /// A queue of completions.
 #[derive(Debug)]
 pub struct Queue {
@@ -35,6 +52,12 @@ pub struct Queue {
     /// For sleeping programs: ready when there may be a completion.
     sleep: Option<Sleep>,
     is_interrupted: bool,
+    /// When a read has emptied it, in cycles, until the next read. What that took were short messages.
+    emptied_at: Option<u64>,
+    /// [`AT_ONCE`] in cycles.
+    at_once: u64,
+    /// Reads in a row that were answered without a look.
+    unlooked: u32,
 }
 
 #[derive(Debug)]
@@ -55,7 +78,29 @@ impl Queue {
             }
             false => None,
         };
-        Ok(Self { waiting: VecDeque::new(), sleep, is_interrupted: false })
+        Ok(Self {
+            waiting: VecDeque::new(),
+            sleep,
+            is_interrupted: false,
+            emptied_at: None,
+            at_once: clock::cycles_in(AT_ONCE),
+            unlooked: 0,
+        })
+    }
+
+    /// A read has emptied the queue of short messages, at `now` in cycles.
+    pub fn emptied(&mut self, now: u64) {
+        self.emptied_at = Some(now);
+    }
+
+    /// Does a read of the empty queue only ask whether there is more after what the last one has brought? Open MPI reads until nothing
+    /// is left. It looks for further messages soon enough, and a look takes as long as all else that it does for a message.
+    pub fn asks_for_more(&mut self, now: impl FnOnce() -> u64) -> bool {
+        let emptied_at = self.emptied_at.take();
+        let does = self.unlooked < UNLOOKED_MAX
+            && emptied_at.is_some_and(|time| now().wrapping_sub(time) < self.at_once);
+        self.unlooked = if does { self.unlooked + 1 } else { 0 };
+        does
     }
 
     #[inline]
@@ -127,5 +172,31 @@ impl Queue {
         if let Some(sleep) = &self.sleep {
             sleep.signal.drain();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_follows_at_once_on_one_that_has_emptied_the_queue_looks_for_nothing() {
+        let mut queue = Queue::new(false).expect("a queue");
+        assert!(!queue.asks_for_more(|| 0), "no read came before");
+        queue.emptied(1000);
+        assert!(queue.asks_for_more(|| 1001));
+        assert!(!queue.asks_for_more(|| 1002), "the second one looks");
+        queue.emptied(1000);
+        assert!(!queue.asks_for_more(|| 1000 + clock::cycles_in(AT_ONCE)), "the program was away");
+    }
+
+    #[test]
+    fn endpoints_move_on_however_often_reads_empty_the_queue() {
+        let mut queue = Queue::new(false).expect("a queue");
+        let looks = (0..100).filter(|_| {
+            queue.emptied(1000);
+            !queue.asks_for_more(|| 1001)
+        });
+        assert_eq!(looks.count(), 100 / (UNLOOKED_MAX as usize + 1));
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 
 use super::call::{
@@ -136,6 +137,7 @@ fn take_some(
     sources: *mut u64,
 ) -> Result<usize, i32> {
     let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
+    let mut are_short = true;
     let taken = waiting.take(room, |place, completion| {
         // SAFETY: the program has given room for `room` entries, and for as many sources or none.
         unsafe {
@@ -144,7 +146,11 @@ fn take_some(
                 sources.add(place).write(completion.source);
             }
         }
+        are_short &= completion.is_short_receive();
     });
+    if taken > 0 && taken < room && are_short {
+        waiting.emptied(clock::cycles());
+    }
     match taken {
         0 if waiting.has_error() => Err(FI_EAVAIL),
         0 => Err(FI_EAGAIN),
@@ -156,7 +162,11 @@ fn take_some(
 fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) -> Result<usize, i32> {
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
-    let is_empty = state.outlets.queue(queue.number).is_some_and(|waiting| waiting.is_empty());
+    let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
+    let is_empty = waiting.is_empty();
+    if is_empty && waiting.asks_for_more(clock::cycles) {
+        return Err(FI_EAGAIN);
+    }
     if !is_empty || state.progress() {
         state.found();
     } else if state.has_patience() {
