@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use bywire_wire::frame::{Frame, LANES, Lane, Malformed, Payload, RANGES_MAX, frames};
+use bywire_wire::frame::{Frame, LANES, Lane, LaneBytes, Malformed, Payload, RANGES_MAX, frames, usual};
 use bywire_wire::packet::{self, HEADER_BYTES, Header, PacketKind};
 use bywire_wire::received::{Received, WINDOW};
 use bywire_wire::record::{HEAD_BYTES_MAX, Head, LENGTH_MAX, NOTE_BYTES_MAX};
@@ -167,6 +167,14 @@ proptest! {
         let read: Vec<Frame> = frames(&bytes[3..]).collect::<Result<_, _>>().expect("well formed");
         prop_assert_eq!(read.len(), sent.len());
         prop_assert!(read.iter().zip(sent).all(|(read, sent)| is_same(read, sent)));
+        let expected = match read[..] {
+            [Frame::Lane { lane, offset, bytes }] => Some((None, LaneBytes { lane, offset, bytes })),
+            [Frame::Ack(ack), Frame::Lane { lane, offset, bytes }] => {
+                Some((Some(ack), LaneBytes { lane, offset, bytes }))
+            }
+            _ => None,
+        };
+        prop_assert_eq!(usual(&bytes[3..]), expected);
     }
 
     #[test]
@@ -175,6 +183,7 @@ proptest! {
         for frame in frames(&bytes) {
             let Ok(frame) = frame else {
                 prop_assert_eq!(frame, Err(Malformed));
+                prop_assert_eq!(usual(&bytes), None);
                 break;
             };
             if let Frame::Ack(ack) = frame {
@@ -242,7 +251,10 @@ proptest! {
                 _ => expected.push(*number..=*number),
             }
         }
-        prop_assert_eq!(received.ranges(from).collect::<Vec<_>>(), expected);
+        prop_assert_eq!(&received.ranges(from).collect::<Vec<_>>(), &expected);
+        if let Some(only) = received.only_range(from) {
+            prop_assert_eq!(expected, [only]);
+        }
     }
 }
 
