@@ -118,6 +118,7 @@ impl Endpoint {
                 if let Some(Connection { remote: Some(remote), .. }) = self.connection(peer)
                     && self.remotes[remote].link == Link::Open(peer)
                 {
+                    self.messages_taken += 1;
                     let id = self.remotes[remote].id;
                     let taken = match split_note(&note) {
                         Some(Carried::Message(channel, note)) => {
@@ -168,6 +169,7 @@ impl Endpoint {
             Link::Greeting(own) if own == peer => return self.answered(remote, peer, message),
             _ => return,
         }
+        self.messages_taken += 1;
         let id = self.remotes[remote].id;
         let taken = match split(message) {
             Carried::Message(channel, frame) => self.matchers[channel as usize].arrive(id, frame),
