@@ -115,7 +115,9 @@ class Nodes:
                                                   stdout=subprocess.PIPE, text=True))
             self.services[number].stdout.readline()
         self.agent = self.place / "agent"
-        self.agent.write_text("#!/bin/sh\nshift\n" f"BYWIRE_RUNTIME_DIR={self.runtime(1)} exec nsenter "
+        # MPICH has an option before the host, and its launcher gives all ranks its own variables.
+        self.agent.write_text("#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\n" f"export OTHER_RUNTIME_DIR={self.runtime(1)}\n"
+                              f"BYWIRE_RUNTIME_DIR={self.runtime(1)} exec nsenter "
                               f"--net=/run/netns/{self.names[1]} sh -c \"$*\"\n")
         self.agent.chmod(0o700)
 
@@ -148,6 +150,12 @@ class Nodes:
         words = ["nsenter", f"--net=/run/netns/{self.names[0]}", str(launcher), "--host", hosts, "--map-by", "node",
                  "--mca", "plm_rsh_agent", str(self.agent), "--mca", "oob_tcp_if_include", "eth0"]
         return words + [word for name in names for word in ("-x", name)]
+
+    def launch_mpich(self, launcher):
+        """The same for MPICH, which takes all variables to both."""
+        here, there = (self.address(number) for number in (0, 1))
+        return ["nsenter", f"--net=/run/netns/{self.names[0]}", str(launcher), "-hosts", f"{here}:1,{there}:1", "-localhost", here,
+                "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", str(self.agent)]
 
     def down(self):
         for service in self.services:

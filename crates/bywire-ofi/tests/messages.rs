@@ -25,11 +25,15 @@ fn two_endpoints_of_one_process_make_every_call_for_messages() {
         let output = finish(with(&mut command, libfabric));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && output.stdout == b"matched\n", "{said}");
-        // Endpoints that have met have one connection.
-        let counted =
-            said.lines().filter_map(|line| line.split_once(" closes, connections: ")).map(|(_, count)| count);
-        let counts: Vec<_> = counted.collect();
-        assert!(counts.len() > 40 && counts.iter().all(|count| ["0", "1"].contains(count)), "{counts:?}");
+        let ends = said
+            .lines()
+            .filter_map(|line| line.split_once(" closes, connections: "))
+            .map(|(_, counts)| counts);
+        let counts: Vec<_> = ends.filter_map(|counts| counts.split_once(", messages taken: ")).collect();
+        // Endpoints that have met have one connection, and what crossed it is counted.
+        assert!(counts.len() > 40 && counts.iter().all(|(met, _)| ["0", "1"].contains(met)), "{counts:?}");
+        let without_connection = counts.iter().filter(|(_, messages)| *messages == "0").count();
+        assert!((1..counts.len()).contains(&without_connection), "{counts:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 """Runs a module as `python -m` does, and notes what becomes of every test: `outcomes.py FILE MODULE [ARGUMENT]...`.
 
-A line of FILE is an outcome and a test's name. It knows tests of `unittest`, by whatever runs them, and of pytest.
+A line of FILE is an outcome and a test's name. It knows tests of `unittest`, by whatever runs them, and of pytest. With
+NOTE_STARTS in the environment a test of `unittest` has a line "started" first, which tells the one that stands still.
 """
 import os
 import runpy
@@ -57,5 +58,7 @@ def add_noted_part(result, test, part, error):
 unittest.TestResult.addSubTest = add_noted_part
 for name, outcome in OUTCOMES.items():
     setattr(unittest.TestResult, name, watched(getattr(unittest.TestResult, name), outcome))
+if os.environ.get("NOTE_STARTS"):
+    unittest.TestResult.startTest = watched(unittest.TestResult.startTest, "started")
 sys.path[0] = os.getcwd()
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -84,6 +84,8 @@ pub struct Endpoint {
     copied_bytes: usize,
     /// For joining a head and its payload.
     scratch: Vec<u8>,
+    /// Messages of connected endpoints that were taken: frames, and notes with what was put.
+    messages_taken: u64,
     pub bindings: Bindings,
 }
 
@@ -200,6 +202,7 @@ impl Endpoint {
             claims: HashMap::new(),
             copied_bytes: 0,
             scratch: Vec::new(),
+            messages_taken: 0,
             bindings: Bindings::default(),
         })
     }

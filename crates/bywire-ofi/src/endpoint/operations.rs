@@ -272,6 +272,9 @@ impl Endpoint {
             }
         }
         let connections = self.port.peers().count();
-        host::inform(&format!("endpoint {:?} closes, connections: {connections}", self.name));
+        let Self { name, messages_taken, .. } = self;
+        host::inform(&format!(
+            "endpoint {name:?} closes, connections: {connections}, messages taken: {messages_taken}"
+        ));
     }
 }

@@ -212,6 +212,7 @@ impl Endpoint {
                 if let Some(Connection { remote: Some(remote), .. }) = self.connection(peer)
                     && self.remotes[remote].link == Link::Open(peer)
                 {
+                    self.messages_taken += 1;
                     let id = self.remotes[remote].id;
                     let taken = match split_note(&note) {
                         Some(Carried::Message(channel, note)) => {
@@ -266,6 +267,7 @@ impl Endpoint {
             }
             return false;
         }
+        self.messages_taken += 1;
         let arrived = match split(message) {
             Carried::Message(channel, frame) => {
                 let Self { matchers, bindings, .. } = self;
