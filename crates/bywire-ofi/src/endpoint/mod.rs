@@ -13,7 +13,7 @@ mod rma;
 
 use std::collections::HashMap;
 
-use bywire::{Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
+use bywire::{Geometry, Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
 use bywire_match::{ClaimId, Envelope, PeerId, ReceiveId, Rma};
 use bywire_sys::process;
 
@@ -33,6 +33,9 @@ type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 const TRANSFERS_MAX: u32 = 256;
 /// Connections of an endpoint.
 const PEERS_MAX: u32 = 1 << 16;
+/// Short messages on their way to a peer where no other machine is reached. Each takes the next place in a ring, so with more of them
+/// the rings of many ranks would take all of a core's caches.
+const SHORT_MESSAGES_MAX: u32 = 64;
 
 /// An endpoint.
 #[derive(Debug)]
@@ -119,10 +122,21 @@ pub struct Bindings {
     pub is_enabled: bool,
 }
 
+/// The sizes of what a connection carries messages in. Between machines more have to be under way.
+fn geometry(reach: &Reach) -> Geometry {
+    let mut geometry = Geometry::default();
+    if matches!(reach, Reach::Machine) {
+        let [_answers, high, _low] = &mut geometry.lanes;
+        high.slots = SHORT_MESSAGES_MAX;
+    }
+    geometry
+}
+
 /// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine. The result also says
 /// whether other endpoints are looked for on other machines.
 fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
     let options = |reach| PortOptions {
+        geometry: geometry(&reach),
         reach,
         integrity: parameters.integrity,
         send_tokens: TRANSFERS_MAX,
