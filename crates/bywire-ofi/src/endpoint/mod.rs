@@ -33,8 +33,8 @@ type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 const TRANSFERS_MAX: u32 = 256;
 /// Connections of an endpoint.
 const PEERS_MAX: u32 = 1 << 16;
-/// Short messages on their way to a peer. Each takes the next place in a ring, so with more of them the rings of many ranks would
-/// take all of a core's caches.
+/// Short messages on their way to a peer where no other machine is reached. Each takes the next place in a ring, so with more of them
+/// the rings of many ranks would take all of a core's caches.
 const SHORT_MESSAGES_MAX: u32 = 64;
 
 /// An endpoint.
@@ -123,11 +123,13 @@ pub struct Bindings {
     pub is_enabled: bool,
 }
 
-/// The sizes of what a connection within this machine carries messages in.
-fn geometry() -> Geometry {
+/// The sizes of what a connection carries messages in. Between machines more have to be under way.
+fn geometry(reach: &Reach) -> Geometry {
     let mut geometry = Geometry::default();
-    let [_answers, high, _low] = &mut geometry.lanes;
-    high.slots = SHORT_MESSAGES_MAX;
+    if matches!(reach, Reach::Machine) {
+        let [_answers, high, _low] = &mut geometry.lanes;
+        high.slots = SHORT_MESSAGES_MAX;
+    }
     geometry
 }
 
@@ -135,6 +137,7 @@ fn geometry() -> Geometry {
 /// whether other endpoints are looked for on other machines.
 fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
     let options = |reach| PortOptions {
+        geometry: geometry(&reach),
         reach,
         integrity: parameters.integrity,
         send_tokens: TRANSFERS_MAX,
