@@ -38,6 +38,13 @@ fn two_endpoints_of_one_process_make_every_call_for_messages() {
 }
 
 #[test]
+fn the_first_message_to_a_peer_arrives_although_its_sender_makes_no_further_call() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    assert_eq!(run(loaded.command(&program).arg("first message")), "matched\n");
+}
+
+#[test]
 fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
     let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
     let program = loaded.compile("cc", "messages.c", &["-lfabric"]);

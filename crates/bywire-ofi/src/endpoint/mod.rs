@@ -33,6 +33,8 @@ type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 const TRANSFERS_MAX: u32 = 256;
 /// Connections of an endpoint.
 const PEERS_MAX: u32 = 1 << 16;
+/// How long injected messages of an endpoint wait in vain for connections, in all.
+const LINK_WAIT_NS: u64 = 500_000_000;
 /// Short messages on their way to a peer where no other machine is reached. Each takes the next place in a ring, so with more of them
 /// the rings of many ranks would take all of a core's caches.
 const SHORT_MESSAGES_MAX: u32 = 64;
@@ -82,6 +84,8 @@ pub struct Endpoint {
     claims: HashMap<(Channel, usize), (ClaimId, Envelope)>,
     /// What copies of payloads take that have not left.
     copied_bytes: usize,
+    /// How long injected messages may still wait in their calls for connections in vain.
+    link_wait_ns: u64,
     /// For joining a head and its payload.
     scratch: Vec<u8>,
     /// Messages of connected endpoints that were taken: frames, and notes with what was put.
@@ -142,7 +146,6 @@ fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
         integrity: parameters.integrity,
         send_tokens: TRANSFERS_MAX,
         peers_max: PEERS_MAX,
-        geometry: geometry(),
         ..PortOptions::default()
     };
     if !parameters.reaches_machines {
@@ -204,6 +207,7 @@ impl Endpoint {
             has_remote_data: false,
             claims: HashMap::new(),
             copied_bytes: 0,
+            link_wait_ns: LINK_WAIT_NS,
             scratch: Vec::new(),
             messages_taken: 0,
             bindings: Bindings::default(),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bywire_match::head::EagerHead;
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
+use bywire_sys::clock;
 
 use super::frames::carry_eager;
 use super::message::Message;
@@ -22,6 +23,8 @@ use crate::outlets::Outlets;
 
 /// What copies of injected payloads may take that have not left.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 20;
+/// How long an injected message waits in its call for its first connection. Its program may call nothing for long after it.
+const FIRST_WAIT_NS: u64 = 50_000_000;
 /// How long closing waits for what is under way.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,9 @@ impl Endpoint {
         let remote = self.remote_at(message.to, addresses)?;
         if outlets.is_full(self.bindings.transmit_queue) {
             return Err(FI_EAGAIN);
+        }
+        if message.is_injected && self.remotes[remote].link.is_on_its_way() {
+            self.wait_for_connection(remote, outlets, addresses);
         }
         let Remote { id, link, .. } = self.remotes[remote];
         let Message { tag, data, is_synchronous, is_injected, .. } = message;
@@ -72,6 +78,27 @@ impl Endpoint {
         self.copied_bytes += copied;
         self.settle(outlets);
         Ok(())
+    }
+
+    /// Connects before an injected message leaves. Its program counts it as sent, and may wait for its effect without a call that moves
+    /// it on. What is waited in vain is counted, so that peers that do nothing cost a program little.
+    #[cold]
+    fn wait_for_connection(&mut self, remote: usize, outlets: &mut Outlets, addresses: &Addresses) {
+        if self.link_wait_ns == 0 {
+            return;
+        }
+        self.connect(remote);
+        let began = clock::nanoseconds();
+        while self.remotes[remote].link.is_on_its_way() {
+            let waited = clock::nanoseconds().saturating_sub(began);
+            if waited >= FIRST_WAIT_NS.min(self.link_wait_ns) {
+                self.link_wait_ns = self.link_wait_ns.saturating_sub(waited);
+                return;
+            }
+            if !self.progress(outlets, addresses) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     fn refusal(&self, refused: Refused, id: PeerId) -> i32 {

@@ -40,6 +40,13 @@ pub enum Link {
     Ended(i32),
 }
 
+impl Link {
+    /// Is it neither open nor over?
+    pub fn is_on_its_way(self) -> bool {
+        matches!(self, Self::Idle | Self::Waiting | Self::Connecting(_) | Self::Greeting(_))
+    }
+}
+
 /// What operations with a peer fail with after its end.
 pub fn error_of(reason: DisconnectReason) -> i32 {
     match reason {

@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -590,10 +591,58 @@ static void few_descriptors(void)
     close_end(&b);
 }
 
-/* [few descriptors] */
+/* Polls the other end, as a program of its own would, until a message has come. */
+static void *receive_one(void *nothing)
+{
+    struct fi_cq_tagged_entry entry;
+    ssize_t count;
+    while ((count = fi_cq_read(b.cq, &entry, 1)) == -FI_EAGAIN)
+        ;
+    CHECK(count == 1 && entry.tag == 1);
+    return nothing;
+}
+
+/* The first message to an end that polls arrives although its sender makes no further call. Peers that do not poll cost senders little
+   time. */
+static void first_message(void)
+{
+    struct fid_domain *first = domain, *second = NULL;
+    struct timespec began, ended;
+    pthread_t thread;
+    char in[8];
+    for (int turn = 0; turn < 20; turn++) {
+        close_end(&a);
+        close_end(&b);
+        if (turn)
+            DONE(fi_close(&second->fid));
+        DONE(fi_domain(fabric, info, &second, NULL));
+        open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        domain = second;
+        open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        domain = first;
+        know(&a, &b);
+        know(&b, &a);
+        DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
+        CHECK(pthread_create(&thread, NULL, receive_one, NULL) == 0);
+        DONE(fi_tinject(a.ep, "x", 1, a.other, 1));
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    close_end(&a);
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    know(&a, &b);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    for (int count = 0; count < 100; count++)
+        DONE(fi_tinject(a.ep, "x", 1, a.other, 1));
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0);
+    CHECK(ended.tv_sec - began.tv_sec < 3);
+    close_end(&b);
+    close_end(&a);
+    DONE(fi_close(&second->fid));
+}
+
+/* [few descriptors | first message] */
 int main(int count, char **words)
 {
-    (void) words;
     struct fi_info *hints = fi_allocinfo();
     hints->caps = FI_TAGGED | FI_MSG | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
     hints->ep_attr->type = FI_EP_RDM;
@@ -614,7 +663,9 @@ int main(int count, char **words)
     open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
     know(&a, &b);
     know(&b, &a);
-    if (count > 1) {
+    if (count > 1 && !strcmp(words[1], "first message")) {
+        first_message();
+    } else if (count > 1) {
         few_descriptors();
     } else {
         calls();
