@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::close_account::{Account, DESCRIPTORS_MAX};
@@ -309,11 +309,19 @@ impl Socket {
             if is_over { RecvAncillaryBuffer::default() } else { RecvAncillaryBuffer::new(&mut space) };
         let mut parts = [IoSliceMut::new(buffer)];
         let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-        // If the peer closed without having read everything, the kernel first reports that as an error, once. The
-        // packets that the peer had sent follow.
-        let mut result = rustix::net::recvmsg(&*self.file, &mut parts, &mut control, flags);
-        if matches!(result, Err(Errno::CONNRESET)) {
-            result = rustix::net::recvmsg(&*self.file, &mut parts, &mut control, flags);
+        // An end can hide the last packets from two looks. If the peer closed without having read everything, the kernel first reports
+        // that as an error, once. If a packet and the end come when it has just seen an empty queue, it reports the end alone. Nothing
+        // follows an end, so the third look is right.
+        let mut look = || rustix::net::recvmsg(&*self.file, &mut parts, &mut control, flags);
+        let hides_packets = |result: &Result<RecvMsg, Errno>| match result {
+            Ok(message) => message.bytes == 0,
+            Err(error) => *error == Errno::CONNRESET,
+        };
+        let mut result = look();
+        for _ in 0..2 {
+            if hides_packets(&result) {
+                result = look();
+            }
         }
         let message = match result {
             Ok(message) => message,
