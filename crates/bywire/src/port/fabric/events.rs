@@ -84,10 +84,6 @@ impl Port {
         if !self.look_at_socket(is_ring_hot) {
             return None;
         }
-        // Other events come first, such as the connection of the peer.
-        if !self.resources.events.is_empty() {
-            return None;
-        }
         if let Some((peer, priority, payload)) = self.take_short_remote() {
             return Some(Event::Message(Message { peer, priority, payload }));
         }
@@ -158,8 +154,8 @@ impl Port {
         }
     }
 
-    /// Takes a short message that has arrived, if only one peer on another machine has sent something. This is what most polls
-    /// find while many messages wait, and it is all that [`Self::poll_remote`] would do then.
+    /// Takes a short message that has arrived, if only one peer on another machine has sent something, and nothing else comes
+    /// before it. This is what most polls find while many messages wait.
     #[inline(always)]
     pub(in crate::port) fn take_short_remote(&mut self) -> Option<(Peer, Priority, Payload)> {
         let fabric = self.fabric.as_deref_mut()?;
@@ -167,7 +163,7 @@ impl Port {
             || self.polls.is_multiple_of(ANSWER_EVERY)
             || !fabric.held_up.is_empty()
             || fabric.has_gathered()
-            || self.resources.is_full()
+            || !self.resources.events.is_empty()
         {
             return None;
         }
@@ -177,9 +173,9 @@ impl Port {
             return None;
         }
         let order = order_of(self.polls.is_multiple_of(8));
-        let (priority, payload) = order.into_iter().find_map(|priority| {
-            remote.wire.take_short(priority, &mut self.resources).map(|payload| (priority, payload))
-        })?;
+        // Another record of the first lane comes before the messages of the second one.
+        let priority = order.into_iter().find(|priority| remote.wire.has_record(*priority))?;
+        let payload = remote.wire.take_short(priority, &mut self.resources)?;
         if !std::mem::replace(&mut remote.is_touched, true) {
             // Credit has to be sent.
             fabric.touched.push(index);
@@ -187,10 +183,10 @@ impl Port {
         Some((remote.wire.peer, priority, payload))
     }
 
-    /// Takes events from peers on other machines, in turn.
+    /// Takes events from peers on other machines, in turn. Those that wait come first, such as the connection of a peer.
     #[inline(never)]
     pub(in crate::port) fn take_remote(&mut self) -> Option<Event> {
-        if self.resources.is_full() {
+        if !self.resources.events.is_empty() {
             return None;
         }
         let fabric = self.fabric.as_deref_mut()?;

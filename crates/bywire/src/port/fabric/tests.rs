@@ -329,6 +329,35 @@ fn a_peer_with_many_messages_does_not_starve_another_one() {
 }
 
 #[test]
+fn other_records_of_high_priority_come_before_short_messages_of_low_priority() {
+    let mut fixture = Fixture::new(PortOptions::default());
+    let mut fake = fixture.meet();
+    (0..1000).for_each(|_| fake.queue(Lane::Low, &[1; 8]));
+    let mut record = Vec::new();
+    Head::Message { length: 8, is_long: false, is_prompt: true }.write(&mut record);
+    fake.connection.send(Lane::High, [&record[..], &[2; 8]].concat()).expect("room");
+    let deadline = Instant::now() + TIMEOUT;
+    while [Lane::Low, Lane::High]
+        .iter()
+        .any(|lane| fake.connection.acknowledged(*lane) < fake.connection.end(*lane))
+    {
+        assert!(Instant::now() < deadline, "they do not arrive");
+        fake.exchange();
+        fixture.port.look_remote();
+    }
+    let mut priorities = Vec::new();
+    fixture.until(|_, event| {
+        priorities.extend(event.and_then(|event| match event {
+            Event::Message(message) => Some(message.priority),
+            _ => None,
+        }));
+        priorities.len() == 1001
+    });
+    let before = priorities.iter().take_while(|priority| **priority == Priority::Low).count();
+    assert!(before <= 1, "after {before} others");
+}
+
+#[test]
 fn room_for_a_datagram_is_announced_when_available() {
     let mut fixture = Fixture::new(PortOptions::default());
     let mut fake = fixture.meet();

@@ -117,6 +117,13 @@ impl Connection {
         Some(payload)
     }
 
+    /// Has a lane what its next step needs?
+    #[inline]
+    pub fn has_record(&self, priority: Priority) -> bool {
+        let lane = lane_of(priority);
+        length_of(self.packets.peek(lane)) >= self.inbound[lane as usize].needed
+    }
+
     /// Takes a datagram, a record, or one step of a long record from a lane.
     #[inline]
     pub fn receive(
@@ -128,9 +135,7 @@ impl Connection {
         if let Some(payload) = self.take_short(priority, resources) {
             return Ok(self.message(priority, payload, false));
         }
-        let lane = lane_of(priority);
-        let is_complete = length_of(self.packets.peek(lane)) >= self.inbound[lane as usize].needed;
-        if !is_complete && !self.packets.has_datagram() {
+        if !self.has_record(priority) && !self.packets.has_datagram() {
             return Ok(Step::Nothing);
         }
         self.receive_other(priority, resources)
