@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 52] = [
+const FUNCTIONS: [(&str, &[&str]); 55] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
@@ -43,6 +43,8 @@ const FUNCTIONS: [(&str, &[&str]); 52] = [
     ("Port::peers", &["bw_peers"]),
     ("Port::poll", &["bw_poll"]),
     ("Port::poll_arrived", &["bw_poll_arrived"]),
+    ("Port::poll_short", &["bw_poll"]),
+    ("Port::poll_short_arrived", &["bw_poll_arrived"]),
     ("Port::post_receive", &["bw_post_receive"]),
     ("Port::put", &["bw_put"]),
     ("Port::recycle", &["bw_event_release"]),
@@ -58,6 +60,7 @@ const FUNCTIONS: [(&str, &[&str]); 52] = [
     ("Port::wait", &["bw_wait"]),
     ("PortOptions::named", &["bw_port_options_init"]),
     ("PortOptions::numbered", &["bw_port_options_init"]),
+    ("ShortMessage::bytes", &["field data"]),
 ];
 
 /// What C has besides: what Rust does by traits (drop, slices, display, the descriptor) and by itself.
