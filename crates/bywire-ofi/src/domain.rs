@@ -106,6 +106,23 @@ impl Domain {
         if state.has_patience() { Ok(None) } else { self.idle(state) }
     }
 
+    /// Waits a moment for the connection to a remote. A program counts what it has injected as sent, and may wait for its effect without
+    /// a call that moves it on. The other endpoint may be one of this domain, or of another thread.
+    #[cold]
+    pub fn wait_for_connection(&self, number: usize, remote: usize) {
+        let began_ns = clock::nanoseconds();
+        while let Ok(mut state) = self.state() {
+            state.progress();
+            let waited_ns = clock::nanoseconds().saturating_sub(began_ns);
+            let endpoint = state.endpoints.get_mut(number).and_then(Option::as_mut);
+            if !endpoint.is_some_and(|endpoint| endpoint.waits_on(remote, waited_ns)) {
+                return;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
     /// Nothing has happened for a while: as [`Domain::poll`].
     ///
     /// # Errors

@@ -33,7 +33,7 @@ type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
 const TRANSFERS_MAX: u32 = 256;
 /// Connections of an endpoint.
 const PEERS_MAX: u32 = 1 << 16;
-/// How long injected messages of an endpoint wait in vain for connections, in all.
+/// How long such calls of an endpoint wait in vain, in all, until one has had its connection.
 const LINK_WAIT_NS: u64 = 500_000_000;
 /// Short messages on their way to a peer where no other machine is reached. Each takes the next place in a ring, so with more of them
 /// the rings of many ranks would take all of a core's caches.
@@ -84,7 +84,7 @@ pub struct Endpoint {
     claims: HashMap<(Channel, usize), (ClaimId, Envelope)>,
     /// What copies of payloads take that have not left.
     copied_bytes: usize,
-    /// How long injected messages may still wait in their calls for connections in vain.
+    /// How long calls that inject something may still wait for connections in vain.
     link_wait_ns: u64,
     /// For joining a head and its payload.
     scratch: Vec<u8>,

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use bywire_match::head::EagerHead;
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
-use bywire_sys::clock;
 
 use super::frames::carry_eager;
 use super::message::Message;
 use super::progress::report_at_once;
 use super::remote::{Link, Remote};
-use super::{Channel, Endpoint};
+use super::{Channel, Endpoint, LINK_WAIT_NS};
 use crate::abi::{
     FI_ADDR_UNSPEC, FI_EAGAIN, FI_ECANCELED, FI_EINVAL, FI_EMSGSIZE, FI_ENOENT, FI_ENOMSG, FI_MULTI_RECV,
     FI_REMOTE_CQ_DATA,
@@ -23,7 +22,7 @@ use crate::outlets::Outlets;
 
 /// What copies of injected payloads may take that have not left.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 20;
-/// How long an injected message waits in its call for its first connection. Its program may call nothing for long after it.
+/// How long a call that injects something waits for the connection. Its program may call nothing for long after it.
 const FIRST_WAIT_NS: u64 = 50_000_000;
 /// How long closing waits for what is under way.
 const LINGER: Duration = Duration::from_secs(5);
@@ -44,9 +43,6 @@ impl Endpoint {
         let remote = self.remote_at(message.to, addresses)?;
         if outlets.is_full(self.bindings.transmit_queue) {
             return Err(FI_EAGAIN);
-        }
-        if message.is_injected && self.remotes[remote].link.is_on_its_way() {
-            self.wait_for_connection(remote, outlets, addresses);
         }
         let Remote { id, link, .. } = self.remotes[remote];
         let Message { tag, data, is_synchronous, is_injected, .. } = message;
@@ -80,25 +76,25 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Connects before an injected message leaves. Its program counts it as sent, and may wait for its effect without a call that moves
-    /// it on. What is waited in vain is counted, so that peers that do nothing cost a program little.
-    #[cold]
-    fn wait_for_connection(&mut self, remote: usize, outlets: &mut Outlets, addresses: &Addresses) {
-        if self.link_wait_ns == 0 {
-            return;
+    /// The remote of this address, if its connection is on its way.
+    #[inline]
+    pub fn awaited(&mut self, to: u64, addresses: &Addresses) -> Option<usize> {
+        let remote = self.remote_at(to, addresses).ok()?;
+        self.remotes[remote].link.is_on_its_way().then_some(remote)
+    }
+
+    /// Does a call that has injected something, and has waited for so long, wait on for the connection? What is waited in vain is
+    /// counted until a connection comes, so that peers that do nothing cost a program little.
+    pub fn waits_on(&mut self, remote: usize, waited_ns: u64) -> bool {
+        if !self.remotes.get(remote).is_some_and(|remote| remote.link.is_on_its_way()) {
+            self.link_wait_ns = LINK_WAIT_NS;
+            return false;
         }
-        self.connect(remote);
-        let began = clock::nanoseconds();
-        while self.remotes[remote].link.is_on_its_way() {
-            let waited = clock::nanoseconds().saturating_sub(began);
-            if waited >= FIRST_WAIT_NS.min(self.link_wait_ns) {
-                self.link_wait_ns = self.link_wait_ns.saturating_sub(waited);
-                return;
-            }
-            if !self.progress(outlets, addresses) {
-                std::thread::yield_now();
-            }
+        let waits = waited_ns < FIRST_WAIT_NS.min(self.link_wait_ns);
+        if !waits {
+            self.link_wait_ns = self.link_wait_ns.saturating_sub(waited_ns);
         }
+        waits
     }
 
     fn refusal(&self, refused: Refused, id: PeerId) -> i32 {

@@ -46,6 +46,12 @@ impl Endpoint {
         true
     }
 
+    /// Moves everything on, and takes what has arrived already even if the program has waited.
+    pub fn take_all(&mut self, outlets: &mut Outlets, addresses: &Addresses) {
+        self.is_behind = true;
+        self.progress(outlets, addresses);
+    }
+
     /// Takes what has arrived already besides a first event. `has_ended_some`: has that ended an operation? `unexpected`: how many
     /// messages waited for a receive before it.
     #[inline(never)]

@@ -81,7 +81,7 @@ impl Sending {
     #[inline(always)]
     pub fn begin(self, fid: *mut fid_ep, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(fid);
-        domain.state()?.work(*number, |endpoint, outlets, addresses| {
+        let awaited = domain.state()?.work(*number, |endpoint, outlets, addresses| {
             let bindings = &endpoint.bindings;
             let flags = self.flags.unwrap_or(bindings.transmit_flags);
             // How far a send has to be is a choice for all sends of an endpoint, or for one.
@@ -101,8 +101,13 @@ impl Sending {
             let Self { channel, to, tag, data, is_reported, .. } = self;
             let is_synchronous = level != 0 && is_reported;
             let message = Message { to, tag, data, is_synchronous, is_injected };
-            endpoint.send(channel, message, send, (outlets, addresses))
-        })
+            endpoint.send(channel, message, send, (outlets, addresses))?;
+            Ok(if is_injected { endpoint.awaited(to, addresses) } else { None })
+        })?;
+        if let Some(remote) = awaited {
+            domain.wait_for_connection(*number, remote);
+        }
+        Ok(())
     }
 }
 
@@ -162,7 +167,7 @@ impl Receiving {
         let (context, completion_flags) = (self.context as usize, FI_RECV | kind(channel));
         match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
             (true, claims, discards) => {
-                endpoint.progress(outlets, addresses);
+                endpoint.take_all(outlets, addresses);
                 let selector = endpoint.selector(from, (tag, ignore), addresses)?;
                 if discards {
                     endpoint.discard(channel, &selector, (context, completion_flags), outlets);

@@ -82,7 +82,7 @@ impl Operation {
 
     fn write(self, ep: *mut fid, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(ep);
-        domain.state()?.work(*number, |endpoint, outlets, addresses| {
+        let awaited = domain.state()?.work(*number, |endpoint, outlets, addresses| {
             let bindings = &endpoint.bindings;
             let flags = self.flags.unwrap_or(bindings.transmit_flags);
             let is_injected = flags & FI_INJECT != 0;
@@ -98,8 +98,13 @@ impl Operation {
                 is_reported: self.is_reported && is_asked_for,
                 is_silent: !self.is_reported,
             };
-            endpoint.write(target, self.data, write, (outlets, addresses))
-        })
+            endpoint.write(target, self.data, write, (outlets, addresses))?;
+            Ok(if is_injected { endpoint.awaited(self.peer, addresses) } else { None })
+        })?;
+        if let Some(remote) = awaited {
+            domain.wait_for_connection(*number, remote);
+        }
+        Ok(())
     }
 
     fn read(self, ep: *mut fid, memory: Memory) -> Result<(), i32> {
