@@ -259,8 +259,14 @@ fn a_lingering_answer_does_not_delay_the_connecting_port() {
 /// A user without an entry in the user database.
 const HOSTILE: u32 = 54_361;
 
-/// The port's answers to a peer of another user, for each offer in place of memory, or for an honest offer.
-fn approach_as(user: u32, fixture: &mut Fixture, name: &str, offers: &[Option<&OwnedFd>]) -> Vec<Packet> {
+/// The port's answers to a peer of another user, for each offer in place of memory, or for an honest offer. `None`: it has closed
+/// the connection without one, as it does while too many sockets of that user wait to be closed.
+fn approach_as(
+    user: u32,
+    fixture: &mut Fixture,
+    name: &str,
+    offers: &[Option<&OwnedFd>],
+) -> Vec<Option<Packet>> {
     let (place, victim) = (fixture.rogue.directory.clone(), &mut fixture.victim);
     std::thread::scope(|scope| {
         let approaching = scope.spawn(|| {
@@ -275,7 +281,7 @@ fn approach_as(user: u32, fixture: &mut Fixture, name: &str, offers: &[Option<&O
                 }
                 // The peer may have been turned away before it has sent anything.
                 let _ = linger::send(&socket, &hello, &offer);
-                rogue::answer(&socket).expect("an answer").0
+                rogue::answer(&socket).map(|(answer, _)| answer)
             };
             offers.iter().map(say).collect()
         });
@@ -308,25 +314,24 @@ fn files_that_never_close_are_bounded_and_charged_to_their_user() {
     };
     let mut fixture = Fixture::with(Admit::Everyone);
     let answers = approach_as(HOSTILE, &mut fixture, "hostile", &[Some(&unclosable.file); 200]);
-    let taken = answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::BadOffer)).count();
-    let turned_away =
-        answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::NoResources)).count();
+    let is_turned_away = |answer: &Option<Packet>| {
+        answer.as_ref().is_none_or(|answer| *answer == Packet::Refuse(Refusal::NoResources))
+    };
+    let taken = answers.iter().filter(|answer| **answer == Some(Packet::Refuse(Refusal::BadOffer))).count();
+    let turned_away = answers.iter().filter(|answer| is_turned_away(answer)).count();
     assert_eq!(taken + turned_away, answers.len());
     // The port's limit for one user: of the three descriptors in each packet, one stays.
     assert!((1..=64).contains(&taken), "{taken} were taken");
     assert!(copies(&unclosable.file) <= 70, "those of one packet stay, and so do all behind it");
     fixture.is_undisturbed("a user whose descriptors do not close");
     let other = approach_as(HOSTILE + 1, &mut fixture, "other", &[None]);
-    assert!(matches!(other[..], [Packet::Welcome(_)]), "{other:?}");
-    assert_eq!(
-        approach_as(HOSTILE, &mut fixture, "again", &[None]),
-        [Packet::Refuse(Refusal::NoResources)],
-        "whatever else this user offers"
-    );
+    assert!(matches!(other[..], [Some(Packet::Welcome(_))]), "{other:?}");
+    let again = approach_as(HOSTILE, &mut fixture, "again", &[None]);
+    assert!(again.iter().all(is_turned_away), "whatever else this user offers: {again:?}");
     unclosable.end();
     let mut answer = Vec::new();
     until(|| {
         answer = approach_as(HOSTILE, &mut fixture, "after", &[None]);
-        matches!(answer[..], [Packet::Welcome(_)])
+        matches!(answer[..], [Some(Packet::Welcome(_))])
     });
 }
