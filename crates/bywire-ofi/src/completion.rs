@@ -14,9 +14,9 @@ use crate::abi::FI_RECV;
 const WAITING_MAX: usize = 1 << 20;
 /// The most bytes of a short message.
 const SHORT_BYTES: u64 = 4096;
-/// A read that follows so soon on one that has emptied the queue only asks whether there is more.
+/// A read that follows within this time on one that has emptied the queue only asks whether there is more.
 const AT_ONCE: Duration = Duration::from_micros(1);
-/// So many such reads in a row are answered without a look at the endpoints, so that these move on in any case.
+/// The most such reads in a row that are answered without a look at the endpoints. The next one looks, so the endpoints move on.
 const UNLOOKED_MAX: u32 = 8;
 
 /// What a completed operation reports.

@@ -94,7 +94,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
-    #[inline]
+    #[inline(always)]
     pub fn poll<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -103,7 +103,7 @@ impl Domain {
             state.found();
             return Ok(Some(state));
         }
-        if state.has_patience() { Ok(None) } else { self.idle(state) }
+        if state.idle.is_clock_due() { self.idle(state) } else { Ok(None) }
     }
 
     /// Waits a moment for the connection to a remote. A program counts what it has injected as sent, and may wait for its effect without
@@ -128,10 +128,7 @@ impl Domain {
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
     #[inline(never)]
-    pub fn idle<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<Option<MutexGuard<'a, State>>, i32> {
+    fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<Option<MutexGuard<'a, State>>, i32> {
         let began = clock::cycles();
         match state.idle.found_nothing(began) {
             Advice::Poll => return Ok(None),
@@ -299,12 +296,6 @@ impl State {
         let addresses = vector.ok_or(FI_ENOAV)?;
         endpoint.follow(addresses);
         call(endpoint, &mut self.outlets, addresses)
-    }
-
-    /// Nothing has happened. May the program poll again at once?
-    #[inline]
-    pub fn has_patience(&mut self) -> bool {
-        !self.idle.is_clock_due()
     }
 
     /// The program has found something, so it does not wait.

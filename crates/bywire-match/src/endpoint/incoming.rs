@@ -17,9 +17,9 @@ impl<S, R: Sink> Endpoint<S, R> {
         self.arrive_at_once(peer, frame, |_, _, _| false).map(drop)
     }
 
-    /// The same, but `told` is told of a receive that the frame completes: its handle, the message, and the bytes of the payload
-    /// that are in its buffer. If it answers that this will do, the handle is dropped, and there is no event. It is not asked
-    /// while events wait, which come before. The result says whether the receive was done with.
+    /// The same, but a receive that the frame completes is reported to `told`: its handle, the message, and how many bytes of the
+    /// payload are in its buffer. If `told` answers `true`, the handle is dropped, and no event follows. While events wait, which
+    /// come first, `told` is not called. `true`: `told` has answered so.
     ///
     /// # Errors
     /// Those of [`Endpoint::arrive`].

@@ -157,7 +157,7 @@ impl<S, R: Sink> Endpoint<S, R> {
         self.receive_at_once(selector, receive, |_, _, _| false)
     }
 
-    /// The same, but `told` is told of a message that has come whole, as in [`Endpoint::arrive_at_once`].
+    /// The same, but a message that has arrived whole is reported to `told`, as in [`Endpoint::arrive_at_once`].
     ///
     /// # Errors
     /// The reason, with the handle.

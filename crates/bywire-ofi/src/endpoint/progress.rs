@@ -405,8 +405,8 @@ impl Endpoint {
     }
 }
 
-/// Reports a receive that has completed with a message, of which so many bytes were written. `false`: it takes several messages,
-/// and waits for its event.
+/// Reports a receive that has completed with a message, of which `written` bytes are in its buffer. `false`: the receive takes several
+/// messages, and waits for its event.
 #[inline(always)]
 pub(super) fn report_at_once(
     bindings: &Bindings,

@@ -167,12 +167,10 @@ fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) ->
     if is_empty && waiting.asks_for_more(clock::cycles) {
         return Err(FI_EAGAIN);
     }
-    if !is_empty || state.progress() {
-        state.found();
-    } else if state.has_patience() {
-        return Err(FI_EAGAIN);
+    if is_empty {
+        state = queue.domain.poll(state)?.ok_or(FI_EAGAIN)?;
     } else {
-        state = queue.domain.idle(state)?.ok_or(FI_EAGAIN)?;
+        state.found();
     }
     take_some(queue, &mut state, room, sources)
 }
