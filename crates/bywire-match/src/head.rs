@@ -168,14 +168,18 @@ impl EagerHead {
         }
     }
 
-    /// Its bytes, filled up with zeros, and how many there are.
+    /// Writes it to the begin of `target`, which has [`EagerHead::BYTES_MAX`] bytes at least. What is behind it is overwritten up to
+    /// there. The result is its length.
+    ///
+    /// # Panics
+    /// If `target` is shorter.
     #[inline(always)]
-    pub fn bytes(&self) -> ([u8; Self::BYTES_MAX], usize) {
-        let mut bytes = [0; Self::BYTES_MAX];
-        for (target, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
-            *target = word.to_le_bytes();
+    pub fn write(&self, target: &mut [u8]) -> usize {
+        let target = &mut target[..Self::BYTES_MAX];
+        for (place, word) in target.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
+            *place = word.to_le_bytes();
         }
-        (bytes, self.length)
+        self.length
     }
 }
 
@@ -308,7 +312,8 @@ mod tests {
     #[test]
     fn the_head_of_a_message_that_leaves_at_once_is_that_of_any_other() {
         for data in [None, Some(0), Some(7), Some(u64::from(u32::MAX)), Some(1 << 32), Some(u64::MAX)] {
-            let (bytes, length) = EagerHead::new(0x0123_4567_89ab_cdef, data).bytes();
+            let mut bytes = [0xff; 30];
+            let length = EagerHead::new(0x0123_4567_89ab_cdef, data).write(&mut bytes);
             let other = Head::Eager { tag: 0x0123_4567_89ab_cdef, data, synchronous: None }.to_bytes();
             assert_eq!(&bytes[..length], &other[..], "{data:?}");
         }

@@ -13,6 +13,12 @@ pub trait Sink {
 
     /// Appends bytes of a payload. All calls together never exceed the capacity.
     fn write(&mut self, payload: &[u8]);
+
+    /// Takes the whole of a payload, instead of any call of [`Sink::write`]. Nothing is appended to it.
+    #[inline(always)]
+    fn fill(&mut self, payload: &[u8]) {
+        self.write(payload);
+    }
 }
 
 /// A message to send.

@@ -77,20 +77,20 @@ impl<R> Posted<R> {
         self.examined
     }
 
-    /// Adds a receive, and returns its number.
-    #[inline]
-    pub fn push(&mut self, selector: Selector, receive: R) -> u64 {
-        let number = self.receives.push(PostedReceive { selector, receive });
+    /// Adds a receive with the handle that `make` makes, and returns its number.
+    #[inline(always)]
+    pub fn push(&mut self, selector: Selector, make: impl FnOnce() -> R) -> u64 {
+        let number = self.receives.push(|| PostedReceive { selector, receive: make() });
         if self.receives.len() > LINEAR_MAX || self.index.is_some() {
-            self.add_to_index(&selector, number);
+            self.add_to_index(selector, number);
         }
         number
     }
 
     #[inline(never)]
-    fn add_to_index(&mut self, selector: &Selector, number: u64) {
+    fn add_to_index(&mut self, selector: Selector, number: u64) {
         if let Some(index) = &mut self.index {
-            insert(index, selector, number);
+            insert(index, &selector, number);
         } else {
             let mut index = Box::<Index>::default();
             self.receives.iter().for_each(|(number, posted)| insert(&mut index, &posted.selector, number));

@@ -89,7 +89,7 @@ impl Unexpected {
     /// Adds a message, and returns its number.
     pub fn push(&mut self, message: Message) -> u64 {
         let (source, tag) = (message.envelope.source.0, message.envelope.tag);
-        let number = self.messages.push(message);
+        let number = self.messages.push(|| message);
         if let Some(index) = &mut self.index {
             for (class, open) in index.classes() {
                 index.insert(class, open.key(source, tag), number);

@@ -69,7 +69,7 @@ proptest! {
         for (name, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Add(selector, ..) => {
-                    let number = posted.push(selector, name);
+                    let number = posted.push(selector, || name);
                     prop_assert!(model.iter().all(|(other, ..)| *other < number));
                     model.push((number, selector, name));
                 }
@@ -143,7 +143,7 @@ fn a_search_through_100_000_receives_looks_at_a_row_of_each_class() {
     // As MPI libraries post them: exact sources and any, each with the library's own bits ignored.
     for tag in 0..100_000u64 {
         let source = (tag % 10 != 0).then_some(source);
-        posted.push(Selector { source, tag, ignore: 1 << 62 }, tag);
+        posted.push(Selector { source, tag, ignore: 1 << 62 }, || tag);
     }
     for tag in (0..100_000).rev() {
         let before = posted.examined();
@@ -162,7 +162,7 @@ fn a_search_through_100_000_receives_looks_at_a_row_of_each_class() {
 fn a_short_queue_of_receives_costs_one_look_for_its_first() {
     let mut posted = Posted::default();
     for _ in 0..1_000 {
-        posted.push(Selector { source: None, tag: 1, ignore: 0 }, ());
+        posted.push(Selector { source: None, tag: 1, ignore: 0 }, || ());
         assert_eq!(posted.take(peers()[1], 1), Some(()));
     }
     assert_eq!(posted.examined(), 1_000);
@@ -196,7 +196,7 @@ fn receives_beyond_the_classes_of_an_index_are_found_in_order() {
     let mut posted = Posted::default();
     // Every receive is a class of its own, and every one takes a message with tag 0.
     for bits in 0..1_000u64 {
-        posted.push(Selector { source: Some(source), tag: bits, ignore: bits }, bits);
+        posted.push(Selector { source: Some(source), tag: bits, ignore: bits }, || bits);
     }
     (0..1_000).for_each(|bits| assert_eq!(posted.take(source, 0), Some(bits)));
     assert_eq!(posted.take(source, 0), None);

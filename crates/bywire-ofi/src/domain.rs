@@ -278,16 +278,12 @@ impl State {
         }
     }
 
-    /// Lets an enabled endpoint work, with where it reports and the addresses that it knows.
+    /// An enabled endpoint, with where it reports and the addresses that it knows.
     ///
     /// # Errors
-    /// It is not enabled, or was closed, or those of `call`.
+    /// It is not enabled, or was closed.
     #[inline(always)]
-    pub fn work<T>(
-        &mut self,
-        number: usize,
-        call: impl FnOnce(&mut Endpoint, &mut Outlets, &Addresses) -> Result<T, i32>,
-    ) -> Result<T, i32> {
+    pub fn enabled(&mut self, number: usize) -> Result<(&mut Endpoint, &mut Outlets, &Addresses), i32> {
         let endpoint = self.endpoints.get_mut(number).and_then(Option::as_mut).ok_or(FI_EINVAL)?;
         if !endpoint.bindings.is_enabled {
             return Err(FI_EOPBADSTATE);
@@ -295,7 +291,7 @@ impl State {
         let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
         let addresses = vector.ok_or(FI_ENOAV)?;
         endpoint.follow(addresses);
-        call(endpoint, &mut self.outlets, addresses)
+        Ok((endpoint, &mut self.outlets, addresses))
     }
 
     /// The program has found something, so it does not wait.

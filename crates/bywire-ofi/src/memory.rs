@@ -1,5 +1,7 @@
 //! Memory of the program that an operation reads or writes, in one piece or several.
 
+use std::marker::PhantomData;
+
 use bywire::Buffer;
 
 use crate::abi::iovec;
@@ -24,6 +26,32 @@ pub struct Memory {
 enum Pieces {
     One(Piece),
     Many(Box<[Piece]>),
+}
+
+/// A short piece of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Short<'a> {
+    piece: Piece,
+    memory: PhantomData<&'a Memory>,
+}
+
+impl Short<'_> {
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        self.piece.length
+    }
+
+    /// Copies it to `target`, which is as long.
+    #[inline(always)]
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.piece.length, "as much room as there is to copy");
+        if self.piece.length > 0 {
+            // SAFETY: the creator of the memory has promised that it is valid and initialised, and `target` is as long. `target`
+            // is memory of this library, so the two do not overlap. If the program changes its memory meanwhile, any mix of the
+            // bytes will do.
+            unsafe { std::ptr::copy_nonoverlapping(self.piece.base, target.as_mut_ptr(), self.piece.length) };
+        }
+    }
 }
 
 // SAFETY: the creator has promised that the memory belongs to the operation, on whatever thread that is completed.
@@ -99,20 +127,12 @@ impl Memory {
         })
     }
 
-    /// Copies the first bytes to `target`, which is no longer than the memory.
-    #[inline]
-    pub fn copy_to(&self, target: &mut [u8]) {
-        match &self.pieces {
-            // SAFETY: the creator has promised valid, initialised memory. `target` is memory of this library, so the two do not
-            // overlap. If the program changes its memory meanwhile, any mix of the bytes will do.
-            Pieces::One(piece) if target.len() <= piece.length && !target.is_empty() => unsafe {
-                std::ptr::copy_nonoverlapping(piece.base, target.as_mut_ptr(), target.len());
-            },
-            _ => {
-                let mut bytes = Vec::with_capacity(target.len());
-                self.read(0, target.len() as u64, &mut bytes);
-                target[..bytes.len()].copy_from_slice(&bytes);
-            }
+    /// The memory, if it is one piece of `max` bytes at most.
+    #[inline(always)]
+    pub fn short(&self, max: usize) -> Option<Short<'_>> {
+        match self.pieces {
+            Pieces::One(piece) if piece.length <= max => Some(Short { piece, memory: PhantomData }),
+            _ => None,
         }
     }
 

@@ -50,6 +50,12 @@ impl Payload {
 #[derive(Debug)]
 pub struct SendHandle {
     pub payload: Payload,
+    pub report: SendReport,
+}
+
+/// What a send reports when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct SendReport {
     /// The program's word for it.
     pub context: usize,
     /// The flags of its completion.
@@ -146,6 +152,12 @@ impl Sink for ReceiveHandle {
     fn write(&mut self, payload: &[u8]) {
         self.memory.write(self.written, payload);
         self.written += payload.len() as u64;
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, payload: &[u8]) {
+        // Without a note in the handle, which is about to go: its copy would wait for that.
+        self.memory.write(0, payload);
     }
 }
 

@@ -154,39 +154,58 @@ impl<S, R: Sink> Endpoint<S, R> {
     /// # Errors
     /// The reason, with the handle.
     pub fn receive(&mut self, selector: Selector, receive: R) -> Result<Option<ReceiveId>, (Refused, R)> {
-        self.receive_at_once(selector, receive, |_, _, _| false)
+        match self.admit(&selector) {
+            Ok(ended) => Ok(self.post(selector, ended, || receive, |_, _, _| false)),
+            Err(refused) => Err((refused, receive)),
+        }
     }
 
-    /// The same, but a message that has arrived whole is reported to `told`, as in [`Endpoint::arrive_at_once`].
+    /// The same, but a message that has arrived whole is reported to `told`, as in [`Endpoint::arrive_at_once`]. The handle is made
+    /// when it is kept, unless the receive is refused.
     ///
     /// # Errors
-    /// The reason, with the handle.
+    /// The reason.
     #[inline(always)]
     pub fn receive_at_once(
         &mut self,
         selector: Selector,
-        receive: R,
+        make: impl FnOnce() -> R,
         told: impl FnOnce(&R, &Envelope, u64) -> bool,
-    ) -> Result<Option<ReceiveId>, (Refused, R)> {
+    ) -> Result<Option<ReceiveId>, Refused> {
+        let ended = self.admit(&selector)?;
+        Ok(self.post(selector, ended, make, told))
+    }
+
+    /// May a receive be posted? The result has its source if that has ended.
+    #[inline(always)]
+    fn admit(&self, selector: &Selector) -> Result<Option<PeerId>, Refused> {
         let ended = match selector.source.map(|source| (source, self.peers.value(source.0))) {
-            Some((_, None)) => return Err((Refused::UnknownPeer, receive)),
+            Some((_, None)) => return Err(Refused::UnknownPeer),
             Some((source, Some(peer))) if peer.state == State::Ended => Some(source),
             _ => None,
         };
-        if self.receives >= self.limits.receives {
-            return Err((Refused::Full, receive));
-        }
+        if self.receives < self.limits.receives { Ok(ended) } else { Err(Refused::Full) }
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        selector: Selector,
+        ended: Option<PeerId>,
+        make: impl FnOnce() -> R,
+        told: impl FnOnce(&R, &Envelope, u64) -> bool,
+    ) -> Option<ReceiveId> {
         self.receives += 1;
-        if let Some(message) = self.take_unexpected(&selector) {
+        if let Some(message) = self.take_unexpected(selector) {
             self.counts.receives_matched_at_once += 1;
-            self.settle(message, receive, told);
-            return Ok(None);
+            self.settle(message, make(), told);
+            return None;
         }
         if let Some(peer) = ended {
-            self.fail_receive(peer, receive);
-            return Ok(None);
+            self.fail_receive(peer, make());
+            return None;
         }
-        Ok(Some(ReceiveId(self.posted.push(selector, receive))))
+        Some(ReceiveId(self.posted.push(selector, make)))
     }
 
     /// The first message that a receive with `selector` would take.
@@ -325,13 +344,13 @@ impl<S, R: Sink> Endpoint<S, R> {
     }
 
     #[inline]
-    fn take_unexpected(&mut self, selector: &Selector) -> Option<Message> {
+    fn take_unexpected(&mut self, selector: Selector) -> Option<Message> {
         if self.unexpected.is_empty() { None } else { self.find_unexpected(selector) }
     }
 
     #[inline(never)]
-    fn find_unexpected(&mut self, selector: &Selector) -> Option<Message> {
-        let number = self.unexpected.find(selector)?;
+    fn find_unexpected(&mut self, selector: Selector) -> Option<Message> {
+        let number = self.unexpected.find(&selector)?;
         self.unexpected.remove(number)
     }
 
@@ -438,7 +457,7 @@ fn fill<R: Sink>(receive: &mut R, payload: &[u8], counts: &mut Counts) -> u64 {
     let written = receive.capacity().min(length);
     counts.eager_messages_truncated += u64::from(written < length);
     if written > 0 {
-        receive.write(&payload[..written as usize]);
+        receive.fill(&payload[..written as usize]);
     }
     written
 }

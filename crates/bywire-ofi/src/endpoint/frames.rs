@@ -7,8 +7,9 @@ use bywire_match::head::EagerHead;
 use bywire_match::{Frame, rma};
 
 use super::message::{Channel, Put};
+use crate::memory::{Memory, Short};
 use crate::name::{EndpointName, NAME_BYTES, TICKET_BYTES};
-use crate::operation::{Payload, SendHandle};
+use crate::operation::SendHandle;
 use crate::regions::Regions;
 
 /// Frames of untagged messages begin with this byte. Frames of tagged ones begin with their head, whose kinds are less.
@@ -98,8 +99,32 @@ pub fn join(frame: &Frame<'_, SendHandle>, bytes: &mut Vec<u8>) -> Option<Priori
     }
 }
 
-/// Gives a short message to a port. `false`: it has no room.
+/// The payload of a message that fits into a slot with any head: it is in one piece.
 #[inline(always)]
+pub fn short_payload(memory: &Memory) -> Option<Short<'_>> {
+    memory.short(SLOT_BYTES - 1 - EagerHead::BYTES_MAX)
+}
+
+/// Gives such a message to a port. `false`: it has no room.
+#[inline(always)]
+pub fn carry_short(
+    (port, peer): (&mut Port, Peer),
+    channel: Channel,
+    head: EagerHead,
+    payload: Short<'_>,
+) -> bool {
+    let mut slot = [0; SLOT_BYTES];
+    let kind = usize::from(channel == Channel::Untagged);
+    if channel == Channel::Untagged {
+        slot[0] = UNTAGGED;
+    }
+    let begin = kind + head.write(&mut slot[kind..]);
+    let end = begin + payload.length();
+    payload.copy_to(&mut slot[begin..end]);
+    port.send(peer, Priority::High, &slot[..end]).is_ok()
+}
+
+/// Gives an eager message to a port. `false`: it has no room.
 pub fn carry_eager(
     (port, peer): (&mut Port, Peer),
     channel: Channel,
@@ -107,34 +132,10 @@ pub fn carry_eager(
     send: &SendHandle,
     scratch: &mut Vec<u8>,
 ) -> bool {
-    let mut slot = [0; SLOT_BYTES];
-    let kind = usize::from(channel == Channel::Untagged);
-    slot[0] = UNTAGGED;
-    let (head, head_bytes) = head.bytes();
-    // What follows the head here is overwritten by the payload.
-    slot[kind..kind + EagerHead::BYTES_MAX].copy_from_slice(&head);
-    let (begin, length) = (kind + head_bytes, send.payload.length());
-    if let Payload::Program(memory) = &send.payload
-        && length <= (SLOT_BYTES - begin) as u64
-    {
-        let end = begin + length as usize;
-        memory.copy_to(&mut slot[begin..end]);
-        return port.send(peer, Priority::High, &slot[..end]).is_ok();
-    }
-    carry_fragment((port, peer), channel, &head[..head_bytes], send, scratch)
-}
-
-/// The same for what does not fit into a slot.
-#[inline(never)]
-fn carry_fragment(
-    (port, peer): (&mut Port, Peer),
-    channel: Channel,
-    head: &[u8],
-    send: &SendHandle,
-    scratch: &mut Vec<u8>,
-) -> bool {
     begin(channel, scratch);
-    scratch.extend_from_slice(head);
+    let mut bytes = [0; EagerHead::BYTES_MAX];
+    let length = head.write(&mut bytes);
+    scratch.extend_from_slice(&bytes[..length]);
     send.read(0, send.payload.length(), scratch);
     port.send(peer, Priority::High, scratch).is_ok()
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use bywire_match::head::EagerHead;
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
 
-use super::frames::carry_eager;
+use super::frames::{carry_eager, carry_short, short_payload};
 use super::message::Message;
-use super::progress::report_at_once;
+use super::progress::{report_at_once, report_sent};
 use super::remote::{Link, Remote};
 use super::{Channel, Endpoint, LINK_WAIT_NS};
 use crate::abi::{
@@ -17,7 +17,8 @@ use crate::abi::{
 use crate::addresses::Addresses;
 use crate::completion::Completion;
 use crate::host;
-use crate::operation::{ReceiveHandle, SendHandle};
+use crate::memory::Memory;
+use crate::operation::{Payload, ReceiveHandle, SendHandle, SendReport};
 use crate::outlets::Outlets;
 
 /// What copies of injected payloads may take that have not left.
@@ -28,33 +29,58 @@ const FIRST_WAIT_NS: u64 = 50_000_000;
 const LINGER: Duration = Duration::from_secs(5);
 
 impl Endpoint {
-    /// Begins to send. The payload of an injected message is copied, unless it leaves at once.
+    /// Begins to send. The payload of an injected message is copied, unless it leaves at once. The result says whether the message
+    /// has left.
     ///
     /// # Errors
     /// [`FI_EAGAIN`] if too much is under way; the error of the target's end; an address that is none.
-    #[inline(never)]
+    #[inline(always)]
     pub fn send(
         &mut self,
         channel: Channel,
         message: Message,
-        mut send: SendHandle,
+        (memory, report): (Memory, SendReport),
         (outlets, addresses): (&mut Outlets, &Addresses),
-    ) -> Result<(), i32> {
+    ) -> Result<bool, i32> {
         let remote = self.remote_at(message.to, addresses)?;
         if outlets.is_full(self.bindings.transmit_queue) {
             return Err(FI_EAGAIN);
         }
-        let Remote { id, link, .. } = self.remotes[remote];
         let Message { tag, data, is_synchronous, is_injected, .. } = message;
-        let length = send.payload.length();
-        let message = Send { tag, data, length, is_synchronous };
+        let message = Send { tag, data, length: memory.length(), is_synchronous };
+        let Self { port, matchers, remotes, bindings, .. } = self;
+        let Remote { id, link, .. } = remotes[remote];
+        // What fits into a slot is looked at as the call gives it, and not as a handle, whose words would have to be stored first.
+        if let Link::Open(peer) = link
+            && let Some(payload) = short_payload(&memory)
+            && matchers[channel as usize]
+                .send_at_once(id, &message, |head| carry_short((port, peer), channel, head, payload))
+        {
+            report_sent(bindings, report, 0, outlets);
+            return Ok(true);
+        }
+        let send = SendHandle { payload: Payload::Program(memory), report };
+        self.send_any((remote, channel), message, is_injected, send, outlets)
+    }
+
+    /// The same for any message.
+    #[inline(never)]
+    fn send_any(
+        &mut self,
+        (remote, channel): (usize, Channel),
+        message: Send,
+        is_injected: bool,
+        mut send: SendHandle,
+        outlets: &mut Outlets,
+    ) -> Result<bool, i32> {
+        let Remote { id, link, .. } = self.remotes[remote];
         match link {
             Link::Open(peer) => {
                 let Self { port, matchers, scratch, .. } = self;
                 let leaves = |head: EagerHead| carry_eager((port, peer), channel, head, &send, scratch);
                 if matchers[channel as usize].send_at_once(id, &message, leaves) {
                     self.report_send(&send, 0, outlets);
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             Link::Idle => self.connect(remote),
@@ -73,7 +99,7 @@ impl Endpoint {
         }
         self.copied_bytes += copied;
         self.settle(outlets);
-        Ok(())
+        Ok(false)
     }
 
     /// The remote of this address, if its connection is on its way.
@@ -130,7 +156,7 @@ impl Endpoint {
         Ok(Selector { source, tag, ignore })
     }
 
-    /// Posts a receive.
+    /// Posts a receive with the handle that `make` makes.
     ///
     /// # Errors
     /// [`FI_EAGAIN`] if too many are posted.
@@ -139,7 +165,7 @@ impl Endpoint {
         &mut self,
         channel: Channel,
         selector: Selector,
-        receive: ReceiveHandle,
+        make: impl FnOnce() -> ReceiveHandle,
         outlets: &mut Outlets,
     ) -> Result<(), i32> {
         if outlets.is_full(self.bindings.receive_queue) {
@@ -148,7 +174,7 @@ impl Endpoint {
         let Self { matchers, bindings, remotes, .. } = self;
         let received = matchers[channel as usize].receive_at_once(
             selector,
-            receive,
+            make,
             |receive: &ReceiveHandle, envelope, written| {
                 let source = remotes.get(envelope.source.index()).and_then(|remote| remote.address);
                 let source = source.unwrap_or(FI_ADDR_UNSPEC);
@@ -161,7 +187,7 @@ impl Endpoint {
                 self.settle(outlets);
                 Ok(())
             }
-            Err((Refused::Full, _)) => Err(FI_EAGAIN),
+            Err(Refused::Full) => Err(FI_EAGAIN),
             Err(_) => Err(FI_EINVAL),
         }
     }

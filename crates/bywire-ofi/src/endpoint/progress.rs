@@ -11,7 +11,7 @@ use super::{Bindings, Channel, Connection, Endpoint};
 use crate::abi::{FI_ADDR_UNSPEC, FI_ETRUNC, FI_MULTI_RECV, FI_REMOTE_CQ_DATA};
 use crate::addresses::Addresses;
 use crate::completion::Completion;
-use crate::operation::{MultiReceive, ReceiveHandle, SendHandle};
+use crate::operation::{MultiReceive, ReceiveHandle, SendHandle, SendReport};
 use crate::outlets::Outlets;
 
 /// Events that one call takes from the port, so that it ends however fast peers send.
@@ -395,13 +395,18 @@ impl Endpoint {
 
     pub(super) fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= send.payload.copied_bytes();
-        outlets.count(self.bindings.send_counter, error);
-        let SendHandle { context, flags, is_reported, is_silent, .. } = *send;
-        if is_silent || error == 0 && !is_reported {
-            return;
-        }
+        report_sent(&self.bindings, send.report, error, outlets);
+    }
+}
+
+/// Reports a send that has ended, if the program wants to know.
+#[inline(always)]
+pub(super) fn report_sent(bindings: &Bindings, report: SendReport, error: i32, outlets: &mut Outlets) {
+    outlets.count(bindings.send_counter, error);
+    let SendReport { context, flags, is_reported, is_silent } = report;
+    if !is_silent && (error != 0 || is_reported) {
         let completion = Completion { context, flags, error, ..Completion::default() };
-        outlets.report(self.bindings.transmit_queue, completion);
+        outlets.report(bindings.transmit_queue, completion);
     }
 }
 

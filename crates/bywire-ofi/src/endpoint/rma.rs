@@ -14,7 +14,7 @@ use crate::abi::{
 use crate::addresses::Addresses;
 use crate::completion::Completion;
 use crate::host;
-use crate::operation::{ReadHandle, SendHandle};
+use crate::operation::{ReadHandle, SendHandle, SendReport};
 use crate::outlets::Outlets;
 use crate::parameters::FRAME_BYTES;
 
@@ -237,7 +237,7 @@ impl Endpoint {
     fn report_write(&mut self, write: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= write.payload.copied_bytes();
         outlets.count(self.bindings.write_counter, error);
-        let SendHandle { context, flags, is_reported, is_silent, .. } = *write;
+        let SendReport { context, flags, is_reported, is_silent } = write.report;
         if is_silent || error == 0 && !is_reported {
             return;
         }

@@ -88,10 +88,9 @@ extern "C" fn close(fid: *mut fid) -> c_int {
         let EndpointObject { domain, number, .. } = *unsafe { take::<EndpointObject, _>(fid) };
         let mut state = domain.state()?;
         // An endpoint that was never enabled has nothing to send.
-        let _ = state.work(number, |endpoint, outlets, addresses| {
+        if let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
             endpoint.drain(outlets, addresses);
-            Ok(())
-        });
+        }
         drop(state.remove_endpoint(number));
         Ok(())
     })
@@ -177,10 +176,9 @@ fn enable(object: &EndpointObject) -> Result<(), i32> {
 extern "C" fn cancel(fid: *mut fid, context: *mut c_void) -> isize {
     count(|| {
         let EndpointObject { domain, number, .. } = endpoint(fid);
-        let is_cancelled = domain
-            .state()?
-            .work(*number, |endpoint, outlets, _| Ok(endpoint.cancel(context as usize, outlets)))?;
-        if is_cancelled { Ok(0) } else { Err(FI_ENOENT) }
+        let mut state = domain.state()?;
+        let (endpoint, outlets, _) = state.enabled(*number)?;
+        if endpoint.cancel(context as usize, outlets) { Ok(0) } else { Err(FI_ENOENT) }
     })
 }
 

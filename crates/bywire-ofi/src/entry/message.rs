@@ -11,7 +11,7 @@ use crate::abi::{
 use crate::addresses::Addresses;
 use crate::endpoint::{Channel, Endpoint, Message};
 use crate::memory::Memory;
-use crate::operation::{MultiReceive, Payload, ReceiveHandle, SendHandle};
+use crate::operation::{MultiReceive, ReceiveHandle, SendReport};
 use crate::outlets::Outlets;
 
 /// One piece of the program's memory.
@@ -81,29 +81,32 @@ impl Sending {
     #[inline(always)]
     pub fn begin(self, fid: *mut fid_ep, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(fid);
-        let awaited = domain.state()?.work(*number, |endpoint, outlets, addresses| {
-            let bindings = &endpoint.bindings;
-            let flags = self.flags.unwrap_or(bindings.transmit_flags);
-            // How far a send has to be is a choice for all sends of an endpoint, or for one.
-            let level = (flags | bindings.transmit_flags) & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE);
-            let is_injected = flags & FI_INJECT != 0;
-            if is_injected && memory.length() > INJECT_BYTES as u64 {
-                return Err(FI_EMSGSIZE);
-            }
-            let is_asked_for = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
-            let send = SendHandle {
-                payload: Payload::Program(memory),
-                context: self.context as usize,
-                flags: FI_SEND | kind(self.channel),
-                is_reported: self.is_reported && is_asked_for,
-                is_silent: !self.is_reported,
-            };
-            let Self { channel, to, tag, data, is_reported, .. } = self;
-            let is_synchronous = level != 0 && is_reported;
-            let message = Message { to, tag, data, is_synchronous, is_injected };
-            endpoint.send(channel, message, send, (outlets, addresses))?;
-            Ok(if is_injected { endpoint.awaited(to, addresses) } else { None })
-        })?;
+        let mut state = domain.state()?;
+        let (endpoint, outlets, addresses) = state.enabled(*number)?;
+        let bindings = &endpoint.bindings;
+        let flags = self.flags.unwrap_or(bindings.transmit_flags);
+        // How far a send has to be is a choice for all sends of an endpoint, or for one.
+        let level = (flags | bindings.transmit_flags) & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE);
+        let is_injected = flags & FI_INJECT != 0;
+        if is_injected && memory.length() > INJECT_BYTES as u64 {
+            return Err(FI_EMSGSIZE);
+        }
+        let is_asked_for = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
+        let report = SendReport {
+            context: self.context as usize,
+            flags: FI_SEND | kind(self.channel),
+            is_reported: self.is_reported && is_asked_for,
+            is_silent: !self.is_reported,
+        };
+        let Self { channel, to, tag, data, is_reported, .. } = self;
+        let is_synchronous = level != 0 && is_reported;
+        let message = Message { to, tag, data, is_synchronous, is_injected };
+        let has_left = endpoint.send(channel, message, (memory, report), (outlets, addresses))?;
+        if has_left || !is_injected {
+            return Ok(());
+        }
+        let awaited = endpoint.awaited(to, addresses);
+        drop(state);
         if let Some(remote) = awaited {
             domain.wait_for_connection(*number, remote);
         }
@@ -131,24 +134,25 @@ impl Receiving {
     #[inline(always)]
     pub fn begin(self, fid: *mut fid_ep, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(fid);
-        domain.state()?.work(*number, |endpoint, outlets, addresses| {
-            let flags = self.flags.unwrap_or(endpoint.bindings.receive_flags);
-            if flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV) != 0 {
-                return self.begin_other(endpoint, memory, flags, (outlets, addresses));
-            }
-            let selector = endpoint.selector(self.from, (self.tag, self.ignore), addresses)?;
-            endpoint.receive(self.channel, selector, self.handle(endpoint, memory, flags), outlets)
-        })
+        let mut state = domain.state()?;
+        let (endpoint, outlets, addresses) = state.enabled(*number)?;
+        let flags = self.flags.unwrap_or(endpoint.bindings.receive_flags);
+        if flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV) != 0 {
+            return self.begin_other(endpoint, memory, flags, (outlets, addresses));
+        }
+        let selector = endpoint.selector(self.from, (self.tag, self.ignore), addresses)?;
+        let is_selective = endpoint.bindings.is_receive_selective;
+        endpoint.receive(self.channel, selector, || self.handle(is_selective, memory, flags), outlets)
     }
 
     #[inline(always)]
-    fn handle(&self, endpoint: &Endpoint, memory: Memory, flags: u64) -> ReceiveHandle {
+    fn handle(&self, is_selective: bool, memory: Memory, flags: u64) -> ReceiveHandle {
         ReceiveHandle {
             memory,
             written: 0,
             context: self.context as usize,
             flags: FI_RECV | kind(self.channel),
-            is_reported: !endpoint.bindings.is_receive_selective || flags & FI_COMPLETION != 0,
+            is_reported: !is_selective || flags & FI_COMPLETION != 0,
             key: None,
             multi: None,
         }
@@ -182,7 +186,7 @@ impl Receiving {
             (false, false, true) => return Err(FI_EINVAL),
             _ => {}
         }
-        let mut receive = self.handle(endpoint, memory, flags);
+        let mut receive = self.handle(endpoint.bindings.is_receive_selective, memory, flags);
         if flags & FI_CLAIM != 0 {
             return endpoint.receive_claimed(channel, receive, outlets);
         }
@@ -193,6 +197,6 @@ impl Receiving {
             let rest_bytes = endpoint.bindings.multi_receive_bytes;
             receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
         }
-        endpoint.receive(channel, selector, receive, outlets)
+        endpoint.receive(channel, selector, || receive, outlets)
     }
 }

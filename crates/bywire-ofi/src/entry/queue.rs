@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsFd;
+use std::ptr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use super::object::{ENTRY_BYTES_MAX, QueueObject, domain_of, queue};
 use crate::abi::{
     FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
     FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOTHER, FI_WAIT_FD,
-    FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fi_ops,
-    fi_ops_cq, fid, fid_cq, fid_domain,
+    FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
+    fid_domain,
 };
 use crate::completion::{Completion, Queue};
 use crate::domain::State;
@@ -36,23 +37,19 @@ fn entry_bytes(format: u32) -> Option<usize> {
 ///
 /// # Safety
 /// The array has more than `place` entries of the queue's format.
-#[inline]
+#[inline(always)]
 unsafe fn write_entry(queue: &QueueObject, completion: &Completion, entries: *mut c_void, place: usize) {
-    let entry = fi_cq_tagged_entry {
-        op_context: completion.context as *mut c_void,
-        flags: completion.flags,
-        len: completion.length as usize,
-        buf: completion.buffer as *mut c_void,
-        data: completion.data,
-        tag: completion.tag,
-    };
-    // SAFETY: the caller's guarantee. Entries of all formats begin alike, without gaps.
+    let Completion { context, flags, length, buffer, data, tag, .. } = completion;
+    // In the order of `fi_cq_tagged_entry`, with which entries of all formats begin, without gaps.
+    let words: [*const u64; ENTRY_BYTES_MAX / 8] =
+        [ptr::from_ref(context).cast(), flags, length, ptr::from_ref(buffer).cast(), data, tag];
+    // SAFETY: the caller's guarantee, and all fields are words. Volatile, so that they are loaded one by one: they may just have been
+    // stored so, and a load of two at a time would wait for both stores.
     unsafe {
-        let target = entries.cast::<u8>().add(place * queue.entry_bytes);
-        if queue.entry_bytes == ENTRY_BYTES_MAX {
-            return target.cast::<fi_cq_tagged_entry>().write_unaligned(entry);
+        let target = entries.cast::<u8>().add(place * queue.entry_bytes).cast::<u64>();
+        for (index, word) in words.into_iter().enumerate().take(queue.entry_bytes / 8) {
+            target.add(index).write_unaligned(word.read_volatile());
         }
-        std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), target, queue.entry_bytes);
     }
 }
 
@@ -129,7 +126,7 @@ fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
 }
 
 /// Takes completions. The program learns their sources, if it gives room for them.
-#[inline]
+#[inline(always)]
 fn take_some(
     queue: &QueueObject,
     state: &mut State,

@@ -13,7 +13,7 @@ use crate::abi::{
     fi_ops_rma, fid, iovec,
 };
 use crate::memory::Memory;
-use crate::operation::{Payload, ReadHandle, SendHandle};
+use crate::operation::{Payload, ReadHandle, SendHandle, SendReport};
 
 pub static OPERATIONS: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
@@ -82,25 +82,28 @@ impl Operation {
 
     fn write(self, ep: *mut fid, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(ep);
-        let awaited = domain.state()?.work(*number, |endpoint, outlets, addresses| {
-            let bindings = &endpoint.bindings;
-            let flags = self.flags.unwrap_or(bindings.transmit_flags);
-            let is_injected = flags & FI_INJECT != 0;
-            if is_injected && memory.length() > INJECT_BYTES as u64 {
-                return Err(FI_EMSGSIZE);
-            }
-            let is_asked_for = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
-            let target = self.target(&memory);
-            let write = SendHandle {
-                payload: if is_injected { Payload::copy(&memory) } else { Payload::Program(memory) },
+        let mut state = domain.state()?;
+        let (endpoint, outlets, addresses) = state.enabled(*number)?;
+        let bindings = &endpoint.bindings;
+        let flags = self.flags.unwrap_or(bindings.transmit_flags);
+        let is_injected = flags & FI_INJECT != 0;
+        if is_injected && memory.length() > INJECT_BYTES as u64 {
+            return Err(FI_EMSGSIZE);
+        }
+        let is_asked_for = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
+        let target = self.target(&memory);
+        let write = SendHandle {
+            payload: if is_injected { Payload::copy(&memory) } else { Payload::Program(memory) },
+            report: SendReport {
                 context: self.context as usize,
                 flags: FI_RMA | FI_WRITE,
                 is_reported: self.is_reported && is_asked_for,
                 is_silent: !self.is_reported,
-            };
-            endpoint.write(target, self.data, write, (outlets, addresses))?;
-            Ok(if is_injected { endpoint.awaited(self.peer, addresses) } else { None })
-        })?;
+            },
+        };
+        endpoint.write(target, self.data, write, (outlets, addresses))?;
+        let awaited = if is_injected { endpoint.awaited(self.peer, addresses) } else { None };
+        drop(state);
         if let Some(remote) = awaited {
             domain.wait_for_connection(*number, remote);
         }
@@ -109,15 +112,15 @@ impl Operation {
 
     fn read(self, ep: *mut fid, memory: Memory) -> Result<(), i32> {
         let EndpointObject { domain, number, .. } = endpoint(ep);
-        domain.state()?.work(*number, |endpoint, outlets, addresses| {
-            let bindings = &endpoint.bindings;
-            let flags = self.flags.unwrap_or(bindings.transmit_flags);
-            let is_reported = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
-            let target = self.target(&memory);
-            let context = self.context as usize;
-            let read = ReadHandle { memory, written: 0, context, is_reported, key: None };
-            endpoint.read(target, read, (outlets, addresses))
-        })
+        let mut state = domain.state()?;
+        let (endpoint, outlets, addresses) = state.enabled(*number)?;
+        let bindings = &endpoint.bindings;
+        let flags = self.flags.unwrap_or(bindings.transmit_flags);
+        let is_reported = !bindings.is_transmit_selective || flags & FI_COMPLETION != 0;
+        let target = self.target(&memory);
+        let context = self.context as usize;
+        let read = ReadHandle { memory, written: 0, context, is_reported, key: None };
+        endpoint.read(target, read, (outlets, addresses))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bywire_match::head::Head;
+use bywire_match::head::{EagerHead, Head};
 use bywire_match::{Endpoint, Envelope, Event, Frame, Limits, Refused, Send, TransferId};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -269,8 +269,9 @@ impl Simulation {
             if is_dead || lane.messages.len() >= room {
                 return false;
             }
-            let (head, length) = head.bytes();
-            let bytes = [&head[..length], &payload(number, 0..send.length)].concat();
+            let mut own = [0; EagerHead::BYTES_MAX];
+            let length = head.write(&mut own);
+            let bytes = [&own[..length], &payload(number, 0..send.length)].concat();
             is_too_long = bytes.len() > fragment_bytes;
             lane.messages.push_back(bytes);
             lane.order.push_back(number);
@@ -301,13 +302,17 @@ impl Simulation {
         let will_do = self.random.random_bool(0.5);
         let at = &mut self.nodes[node];
         let (selector, mut told) = (at.selector(wanted), None);
-        let received = at.endpoint.receive_at_once(selector, buffer, |buffer, envelope, written| {
-            told = will_do.then(|| (buffer.clone(), *envelope, written));
-            will_do
-        });
+        let received = at.endpoint.receive_at_once(
+            selector,
+            || buffer,
+            |buffer, envelope, written| {
+                told = will_do.then(|| (buffer.clone(), *envelope, written));
+                will_do
+            },
+        );
         let waits = match received {
             Ok(waits) => waits,
-            Err((reason, _)) => {
+            Err(reason) => {
                 self.receives.pop();
                 self.counts.note("simulation: receives refused");
                 let is_full = at.under_way.1 == self.limits.receives;
