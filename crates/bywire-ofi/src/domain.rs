@@ -126,9 +126,12 @@ impl Domain {
     /// Nothing has happened for a while: as [`Domain::poll`].
     ///
     /// # Errors
-    /// [`FI_EOTHER`] after a panic.
+    /// [`FI_EOTHER`] after a panic, and [`FI_EOPBADSTATE`] in a forked child.
     #[inline(never)]
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<Option<MutexGuard<'a, State>>, i32> {
+        if !state.is_owner() {
+            return Err(FI_EOPBADSTATE);
+        }
         let began = clock::cycles();
         match state.idle.found_nothing(began) {
             Advice::Poll => return Ok(None),
@@ -281,17 +284,22 @@ impl State {
     /// An enabled endpoint, with where it reports and the addresses that it knows.
     ///
     /// # Errors
-    /// It is not enabled, or was closed.
+    /// It is not enabled, was closed, or is that of a parent process.
     #[inline(always)]
     pub fn enabled(&mut self, number: usize) -> Result<(&mut Endpoint, &mut Outlets, &Addresses), i32> {
         let endpoint = self.endpoints.get_mut(number).and_then(Option::as_mut).ok_or(FI_EINVAL)?;
-        if !endpoint.bindings.is_enabled {
+        if !endpoint.bindings.is_enabled || !self.guard.is_owner() {
             return Err(FI_EOPBADSTATE);
         }
         let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
         let addresses = vector.ok_or(FI_ENOAV)?;
         endpoint.follow(addresses);
         Ok((endpoint, &mut self.outlets, addresses))
+    }
+
+    /// Whether this is the process that has opened the domain. Nothing moves in a forked child.
+    pub fn is_owner(&self) -> bool {
+        self.guard.is_owner()
     }
 
     /// The program has found something, so it does not wait.
@@ -332,10 +340,12 @@ impl State {
 
     /// Prepares all endpoints that report to a queue for a sleep on their descriptors. `false`: one has something to do.
     pub fn arm(&mut self, queue: usize) -> bool {
-        let reports = |endpoint: &&mut Endpoint| {
-            let bindings = &endpoint.bindings;
-            [bindings.transmit_queue, bindings.receive_queue].contains(&Some(queue))
-        };
-        self.endpoints.iter_mut().flatten().filter(reports).all(Endpoint::arm)
+        self.endpoints.iter_mut().flatten().filter(|endpoint| endpoint.reports_to(queue)).all(Endpoint::arm)
+    }
+
+    /// When one of them has something to do of which its descriptor does not tell.
+    pub fn due_ns(&self, queue: usize) -> Option<u64> {
+        let reporting = self.endpoints.iter().flatten().filter(|endpoint| endpoint.reports_to(queue));
+        reporting.filter_map(Endpoint::due_ns).min()
     }
 }

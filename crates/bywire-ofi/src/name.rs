@@ -1,6 +1,6 @@
 //! The name of an endpoint, as launchers carry it from process to process.
 
-use bywire::{Address, PortName};
+use bywire::{Address, Owner, PeerInfo, PortName};
 
 /// The length of a name: the longest that MPI implementations have room for.
 pub const NAME_BYTES: usize = 64;
@@ -76,6 +76,18 @@ impl EndpointName {
 
     pub fn ticket(&self) -> &[u8] {
         &self.0[TICKET..]
+    }
+
+    /// Is this the name of an endpoint of that process? The service of another machine vouches for where its processes are. On
+    /// one machine the node says nothing, since containers have names of their own for it.
+    pub fn is_of(&self, info: &PeerInfo) -> bool {
+        let is_there = match info.owner {
+            Owner::Remote { .. } => info.address.node.as_bytes() == self.node(),
+            _ => true,
+        };
+        is_there
+            && info.address.port == PortName::Number(self.port())
+            && info.incarnation == self.incarnation()
     }
 
     /// The address of the port, for an endpoint with the name `own`. `None`: no node has such a name.

@@ -22,6 +22,10 @@ use crate::parameters::FRAME_BYTES;
 const RETRY_NS: u64 = 1_000_000;
 /// How long they may lack.
 const WANT_NS: u64 = 10_000_000_000;
+/// Connections without a greeting that are kept however old they are.
+const STRANGERS_MAX: usize = 64;
+/// How long one is kept besides.
+const STRANGER_NS: u64 = 10_000_000_000;
 /// The longest frame to this endpoint itself.
 const OWN_FRAME_BYTES: usize = 64 << 10;
 
@@ -221,21 +225,39 @@ impl Endpoint {
     /// A connection stands. One that this end has made begins with a greeting; another one waits for one.
     pub(super) fn connected(&mut self, peer: Peer) {
         let Some(Connection { remote: Some(remote), .. }) = self.connection(peer) else {
-            return self.remember(peer, None);
+            self.remember(peer, None);
+            return self.keep_stranger(peer);
         };
         let target = self.remotes[remote].name;
         if self.remotes[remote].link != Link::Connecting(peer) {
             return self.leave(peer);
         }
         // Another process may have the port by now. It must not learn the ticket.
-        let is_target =
-            self.port.peer_info(peer).is_some_and(|info| info.incarnation == target.incarnation());
+        let is_target = self.port.peer_info(peer).is_some_and(|info| target.is_of(info));
         if !is_target {
             return self.end(remote, FI_ECONNREFUSED);
         }
         match self.port.send(peer, Priority::High, &hello(&target, &self.name)) {
             Ok(()) => self.remotes[remote].link = Link::Greeting(peer),
             Err(_) => self.end(remote, FI_EIO),
+        }
+    }
+
+    /// Another process has made a connection, and has not greeted yet. If there are many of those, the old ones are left, so that they
+    /// do not take all descriptors.
+    fn keep_stranger(&mut self, peer: Peer) {
+        let now = clock::nanoseconds();
+        self.strangers.push_back((peer, now));
+        while let Some((oldest, since)) = self.strangers.front().copied() {
+            let is_stranger = self.connection(oldest).is_some_and(|known| known.remote.is_none());
+            let is_old = self.strangers.len() > STRANGERS_MAX && now.saturating_sub(since) > STRANGER_NS;
+            if is_stranger && !is_old {
+                break;
+            }
+            self.strangers.pop_front();
+            if is_stranger {
+                self.leave(oldest);
+            }
         }
     }
 
@@ -271,8 +293,8 @@ impl Endpoint {
     /// The first message of a connection that another endpoint has made. A wrong one ends it.
     pub(super) fn greet(&mut self, peer: Peer, message: &[u8], addresses: &Addresses) {
         let name = greeted(&self.name, message).filter(|name| *name != self.name);
-        let incarnation = self.port.peer_info(peer).map(|info| info.incarnation);
-        let name = name.filter(|name| incarnation == Some(name.incarnation()));
+        let info = self.port.peer_info(peer);
+        let name = name.filter(|name| info.is_some_and(|info| name.is_of(info)));
         let known = name.and_then(|name| match self.by_name.get(&name) {
             Some(remote) => Some(*remote),
             None => self.add_remote(name).ok(),

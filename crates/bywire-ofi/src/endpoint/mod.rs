@@ -11,7 +11,7 @@ mod progress;
 mod remote;
 mod rma;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use bywire::{Geometry, Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
 use bywire_match::{ClaimId, Envelope, PeerId, Rma};
@@ -58,6 +58,8 @@ pub struct Endpoint {
     version_seen: u64,
     /// The port's connections, by the index of their handle.
     connections: Vec<Option<Connection>>,
+    /// Connections that were made without a greeting yet, by age, and since when.
+    strangers: VecDeque<(Peer, u64)>,
     /// Remotes that the link had no room for.
     blocked: Vec<(Channel, PeerId)>,
     /// Remotes to which a connection is tried again.
@@ -193,6 +195,7 @@ impl Endpoint {
             names_seen: 0,
             version_seen: 0,
             connections: Vec::new(),
+            strangers: VecDeque::new(),
             blocked: Vec::new(),
             retries: Vec::new(),
             retry_ns: 0,
@@ -218,13 +221,24 @@ impl Endpoint {
         &self.name
     }
 
+    /// Do its operations report to this queue?
+    pub fn reports_to(&self, queue: usize) -> bool {
+        [self.bindings.transmit_queue, self.bindings.receive_queue].contains(&Some(queue))
+    }
+
     /// The port, whose descriptor is ready when something may have arrived, once [`Endpoint::arm`] has said so.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// Prepares to sleep on the port's descriptor. `false`: there is something to do first.
+    /// Prepares to sleep on the port's descriptor, until [`Endpoint::due_ns`] at most. `false`: there is something to do first.
     pub fn arm(&mut self) -> bool {
-        self.retries.is_empty() && self.connecting.is_empty() && self.port.arm()
+        self.port.arm()
+    }
+
+    /// When there is something to do of which the port's descriptor does not tell: connections to try again, or to give up.
+    pub fn due_ns(&self) -> Option<u64> {
+        let retry = (!self.retries.is_empty()).then_some(self.retry_ns);
+        self.connecting.iter().map(|(_, deadline)| *deadline).chain(retry).min()
     }
 }

@@ -1,7 +1,5 @@
 //! What a program asks of an endpoint.
 
-use std::time::{Duration, Instant};
-
 use bywire_match::head::EagerHead;
 use bywire_match::{Envelope, PeerId, Refused, Selector, Send};
 
@@ -11,8 +9,8 @@ use super::progress::{report_at_once, report_sent};
 use super::remote::{Link, Remote};
 use super::{Channel, Endpoint, LINK_WAIT_NS};
 use crate::abi::{
-    FI_ADDR_UNSPEC, FI_EAGAIN, FI_ECANCELED, FI_EINVAL, FI_EMSGSIZE, FI_ENOENT, FI_ENOMSG, FI_MULTI_RECV,
-    FI_REMOTE_CQ_DATA,
+    FI_ADDR_UNSPEC, FI_EAGAIN, FI_EBUSY, FI_ECANCELED, FI_EINVAL, FI_EMSGSIZE, FI_ENOENT, FI_ENOMSG,
+    FI_MULTI_RECV, FI_REMOTE_CQ_DATA,
 };
 use crate::addresses::Addresses;
 use crate::completion::Completion;
@@ -25,8 +23,6 @@ use crate::outlets::Outlets;
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 20;
 /// How long a call that injects something waits for the connection. Its program may call nothing for long after it.
 const FIRST_WAIT_NS: u64 = 50_000_000;
-/// How long closing waits for what is under way.
-const LINGER: Duration = Duration::from_secs(5);
 
 impl Endpoint {
     /// Begins to send. The payload of an injected message is copied, unless it leaves at once. The result says whether the message
@@ -209,13 +205,19 @@ impl Endpoint {
 
     /// Looks for a message without receiving it, and reports what was found. With `claims` it is set aside for a receive
     /// with the same context.
+    ///
+    /// # Errors
+    /// [`FI_EBUSY`]: another message is set aside with that context.
     pub fn peek(
         &mut self,
         channel: Channel,
         selector: &Selector,
         (context, flags, claims): (usize, u64, bool),
         outlets: &mut Outlets,
-    ) {
+    ) -> Result<(), i32> {
+        if claims && self.claims.contains_key(&(channel, context)) {
+            return Err(FI_EBUSY);
+        }
         let matcher = &mut self.matchers[channel as usize];
         let found = match claims {
             true => matcher.claim(selector).map(|(claim, envelope)| (Some(claim), envelope)),
@@ -223,12 +225,14 @@ impl Endpoint {
         };
         let Some((claim, envelope)) = found else {
             let completion = Completion { context, flags, error: FI_ENOMSG, ..Completion::default() };
-            return outlets.report(self.bindings.receive_queue, completion);
+            outlets.report(self.bindings.receive_queue, completion);
+            return Ok(());
         };
         if let Some(claim) = claim {
             self.claims.insert((channel, context), (claim, envelope));
         }
         self.report_envelope(&envelope, context, flags, outlets);
+        Ok(())
     }
 
     fn report_envelope(&mut self, envelope: &Envelope, context: usize, flags: u64, outlets: &mut Outlets) {
@@ -301,25 +305,16 @@ impl Endpoint {
         self.report_envelope(&envelope, context, flags, outlets);
     }
 
-    /// Waits until everything has left, for five seconds at most.
-    pub fn drain(&mut self, outlets: &mut Outlets, addresses: &Addresses) {
-        let deadline = Instant::now() + LINGER;
-        let is_busy = |endpoint: &Self| {
-            endpoint.matchers.iter().any(|matcher| matcher.under_way().0 > 0)
-                || endpoint.rma.under_way() > 0
-                || !endpoint.blocked.is_empty()
-                || !endpoint.blocked_rma.is_empty()
-        };
-        while is_busy(self) {
-            if Instant::now() >= deadline {
-                break;
-            }
-            if !self.progress(outlets, addresses)
-                && let Ok(Some(event)) = self.port.wait(Some(Duration::from_micros(100)))
-            {
-                self.take(event, outlets, addresses);
-            }
-        }
+    /// Is something on its way to others?
+    pub fn is_busy(&self) -> bool {
+        self.matchers.iter().any(|matcher| matcher.under_way().0 > 0)
+            || self.rma.under_way() > 0
+            || !self.blocked.is_empty()
+            || !self.blocked_rma.is_empty()
+    }
+
+    /// Logs what the endpoint has done, as it is about to go.
+    pub fn tell_end(&self) {
         let connections = self.port.peers().count();
         let Self { name, messages_taken, .. } = self;
         host::inform(&format!(

@@ -1,6 +1,8 @@
 //! Endpoints.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bywire::OpenError;
 
@@ -18,6 +20,11 @@ use crate::abi::{
 use crate::endpoint::Endpoint;
 use crate::host;
 use crate::parameters::Parameters;
+
+/// How long closing waits for what is under way.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long it pauses between looks that find nothing.
+const PAUSE: Duration = Duration::from_micros(50);
 
 static OPERATIONS: fi_ops = operations(close, bind, control);
 static ENDPOINT_OPERATIONS: fi_ops_ep = fi_ops_ep {
@@ -86,10 +93,20 @@ extern "C" fn close(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: the table with this function is that of endpoints, and the program closes one once.
         let EndpointObject { domain, number, .. } = *unsafe { take::<EndpointObject, _>(fid) };
+        let deadline = Instant::now() + LINGER;
         let mut state = domain.state()?;
         // An endpoint that was never enabled has nothing to send.
-        if let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
-            endpoint.drain(outlets, addresses);
+        while let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
+            if !endpoint.is_busy() || Instant::now() >= deadline {
+                endpoint.tell_end();
+                break;
+            }
+            if !endpoint.progress(outlets, addresses) {
+                // Other threads use the domain meanwhile.
+                drop(state);
+                std::thread::sleep(PAUSE);
+                state = domain.state()?;
+            }
         }
         drop(state.remove_endpoint(number));
         Ok(())
@@ -102,7 +119,18 @@ extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
         let mut state = domain.state()?;
         let bindings = &mut state.endpoint(*number)?.bindings;
         // SAFETY: the program gives a valid descriptor, which begins with its class.
-        match unsafe { other.as_ref() }.ok_or(FI_EINVAL)?.fclass {
+        let class = unsafe { other.as_ref() }.ok_or(FI_EINVAL)?.fclass;
+        let their_domain = match class {
+            FI_CLASS_AV => Some(&vector(other).domain),
+            FI_CLASS_CQ => Some(&queue(other).domain),
+            FI_CLASS_CNTR => Some(&counter(other).domain),
+            _ => None,
+        };
+        // Their numbers mean something else in another domain.
+        if their_domain.is_some_and(|other| !Arc::ptr_eq(other, domain)) {
+            return Err(FI_EINVAL);
+        }
+        match class {
             FI_CLASS_AV if bindings.addresses.is_some() => return Err(FI_EBUSY),
             FI_CLASS_AV => bindings.addresses = Some(vector(other).number),
             FI_CLASS_CQ => {

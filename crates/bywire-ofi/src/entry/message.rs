@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::info::INJECT_BYTES;
 use super::object::{EndpointObject, endpoint};
 use crate::abi::{
-    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EINVAL, FI_EMSGSIZE, FI_INJECT,
+    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EAGAIN, FI_EINVAL, FI_EMSGSIZE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_SEND, FI_TAGGED, fid_ep, iovec,
 };
 use crate::addresses::Addresses;
@@ -169,15 +169,17 @@ impl Receiving {
     ) -> Result<(), i32> {
         let Self { channel, from, tag, ignore, .. } = self;
         let (context, completion_flags) = (self.context as usize, FI_RECV | kind(channel));
+        if outlets.is_full(endpoint.bindings.receive_queue) {
+            return Err(FI_EAGAIN);
+        }
         match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
             (true, claims, discards) => {
                 endpoint.take_all(outlets, addresses);
                 let selector = endpoint.selector(from, (tag, ignore), addresses)?;
-                if discards {
-                    endpoint.discard(channel, &selector, (context, completion_flags), outlets);
-                } else {
-                    endpoint.peek(channel, &selector, (context, completion_flags, claims), outlets);
+                if !discards {
+                    return endpoint.peek(channel, &selector, (context, completion_flags, claims), outlets);
                 }
+                endpoint.discard(channel, &selector, (context, completion_flags), outlets);
                 return Ok(());
             }
             (false, true, true) => {

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use bywire_sys::clock;
@@ -15,9 +15,9 @@ use super::call::{
 use super::object::{ENTRY_BYTES_MAX, QueueObject, domain_of, queue};
 use crate::abi::{
     FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
-    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOTHER, FI_WAIT_FD,
-    FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
-    fid_domain,
+    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER,
+    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq,
+    fid, fid_cq, fid_domain,
 };
 use crate::completion::{Completion, Queue};
 use crate::domain::State;
@@ -108,7 +108,9 @@ extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c
 pub fn prepare_sleep(fid: *mut fid) -> Result<(), i32> {
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
-    if is_ready(&mut state, queue.number)? { Err(FI_EAGAIN) } else { Ok(()) }
+    // The program's own sleep has no end that is known here.
+    let is_ready = is_ready(&mut state, queue.number)? || state.due_ns(queue.number).is_some();
+    if is_ready { Err(FI_EAGAIN) } else { Ok(()) }
 }
 
 fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
@@ -119,6 +121,10 @@ fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
     if !waiting.is_empty() {
         return Ok(true);
     }
+    if !state.is_owner() {
+        return Err(FI_EOPBADSTATE);
+    }
+    let waiting = state.outlets.queue(number).ok_or(FI_EINVAL)?;
     waiting.drain();
     state.progress();
     let is_empty = state.outlets.queue(number).is_none_or(|waiting| waiting.is_empty());
@@ -236,6 +242,7 @@ extern "C" fn sreadfrom(
             if state.outlets.queue(queue.number).is_some_and(|waiting| waiting.take_interrupt()) {
                 return Err(FI_EAGAIN);
             }
+            let due_ns = state.due_ns(queue.number);
             drop(state);
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
@@ -244,8 +251,21 @@ extern "C" fn sreadfrom(
             if is_ready {
                 continue;
             }
-            let mut poller = sleep.lock().map_err(|_| FI_EOTHER)?;
-            poller.wait(rest).map_err(|_| FI_EIO)?;
+            let until_due = due_ns.map(|due| Duration::from_nanos(due.saturating_sub(clock::nanoseconds())));
+            let rest = rest.into_iter().chain(until_due).min();
+            match sleep.try_lock() {
+                Ok(mut poller) => drop(poller.wait(rest).map_err(|_| FI_EIO)?),
+                // Another thread sleeps with it, maybe longer.
+                Err(TryLockError::WouldBlock) => {
+                    let mut state = queue.domain.state()?;
+                    let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
+                    let own = waiting.poller().ok_or(FI_EINVAL)?.share();
+                    drop(state);
+                    let mut own = own.map_err(|error| error.raw_os_error())?;
+                    own.wait(rest).map_err(|_| FI_EIO)?;
+                }
+                Err(TryLockError::Poisoned(_)) => return Err(FI_EOTHER),
+            }
         }
     })
 }

@@ -293,6 +293,8 @@ static void peeks(void)
     }
     DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM));
     CHECK(next(&b, NULL).len == 8);
+    /* A second message would take its place. */
+    CHECK(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM) == -FI_EBUSY);
     DONE(fi_trecvmsg(b.ep, &(struct fi_msg_tagged) { .addr = FI_ADDR_UNSPEC, .tag = 6, .context = &word[1] }, FI_PEEK));
     struct fi_cq_err_entry error = next_error(&b);
     CHECK(error.err == FI_ENOMSG && error.op_context == &word[1]);
@@ -425,6 +427,29 @@ static void wrong_ticket(void)
     CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 0 && address == FI_ADDR_NOTAVAIL);
 }
 
+/* What belongs to another domain has no place in this one. */
+static void other_domain(void)
+{
+    struct fid_domain *second;
+    struct fid_ep *endpoint;
+    struct fid_cq *cq;
+    struct fid_av *av;
+    struct fid_cntr *counter;
+    DONE(fi_domain(fabric, info, &second, NULL));
+    DONE(fi_cq_open(second, &(struct fi_cq_attr) { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_NONE }, &cq, NULL));
+    DONE(fi_av_open(second, &(struct fi_av_attr) { .type = FI_AV_TABLE }, &av, NULL));
+    DONE(fi_cntr_open(second, &(struct fi_cntr_attr) { .events = FI_CNTR_EVENTS_COMP }, &counter, NULL));
+    DONE(fi_endpoint(domain, info, &endpoint, NULL));
+    CHECK(fi_ep_bind(endpoint, &cq->fid, FI_TRANSMIT | FI_RECV) == -FI_EINVAL);
+    CHECK(fi_ep_bind(endpoint, &av->fid, 0) == -FI_EINVAL);
+    CHECK(fi_ep_bind(endpoint, &counter->fid, FI_SEND) == -FI_EINVAL);
+    DONE(fi_close(&endpoint->fid));
+    DONE(fi_close(&cq->fid));
+    DONE(fi_close(&av->fid));
+    DONE(fi_close(&counter->fid));
+    DONE(fi_close(&second->fid));
+}
+
 /* A forked child has no part in its parent's endpoints. */
 static void forked(void)
 {
@@ -432,9 +457,14 @@ static void forked(void)
     pid_t child = fork();
     CHECK(child >= 0);
     if (!child) {
-        fi_tinject(a.ep, "child", 5, a.other, 50);
-        for (int turn = 0; turn < 100; turn++)
-            move();
+        CHECK(fi_tinject(a.ep, "child", 5, a.other, 50) == -FI_EOPBADSTATE);
+        CHECK(fi_tsend(a.ep, in, sizeof in, NULL, a.other, 50, NULL) == -FI_EOPBADSTATE);
+        CHECK(fi_trecv(a.ep, in, sizeof in, NULL, a.other, 50, 0, NULL) == -FI_EOPBADSTATE);
+        for (int turn = 0; turn < 100; turn++) {
+            struct fi_cq_tagged_entry entry;
+            ssize_t count = fi_cq_read(a.cq, &entry, 1);
+            CHECK(count == -FI_EAGAIN || count == -FI_EOPBADSTATE);
+        }
         _exit(0);
     }
     int status;
@@ -532,6 +562,13 @@ static void formats(void)
 }
 
 /* A sleeping program is woken by a message, and not before. */
+static void *sleep_for_3_s(void *nothing)
+{
+    struct fi_cq_tagged_entry entry;
+    CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 3000) == -FI_EAGAIN);
+    return nothing;
+}
+
 static void sleeping(void)
 {
     struct fi_cq_tagged_entry entry;
@@ -569,6 +606,15 @@ static void sleeping(void)
     CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, -1) == 1);
     DONE(fi_cq_signal(b.cq));
     CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
+    /* Nobody waits for another thread that sleeps longer on the same queue. */
+    pthread_t sleeper;
+    struct timespec began, ended;
+    DONE(pthread_create(&sleeper, NULL, sleep_for_3_s, NULL));
+    usleep(100000);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 100) == -FI_EAGAIN);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0 && ended.tv_sec - began.tv_sec < 2);
+    DONE(pthread_join(sleeper, NULL));
     close_end(&a);
     close_end(&b);
 }
@@ -673,6 +719,7 @@ int main(int count, char **words)
         untagged();
         long_messages();
         wrong_ticket();
+        other_domain();
         forked();
         removed();
         gone();
