@@ -44,9 +44,10 @@ pub struct Naming {
     pub has_own_keys: bool,
 }
 
-/// What a domain has, by number. Numbers are not used again.
+/// What a domain has, by number. Numbers are not used again, but for those of endpoints, which nothing else names.
 #[derive(Debug)]
 pub struct State {
+    /// As many as there were at a time. Each poll goes through them.
     endpoints: Vec<Option<Endpoint>>,
     vectors: Vec<Option<Addresses>>,
     pub outlets: Outlets,
@@ -87,6 +88,13 @@ impl Domain {
     pub fn watch(&self, endpoint: &Endpoint) -> Result<(), i32> {
         let poller = self.sleep.lock().map_err(|_| FI_EOTHER)?;
         poller.add(endpoint.port(), 0).map_err(|error| error.raw_os_error())
+    }
+
+    /// Takes that back. A forked child may keep the port's descriptor open, which then would never be quiet.
+    pub fn unwatch(&self, endpoint: &Endpoint) {
+        if let Ok(poller) = self.sleep.lock() {
+            poller.remove(endpoint.port());
+        }
     }
 
     /// Moves all endpoints on. If nothing happens for a while, the thread lets others have its core. The result has the
@@ -179,12 +187,24 @@ impl Domain {
 impl State {
     pub fn add_endpoint(&mut self, mut endpoint: Endpoint) -> usize {
         endpoint.regions = self.regions.clone();
-        self.endpoints.push(Some(endpoint));
-        self.endpoints.len() - 1
+        let number = self.endpoints.iter().position(Option::is_none).unwrap_or(self.endpoints.len());
+        if number == self.endpoints.len() {
+            self.endpoints.push(None);
+        }
+        self.endpoints[number] = Some(endpoint);
+        number
     }
 
+    /// Removes an endpoint. No queue's descriptor tells of it any more.
     pub fn remove_endpoint(&mut self, number: usize) -> Option<Endpoint> {
-        self.endpoints.get_mut(number)?.take()
+        let endpoint = self.endpoints.get_mut(number)?.take()?;
+        for queue in [endpoint.bindings.transmit_queue, endpoint.bindings.receive_queue].into_iter().flatten()
+        {
+            if let Some(poller) = self.outlets.queue(queue).and_then(|queue| queue.poller()) {
+                poller.remove(endpoint.port());
+            }
+        }
+        Some(endpoint)
     }
 
     pub fn add_vector(&mut self) -> usize {

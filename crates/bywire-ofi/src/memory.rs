@@ -68,12 +68,12 @@ impl Memory {
         Self { pieces: Pieces::One(Piece { base, length }), length: length as u64 }
     }
 
-    /// Several pieces. `None`: there are too many, one has no address, or their lengths are no length.
+    /// Several pieces. `None`: there are too many, they or one of them have no address, or their lengths are no length.
     ///
     /// # Safety
     /// `vectors` points to `count` of them. Of each the requirements of [`Memory::new`] hold.
     pub unsafe fn gather(vectors: *const iovec, count: usize) -> Option<Self> {
-        if count > PIECES_MAX {
+        if count > PIECES_MAX || vectors.is_null() && count > 0 {
             return None;
         }
         let vectors: &[iovec] = match count {

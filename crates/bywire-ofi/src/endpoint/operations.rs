@@ -21,8 +21,6 @@ use crate::outlets::Outlets;
 
 /// What copies of injected payloads may take that have not left.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 20;
-/// How long a call that injects something waits for the connection. Its program may call nothing for long after it.
-const FIRST_WAIT_NS: u64 = 50_000_000;
 
 impl Endpoint {
     /// Begins to send. The payload of an injected message is copied, unless it leaves at once. The result says whether the message
@@ -112,7 +110,7 @@ impl Endpoint {
             self.link_wait_ns = LINK_WAIT_NS;
             return false;
         }
-        let waits = waited_ns < FIRST_WAIT_NS.min(self.link_wait_ns);
+        let waits = waited_ns < self.link_wait_ns;
         if !waits {
             self.link_wait_ns = self.link_wait_ns.saturating_sub(waited_ns);
         }

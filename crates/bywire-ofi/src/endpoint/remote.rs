@@ -1,6 +1,6 @@
 //! Another endpoint, and the way to it.
 
-use bywire::{ConnectError, DisconnectReason, Peer, Refusal};
+use bywire::{ConnectError, DisconnectReason, NoFabric, Peer, Refusal};
 use bywire_match::PeerId;
 
 use crate::abi::{FI_ECONNREFUSED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EIO, FI_ESHUTDOWN};
@@ -73,6 +73,7 @@ pub fn is_want(error: &ConnectError) -> bool {
             | ConnectError::MemoryKept
             | ConnectError::System(_)
             | ConnectError::Refused(Refusal::NoResources | Refusal::TooManyPeers)
+            | ConnectError::NoFabric(NoFabric::NoResources)
     )
 }
 

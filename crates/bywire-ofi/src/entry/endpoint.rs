@@ -108,7 +108,9 @@ extern "C" fn close(fid: *mut fid) -> c_int {
                 state = domain.state()?;
             }
         }
-        drop(state.remove_endpoint(number));
+        if let Some(endpoint) = state.remove_endpoint(number) {
+            domain.unwatch(&endpoint);
+        }
         Ok(())
     })
 }
