@@ -280,8 +280,7 @@ impl Simulation {
         ensure(!is_too_long, || "a frame is longer than the link's".to_owned())?;
         ensure(at.endpoint.under_way() == queued, || "a message that has left is under way".to_owned())?;
         if has_left {
-            let (source, is_ended) = (node, true);
-            let [is_request, is_taken, may_fail] = [false; 3];
+            let (source, is_ended, [is_request, is_taken, may_fail]) = (node, true, [false; 3]);
             let message = Message { source, target, send, is_request, is_taken, is_ended, may_fail };
             self.messages.push(message);
         }
@@ -290,8 +289,7 @@ impl Simulation {
 
     /// A new receive, which is not known to the endpoint yet.
     fn new_receive(&mut self, node: usize, capacity: u64) -> Buffer {
-        let receive = self.receives.len();
-        let (message, is_ended, may_fail) = (None, false, false);
+        let (receive, message, [is_ended, may_fail]) = (self.receives.len(), None, [false; 2]);
         self.receives.push(Receive { node, capacity, message, is_ended, may_fail });
         Buffer { receive, capacity, bytes: Vec::new() }
     }
@@ -302,14 +300,11 @@ impl Simulation {
         let will_do = self.random.random_bool(0.5);
         let at = &mut self.nodes[node];
         let (selector, mut told) = (at.selector(wanted), None);
-        let received = at.endpoint.receive_at_once(
-            selector,
-            || buffer,
-            |buffer, envelope, written| {
-                told = will_do.then(|| (buffer.clone(), *envelope, written));
-                will_do
-            },
-        );
+        let tell = |buffer: &Buffer, envelope: &Envelope, written| {
+            told = will_do.then(|| (buffer.clone(), *envelope, written));
+            will_do
+        };
+        let received = at.endpoint.receive_at_once(selector, || buffer, tell);
         let waits = match received {
             Ok(waits) => waits,
             Err(reason) => {
