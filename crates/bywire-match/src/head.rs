@@ -168,7 +168,7 @@ impl EagerHead {
         }
     }
 
-    /// Writes it to the begin of `target`, which has [`EagerHead::BYTES_MAX`] bytes at least. What is behind it is overwritten up to
+    /// Writes it to the beginning of `target`, which has [`EagerHead::BYTES_MAX`] bytes at least. What is behind it is overwritten up to
     /// there. The result is its length.
     ///
     /// # Panics

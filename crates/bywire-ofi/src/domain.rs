@@ -18,8 +18,8 @@ use crate::regions::{Region, Regions};
 /// The longest sleep within a call that does not wait: the program has other things to look after.
 const NAP: Duration = Duration::from_micros(100);
 
-/// How long closing a region waits for peers that are reading it. Then their connections end: at once within a machine, within
-/// a second between machines.
+/// How long closing waits: that of an endpoint until everything has left, that of a region for peers that are reading it. Then
+/// their connections end: at once within a machine, within a second between machines.
 const LINGER: Duration = Duration::from_secs(5);
 /// When it gives up endpoints whose port has not given the memory back. None is known to need it.
 const GIVE_UP: Duration = Duration::from_secs(8);
@@ -91,10 +91,35 @@ impl Domain {
     }
 
     /// Takes that back. A forked child may keep the port's descriptor open, which then would never be quiet.
-    pub fn unwatch(&self, endpoint: &Endpoint) {
+    fn unwatch(&self, endpoint: &Endpoint) {
         if let Ok(poller) = self.sleep.lock() {
             poller.remove(endpoint.port());
         }
+    }
+
+    /// Closes an endpoint once everything that it has sent has left. Other threads use the domain meanwhile.
+    ///
+    /// # Errors
+    /// [`FI_EOTHER`] after a panic.
+    pub fn close_endpoint(&self, number: usize) -> Result<(), i32> {
+        let began = Instant::now();
+        let mut state = self.state()?;
+        // An endpoint that was never enabled has nothing to send.
+        while let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
+            if !endpoint.is_busy() || began.elapsed() >= LINGER {
+                endpoint.tell_end();
+                break;
+            }
+            if !endpoint.progress(outlets, addresses) {
+                drop(state);
+                std::thread::sleep(PAUSE);
+                state = self.state()?;
+            }
+        }
+        if let Some(endpoint) = state.remove_endpoint(number) {
+            self.unwatch(&endpoint);
+        }
+        Ok(())
     }
 
     /// Moves all endpoints on. If nothing happens for a while, the thread lets others have its core. The result has the
@@ -196,7 +221,7 @@ impl State {
     }
 
     /// Removes an endpoint. No queue's descriptor tells of it any more.
-    pub fn remove_endpoint(&mut self, number: usize) -> Option<Endpoint> {
+    fn remove_endpoint(&mut self, number: usize) -> Option<Endpoint> {
         let endpoint = self.endpoints.get_mut(number)?.take()?;
         for queue in [endpoint.bindings.transmit_queue, endpoint.bindings.receive_queue].into_iter().flatten()
         {

@@ -50,7 +50,7 @@ impl Endpoint {
             && matchers[channel as usize]
                 .send_at_once(id, &message, |head| carry_short((port, peer), channel, head, payload))
         {
-            report_sent(bindings, report, 0, outlets);
+            report_sent(bindings, bindings.send_counter, report, 0, outlets);
             return Ok(true);
         }
         let send = SendHandle { payload: Payload::Program(memory), report };

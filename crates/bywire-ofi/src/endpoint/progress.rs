@@ -395,14 +395,20 @@ impl Endpoint {
 
     pub(super) fn report_send(&mut self, send: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= send.payload.copied_bytes();
-        report_sent(&self.bindings, send.report, error, outlets);
+        report_sent(&self.bindings, self.bindings.send_counter, send.report, error, outlets);
     }
 }
 
-/// Reports a send that has ended, if the program wants to know.
+/// Counts a send or a write that has ended, and reports it if the program wants to know.
 #[inline(always)]
-pub(super) fn report_sent(bindings: &Bindings, report: SendReport, error: i32, outlets: &mut Outlets) {
-    outlets.count(bindings.send_counter, error);
+pub(super) fn report_sent(
+    bindings: &Bindings,
+    counter: Option<usize>,
+    report: SendReport,
+    error: i32,
+    outlets: &mut Outlets,
+) {
+    outlets.count(counter, error);
     let SendReport { context, flags, is_reported, is_silent } = report;
     if !is_silent && (error != 0 || is_reported) {
         let completion = Completion { context, flags, error, ..Completion::default() };

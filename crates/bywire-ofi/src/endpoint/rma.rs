@@ -6,6 +6,7 @@ use bywire_match::{PeerId, Refused};
 
 use super::Endpoint;
 use super::frames::{carry_rma, join_rma};
+use super::progress::report_sent;
 use super::remote::Link;
 use crate::abi::{
     FI_EACCES, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_ENOKEY, FI_READ, FI_REMOTE_CQ_DATA,
@@ -14,7 +15,7 @@ use crate::abi::{
 use crate::addresses::Addresses;
 use crate::completion::Completion;
 use crate::host;
-use crate::operation::{ReadHandle, SendHandle, SendReport};
+use crate::operation::{ReadHandle, SendHandle};
 use crate::outlets::Outlets;
 use crate::parameters::FRAME_BYTES;
 
@@ -236,13 +237,7 @@ impl Endpoint {
 
     fn report_write(&mut self, write: &SendHandle, error: i32, outlets: &mut Outlets) {
         self.copied_bytes -= write.payload.copied_bytes();
-        outlets.count(self.bindings.write_counter, error);
-        let SendReport { context, flags, is_reported, is_silent } = write.report;
-        if is_silent || error == 0 && !is_reported {
-            return;
-        }
-        let completion = Completion { context, flags, error, ..Completion::default() };
-        outlets.report(self.bindings.transmit_queue, completion);
+        report_sent(&self.bindings, self.bindings.write_counter, write.report, error, outlets);
     }
 
     fn report_read(&mut self, read: &ReadHandle, error: i32, outlets: &mut Outlets) {

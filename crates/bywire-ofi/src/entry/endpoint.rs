@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bywire::OpenError;
 
@@ -20,11 +19,6 @@ use crate::abi::{
 use crate::endpoint::Endpoint;
 use crate::host;
 use crate::parameters::Parameters;
-
-/// How long closing waits for what is under way.
-const LINGER: Duration = Duration::from_secs(5);
-/// How long it pauses between looks that find nothing.
-const PAUSE: Duration = Duration::from_micros(50);
 
 static OPERATIONS: fi_ops = operations(close, bind, control);
 static ENDPOINT_OPERATIONS: fi_ops_ep = fi_ops_ep {
@@ -93,25 +87,7 @@ extern "C" fn close(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: the table with this function is that of endpoints, and the program closes one once.
         let EndpointObject { domain, number, .. } = *unsafe { take::<EndpointObject, _>(fid) };
-        let deadline = Instant::now() + LINGER;
-        let mut state = domain.state()?;
-        // An endpoint that was never enabled has nothing to send.
-        while let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
-            if !endpoint.is_busy() || Instant::now() >= deadline {
-                endpoint.tell_end();
-                break;
-            }
-            if !endpoint.progress(outlets, addresses) {
-                // Other threads use the domain meanwhile.
-                drop(state);
-                std::thread::sleep(PAUSE);
-                state = domain.state()?;
-            }
-        }
-        if let Some(endpoint) = state.remove_endpoint(number) {
-            domain.unwatch(&endpoint);
-        }
-        Ok(())
+        domain.close_endpoint(number)
     })
 }
 

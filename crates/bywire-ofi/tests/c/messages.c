@@ -561,7 +561,6 @@ static void formats(void)
     }
 }
 
-/* A sleeping program is woken by a message, and not before. */
 static void *sleep_for_3_s(void *nothing)
 {
     struct fi_cq_tagged_entry entry;
@@ -569,6 +568,7 @@ static void *sleep_for_3_s(void *nothing)
     return nothing;
 }
 
+/* A sleeping program is woken by a message, and not before. */
 static void sleeping(void)
 {
     struct fi_cq_tagged_entry entry;
