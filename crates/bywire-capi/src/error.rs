@@ -212,7 +212,7 @@ impl bw_error_t {
             BW_ERROR_UNKNOWN_NODE => {
                 c"no such node in this fabric: use `localhost` or a node that the fabric names"
             }
-            BW_ERROR_NO_PORT => c"nobody listens there: start the other end first, or check the address",
+            BW_ERROR_NO_PORT => c"nobody listens there: start the other end first, or check the address; a port is open to other machines only if its options say so",
             BW_ERROR_NOT_ADMITTED => {
                 c"the port does not admit this user: its owner can open it for a group or for everyone"
             }

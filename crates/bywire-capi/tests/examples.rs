@@ -83,6 +83,6 @@ fn examples_that_fail_print_one_line() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "ping-pong: nobody listens there: start the other end first, or check the address\n"
+        "ping-pong: nobody listens there: start the other end first, or check the address; a port is open to other machines only if its options say so\n"
     );
 }

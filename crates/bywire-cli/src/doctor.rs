@@ -270,7 +270,28 @@ fn mpi_programs() -> Vec<Finding> {
         };
         finding(name, "bywire mpi env", tried, remedy)
     });
-    std::iter::once(installed).chain(each).collect()
+    let shell = finding("this shell", "MPI programs", this_shell(), "eval \"$(bywire mpi env)\"");
+    [installed, shell].into_iter().chain(each).collect()
+}
+
+/// Whether the variables of this environment send MPI programs through the provider.
+fn this_shell() -> Result<String, String> {
+    let Ok(directory) = provider::directory() else { return Ok("no provider is installed".to_owned()) };
+    let set = |name: &str| std::env::var_os(name);
+    let (wanted, mut names) = (provider::variables(&directory), provider::names());
+    if names.all(|name| set(name).is_none()) {
+        return Ok(
+            "its MPI programs do not use the provider: `eval \"$(bywire mpi env)\"` changes that".to_owned()
+        );
+    }
+    let differs = |(name, value): &&(&str, String)| set(name).is_none_or(|set| set != **value);
+    match wanted.iter().find(differs) {
+        None => Ok("its MPI programs use the provider".to_owned()),
+        Some((name, value)) => Err(match set(name) {
+            Some(other) => format!("{name} is {other:?} instead of {value:?}"),
+            None => format!("{name} is not set, and other variables of `bywire mpi env` are"),
+        }),
+    }
 }
 
 fn mpi() -> Vec<Finding> {

@@ -1,7 +1,7 @@
 //! `bywire invite` and `bywire join`: another machine becomes a node of the fabric.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use bywire_measure::exit_status::Misuse;
@@ -48,7 +48,7 @@ Examples (KEY and SECRET are printed by `bywire invite web2` on the keeper):
   bywire join '10.0.0.1:7248 KEY SECRET web2 fabric' --address web2.example --port 7300",
     after_help = "\
 Makes node.key if there is none, asks the keeper to add this machine to the fabric, and writes fabric.toml. The keeper sends the \
-changed file to all other nodes. If it was interrupted, run it again with the same invitation. Other users of the machine see \
+changed file to all other nodes. If it is interrupted, run it again with the same invitation. Other users of the machine see \
 the arguments of commands: give `-` and the invitation on standard input where they are not trusted."
 )]
 pub struct JoinArgs {
@@ -123,7 +123,7 @@ impl JoinArgs {
         let directory = nodes::directory(self.config.as_deref())?;
         let path = directory.join(fabric::FILE_NAME);
         if path.exists() {
-            return Err(in_a_fabric(&path));
+            return Err(nodes::in_a_fabric(&path));
         }
         let key = nodes::own_or_new_key(&directory)?;
         let boot_id = service::boot_id().context("cannot tell this start of the machine from others")?;
@@ -135,7 +135,7 @@ impl JoinArgs {
             anyhow::bail!("the invitation is for another fabric: make a new one on the keeper");
         }
         file::make(&path, file::PUBLIC_MODE, &text).map_err(|error| match error {
-            FileError::Exists(path) => in_a_fabric(&path),
+            FileError::Exists(path) => nodes::in_a_fabric(&path),
             error => error.into(),
         })?;
         let Fabric { name, .. } = &joined;
@@ -152,14 +152,6 @@ fn read_invitation() -> Result<String> {
     BufReader::new(input).read_line(&mut line).context("cannot read the invitation")?;
     let line = line.trim();
     Ok(line.strip_prefix("bywire join ").unwrap_or(line).trim_matches('\'').to_owned())
-}
-
-fn in_a_fabric(path: &Path) -> anyhow::Error {
-    let path = path.display();
-    Misuse(format!(
-        "this machine is in a fabric already, as there is {path}: run `bywire up`, or remove the file to join another one"
-    ))
-    .into()
 }
 
 /// An error that the reader has to correct is misuse.

@@ -15,7 +15,7 @@ use crate::output;
     before_help = "\
 Examples:
   eval \"$(bywire mpi env)\"          # this shell's MPI programs use the fabric from now on
-  mpirun -n 4 ./program               # ranks of one machine
+  mpirun -n 2 ./program               # ranks of one machine; for more ranks than cores add --oversubscribe
   mpirun $BYWIRE_MPI --host web1:2,web2:2 ./program
   eval \"$(bywire mpi env --unset)\"  # and no more
 More:
@@ -24,7 +24,7 @@ More:
     after_help = "\
 It works with Open MPI and MPICH where they have libfabric: `bywire doctor` tells. `./x install` has installed the provider that \
 libfabric loads. No other job is affected. BYWIRE_MPI holds the options by which Open MPI takes the variables to other machines, \
-where the provider has to be at the same path; MPICH takes them by itself."
+where the provider has to be at the same path; MPICH takes them by itself. As root, Open MPI's launcher wants --allow-run-as-root."
 )]
 pub struct MpiArgs {
     #[command(subcommand)]

@@ -23,7 +23,7 @@ Examples:
   bywire init web1 --address 10.0.0.1
   bywire init web2 --address web2.example --address '[2001:db8::2]:7248' --fabric lab",
     after_help = "\
-Begins a fabric: makes node.key, which stays on this machine, and fabric.toml with this node as its keeper. Other machines \
+Begins a fabric: makes node.key if there is none, which stays on this machine, and fabric.toml with this node as its keeper. Other machines \
 join by an invitation of the keeper: see `bywire invite --help`. An existing fabric.toml is not changed; the [[node]] lines \
 that are printed have to be added to it then. The directory is /etc/bywire for root, and $XDG_CONFIG_HOME/bywire for other \
 users."
@@ -84,12 +84,9 @@ impl InitArgs {
         let name = self.name.clone().unwrap_or_else(host);
         let node = self.node_without_key(&name)?;
         let directory = nodes::directory(self.config.as_deref())?;
-        nodes::make_directory(&directory)?;
         let key_path = directory.join(key::FILE_NAME);
-        let key = key::make(&key_path).map_err(|error| match error {
-            error @ key::KeyError::File(FileError::Exists(_)) => Misuse::of(error),
-            error => error.into(),
-        })?;
+        let had_key = key_path.exists();
+        let key = nodes::own_or_new_key(&directory)?;
         let node = Node { key: key.public(), ..node };
         let path = directory.join(fabric::FILE_NAME);
         let fabric = Fabric {
@@ -99,17 +96,19 @@ impl InitArgs {
             is_encrypted: !self.plain,
             nodes: vec![node.clone()],
         };
+        let (key_path, fabric_path) = (key_path.display(), path.display());
+        let made = match had_key {
+            true => format!("{fabric_path} for the key in {key_path}"),
+            false => format!("{key_path} and {fabric_path}"),
+        };
         match file::make(&path, file::PUBLIC_MODE, &fabric.to_string()) {
             Ok(()) => crate::output::print(&format!(
-                "# made {} and {}\n# to add a machine: bywire invite NODE, once bywire up runs here\n{}",
-                key_path.display(),
-                path.display(),
+                "# made {made}\n# to add a machine: bywire invite NODE, once bywire up runs here\n{}",
                 fabric::stanza(&node)
             ))?,
+            Err(FileError::Exists(_)) if had_key => return Err(nodes::in_a_fabric(&path)),
             Err(FileError::Exists(_)) => crate::output::print(&format!(
-                "# made {}; {} exists and was not changed\n# add these lines to it, on every node\n{}",
-                key_path.display(),
-                path.display(),
+                "# made {key_path}; {fabric_path} exists and was not changed\n# add these lines to it, on every node\n{}",
                 fabric::stanza(&node)
             ))?,
             Err(error) => return Err(error.into()),

@@ -209,7 +209,7 @@ pub fn duration_text(seconds: u64) -> String {
 
 fn stranger_text(name: &str) -> &str {
     match name {
-        "unrecognized" => "of another protocol",
+        "unrecognized" => "of another protocol, an ended channel or an invalid invitation",
         "without_key" => "made without this node's public key",
         "unreadable" => "unreadable",
         "unknown_keys" => "with a key that the fabric file does not have",

@@ -173,6 +173,15 @@ pub fn own_or_new_key(directory: &Path) -> Result<PrivateKey> {
     }
 }
 
+/// The error of a machine that is to begin or join a fabric, and has the file of one.
+pub fn in_a_fabric(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    Misuse(format!(
+        "this machine is in a fabric already, as there is {path}: run `bywire up`, or remove the file to leave that fabric"
+    ))
+    .into()
+}
+
 /// The fabric of this machine.
 ///
 /// # Errors

@@ -154,7 +154,7 @@ fn service_advice(error: &ClientError) -> String {
         | ClientError::Ended
         | ClientError::NoPlace
         | ClientError::NotAllowed
-        | ClientError::NoKey(_)
+        | ClientError::NoKey { .. }
         | ClientError::OtherKey(_)
         | ClientError::Runtime(_) => "",
     };
@@ -537,9 +537,6 @@ fn text(service: &Service, examined: &[Examination]) -> String {
         for finding in findings {
             text += &format!("  found: {}\n  to do: {}\n", finding.found, finding.remedy);
         }
-    }
-    if examined.iter().any(|examination| !examination.is_reachable) {
-        text += "Clocks need not agree.\n";
     }
     text
 }

@@ -1,6 +1,6 @@
 //! `bywire status`: this machine's node, and what the programs of `bywire run` have carried.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bywire_pairing::status::QueryError;
 use clap::Args;
 
@@ -41,6 +41,11 @@ impl StatusArgs {
         match asked {
             // The node is all that there is.
             Err(_) if is_absent && node.is_some() => Ok(()),
+            Err(_) if is_absent => {
+                bail!(
+                    "no service runs: `bywire up` starts this machine's node, and `bywire run` the pairing service"
+                )
+            }
             Err(error) => Err(error),
             Ok(_) if self.json => Ok(()),
             Ok(status) => crate::output::print(&run_status::text(&status)),

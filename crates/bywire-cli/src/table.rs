@@ -62,7 +62,8 @@ fn heading(cell: &Cell) -> String {
         between => format!(", between {between}"),
     };
     let by = cell.parameters.text("mpi").map_or_else(String::new, |mpi| format!(" by {mpi}"));
-    format!("{} {}{by}{link}{between}{size}", cell.level, cell.test)
+    let manner: String = manner(cell).iter().map(|part| format!(", {part}")).collect();
+    format!("{} {}{by}{link}{between}{size}{manner}", cell.level, cell.test)
 }
 
 /// The machine's own state around the cell, in one line.
@@ -258,7 +259,7 @@ fn socket_buffer(name: &str) -> String {
 }
 
 fn cpu(end: &CpuEnd) -> String {
-    let percent = |share: Option<f64>| share.map(|share| format!("{:.1} %", 100.0 * share));
+    let percent = |share: Option<f64>| share.map(|share| format!("{:.1} %", 100.0 * share.max(0.0)));
     let parts = [
         end.core.map(|core| format!("core {core}")),
         percent(end.machine_busy).map(|share| format!("busy {share}")),
@@ -327,10 +328,14 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
 /// The parameters that distinguish cells of one level, test and size.
 fn way(cell: &Cell) -> String {
     let link = cell.link.clone().filter(|link| *link != cell.level);
+    let mpi = cell.parameters.text("mpi").map(str::to_owned);
+    link.into_iter().chain(mpi).chain(manner(cell)).collect::<Vec<_>>().join(" ")
+}
+
+/// The same without the link and the implementation of MPI.
+fn manner(cell: &Cell) -> Vec<String> {
     let chosen = &cell.parameters;
     let parts = [
-        link,
-        chosen.text("mpi").map(str::to_owned),
         chosen.text(SECURITY).map(str::to_owned),
         chosen.text("protocol").map(str::to_uppercase),
         chosen.number("mtu").map(|mtu| format!("MTU {mtu}")),
@@ -350,7 +355,7 @@ fn way(cell: &Cell) -> String {
         chosen.is_off("coalesce").then(|| "not coalesced".to_owned()),
         chosen.is_on("both-cores").then(|| "both cores".to_owned()),
     ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    parts.into_iter().flatten().collect()
 }
 
 fn show(value: f64, unit: Unit) -> String {
@@ -459,6 +464,18 @@ mod tests {
         assert_eq!(way_of("tcp", "nagle", json!("on")), "Nagle");
         assert_eq!(way_of("tcp", "nagle", json!("off")), "");
         assert_eq!(way_of("tcp", "congestion", json!("reno")), "reno");
+    }
+
+    #[test]
+    fn the_heading_says_how_a_cell_was_measured() {
+        let mut cell = cell("latency", "ns", json!({}));
+        (cell.level, cell.link, cell.between) =
+            ("msg".to_owned(), Some("udp".to_owned()), "namespaces".to_owned());
+        cell.parameters.insert("security".to_owned(), json!("plain"));
+        cell.parameters.insert("mtu".to_owned(), json!(9000));
+        cell.parameters.insert("spin".to_owned(), json!(true));
+        let expected = "msg latency over udp, between namespaces, 1 byte, plain, MTU 9000, polling\n";
+        assert!(of_cell(&cell).starts_with(expected), "{}", of_cell(&cell));
     }
 
     #[test]

@@ -73,6 +73,11 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "tcp", "latency", "--time", "0.001"], "give 0.005 to 3600 seconds"),
         (&["measure", "msg", "nhalf", "--time", "0.05"], "give 0.09 to 3600 seconds, so that 18 lengths"),
         (&["measure", "msg", "latency", "--spin", "--no-spin"], "cannot be used with '--no-spin'"),
+        (
+            &["measure", "msg", "latency", "--link", "udp", "--between", "namespaces", "--security", "none"],
+            "unknown security `none`: choose one of encrypted, plain",
+        ),
+        (&["measure", "mpi", "latency", "--between", "namespaces"], "or give --link bywire, veth or eth"),
         (&["measure", "msg", "latency", "--cores", "0,0"], "take turns on core 0"),
         (&["measure", "msg", "latency", "--style", "netperf"], "netperf has no text for `msg latency`"),
         (&["measure", "tcp", "nhalf", "--style", "netperf"], "measure stream or rr of tcp, udp or eth"),

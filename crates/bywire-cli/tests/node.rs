@@ -165,6 +165,10 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
         let (status, said) = failed(a, &["invite", name, "--config", &place(a)]);
         assert!(status == Some(2) && said.contains(expected), "{said}");
     }
+    // The service has its key elsewhere.
+    let (_, said) = failed(a, &["invite", "b", "--config", "/nowhere"]);
+    assert!(said.contains("the service says that its key is") && said.contains(&place(a)), "{said}");
+    assert_eq!(said.matches("there is no").count(), 1, "{said}");
     // A second one for the same node replaces the first one. No answer takes 15 s.
     let old = invitation(a, "b");
     let line = invitation(a, "b");
@@ -413,7 +417,7 @@ fn errors_are_one_line_that_says_what_to_do() {
     };
     let again = inside(machine, &["init", "a", "--address", "10.0.0.1", "--config", &place]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
-    assert!(text(&again.stderr).contains("node.key is there already"));
+    assert!(text(&again.stderr).contains("this machine is in a fabric already"));
     for wrong in [&["init", "a b"][..], &["init", "a", "--address", "1.2.3"], &["init", "localhost"]] {
         let done = inside(machine, &[wrong, &["--config", "/nonexistent/place"]].concat());
         assert_eq!(done.status.code(), Some(2), "{wrong:?}: {}", text(&done.stderr));
@@ -438,6 +442,11 @@ fn errors_are_one_line_that_says_what_to_do() {
     up(2, &["fabric.toml can be written by others"]);
     fs::remove_file(&fabric).expect("removed");
     up(2, &["there is no ", "bywire init NAME"]);
+    // What `bywire key` or a `join` in vain has left is not in the way.
+    let key_before = fs::read_to_string(&key).expect("read");
+    let begun = inside(machine, &["init", "a", "--address", "10.0.0.1", "--config", &place]);
+    assert!(text(&begun.stdout).contains("fabric.toml for the key in "), "{}", text(&begun.stderr));
+    assert_eq!(fs::read_to_string(&key).expect("read"), key_before);
     machine.write(&network.fabric());
     let (_one, _) = Up::start(machine);
     let other = ["up", "--config", &place, "--port", "7249"];

@@ -110,7 +110,7 @@ impl Ethernet {
             (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
         let mut frame_link = frame_link(link, mtu_bytes, coalesce, segmentation)?;
         if let (Some(wire), Some(security)) = (&mut frame_link.wire, &request.security) {
-            wire.security = security.parse()?;
+            wire.security = security.parse().map_err(Misuse::of)?;
         }
         Ok(Some(Self { protocol, frame_link }))
     }

@@ -139,7 +139,7 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         let longest = crate::plan::DATAGRAM_BYTES_MAX;
         left_out.push(absent(
             "udp",
-            format!("{tests} longer than 64 KiB: a datagram holds {longest} bytes, which is measured instead of 64 KiB"),
+            format!("{tests} above {longest} bytes, the longest datagram, which stands for 64 KiB"),
         ));
     }
     left_out

@@ -76,7 +76,8 @@ impl Topology {
             check_cable(request, &placement)?;
             return Ok(placement);
         }
-        let security = request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse)?;
+        let security =
+            request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse).map_err(Misuse::of)?;
         let cable = FrameLink::cable(request)?;
         let namespaces = self.joined(cable)?;
         let pair = match self.fabrics.entry((cable, security)) {

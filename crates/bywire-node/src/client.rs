@@ -1,6 +1,6 @@
 //! The client of a node's service, for the commands: reads its state, and makes it act.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire::OpenError;
@@ -35,7 +35,9 @@ pub enum ClientError {
     #[error("the service belongs to user {0}, and only one of root or your own is asked")]
     OtherUser(u32),
     /// It does not answer, or has another version.
-    #[error("the service does not answer as this version does: end it and start it again by `bywire up`")]
+    #[error(
+        "the service does not answer, or is of another version: end it and start it again by `bywire up`"
+    )]
     Silent,
     /// It ended while it was asked.
     #[error("the service has ended meanwhile: start it again by `bywire up`")]
@@ -47,8 +49,15 @@ pub enum ClientError {
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
     /// Only a program that can read the node's private key makes invitations.
-    #[error("cannot read the key of this machine's node, whose directory --config names: {0}")]
-    NoKey(#[from] KeyError),
+    #[error("cannot read {}: the service says that its key is {key_file:?}, whose directory --config has to name", .path.display())]
+    NoKey {
+        /// What this program has read.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KeyError,
+        /// Where the service says that its key is.
+        key_file: String,
+    },
     /// The service has another private key than the program that asks for an invitation.
     #[error("the service has another key, which it says is {0:?}: name the directory of its key by --config")]
     OtherKey(String),
@@ -133,8 +142,12 @@ pub fn invite(
                 return key.open(&salt, sealed).filter(is_it).map(Ok).ok_or(ClientError::Silent);
             }
             (Notice::NotInvited(reason), _) => return Ok(Err(reason)),
-            (Notice::Prove { challenge, .. }, None) => {
-                let read = key::read(key_file)?;
+            (Notice::Prove { challenge, key_file: place }, None) => {
+                let read = key::read(key_file).map_err(|source| ClientError::NoKey {
+                    path: key_file.to_owned(),
+                    source,
+                    key_file: place,
+                })?;
                 proof = read.prove(&challenge, node);
                 key = Some(read);
             }

@@ -253,7 +253,7 @@ fn a_program_that_cannot_read_the_key_gets_no_invitation() {
     assert!(invite(a, "c").is_ok());
     let elsewhere = a.directory.path().join("elsewhere");
     let invite = || client::invite(Some(&a.runtime()), &elsewhere, "d");
-    assert!(matches!(invite(), Err(ClientError::NoKey(_))));
+    assert!(matches!(invite(), Err(ClientError::NoKey { .. })));
     key::make(&elsewhere).expect("written");
     assert!(matches!(invite(), Err(ClientError::OtherKey(named)) if named == key_file));
 }

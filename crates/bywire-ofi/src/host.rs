@@ -4,6 +4,7 @@
 //! which an older libfabric lacks. It is in the process already, so it is never loaded.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write as _;
 use std::sync::OnceLock;
 
 use crate::abi::{FI_LOG_EP_CTRL, FI_LOG_INFO, FI_LOG_WARN, FI_PARAM_STRING, fi_provider};
@@ -113,6 +114,12 @@ pub fn parameter(name: &CStr) -> Option<String> {
 /// Writes a warning to libfabric's log.
 pub fn warn(text: &str) {
     write(FI_LOG_WARN, text);
+}
+
+/// Writes a warning to standard error, where users see it without asking for a log.
+pub fn complain(text: &str) {
+    // A closed standard error is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "bywire: {text}");
 }
 
 /// Writes what happened to libfabric's log.

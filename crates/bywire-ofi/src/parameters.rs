@@ -1,6 +1,7 @@
 //! What users can choose, by variables of the environment.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
+use std::sync::Once;
 
 use bywire_match::head::HEAD_BYTES_MAX;
 use bywire_match::{Limits, rma};
@@ -21,6 +22,9 @@ const HOLD: &CStr = c"hold";
 const IDLE: &CStr = c"idle";
 const INTEGRITY: &CStr = c"integrity";
 const CONNECT_TIMEOUT: &CStr = c"connect_timeout";
+const NAMES: [&CStr; 6] = [LINK, EAGER, HOLD, IDLE, INTEGRITY, CONNECT_TIMEOUT];
+/// How the variables of these parameters begin.
+const PREFIX: &str = "FI_BYWIRE_";
 
 /// What users can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,21 +66,17 @@ pub fn define() {
 }
 
 impl Parameters {
-    /// What the environment says. A value that is none is reported to libfabric's log, and has no effect.
+    /// What the environment says. A variable without effect is reported once, as its user hardly looks into libfabric's log.
     pub fn read() -> Self {
-        Self::of(host::parameter)
+        static REPORTED: Once = Once::new();
+        let mut complaints = unknown(std::env::vars_os().map(|(name, _)| name));
+        let parameters = Self::of(host::parameter, &mut complaints);
+        REPORTED.call_once(|| complaints.iter().for_each(|complaint| host::complain(complaint)));
+        parameters
     }
 
-    fn of(value: impl Fn(&CStr) -> Option<String>) -> Self {
-        fn chosen<T>(name: &CStr, text: Option<String>, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
-            let text = text?;
-            let value = parse(&text);
-            if value.is_none() {
-                let name = name.to_string_lossy().to_uppercase();
-                host::warn(&format!("FI_BYWIRE_{name} has no effect: `{text}` is not one of its values"));
-            }
-            value
-        }
+    fn of(value: impl Fn(&CStr) -> Option<String>, complaints: &mut Vec<String>) -> Self {
+        let mut chosen = Chosen { value: &value, complaints };
         let number = |text: &str| text.parse().ok();
         let link = |text: &str| match text {
             "auto" => Some(true),
@@ -91,13 +91,12 @@ impl Parameters {
         let default = Self::default();
         let eager = |text: &str| number(text).filter(|eager| *eager <= EAGER_BYTES_MAX);
         Self {
-            reaches_machines: chosen(LINK, value(LINK), link).unwrap_or(default.reaches_machines),
-            eager_bytes: chosen(EAGER, value(EAGER), eager).unwrap_or(default.eager_bytes),
-            hold_bytes: chosen(HOLD, value(HOLD), number).unwrap_or(default.hold_bytes),
-            idle: chosen(IDLE, value(IDLE), Policy::parse).unwrap_or(default.idle),
-            integrity: chosen(INTEGRITY, value(INTEGRITY), switch).unwrap_or(default.integrity),
-            connect_timeout_ms: chosen(CONNECT_TIMEOUT, value(CONNECT_TIMEOUT), number)
-                .unwrap_or(default.connect_timeout_ms),
+            reaches_machines: chosen.of(LINK, link).unwrap_or(default.reaches_machines),
+            eager_bytes: chosen.of(EAGER, eager).unwrap_or(default.eager_bytes),
+            hold_bytes: chosen.of(HOLD, number).unwrap_or(default.hold_bytes),
+            idle: chosen.of(IDLE, Policy::parse).unwrap_or(default.idle),
+            integrity: chosen.of(INTEGRITY, switch).unwrap_or(default.integrity),
+            connect_timeout_ms: chosen.of(CONNECT_TIMEOUT, number).unwrap_or(default.connect_timeout_ms),
         }
     }
 
@@ -116,6 +115,40 @@ impl Parameters {
     }
 }
 
+/// Values that were chosen, and complaints about words that are none.
+struct Chosen<'words, Value> {
+    value: &'words Value,
+    complaints: &'words mut Vec<String>,
+}
+
+impl<Value: Fn(&CStr) -> Option<String>> Chosen<'_, Value> {
+    fn of<T>(&mut self, name: &CStr, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let text = (self.value)(name)?;
+        let value = parse(&text);
+        if value.is_none() {
+            let variable = variable(name);
+            let line = format!(
+                "{variable} has no effect: `{text}` is not one of its values, which `fi_info -e` lists"
+            );
+            self.complaints.push(line);
+        }
+        value
+    }
+}
+
+/// The variable of the environment for a parameter.
+fn variable(name: &CStr) -> String {
+    format!("{PREFIX}{}", name.to_string_lossy().to_uppercase())
+}
+
+/// Complaints about variables that have our prefix and no meaning.
+fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let known = NAMES.map(variable);
+    let ours = names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with(PREFIX));
+    let strange = ours.filter(|name| !known.contains(name));
+    strange.map(|name| format!("{name} has no effect: `fi_info -e` lists those that have one")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,12 +156,14 @@ mod tests {
     #[test]
     fn values_are_taken_and_others_have_no_effect() {
         let of = |values: &[(&str, &str)]| {
-            Parameters::of(|name| {
+            let value = |name: &CStr| {
                 let found = values.iter().find(|(known, _)| name.to_str() == Ok(known));
                 found.map(|(_, value)| (*value).to_owned())
-            })
+            };
+            let mut complaints = Vec::new();
+            (Parameters::of(value, &mut complaints), complaints)
         };
-        assert_eq!(of(&[]), Parameters::default());
+        assert_eq!(of(&[]), (Parameters::default(), vec![]));
         let good = [
             ("link", "shm"),
             ("eager", "0"),
@@ -145,7 +180,7 @@ mod tests {
             integrity: true,
             connect_timeout_ms: 250,
         };
-        assert_eq!(of(&good), chosen);
+        assert_eq!(of(&good), (chosen, vec![]));
         let bad = [
             ("link", "tcp"),
             ("eager", "5000"),
@@ -154,6 +189,15 @@ mod tests {
             ("integrity", "2"),
             ("connect_timeout", "1s"),
         ];
-        assert_eq!(of(&bad), Parameters::default());
+        let (chosen, complaints) = of(&bad);
+        assert_eq!((chosen, complaints.len()), (Parameters::default(), bad.len()));
+        assert!(complaints[0].starts_with("FI_BYWIRE_LINK has no effect: `tcp` is not"), "{complaints:?}");
+    }
+
+    #[test]
+    fn a_variable_that_does_not_exist_is_reported() {
+        let names = ["FI_BYWIRE_IDEL", "FI_BYWIRE_IDLE", "FI_LOG_LEVEL"];
+        let complaints = unknown(names.map(OsString::from).into_iter());
+        assert!(matches!(&complaints[..], [one] if one.starts_with("FI_BYWIRE_IDEL ")), "{complaints:?}");
     }
 }

@@ -139,13 +139,16 @@ pub enum ServiceMessage {
 }
 
 /// Why a node was not added to the fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NotJoined {
     /// The invitation has been used by another machine.
+    #[error("another machine has used the invitation")]
     Used,
     /// The time of the invitation is over.
+    #[error("the invitation has expired")]
     Expired,
     /// Anything else, in words.
+    #[error("{0}")]
     Rejected(String),
 }
 

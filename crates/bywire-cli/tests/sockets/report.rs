@@ -372,7 +372,10 @@ fn status_says_that_there_is_no_service() {
     };
     let (code, told, said) = status(&[], None);
     assert_eq!((code, told.as_str()), (Some(1), ""), "{said}");
-    assert_eq!(said, "bywire: no pairing service runs: `bywire run` starts one\n");
+    assert_eq!(
+        said,
+        "bywire: no service runs: `bywire up` starts this machine's node, and `bywire run` the pairing service\n"
+    );
     let (code, told, _) = status(&["--json"], None);
     assert_eq!((code, told.as_str()), (Some(1), "{\"node\":null,\"service\":\"absent\"}\n"));
     // A path that is named wrongly is reported, even if the user's own service answers.

@@ -84,7 +84,12 @@ impl Choice {
         };
         ensure!(
             request.between.as_deref().is_none_or(|asked| places.contains(&asked)),
-            Misuse(format!("--link {link} joins {}: leave out --between", places.join(" or ")))
+            Misuse(match places {
+                ["processes"] => format!(
+                    "--link {link} joins processes of one machine: leave out --between, or give --link bywire, veth or eth"
+                ),
+                places => format!("--link {link} joins {}: leave out --between", places.join(" or ")),
+            })
         );
         let is_apart = link.ethernet().is_some() || request.joins_nodes();
         for (name, is_given) in

@@ -87,7 +87,7 @@ impl Service<'_> {
                 if let Some(id) = self.link.invitation(&node) {
                     self.invitations.refuse(&id);
                 }
-                self.remark(now_ns, || format!("the node {name:?} was not added: {reason:?}"));
+                self.remark(now_ns, || format!("the node {name:?} was not added: {reason}"));
                 ServiceMessage::NotJoined(reason)
             }
         };

@@ -29,7 +29,11 @@ impl Service<'_> {
                 self.complaint = None;
                 self.follow(now_ns, Some(&before), text);
                 let Fabric { name, serial, nodes, .. } = &self.fabric;
-                (self.say)(&format!("fabric {name}, serial {serial}: {} nodes", nodes.len()));
+                (self.say)(&format!(
+                    "fabric {name}, serial {serial}: {} {}",
+                    nodes.len(),
+                    if nodes.len() == 1 { "node" } else { "nodes" }
+                ));
                 if is_kept_here && self.fabric != before && *serial <= before.serial {
                     (self.say)(
                         "the fabric file has changed, but not its serial: raise it, or the other nodes keep theirs",

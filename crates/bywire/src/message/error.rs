@@ -119,7 +119,9 @@ pub enum ConnectError {
         there: u16,
     },
     /// No process has opened that port.
-    #[error("nobody listens there: start the other end first, or check the address")]
+    #[error(
+        "nobody listens there: start the other end first, or check the address; a port is open to other machines only if its options say so"
+    )]
     NoPort,
     /// The port's owner does not admit this user.
     #[error("the port does not admit this user: its owner can open it for a group or for everyone")]
