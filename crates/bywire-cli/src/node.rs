@@ -23,7 +23,7 @@ Examples:
   bywire init web1 --address 10.0.0.1
   bywire init web2 --address web2.example --address '[2001:db8::2]:7248' --fabric lab",
     after_help = "\
-Begins a fabric: makes node.key if there is none, which stays on this machine, and fabric.toml with this node as its keeper. Other machines \
+Begins a fabric: makes fabric.toml with this node as its keeper and, if there is none, node.key, which stays on this machine. Other machines \
 join by an invitation of the keeper: see `bywire invite --help`. An existing fabric.toml is not changed; the [[node]] lines \
 that are printed have to be added to it then. The directory is /etc/bywire for root, and $XDG_CONFIG_HOME/bywire for other \
 users."

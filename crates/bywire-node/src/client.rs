@@ -1,6 +1,6 @@
 //! The client of a node's service, for the commands: reads its state, and makes it act.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bywire::OpenError;
@@ -49,11 +49,11 @@ pub enum ClientError {
     #[error("the service runs as another user: run this as that user or as root")]
     NotAllowed,
     /// Only a program that can read the node's private key makes invitations.
-    #[error("cannot read {}: the service says that its key is {key_file:?}, whose directory --config has to name", .path.display())]
+    #[error(
+        "cannot read this node's key: the service says that its key is {key_file:?}, whose directory --config has to name"
+    )]
     NoKey {
-        /// What this program has read.
-        path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file that this program has read.
         source: KeyError,
         /// Where the service says that its key is.
         key_file: String,
@@ -143,11 +143,8 @@ pub fn invite(
             }
             (Notice::NotInvited(reason), _) => return Ok(Err(reason)),
             (Notice::Prove { challenge, key_file: place }, None) => {
-                let read = key::read(key_file).map_err(|source| ClientError::NoKey {
-                    path: key_file.to_owned(),
-                    source,
-                    key_file: place,
-                })?;
+                let read =
+                    key::read(key_file).map_err(|source| ClientError::NoKey { source, key_file: place })?;
                 proof = read.prove(&challenge, node);
                 key = Some(read);
             }

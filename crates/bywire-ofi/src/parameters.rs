@@ -22,7 +22,15 @@ const HOLD: &CStr = c"hold";
 const IDLE: &CStr = c"idle";
 const INTEGRITY: &CStr = c"integrity";
 const CONNECT_TIMEOUT: &CStr = c"connect_timeout";
-const NAMES: [&CStr; 6] = [LINK, EAGER, HOLD, IDLE, INTEGRITY, CONNECT_TIMEOUT];
+/// Each with its help.
+const ALL: [(&CStr, &CStr); 6] = [
+    (LINK, c"auto (default): other machines as well, if the node of this one belongs to a fabric; shm: this machine only"),
+    (EAGER, c"longest message that is sent before a receive has asked for it, in bytes (default and at most: 4055)"),
+    (HOLD, c"memory for messages that no receive waits for, besides 64 KiB for each sender, in bytes (default: 67108864)"),
+    (IDLE, c"how a rank waits: auto (default) sleeps while others want its core, spin keeps the core, sleep always sleeps"),
+    (CONNECT_TIMEOUT, c"how long an endpoint may take to answer when it is first sent something, in milliseconds (default: 0, for ever, as a rank answers only when it calls MPI)"),
+    (INTEGRITY, c"yes: every payload is checked end to end (default: no)"),
+];
 /// How the variables of these parameters begin.
 const PREFIX: &str = "FI_BYWIRE_";
 
@@ -57,12 +65,7 @@ impl Default for Parameters {
 
 /// Makes the variables known to libfabric.
 pub fn define() {
-    host::define(LINK, c"auto (default): other machines as well, if the node of this one belongs to a fabric; shm: this machine only");
-    host::define(EAGER, c"longest message that is sent before a receive has asked for it, in bytes (default and at most: 4055)");
-    host::define(HOLD, c"memory for messages that no receive waits for, besides 64 KiB for each sender, in bytes (default: 67108864)");
-    host::define(IDLE, c"how a rank waits: auto (default) sleeps while others want its core, spin keeps the core, sleep always sleeps");
-    host::define(CONNECT_TIMEOUT, c"how long an endpoint may take to answer when it is first sent something, in milliseconds (default: 0, for ever, as a rank answers only when it calls MPI)");
-    host::define(INTEGRITY, c"yes: every payload is checked end to end (default: no)");
+    ALL.into_iter().for_each(|(name, help)| host::define(name, help));
 }
 
 impl Parameters {
@@ -143,7 +146,7 @@ fn variable(name: &CStr) -> String {
 
 /// Complaints about variables that have our prefix and no meaning.
 fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
-    let known = NAMES.map(variable);
+    let known = ALL.map(|(name, _)| variable(name));
     let ours = names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with(PREFIX));
     let strange = ours.filter(|name| !known.contains(name));
     strange.map(|name| format!("{name} has no effect: `fi_info -e` lists those that have one")).collect()
