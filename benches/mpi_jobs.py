@@ -83,7 +83,7 @@ thermo 10
 run 100
 """
 # What Open MPI uses between machines by itself, in clear.
-OVER_TCP = "--oversubscribe --mca pml ob1 --mca btl self,vader,tcp --mca btl_tcp_if_include eth0".split()
+OVER_TCP = "--oversubscribe --mca pml ob1 --mca btl_tcp_if_include eth0".split()
 
 
 class Nodes:
@@ -108,6 +108,9 @@ class Nodes:
                 directory.mkdir(parents=True)
             self.bywire(number, "init", "ab"[number], "--address", self.address(number))
             keys.append(self.bywire(number, "key").split()[-1])
+        # A launcher gives up where the cable is not in yet, which takes up to a second.
+        while any(" DOWN " in self.said(["ip", "-n", name, "-br", "link", "show", "eth0"]) for name in self.names):
+            time.sleep(0.05)
         self.bywire(0, "node", "add", "b", "--address", self.address(1), "--key", keys[1])
         shutil.copy(self.configuration(0) / "fabric.toml", self.configuration(1) / "fabric.toml")
         for number in (0, 1):
@@ -115,10 +118,12 @@ class Nodes:
                                                   stdout=subprocess.PIPE, text=True))
             self.services[number].stdout.readline()
         self.agent = self.place / "agent"
-        # MPICH has an option before the host, and its launcher gives all ranks its own variables.
-        self.agent.write_text("#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\n" f"export OTHER_RUNTIME_DIR={self.runtime(1)}\n"
-                              f"BYWIRE_RUNTIME_DIR={self.runtime(1)} exec nsenter "
-                              f"--net=/run/netns/{self.names[1]} sh -c \"$*\"\n")
+        # MPICH has an option before the host. What it starts there has the launcher's variables, processes that ranks spawn as
+        # well, and finds the service of that node in the same directory.
+        enter = (f"hostname {self.names[1]} && mount --bind {self.runtime(1)} {self.runtime(0)} && "
+                 f"exec nsenter --net=/run/netns/{self.names[1]} sh -c \"$1\"")
+        self.agent.write_text("#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\n"
+                              f"exec unshare --mount --uts sh -c '{enter}' agent \"$*\"\n")
         self.agent.chmod(0o700)
 
     def address(self, number):
@@ -141,8 +146,10 @@ class Nodes:
         return [*inside, str(self.command), *words, "--config", str(self.configuration(number))]
 
     def bywire(self, number, *words):
-        return subprocess.run(self.words(number, *words), env=self.environment(number), check=True, text=True,
-                              stdout=subprocess.PIPE).stdout
+        return self.said(self.words(number, *words), self.environment(number))
+
+    def said(self, command, environment=None):
+        return subprocess.run(command, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
 
     def launch(self, launcher, names):
         """A launcher whose ranks are on both nodes by turns, and have these variables there as well."""

@@ -670,7 +670,7 @@ mod tests {
         let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
         assert_eq!(
             udp.reason,
-            "bidir and stream longer than 64 KiB: a datagram holds 65507 bytes, which is measured instead of 64 KiB"
+            "bidir and stream above 65507 bytes, the longest datagram, which stands for 64 KiB"
         );
         let streams =
             quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");

@@ -51,7 +51,9 @@ fn a_job_whose_rank_is_killed_ends_and_leaves_nothing() {
         let output = finish(&mut command);
         assert!(!output.status.success(), "{turn}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("signal 9"), "{turn}: {said}");
+        // The launcher sees the end of the rank, or another rank does first, and has the job ended.
+        let is_seen = said.contains("signal 9") || said.contains("MPI_ERRORS_ARE_FATAL");
+        assert!(is_seen && !said.contains("signal 11"), "{turn}: {said}");
     }
     // Openers clear away the sockets of killed ranks.
     assert_eq!(run(loaded.command(&ports_program).args(["4", "1"])), "survived\n");

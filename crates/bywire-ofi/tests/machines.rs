@@ -1,4 +1,4 @@
-//! Jobs of Open MPI between two machines of a fabric, encrypted and plain, through what happens to machines.
+//! Jobs of Open MPI and MPICH between two machines of a fabric, encrypted and plain, through what happens to machines.
 
 mod job;
 mod loaded;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bywire_node::fabric::Fabric;
 use job::Job;
-use loaded::{Loaded, OPEN_MPI, is_open_mpi, run};
+use loaded::{Loaded, OPEN_MPI, is_open_mpi, mpich, mpich_variables, run};
 use test_network::{TestNetwork, path};
 
 /// How long one end may be away.
@@ -27,14 +27,21 @@ fn loaded() -> Option<Loaded> {
     is_open_mpi(&loaded).then_some(loaded)
 }
 
-/// A program that starts a command on the second machine, instead of ssh.
+/// A program that starts a command on the second machine, instead of ssh. The command, and all that it starts, find the service
+/// of that machine in the directory where the first one has its own.
 fn agent(loaded: &Loaded, network: &TestNetwork) -> PathBuf {
-    let there = &network.machines[1];
-    let (namespace, runtime) = (path(&there.namespace), there.runtime());
-    let runtime = runtime.display();
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    let (from, to) = (there.runtime(), here.runtime());
+    let enter = format!(
+        "mount --bind {} {} && exec nsenter --net={} sh -c \"$1\"",
+        from.display(),
+        to.display(),
+        path(&there.namespace)
+    );
     let agent_path = loaded.path("agent");
+    // MPICH has an option before the host.
     let text = format!(
-        "#!/bin/sh\nshift\nBYWIRE_RUNTIME_DIR={runtime} exec nsenter --net={namespace} sh -c \"$*\"\n"
+        "#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\nexec unshare --mount sh -c '{enter}' agent \"$*\"\n"
     );
     std::fs::write(&agent_path, text).expect("written");
     std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
@@ -48,10 +55,30 @@ fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
     let mut command = loaded.command("timeout");
     command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
     let hosts = format!("{}:1,{}:1", here.address.ip(), there.address.ip());
-    command.args(["100", "mpirun", "-n", "2", "--host", &hosts]);
+    command.args(["100", "mpirun", "-n", "2", "--oversubscribe", "--host", &hosts]);
     command.args(["--mca", "oob_tcp_if_include", "eth0", "--mca", "plm_rsh_agent"]).arg(&agent_path);
     command.args(loaded::options()).arg(program);
     command
+}
+
+/// The same under MPICH. `None`: it is not here.
+fn job_of_mpich(loaded: &Loaded, network: &TestNetwork, source: &str) -> Option<Command> {
+    let prefix = mpich()?;
+    let [compiler, launcher] =
+        ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
+    if !Path::new(&launcher).exists() {
+        eprintln!("not run: MPICH of the Python Package Index is not installed");
+        return None;
+    }
+    let program = loaded.compile(&compiler, source, &[]);
+    let [here, there] = &network.machines[..] else { unreachable!() };
+    let [first, second] = [here, there].map(|machine| machine.address.ip().to_string());
+    let mut command = loaded.command("timeout");
+    command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(mpich_variables());
+    command.args(["100", &launcher, "-n", "2", "-hosts", &format!("{first}:1,{second}:1")]);
+    command.args(["-localhost", &first, "-iface", "eth0", "-launcher", "ssh", "-launcher-exec"]);
+    command.arg(agent(loaded, network)).arg(program);
+    Some(command)
 }
 
 /// A job that exchanges messages for this time, after its first ones.
@@ -74,6 +101,23 @@ fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
         let printed = network.machines[0].namespace.run(|| run(&mut command)).expect("inside");
         assert_eq!(printed, "exchanged\n", "encrypted: {is_encrypted}");
     }
+}
+
+#[test]
+fn ranks_of_mpich_on_two_machines_exchange_messages_of_every_length_and_kind() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let Some(mut command) = job_of_mpich(&loaded, &network, "ping_pong.c") else { return };
+    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+}
+
+#[test]
+fn processes_that_ranks_of_two_machines_spawn_exchange_messages_with_all() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let program = loaded.compile("mpicc", "spawn.c", &[]);
+    let mut command = job(&loaded, &network, &program);
+    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+    let Some(mut command) = job_of_mpich(&loaded, &network, "spawn.c") else { return };
+    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
 }
 
 #[test]

@@ -45,6 +45,13 @@ fn the_first_message_to_a_peer_arrives_although_its_sender_makes_no_further_call
 }
 
 #[test]
+fn an_endpoint_meets_seventy_peers_at_once() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    assert_eq!(run(loaded.command(&program).arg("many peers")), "matched\n");
+}
+
+#[test]
 fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
     let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
     let program = loaded.compile("cc", "messages.c", &["-lfabric"]);

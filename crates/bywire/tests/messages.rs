@@ -5,7 +5,7 @@ mod ports;
 
 use std::time::Duration;
 
-use bywire::{Confirm, DisconnectReason, Event, FRAGMENT_BYTES, PortOptions, Priority, SendError};
+use bywire::{Confirm, DisconnectReason, Event, FRAGMENT_BYTES, PortOptions, Priority, Rights, SendError};
 use ports::{PortDirectory, event, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -142,6 +142,39 @@ fn room_is_announced_once_to_each_waiting_sender() {
         Ok(Some(Event::Disconnected { reason: DisconnectReason::Closed, .. }))
     ));
     assert_eq!(a.await_room(to_b, Priority::High), Err(SendError::Disconnected(DisconnectReason::Closed)));
+}
+
+/// A program that is told "I have it" may count on the memory, and on whatever else it knows by the end of its put.
+#[test]
+fn a_put_ends_before_a_message_that_its_receiver_has_sent_on_seeing_it() {
+    let place = PortDirectory::new();
+    let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
+    let key = b.register(vec![0; 300_000], Rights { read: true, write: true }).expect("region");
+    for length in [0, 100, 15_000, 300_000] {
+        for (priority, is_long) in [(Priority::Low, false), (Priority::Low, true), (Priority::High, false)] {
+            let mut ended = 0;
+            for note in [&b"one"[..], b"two"] {
+                a.put(to_b, Priority::Low, (key, 0), pattern(length, 1), Some(note)).expect("token");
+                until(|| {
+                    ended += u32::from(matches!(a.poll(), Some(Event::Put { result: Ok(()), .. })));
+                    matches!(b.poll(), Some(Event::Notified { .. }))
+                });
+            }
+            b.send(to_a, priority, if is_long { &[7; 2000] } else { b"I have it" }).expect("room");
+            until(|| match a.poll() {
+                Some(Event::Put { result: Ok(()), .. }) => {
+                    ended += 1;
+                    false
+                }
+                Some(Event::Message(_)) => {
+                    assert_eq!(ended, 2, "{length} bytes, then {priority:?}, long: {is_long}");
+                    true
+                }
+                Some(other) => panic!("{other:?}"),
+                None => false,
+            });
+        }
+    }
 }
 
 #[test]

@@ -686,7 +686,71 @@ static void first_message(void)
     DONE(fi_close(&second->fid));
 }
 
-/* [few descriptors | first message] */
+static int has_completion(struct end *end, struct fi_cq_tagged_entry *entry)
+{
+    ssize_t count = fi_cq_read(end->cq, entry, 1);
+    CHECK(count == 1 || count == -FI_EAGAIN);
+    return count == 1;
+}
+
+/* An endpoint sends its first messages to many peers at once, then many peers send theirs to another one at once: more than the
+   connections without a greeting that one keeps. */
+static void many_peers(void)
+{
+    enum { MANY = 70 };
+    static struct end ends[MANY];
+    static char in[MANY][8];
+    static int out[MANY];
+    fi_addr_t addresses[MANY], to_b;
+    struct fi_cq_tagged_entry entry;
+    struct fid_domain *first = domain, *second;
+    struct rlimit limit;
+    int got[2] = { 0 }, sent = 0;
+
+    DONE(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = limit.rlim_max;
+    DONE(setrlimit(RLIMIT_NOFILE, &limit));
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    for (int number = 0; number < MANY; number++) {
+        open_end(&ends[number], FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        know(&ends[number], &a);
+        CHECK(fi_av_insert(a.av, ends[number].name, 1, &addresses[number], 0, NULL) == 1);
+        CHECK(fi_av_insert(ends[number].av, b.name, 1, &to_b, 0, NULL) == 1);
+        DONE(fi_trecv(ends[number].ep, in[number], 8, NULL, ends[number].other, number, 0, NULL));
+    }
+    domain = first;
+    for (int number = 0; number < MANY; number++) {
+        out[number] = number;
+        DONE(fi_tsend(a.ep, &out[number], sizeof out[number], NULL, addresses[number], number, NULL));
+    }
+    while (got[0] < MANY || sent < MANY) {
+        sent += has_completion(&a, &entry);
+        for (int number = 0; number < MANY; number++)
+            if (has_completion(&ends[number], &entry)) {
+                CHECK(entry.tag == (uint64_t) number && !memcmp(in[number], &number, sizeof number));
+                got[0]++;
+            }
+    }
+    for (int number = 0; number < MANY; number++) {
+        DONE(fi_trecv(b.ep, in[number], 8, NULL, FI_ADDR_UNSPEC, number, 0, NULL));
+        DONE(fi_tsend(ends[number].ep, "hello", 6, NULL, to_b, number, NULL));
+    }
+    while (got[1] < MANY) {
+        for (int number = 0; number < MANY; number++)
+            has_completion(&ends[number], &entry);
+        got[1] += has_completion(&b, &entry);
+    }
+    for (int number = 0; number < MANY; number++) {
+        CHECK(!strcmp(in[number], "hello"));
+        close_end(&ends[number]);
+    }
+    DONE(fi_close(&second->fid));
+    close_end(&a);
+    close_end(&b);
+}
+
+/* [few descriptors | first message | many peers] */
 int main(int count, char **words)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -711,6 +775,8 @@ int main(int count, char **words)
     know(&b, &a);
     if (count > 1 && !strcmp(words[1], "first message")) {
         first_message();
+    } else if (count > 1 && !strcmp(words[1], "many peers")) {
+        many_peers();
     } else if (count > 1) {
         few_descriptors();
     } else {

@@ -107,6 +107,14 @@ pub fn options() -> Vec<String> {
     std::iter::once("--mca").chain(line.split_whitespace()).map(str::to_owned).collect()
 }
 
+/// The variables by which it has MPICH use the provider.
+pub fn mpich_variables() -> Vec<(String, String)> {
+    let page = page();
+    let line = page.lines().find(|line| line.starts_with("MPIR_CVAR_")).expect("a command");
+    let variables = line.split(' ').map_while(|word| word.split_once('='));
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 /// Runs a command to its end, and returns what it prints. It has to succeed, and in time.
 pub fn run(command: &mut Command) -> String {
     let output = finish(command);

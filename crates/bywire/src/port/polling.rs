@@ -195,12 +195,25 @@ impl Port {
         Some(event)
     }
 
-    /// Takes one record that is not a short message off a hot peer's lane.
+    /// Takes one record off a hot peer's lane that is not a short message, or that follows answers.
     #[inline(never)]
     fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
         let index = self.hot.index(place)?;
+        // What the peer answered before it sent this comes first, unless much of a get is in front of it.
+        if self.slots.ring_at(index)?.transfers.awaits_answers() {
+            (0..REPLIES).for_each(|_| self.poll_reply(index, place));
+            if let Some(event) = self.next_event() {
+                return Some(event);
+            }
+        }
         let connection = self.slots.ring_at(index)?;
-        let step = connection.receive(priority, &mut self.resources);
+        let mut step = connection.receive(priority, &mut self.resources);
+        // Before what the program sends when it has seen the event.
+        if let Ok(Step::Event(_)) = &step
+            && let Err(reason) = connection.answer_shortly(&mut self.resources)
+        {
+            step = Err(reason);
+        }
         let owes_answers = connection.transfers.owes_replies();
         if !matches!(step, Ok(Step::Nothing)) {
             self.hot.refresh(place);
@@ -246,23 +259,26 @@ impl Port {
     fn poll_replies(&mut self) {
         let mut place = 0;
         while let Some(index) = self.hot.index(place) {
-            place += 1;
-            let Some(connection) = self.slots.ring_at(index) else { continue };
-            if !connection.expects_replies() {
-                continue;
+            self.poll_reply(index, place);
+            // Where the connection has ended, the next peer has moved to its place.
+            place += usize::from(self.hot.index(place) == Some(index));
+        }
+    }
+
+    /// Takes an answer of the hot peer at this place.
+    #[inline(always)]
+    fn poll_reply(&mut self, index: u32, place: usize) {
+        let Some(connection) = self.slots.ring_at(index) else { return };
+        if !connection.expects_replies() {
+            return;
+        }
+        match connection.receive_reply(&mut self.resources) {
+            Ok(Step::Nothing) => {}
+            Ok(_) => {
+                self.hot.refresh(place);
+                self.progressed = true;
             }
-            match connection.receive_reply(&mut self.resources) {
-                Ok(Step::Nothing) => {}
-                Ok(_) => {
-                    self.hot.refresh(place - 1);
-                    self.progressed = true;
-                }
-                Err(reason) => {
-                    // The next peer moves to its place.
-                    self.end(index, reason);
-                    place -= 1;
-                }
-            }
+            Err(reason) => self.end(index, reason),
         }
     }
 

@@ -203,6 +203,11 @@ impl Transfers {
         !self.replies.is_empty()
     }
 
+    /// Is the next one a word about a transfer, and no data?
+    pub fn owes_short_reply(&self) -> bool {
+        matches!(self.replies.front(), Some(Reply::Status { .. }))
+    }
+
     /// Takes the next answer of ours. The rest of it comes back by [`Self::reply_first`] or [`Self::reply_last`].
     pub fn next_reply(&mut self) -> Option<Reply> {
         self.replies.pop_front()

@@ -42,9 +42,9 @@ impl Connection {
             Ok(Some(header)) if header.kind & (KIND_MASK | BULK) == MESSAGE => header,
             _ => return Short::Other,
         };
-        // The other path judges a record that breaks a rule.
+        // The other path judges a record that breaks a rule, and looks for answers that come first.
         let is_too_long = header.length > self.inline_bytes_max;
-        if is_too_long | self.transfers.is_in_the_midst(priority) {
+        if is_too_long | self.transfers.is_in_the_midst(priority) | self.transfers.awaits_answers() {
             return Short::Other;
         }
         let words = self.lanes.words(lane);

@@ -148,6 +148,14 @@ impl Connection {
         Ok(self.advance_returns()? | self.advance_answers(resources)?)
     }
 
+    /// Sends the next answer if it is short, and there is room.
+    pub fn answer_shortly(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
+        if self.transfers.owes_short_reply() {
+            self.advance_answers(resources)?;
+        }
+        Ok(())
+    }
+
     fn advance_answers(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         let Some(reply) = self.transfers.next_reply() else { return Ok(false) };
         let (done, next) = match reply {
