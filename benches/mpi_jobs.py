@@ -154,8 +154,10 @@ class Nodes:
     def launch(self, launcher, names):
         """A launcher whose ranks are on both nodes by turns, and have these variables there as well."""
         hosts = ",".join(f"{self.address(number)}:16" for number in (0, 1))
+        # Neither node knows that it shares its cores: each would bind its first rank to the same one, and let ranks spin on it.
         words = ["nsenter", f"--net=/run/netns/{self.names[0]}", str(launcher), "--host", hosts, "--map-by", "node",
-                 "--mca", "plm_rsh_agent", str(self.agent), "--mca", "oob_tcp_if_include", "eth0"]
+                 "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_agent", str(self.agent), "--mca",
+                 "oob_tcp_if_include", "eth0"]
         return words + [word for name in names for word in ("-x", name)]
 
     def launch_mpich(self, launcher):
