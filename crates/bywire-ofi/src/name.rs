@@ -123,6 +123,29 @@ mod tests {
     }
 
     #[test]
+    fn a_greeting_with_the_name_of_another_process_is_seen() {
+        let name = EndpointName::new("a", 7, 42, [9; 16]);
+        let info = |node: &str, port: u32, incarnation, owner| PeerInfo {
+            address: Address { node: node.to_owned(), port: PortName::Number(port) },
+            owner,
+            incarnation,
+            message_bytes_max: 1 << 20,
+            integrity: false,
+        };
+        let there = || Owner::Remote { user: "mel".to_owned() };
+        assert!(name.is_of(&info("a", 7, 42, there())));
+        for (node, port, incarnation) in
+            [("b", 7, 42), ("", 7, 42), ("aa", 7, 42), ("a", 8, 42), ("a", 7, 41)]
+        {
+            assert!(!name.is_of(&info(node, port, incarnation, there())), "{node} {port} {incarnation}");
+        }
+        // Containers of one machine have names of their own for it.
+        let here = || Owner::Local { uid: 1000, pid: 5 };
+        assert!(name.is_of(&info("localhost", 7, 42, here())));
+        assert!(!name.is_of(&info("localhost", 8, 42, here())) && !name.is_of(&info("a", 7, 41, here())));
+    }
+
+    #[test]
     fn bytes_that_are_no_name_give_no_address() {
         let own = EndpointName::new("a", 7, 1, [9; 16]);
         assert_eq!(EndpointName::parse(&[0; NAME_BYTES]), None);

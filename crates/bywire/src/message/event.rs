@@ -81,7 +81,8 @@ pub enum Event {
         /// The outcome.
         result: Result<(), TransferError>,
     },
-    /// A put is over. Without an error, the target has the data. After [`TransferError::Disconnected`], or if the key
+    /// A put is over. Without an error, the target has the data. On one machine this comes before messages that the target has
+    /// sent after its [`Event::Notified`], unless a get is under way as well. After [`TransferError::Disconnected`], or if the key
     /// was revoked during the put, some of the data may have arrived. After other errors nothing was touched there.
     Put {
         /// The transfer.
