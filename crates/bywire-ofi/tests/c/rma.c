@@ -34,9 +34,12 @@ struct end {
 };
 static struct end a, b;
 
+/* Of the queues that are opened from now on. */
+static enum fi_wait_obj wait_object = FI_WAIT_NONE;
+
 static void open_end(struct end *end)
 {
-    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED };
+    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait_object };
     struct fi_av_attr av = { .type = FI_AV_TABLE };
     struct fi_cntr_attr counter = { .events = FI_CNTR_EVENTS_COMP };
     size_t length = NAME_BYTES;
@@ -470,10 +473,11 @@ static void events(void)
 
 /* An endpoint that does not answer is given up after `FI_BYWIRE_CONNECT_TIMEOUT`: 100 ms here. The other one is of a domain in
    which nothing is read. */
-static void no_answer(void)
+static void no_answer(enum fi_wait_obj object)
 {
     struct fid_domain *first = domain, *second;
     int word;
+    wait_object = object;
     open_end(&a);
     DONE(fi_domain(fabric, info, &second, NULL));
     domain = second;
@@ -483,9 +487,14 @@ static void no_answer(void)
     DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY, &word));
     struct fi_cq_err_entry error = { 0 };
     struct fi_cq_tagged_entry entry;
+    struct timespec began, ended;
     ssize_t answer;
-    while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
-        ;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    do
+        answer = object == FI_WAIT_NONE ? fi_cq_read(a.cq, &entry, 1) : fi_cq_sread(a.cq, &entry, 1, NULL, 60000);
+    while (answer == -FI_EAGAIN);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0);
+    CHECK(ended.tv_sec - began.tv_sec < 20);
     CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1 && error.err == FI_ETIMEDOUT);
     CHECK(fi_tinject(a.ep, "x", 1, a.other, 0) == -FI_ETIMEDOUT);
     close_end(&a);
@@ -580,11 +589,12 @@ int main(int argc, char **argv)
     fi_freeinfo(hints);
     DONE(fi_fabric(info->fabric_attr, &fabric, NULL));
     DONE(fi_domain(fabric, info, &domain, NULL));
-    if (argc > 1 && !strcmp(argv[1], "no answer"))
-        no_answer();
-    else if (argc > 1 && !strcmp(argv[1], "shares"))
+    if (argc > 1 && !strcmp(argv[1], "no answer")) {
+        no_answer(FI_WAIT_NONE);
+        no_answer(FI_WAIT_UNSPEC);
+    } else if (argc > 1 && !strcmp(argv[1], "shares")) {
         shares();
-    else if (argc > 1) {
+    } else if (argc > 1) {
         stopped(argv[1]);
         printf("accessed\n");
         return 0;
