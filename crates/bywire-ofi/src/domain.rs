@@ -53,8 +53,20 @@ pub struct State {
     pub outlets: Outlets,
     /// Each endpoint has them too.
     regions: Regions,
+    /// The keys of those that are being closed.
+    closing: Vec<u64>,
+    /// The queues on which the program sleeps.
+    sleeps: Vec<Sleep>,
     idle: Idle,
     guard: ForkGuard,
+}
+
+/// A sleep of the program on a queue's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sleep {
+    pub queue: usize,
+    /// Within a call of this provider? Otherwise the program has asked whether it may sleep, and its sleep may be over.
+    pub is_within_call: bool,
 }
 
 impl Domain {
@@ -66,6 +78,8 @@ impl Domain {
             vectors: Vec::new(),
             outlets: Outlets::default(),
             regions: Regions::default(),
+            closing: Vec::new(),
+            sleeps: Vec::new(),
             idle: Idle::new(policy),
             guard: ForkGuard::new()?,
         };
@@ -104,22 +118,53 @@ impl Domain {
     pub fn close_endpoint(&self, number: usize) -> Result<(), i32> {
         let began = Instant::now();
         let mut state = self.state()?;
-        // An endpoint that was never enabled has nothing to send.
-        while let Ok((endpoint, outlets, addresses)) = state.enabled(number) {
+        while let Some(endpoint) = state.enabled_in_closing(number) {
             if !endpoint.is_busy() || began.elapsed() >= LINGER {
                 endpoint.tell_end();
                 break;
             }
-            if !endpoint.progress(outlets, addresses) {
-                drop(state);
-                std::thread::sleep(PAUSE);
-                state = self.state()?;
-            }
+            let has_moved = state.progress_in_closing(Some(number));
+            state = self.pause(state, has_moved)?;
         }
         if let Some(endpoint) = state.remove_endpoint(number) {
             self.unwatch(&endpoint);
         }
         Ok(())
+    }
+
+    /// Ends a region. Nothing reads or writes its memory any more when this returns, which it does in any case. Other threads use the
+    /// domain meanwhile.
+    ///
+    /// # Errors
+    /// [`FI_EOTHER`] after a panic.
+    pub fn close_region(&self, key: u64) -> Result<(), i32> {
+        let began = Instant::now();
+        let mut state = self.state()?;
+        state.begin_to_close_region(key);
+        while state.puts_region(key) {
+            if began.elapsed() >= GIVE_UP {
+                state.give_up(key);
+                break;
+            }
+            if began.elapsed() >= LINGER {
+                state.end_puts_of_region(key);
+            }
+            let has_moved = state.progress_in_closing(None);
+            state = self.pause(state, has_moved)?;
+        }
+        state.closing.retain(|closing| *closing != key);
+        Ok(())
+    }
+
+    /// Leaves the state to other threads for a moment, for longer if nothing has happened.
+    fn pause<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        has_moved: bool,
+    ) -> Result<MutexGuard<'a, State>, i32> {
+        drop(state);
+        if has_moved { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        self.state()
     }
 
     /// Moves all endpoints on. If nothing happens for a while, the thread lets others have its core. The result has the
@@ -260,7 +305,7 @@ impl State {
     /// # Errors
     /// The key is in use, or there are too many regions.
     pub fn add_region(&mut self, key: u64, region: Region) -> Result<(), i32> {
-        if !self.regions.has_room_for(key) {
+        if !self.regions.has_room_for(key) || self.closing.contains(&key) {
             return Err(FI_ENOKEY);
         }
         for endpoint in self.endpoints.iter_mut().flatten() {
@@ -276,8 +321,9 @@ impl State {
         others.chain([&mut self.regions]).filter_map(|regions| regions.region_mut(key)).for_each(change);
     }
 
-    /// Ends a region. Nothing reads or writes its memory any more when this returns, which it does in any case.
-    pub fn remove_region(&mut self, key: u64) {
+    /// Lets nothing more begin with a region.
+    fn begin_to_close_region(&mut self, key: u64) {
+        self.closing.push(key);
         self.regions.remove(key);
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.regions.remove(key);
@@ -289,31 +335,36 @@ impl State {
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.withdraw_region(key, &mut self.outlets);
         }
-        let began = Instant::now();
-        while self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key)) {
-            if began.elapsed() >= GIVE_UP {
-                return self.give_up(key);
-            }
-            if began.elapsed() >= LINGER {
-                self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.end_puts_of_region(key));
-            }
-            if !self.progress_in_closing() {
-                std::thread::sleep(PAUSE);
-            }
-        }
     }
 
-    /// Moves all endpoints on, also those whose queue is full or whose address vector was closed.
-    fn progress_in_closing(&mut self) -> bool {
+    /// Is a region still read for peers, or written by them?
+    fn puts_region(&self, key: u64) -> bool {
+        self.guard.is_owner() && self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key))
+    }
+
+    fn end_puts_of_region(&mut self, key: u64) {
+        self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.end_puts_of_region(key));
+    }
+
+    /// An endpoint that may have something to send.
+    fn enabled_in_closing(&mut self, number: usize) -> Option<&mut Endpoint> {
+        let endpoint = self.endpoints.get_mut(number)?.as_mut()?;
+        (endpoint.bindings.is_enabled && self.guard.is_owner()).then_some(endpoint)
+    }
+
+    /// Moves one endpoint on or all of them, also if their queue is full or their address vector was closed.
+    fn progress_in_closing(&mut self, number: Option<usize>) -> bool {
         let nobody = Addresses::default();
         let mut has_moved = false;
-        for endpoint in self.endpoints.iter_mut().flatten() {
+        let (first, count) = number.map_or((0, usize::MAX), |number| (number, 1));
+        for endpoint in self.endpoints.iter_mut().skip(first).take(count).flatten() {
             let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
             if let Some(addresses) = vector {
                 endpoint.follow(addresses);
             }
             has_moved |= endpoint.progress_in_closing(&mut self.outlets, vector.unwrap_or(&nobody));
         }
+        self.arm_again();
         has_moved
     }
 
@@ -366,6 +417,7 @@ impl State {
                 has_moved |= endpoint.progress(outlets, addresses);
             }
         }
+        self.arm_again();
         has_moved
     }
 
@@ -386,6 +438,45 @@ impl State {
     /// Prepares all endpoints that report to a queue for a sleep on their descriptors. `false`: one has something to do.
     pub fn arm(&mut self, queue: usize) -> bool {
         self.endpoints.iter_mut().flatten().filter(|endpoint| endpoint.reports_to(queue)).all(Endpoint::arm)
+    }
+
+    /// Notes that the program is about to sleep on a queue whose endpoints were armed.
+    pub fn fall_asleep(&mut self, sleep: Sleep) {
+        self.sleeps.push(sleep);
+    }
+
+    /// Takes such a note back.
+    pub fn wake_up(&mut self, sleep: Sleep) {
+        if let Some(place) = self.sleeps.iter().position(|other| *other == sleep) {
+            self.sleeps.swap_remove(place);
+        }
+    }
+
+    /// Closes a queue.
+    pub fn remove_queue(&mut self, number: usize) {
+        self.sleeps.retain(|sleep| sleep.queue != number);
+        self.outlets.remove(number);
+    }
+
+    /// To be called when endpoints have moved on: then their descriptors no longer tell of what arrives, and another thread may be
+    /// asleep, or this one about to sleep.
+    #[inline]
+    pub fn arm_again(&mut self) {
+        if !self.sleeps.is_empty() {
+            self.arm_for_sleepers();
+        }
+    }
+
+    #[cold]
+    fn arm_for_sleepers(&mut self) {
+        for place in 0..self.sleeps.len() {
+            let queue = self.sleeps[place].queue;
+            if !self.arm(queue)
+                && let Some(queue) = self.outlets.queue(queue)
+            {
+                queue.signal();
+            }
+        }
     }
 
     /// When one of them has something to do of which its descriptor does not tell.

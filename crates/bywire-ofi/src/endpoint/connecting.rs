@@ -68,6 +68,8 @@ impl Endpoint {
 
     fn learn(&mut self, addresses: &Addresses) {
         if self.version_seen != addresses.version() {
+            // A name may have another index, which was seen already.
+            self.names_seen = 0;
             self.by_address.clear();
             for remote in &mut self.remotes {
                 let is_there = |index: &u64| addresses.name(*index) == Some(&remote.name);

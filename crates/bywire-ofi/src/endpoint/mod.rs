@@ -80,8 +80,9 @@ pub struct Endpoint {
     blocked_rma: Vec<PeerId>,
     /// Has the last progress taken something? Then there may be more.
     is_behind: bool,
-    /// Have peers sent words for the program with writes?
-    has_remote_data: bool,
+    /// May completions come that the program has posted nothing for: words that peers send with writes, and messages without bytes
+    /// into a buffer for several?
+    has_unbidden: bool,
     /// Messages that are set aside, by the program's word.
     claims: HashMap<(Channel, usize), (ClaimId, Envelope)>,
     /// What copies of payloads take that have not left.
@@ -207,7 +208,7 @@ impl Endpoint {
             exposures: HashMap::new(),
             blocked_rma: Vec::new(),
             is_behind: false,
-            has_remote_data: false,
+            has_unbidden: false,
             claims: HashMap::new(),
             copied_bytes: 0,
             link_wait_ns: LINK_WAIT_NS,

@@ -150,6 +150,21 @@ impl Endpoint {
         Ok(Selector { source, tag, ignore })
     }
 
+    /// Posts a receive for several messages. Those without bytes use nothing of its buffer up, so only the queue bounds them.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::receive`].
+    pub fn receive_several(
+        &mut self,
+        channel: Channel,
+        selector: Selector,
+        receive: ReceiveHandle,
+        outlets: &mut Outlets,
+    ) -> Result<(), i32> {
+        self.has_unbidden = true;
+        self.receive(channel, selector, || receive, outlets)
+    }
+
     /// Posts a receive with the handle that `make` makes.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ impl Endpoint {
     /// Moves everything on. The result says whether anything happened.
     pub fn progress(&mut self, outlets: &mut Outlets, addresses: &Addresses) -> bool {
         let was_behind = std::mem::take(&mut self.is_behind);
-        // Words for the program that peers send with writes are not bounded by what it has posted.
+        // Not all that peers do is bounded by what the program has posted.
         if !self.has_room(outlets) {
             return self.conclude(outlets);
         }

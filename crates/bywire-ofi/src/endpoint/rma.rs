@@ -112,10 +112,10 @@ impl Endpoint {
         }
     }
 
-    /// May something arrive that reports to the program without an operation of its own?
+    /// May something arrive for which the program has posted no operation of its own?
     #[inline]
     pub(super) fn has_room(&self, outlets: &mut Outlets) -> bool {
-        !self.has_remote_data || !outlets.is_full(self.bindings.receive_queue)
+        !self.has_unbidden || !outlets.is_full(self.bindings.receive_queue)
     }
 
     pub(super) fn transmit_blocked_rma(&mut self) {
@@ -270,7 +270,7 @@ impl Endpoint {
         };
         counters.into_iter().for_each(|counter| outlets.count(counter, 0));
         if let Some(data) = data {
-            self.has_remote_data = true;
+            self.has_unbidden = true;
             let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
             let (length, source) = (place.length, self.address_of(peer));
             let completion = Completion { flags, length, data, source, ..Completion::default() };

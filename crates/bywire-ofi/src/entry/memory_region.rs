@@ -1,6 +1,7 @@
 //! Registered memory.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use bywire_sys::process;
 
@@ -136,8 +137,7 @@ extern "C" fn close(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: the table with this function is that of regions, and the program closes one once.
         let region = unsafe { take::<RegionObject, _>(fid) };
-        region.domain.state()?.remove_region(region.key);
-        Ok(())
+        region.domain.close_region(region.key)
     })
 }
 
@@ -148,6 +148,8 @@ extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
         // SAFETY: the program gives a valid descriptor, which begins with its class.
         match unsafe { other.as_ref() }.ok_or(FI_EINVAL)?.fclass {
             FI_CLASS_EP => {}
+            // Its number means something else in another domain.
+            FI_CLASS_CNTR if !Arc::ptr_eq(&counter(other).domain, domain) => return Err(FI_EINVAL),
             FI_CLASS_CNTR => {
                 let number = Some(counter(other).number);
                 domain.state()?.change_region(*key, |region| {

@@ -138,7 +138,9 @@ impl Receiving {
         let (endpoint, outlets, addresses) = state.enabled(*number)?;
         let flags = self.flags.unwrap_or(endpoint.bindings.receive_flags);
         if flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV) != 0 {
-            return self.begin_other(endpoint, memory, flags, (outlets, addresses));
+            let begun = self.begin_other(endpoint, memory, flags, (outlets, addresses));
+            state.arm_again();
+            return begun;
         }
         let selector = endpoint.selector(self.from, (self.tag, self.ignore), addresses)?;
         let is_selective = endpoint.bindings.is_receive_selective;
@@ -198,6 +200,7 @@ impl Receiving {
         if flags & FI_MULTI_RECV != 0 && may_be_multi {
             let rest_bytes = endpoint.bindings.multi_receive_bytes;
             receive.multi = Some(Box::new(MultiReceive { selector, rest_bytes }));
+            return endpoint.receive_several(channel, selector, receive, outlets);
         }
         endpoint.receive(channel, selector, || receive, outlets)
     }

@@ -20,7 +20,7 @@ use crate::abi::{
     fid, fid_cq, fid_domain,
 };
 use crate::completion::{Completion, Queue};
-use crate::domain::State;
+use crate::domain::{Sleep, State};
 
 /// The length of entries of a format.
 fn entry_bytes(format: u32) -> Option<usize> {
@@ -89,7 +89,7 @@ extern "C" fn close(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: the table with this function is that of queues, and the program closes one once.
         let queue = unsafe { take::<QueueObject, _>(fid) };
-        queue.domain.state()?.outlets.remove(queue.number);
+        queue.domain.state()?.remove_queue(queue.number);
         Ok(())
     })
 }
@@ -108,9 +108,15 @@ extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c
 pub fn prepare_sleep(fid: *mut fid) -> Result<(), i32> {
     let queue = queue(fid);
     let mut state = queue.domain.state()?;
+    let sleep = Sleep { queue: queue.number, is_within_call: false };
+    state.wake_up(sleep);
     // The program's own sleep has no end that is known here.
     let is_ready = is_ready(&mut state, queue.number)? || state.due_ns(queue.number).is_some();
-    if is_ready { Err(FI_EAGAIN) } else { Ok(()) }
+    if is_ready {
+        return Err(FI_EAGAIN);
+    }
+    state.fall_asleep(sleep);
+    Ok(())
 }
 
 fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
@@ -154,11 +160,14 @@ fn take_some(
     if taken > 0 && taken < room && are_short {
         waiting.emptied(clock::cycles());
     }
-    match taken {
+    let answer = match taken {
         0 if waiting.has_error() => Err(FI_EAVAIL),
-        0 => Err(FI_EAGAIN),
+        0 => return Err(FI_EAGAIN),
         _ => Ok(taken),
-    }
+    };
+    // The program is awake, until it asks again whether it may sleep.
+    state.wake_up(Sleep { queue: queue.number, is_within_call: false });
+    answer
 }
 
 #[inline(always)]
@@ -243,7 +252,6 @@ extern "C" fn sreadfrom(
                 return Err(FI_EAGAIN);
             }
             let due_ns = state.due_ns(queue.number);
-            drop(state);
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
                 return Err(FI_EAGAIN);
@@ -253,21 +261,32 @@ extern "C" fn sreadfrom(
             }
             let until_due = due_ns.map(|due| Duration::from_nanos(due.saturating_sub(clock::nanoseconds())));
             let rest = rest.into_iter().chain(until_due).min();
-            match sleep.try_lock() {
-                Ok(mut poller) => drop(poller.wait(rest).map_err(|_| FI_EIO)?),
-                // Another thread sleeps with it, maybe longer.
-                Err(TryLockError::WouldBlock) => {
-                    let mut state = queue.domain.state()?;
-                    let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
-                    let own = waiting.poller().ok_or(FI_EINVAL)?.share();
-                    drop(state);
-                    let mut own = own.map_err(|error| error.raw_os_error())?;
-                    own.wait(rest).map_err(|_| FI_EIO)?;
-                }
-                Err(TryLockError::Poisoned(_)) => return Err(FI_EOTHER),
-            }
+            let asleep = Sleep { queue: queue.number, is_within_call: true };
+            state.fall_asleep(asleep);
+            drop(state);
+            let slept = sleep_on(queue, sleep, rest);
+            queue.domain.state()?.wake_up(asleep);
+            slept?;
         }
     })
+}
+
+/// Sleeps until the descriptor of a queue is ready, or for `rest`.
+fn sleep_on(queue: &QueueObject, sleep: &Mutex<Poller>, rest: Option<Duration>) -> Result<(), i32> {
+    match sleep.try_lock() {
+        Ok(mut poller) => drop(poller.wait(rest).map_err(|_| FI_EIO)?),
+        // Another thread sleeps with it, maybe longer.
+        Err(TryLockError::WouldBlock) => {
+            let mut state = queue.domain.state()?;
+            let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
+            let own = waiting.poller().ok_or(FI_EINVAL)?.share();
+            drop(state);
+            let mut own = own.map_err(|error| error.raw_os_error())?;
+            own.wait(rest).map_err(|_| FI_EIO)?;
+        }
+        Err(TryLockError::Poisoned(_)) => return Err(FI_EOTHER),
+    }
+    Ok(())
 }
 
 extern "C" fn signal(fid: *mut fid_cq) -> c_int {

@@ -619,6 +619,79 @@ static void sleeping(void)
     close_end(&b);
 }
 
+static int has_completion(struct end *end, struct fi_cq_tagged_entry *entry)
+{
+    ssize_t count = fi_cq_read(end->cq, entry, 1);
+    CHECK(count == 1 || count == -FI_EAGAIN);
+    return count == 1;
+}
+
+static void *sleep_on_a(void *nothing)
+{
+    struct fi_cq_tagged_entry entry;
+    CHECK(fi_cq_sread(a.cq, &entry, 1, NULL, 60000) == 1);
+    return nothing;
+}
+
+/* A message wakes whoever sleeps on a queue, whatever was done with others of the domain since: by the thread that is about to sleep,
+   or by another one. */
+static void two_queues(void)
+{
+    struct fid_domain *first = domain, *second;
+    struct fi_cq_tagged_entry entry;
+    struct timespec began, ended;
+    struct end c;
+    pthread_t sleeper;
+    char in[8];
+    int descriptor, answer;
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&c, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    domain = first;
+    know(&c, &a);
+    know(&a, &c);
+    DONE(fi_control(&a.cq->fid, FI_GETWAIT, &descriptor));
+    struct fid *fids[] = { &a.cq->fid, &b.cq->fid };
+    struct pollfd ready = { descriptor, POLLIN, 0 };
+    DONE(fi_trecv(a.ep, in, 8, NULL, a.other, 0, 0, NULL));
+    DONE(fi_tsend(c.ep, "x", 1, NULL, c.other, 0, NULL));
+    while (!has_completion(&a, &entry))
+        fi_cq_read(c.cq, &entry, 1);
+    for (int turn = 0; turn < 20; turn++) {
+        DONE(fi_trecv(a.ep, in, 8, NULL, a.other, turn, 0, NULL));
+        if (turn % 4 < 2) {
+            while ((answer = fi_trywait(fabric, fids, 2)) == -FI_EAGAIN)
+                has_completion(&b, &entry);
+            CHECK(answer == 0);
+            if (turn % 4)
+                CHECK(!has_completion(&b, &entry));
+        } else {
+            DONE(pthread_create(&sleeper, NULL, sleep_on_a, NULL));
+            usleep(20000);
+            if (turn % 4 == 2)
+                CHECK(!has_completion(&b, &entry));
+            else
+                fi_cntr_read(b.sent);
+        }
+        CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+        DONE(fi_tinject(c.ep, "x", 1, c.other, turn));
+        if (turn % 4 < 2) {
+            CHECK(poll(&ready, 1, 60000) == 1);
+            while (!has_completion(&a, &entry))
+                ;
+        } else {
+            DONE(pthread_join(sleeper, NULL));
+        }
+        CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0 && ended.tv_sec - began.tv_sec < 20);
+    }
+    close_end(&a);
+    close_end(&b);
+    close_end(&c);
+    DONE(fi_close(&second->fid));
+}
+
 /* A connection that lacks descriptors is tried again, but not for ever. */
 static void few_descriptors(void)
 {
@@ -684,13 +757,6 @@ static void first_message(void)
     close_end(&b);
     close_end(&a);
     DONE(fi_close(&second->fid));
-}
-
-static int has_completion(struct end *end, struct fi_cq_tagged_entry *entry)
-{
-    ssize_t count = fi_cq_read(end->cq, entry, 1);
-    CHECK(count == 1 || count == -FI_EAGAIN);
-    return count == 1;
 }
 
 /* An endpoint sends its first messages to many peers at once, then many peers send theirs to another one at once: more than the
@@ -793,6 +859,7 @@ int main(int count, char **words)
         crossing();
         formats();
         sleeping();
+        two_queues();
     }
 
     DONE(fi_close(&domain->fid));
