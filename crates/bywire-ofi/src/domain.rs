@@ -163,7 +163,11 @@ impl Domain {
         has_moved: bool,
     ) -> Result<MutexGuard<'a, State>, i32> {
         drop(state);
-        if has_moved { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        if has_moved {
+            std::thread::yield_now()
+        } else {
+            std::thread::sleep(PAUSE)
+        }
         self.state()
     }
 

@@ -5,8 +5,10 @@ mod ports;
 
 use std::time::Duration;
 
-use bywire::{Confirm, DisconnectReason, Event, FRAGMENT_BYTES, PortOptions, Priority, Rights, SendError};
-use ports::{PortDirectory, event, until};
+use bywire::{
+    Confirm, DisconnectReason, Event, FRAGMENT_BYTES, Port, PortOptions, Priority, Rights, SendError,
+};
+use ports::{PortDirectory, event, meet, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -175,6 +177,67 @@ fn a_put_ends_before_a_message_that_its_receiver_has_sent_on_seeing_it() {
             });
         }
     }
+}
+
+#[test]
+fn a_put_ends_before_the_last_words_of_its_receiver() {
+    let place = PortDirectory::new();
+    let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
+    let key = b.register(vec![0; 1000], Rights { read: true, write: true }).expect("region");
+    // Those without a note are answered as well, on whichever lane they come.
+    for priority in [Priority::High, Priority::Low] {
+        a.put(to_b, priority, (key, 0), pattern(100, 1), None).expect("token");
+    }
+    a.put(to_b, Priority::Low, (key, 0), pattern(100, 1), Some(b"note")).expect("token");
+    // The first poll after this looks at the sockets, so it finds the end before any message.
+    until(|| a.arm());
+    until(|| matches!(b.poll(), Some(Event::Notified { .. })));
+    b.send(to_a, Priority::High, b"I have it").expect("room");
+    drop(b);
+    let mut seen = Vec::new();
+    until(|| {
+        seen.extend(a.poll().map(|event| match event {
+            Event::Put { result: Ok(()), .. } => "put",
+            Event::Message(_) => "message",
+            Event::Disconnected { .. } => "end",
+            other => panic!("{other:?}"),
+        }));
+        seen.last() == Some(&"end")
+    });
+    assert_eq!(seen, ["put", "put", "put", "message", "end"]);
+}
+
+/// The ends of puts, each of which the program answers with a new one, keep no urgent message back, and no other peer's.
+#[test]
+fn puts_without_end_keep_no_message_back() {
+    let place = PortDirectory::new();
+    let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
+    let mut other = place.open(place.options());
+    let (to_a_of_other, _) = meet(&mut other, &mut a);
+    let key = b.register(vec![0; 1000], Rights { read: true, write: true }).expect("region");
+    let put =
+        |a: &mut Port| a.put(to_b, Priority::Low, (key, 0), pattern(8, 1), None).map(drop).expect("token");
+    (0..32).for_each(|_| put(&mut a));
+    let mut got = 0;
+    for polls in 0..10_000 {
+        if polls == 100 {
+            b.send(to_a, Priority::High, b"stop").expect("room");
+            other.send(to_a_of_other, Priority::Low, b"and listen").expect("room");
+        }
+        // As fast as the other end takes them.
+        (0..4).for_each(|_| assert!(b.poll().is_none()));
+        match a.poll() {
+            Some(Event::Put { .. }) => put(&mut a),
+            Some(Event::Message(_)) => got += 1,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        if got == 2 {
+            assert!(polls < 1000, "{polls}");
+            return;
+        }
+    }
+    panic!("{got} of two messages");
 }
 
 #[test]

@@ -199,20 +199,16 @@ impl Port {
     #[inline(never)]
     fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
         let index = self.hot.index(place)?;
-        // What the peer answered before it sent this comes first, unless much of a get is in front of it.
-        if self.slots.ring_at(index)?.transfers.awaits_answers() {
-            (0..REPLIES).for_each(|_| self.poll_reply(index, place));
-            if let Some(event) = self.next_event() {
-                return Some(event);
-            }
-        }
         let connection = self.slots.ring_at(index)?;
-        let mut step = connection.receive(priority, &mut self.resources);
-        // Before what the program sends when it has seen the event.
-        if let Ok(Step::Event(_)) = &step
-            && let Err(reason) = connection.answer_shortly(&mut self.resources)
-        {
-            step = Err(reason);
+        // What the peer answered before it sent this comes first.
+        if let Err(reason) = connection.receive_short_replies(&mut self.resources) {
+            self.end(index, reason);
+            return self.next_event();
+        }
+        let step = connection.receive(priority, &mut self.resources);
+        if let Ok(Step::Event(_)) = &step {
+            // Before what the program sends when it has seen the event. A later poll finds out if the lane is broken.
+            let _ = connection.answer_shortly(&mut self.resources);
         }
         let owes_answers = connection.transfers.owes_replies();
         if !matches!(step, Ok(Step::Nothing)) {
@@ -222,17 +218,18 @@ impl Port {
             self.mark_pending(index);
         }
         match step {
-            Ok(Step::Nothing) => None,
-            Ok(Step::Progress) => {
-                self.progressed = true;
-                None
-            }
-            Ok(Step::Event(event)) => {
+            Ok(Step::Nothing) => {}
+            Ok(Step::Progress) => self.progressed = true,
+            Ok(Step::Event(event)) if self.resources.events.is_empty() => {
                 self.hot.next_turn();
-                Some(event)
+                return Some(event);
             }
-            Err(reason) => self.fail_lane(index, priority, reason),
+            Ok(Step::Event(event)) => self.resources.put_by(event),
+            Err(reason) => return self.fail_lane(index, priority, reason),
         }
+        let event = self.next_event()?;
+        self.hot.next_turn();
+        Some(event)
     }
 
     /// No hot peer had a message: answers have their turn, and at times quiet peers and sockets.
@@ -259,26 +256,23 @@ impl Port {
     fn poll_replies(&mut self) {
         let mut place = 0;
         while let Some(index) = self.hot.index(place) {
-            self.poll_reply(index, place);
-            // Where the connection has ended, the next peer has moved to its place.
-            place += usize::from(self.hot.index(place) == Some(index));
-        }
-    }
-
-    /// Takes an answer of the hot peer at this place.
-    #[inline(always)]
-    fn poll_reply(&mut self, index: u32, place: usize) {
-        let Some(connection) = self.slots.ring_at(index) else { return };
-        if !connection.expects_replies() {
-            return;
-        }
-        match connection.receive_reply(&mut self.resources) {
-            Ok(Step::Nothing) => {}
-            Ok(_) => {
-                self.hot.refresh(place);
-                self.progressed = true;
+            place += 1;
+            let Some(connection) = self.slots.ring_at(index) else { continue };
+            if !connection.expects_replies() {
+                continue;
             }
-            Err(reason) => self.end(index, reason),
+            match connection.receive_reply(&mut self.resources) {
+                Ok(Step::Nothing) => {}
+                Ok(_) => {
+                    self.hot.refresh(place - 1);
+                    self.progressed = true;
+                }
+                Err(reason) => {
+                    // The next peer moves to its place.
+                    self.end(index, reason);
+                    place -= 1;
+                }
+            }
         }
     }
 

@@ -86,9 +86,10 @@ impl Link<'_> {
             if may_pause && resources.is_full() {
                 return false;
             }
-            let step = match self.receive(Priority::High, resources) {
-                Ok(Step::Nothing) => match self.receive(Priority::Low, resources) {
-                    Ok(Step::Nothing) => self.receive_reply(resources),
+            // Answers first, as while the peer lives.
+            let step = match self.receive_reply(resources) {
+                Ok(Step::Nothing) => match self.receive(Priority::High, resources) {
+                    Ok(Step::Nothing) => self.receive(Priority::Low, resources),
                     other => other,
                 },
                 other => other,

@@ -17,6 +17,9 @@ use crate::shm::record::{
     RunningChecksum, STATUS, STEP_BYTES, checksum,
 };
 
+/// The most answers that are looked for before a message: those that a lane of the usual geometry holds.
+const ANSWERS_MAX: u32 = 64;
+
 /// Compares our copy of a payload with its check, which is required if `integrity` is agreed.
 #[inline(always)]
 fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), DisconnectReason> {
@@ -275,6 +278,20 @@ impl Connection {
             MOVE_BULK => self.may_be_offered_window(),
             _ => false,
         }
+    }
+
+    /// Takes the answers that have come, if any are awaited: up to the data of a get, which may be long.
+    pub fn receive_short_replies(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
+        if !self.transfers.awaits_answers() {
+            return Ok(());
+        }
+        for _ in 0..ANSWERS_MAX {
+            match self.lanes.next_record(LaneName::Reply)? {
+                Some(header) if header.kind & KIND_MASK != GET_DATA => self.receive_reply(resources)?,
+                _ => break,
+            };
+        }
+        Ok(())
     }
 
     /// Takes at most one answer off the reply lane.

@@ -148,11 +148,9 @@ impl Connection {
         Ok(self.advance_returns()? | self.advance_answers(resources)?)
     }
 
-    /// Sends the next answer if it is short, and there is room.
+    /// Sends the answers that are short, up to the data of a get, as far as there is room.
     pub fn answer_shortly(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
-        if self.transfers.owes_short_reply() {
-            self.advance_answers(resources)?;
-        }
+        while self.transfers.owes_short_reply() && self.advance_answers(resources)? {}
         Ok(())
     }
 
