@@ -86,6 +86,10 @@ impl Registered for Regions {
         if !is_permitted {
             return Err(Denied::NoRight);
         }
+        // A region may be all of the address space, and no slice is as long.
+        if place.length > isize::MAX as u64 {
+            return Err(Denied::OutOfBounds);
+        }
         let begin = place.offset.checked_sub(region.base).ok_or(Denied::OutOfBounds)?;
         let end = begin.checked_add(place.length).ok_or(Denied::OutOfBounds)?;
         if end <= region.memory.length() { Ok(()) } else { Err(Denied::OutOfBounds) }
@@ -128,6 +132,21 @@ mod tests {
             {
                 assert_eq!(check(&regions, Access::Read, 7, offset, length), Err(Denied::OutOfBounds));
             }
+            // SAFETY: nothing is read or written.
+            let everything = unsafe { Memory::new(std::ptr::null_mut(), usize::MAX) };
+            regions.insert(
+                9,
+                Region {
+                    memory: everything,
+                    base: 0,
+                    may_be_read,
+                    may_be_written,
+                    read_counter,
+                    write_counter,
+                },
+            );
+            let whole = |length| regions.check(Access::Read, Place { key: 9, offset: 0, length });
+            assert_eq!((whole(1 << 62), whole(1 << 63)), (Ok(()), Err(Denied::OutOfBounds)));
             regions.remove(7);
             assert_eq!(check(&regions, Access::Read, 7, 0, 1), Err(Denied::NoMemory));
         }
