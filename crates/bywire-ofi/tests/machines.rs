@@ -28,12 +28,12 @@ fn loaded() -> Option<Loaded> {
 }
 
 /// A program that starts a command on the second machine, instead of ssh. The command, and all that it starts, find the service
-/// of that machine in the directory where the first one has its own.
+/// of that machine in the directory where the first one has its own, and another host name.
 fn agent(loaded: &Loaded, network: &TestNetwork) -> PathBuf {
     let [here, there] = &network.machines[..] else { unreachable!() };
     let (from, to) = (there.runtime(), here.runtime());
     let enter = format!(
-        "mount --bind {} {} && exec nsenter --net={} sh -c \"$1\"",
+        "hostname there && mount --bind {} {} && exec nsenter --net={} sh -c \"$1\"",
         from.display(),
         to.display(),
         path(&there.namespace)
@@ -41,7 +41,7 @@ fn agent(loaded: &Loaded, network: &TestNetwork) -> PathBuf {
     let agent_path = loaded.path("agent");
     // MPICH has an option before the host.
     let text = format!(
-        "#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\nexec unshare --mount sh -c '{enter}' agent \"$*\"\n"
+        "#!/bin/sh\n[ \"$1\" != -x ] || shift\nshift\nexec unshare --mount --uts sh -c '{enter}' agent \"$*\"\n"
     );
     std::fs::write(&agent_path, text).expect("written");
     std::fs::set_permissions(&agent_path, PermissionsExt::from_mode(0o700)).expect("executable");
@@ -119,6 +119,33 @@ fn processes_that_ranks_of_two_machines_spawn_exchange_messages_with_all() {
     assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
     let Some(mut command) = job_of_mpich(&loaded, &network, "spawn.c") else { return };
     assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+}
+
+/// Segments of TCP that this namespace has sent.
+fn segments_sent() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let mut both = names.split(' ').zip(values.split(' '));
+    both.find(|(name, _)| *name == "OutSegs").expect("it is counted").1.parse().expect("a number")
+}
+
+#[test]
+fn windows_of_ranks_on_two_machines_use_nothing_but_the_fabric() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let run_alone = |command: &mut Command| {
+        network.machines[0].namespace.run(|| {
+            let before = segments_sent();
+            assert_eq!(run(command), "accessed\n");
+            let sent = segments_sent() - before;
+            // The launchers' own. The windows' bytes would be more than 5,000.
+            assert!(sent < 1000, "{sent} segments of TCP");
+        })
+    };
+    let program = loaded.compile("mpicc", "puts.c", &[]);
+    run_alone(&mut job(&loaded, &network, &program)).expect("inside");
+    let Some(mut command) = job_of_mpich(&loaded, &network, "puts.c") else { return };
+    run_alone(&mut command).expect("inside");
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub fn options() -> Vec<&'static str> {
     FORWARDED.iter().flat_map(|name| ["-x", name]).collect()
 }
 
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 9] = [
     ("FI_PROVIDER", "bywire"),
     // All messages of Open MPI go through libfabric, those within a machine too, and by no other provider.
     ("OMPI_MCA_pml", "cm"),
@@ -91,6 +91,9 @@ const SETTINGS: [(&str, &str); 7] = [
     ("OMPI_MCA_opal_common_ofi_provider_include", "bywire"),
     // Nor do collective operations use shared memory of its own. Windows may, as nothing else makes shared ones.
     ("OMPI_MCA_coll", "^sm"),
+    // Nor do windows go to other machines by UCX or TCP, unencrypted.
+    ("OMPI_MCA_osc", "^ucx"),
+    ("OMPI_MCA_btl", "^tcp"),
     // The same for MPICH.
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),
