@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bywire_node::fabric::Fabric;
 use job::Job;
-use loaded::{Loaded, OPEN_MPI, is_open_mpi, mpich, mpich_variables, run};
+use loaded::{Loaded, OPEN_MPI, is_open_mpi, mpich_commands, mpich_variables, run};
 use test_network::{TestNetwork, path};
 
 /// How long one end may be away.
@@ -64,9 +64,7 @@ fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
 
 /// The same under MPICH. `None`: it is not here.
 fn job_of_mpich(loaded: &Loaded, network: &TestNetwork, source: &str) -> Option<Command> {
-    let prefix = mpich()?;
-    let [compiler, launcher] =
-        ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
+    let [compiler, launcher] = mpich_commands();
     if !Path::new(&launcher).exists() {
         eprintln!("not run: MPICH of the Python Package Index is not installed");
         return None;
@@ -80,6 +78,11 @@ fn job_of_mpich(loaded: &Loaded, network: &TestNetwork, source: &str) -> Option<
     command.args(["-localhost", &first, "-iface", "eth0", "-launcher", "ssh", "-launcher-exec"]);
     command.arg(agent(loaded, network)).arg(program);
     Some(command)
+}
+
+/// Runs a command on the first machine to its end, and returns what it prints.
+fn run_on_first(network: &TestNetwork, command: &mut Command) -> String {
+    network.machines[0].namespace.run(|| run(command)).expect("inside")
 }
 
 /// A job that exchanges messages for this time, after its first ones.
@@ -99,7 +102,7 @@ fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
     for is_encrypted in [true, false] {
         let Some(network) = TestNetwork::up_with(2, is_encrypted) else { return };
         let mut command = job(&loaded, &network, &program);
-        let printed = network.machines[0].namespace.run(|| run(&mut command)).expect("inside");
+        let printed = run_on_first(&network, &mut command);
         assert_eq!(printed, "exchanged\n", "encrypted: {is_encrypted}");
     }
 }
@@ -108,7 +111,7 @@ fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
 fn ranks_of_mpich_on_two_machines_exchange_messages_of_every_length_and_kind() {
     let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
     let Some(mut command) = job_of_mpich(&loaded, &network, "ping_pong.c") else { return };
-    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+    assert_eq!(run_on_first(&network, &mut command), "exchanged\n");
 }
 
 #[test]
@@ -116,9 +119,9 @@ fn processes_that_ranks_of_two_machines_spawn_exchange_messages_with_all() {
     let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
     let program = loaded.compile("mpicc", "spawn.c", &[]);
     let mut command = job(&loaded, &network, &program);
-    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+    assert_eq!(run_on_first(&network, &mut command), "exchanged\n");
     let Some(mut command) = job_of_mpich(&loaded, &network, "spawn.c") else { return };
-    assert_eq!(network.machines[0].namespace.run(|| run(&mut command)).expect("inside"), "exchanged\n");
+    assert_eq!(run_on_first(&network, &mut command), "exchanged\n");
 }
 
 /// Segments of TCP that this namespace has sent.
@@ -199,6 +202,6 @@ fn operations_with_a_killed_peer_on_another_machine_end_soon_and_the_endpoint_go
     let mut command = loaded.command(&program);
     command.env("BYWIRE_RUNTIME_DIR", network.machines[0].runtime());
     command.args(["20", "1"]).arg(agent(&loaded, &network));
-    let printed = network.machines[0].namespace.run(|| run(&mut command)).expect("inside");
+    let printed = run_on_first(&network, &mut command);
     assert_eq!(printed, "survived\n");
 }

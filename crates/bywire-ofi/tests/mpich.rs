@@ -2,13 +2,11 @@
 
 mod loaded;
 
-use loaded::{Loaded, mpich, mpich_variables, run};
+use loaded::{Loaded, mpich_commands, mpich_variables, run};
 
 #[test]
 fn ranks_of_mpich_exchange_messages_of_every_length_and_kind() {
-    let prefix = mpich().unwrap_or_default();
-    let [compiler, launcher] =
-        ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string());
+    let [compiler, launcher] = mpich_commands();
     let Some(loaded) = Loaded::new(&[&compiler, &launcher], "stdio.h") else { return };
     let program = loaded.compile(&compiler, "ping_pong.c", &[]);
     for ranks in ["2", "3"] {

@@ -146,7 +146,7 @@ fn room_is_announced_once_to_each_waiting_sender() {
     assert_eq!(a.await_room(to_b, Priority::High), Err(SendError::Disconnected(DisconnectReason::Closed)));
 }
 
-/// A program that is told "I have it" may count on the memory, and on whatever else it knows by the end of its put.
+/// The end of a put comes before a message in which its receiver says that it has the data.
 #[test]
 fn a_put_ends_before_a_message_that_its_receiver_has_sent_on_seeing_it() {
     let place = PortDirectory::new();

@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            MPI_Abort(MPI_COMM_WORLD, 1); \
-        } \
-    } while (0)
+#include "mpi_check.h"
 
 enum { LENGTH_MAX = (3 << 20) + 1 };
 static unsigned char out[LENGTH_MAX], in[LENGTH_MAX];

@@ -5,13 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            MPI_Abort(MPI_COMM_WORLD, 1); \
-        } \
-    } while (0)
+#include "mpi_check.h"
 
 enum { CHILDREN = 3, RANKS_MAX = 16, LENGTH = 70000 };
 static unsigned char out[LENGTH], in[LENGTH];

@@ -10,13 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #condition); \
-            MPI_Abort(MPI_COMM_WORLD, 1); \
-        } \
-    } while (0)
+#include "mpi_check.h"
 
 static const size_t lengths[] = { 0, 1, 40, 41, 4055, 4056, 70000, 1 << 20 };
 enum { COUNT = sizeof lengths / sizeof *lengths, LENGTH_MAX = 1 << 20 };

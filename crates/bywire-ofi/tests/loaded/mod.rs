@@ -83,6 +83,12 @@ pub fn mpich() -> Option<PathBuf> {
     set("BYWIRE_MPICH").or_else(|| Some(cache()?.join("bywire/mpich")))
 }
 
+/// The compiler and the launcher of MPICH, where they would be.
+pub fn mpich_commands() -> [String; 2] {
+    let prefix = mpich().unwrap_or_default();
+    ["bin/mpicc", "bin/mpiexec"].map(|name| prefix.join(name).display().to_string())
+}
+
 /// The directories of libfabrics to load: that of the system, and the newer one of MPICH, if it is there.
 pub fn libfabrics() -> Vec<Option<PathBuf>> {
     let newer = mpich().map(|prefix| prefix.join("lib/mpich"));

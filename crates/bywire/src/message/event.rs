@@ -82,8 +82,9 @@ pub enum Event {
         result: Result<(), TransferError>,
     },
     /// A put is over. Without an error, the target has the data. On one machine this comes before messages that the target has
-    /// sent after its [`Event::Notified`], unless a get's data or more than 64 answers are in front of it. After [`TransferError::Disconnected`], or if the key
-    /// was revoked during the put, some of the data may have arrived. After other errors nothing was touched there.
+    /// sent after its [`Event::Notified`], unless a get's data or more than 64 answers are in front of it. After
+    /// [`TransferError::Disconnected`], or if the key was revoked during the put, some of the data may have arrived. After other
+    /// errors nothing was touched there.
     Put {
         /// The transfer.
         id: TransferId,
