@@ -94,13 +94,14 @@ impl Queue {
     }
 
     /// Does a read of the empty queue only ask whether there is more after what the last one has brought? Open MPI reads until nothing
-    /// is left. It looks for further messages soon enough, and a look takes as long as all else that it does for a message.
-    pub fn asks_for_more(&mut self, now: impl FnOnce() -> u64) -> bool {
-        let emptied_at = self.emptied_at.take();
-        let does = self.unlooked < UNLOOKED_MAX
-            && emptied_at.is_some_and(|time| now().wrapping_sub(time) < self.at_once);
-        self.unlooked = if does { self.unlooked + 1 } else { 0 };
-        does
+    /// is left. It looks for further messages soon enough, and a look takes as long as all else that it does for a message. The result
+    /// is the time then.
+    pub fn asks_for_more(&mut self, now: impl FnOnce() -> u64) -> Option<u64> {
+        let emptied_at = self.emptied_at.take().filter(|_| self.unlooked < UNLOOKED_MAX);
+        let time =
+            emptied_at.and_then(|emptied| Some(now()).filter(|now| now.wrapping_sub(emptied) < self.at_once));
+        self.unlooked = if time.is_some() { self.unlooked + 1 } else { 0 };
+        time
     }
 
     #[inline]
@@ -182,12 +183,12 @@ mod tests {
     #[test]
     fn a_read_that_follows_at_once_on_one_that_has_emptied_the_queue_looks_for_nothing() {
         let mut queue = Queue::new(false).expect("a queue");
-        assert!(!queue.asks_for_more(|| 0), "no read came before");
+        assert!(queue.asks_for_more(|| 0).is_none(), "no read came before");
         queue.emptied(1000);
-        assert!(queue.asks_for_more(|| 1001));
-        assert!(!queue.asks_for_more(|| 1002), "the second one looks");
+        assert_eq!(queue.asks_for_more(|| 1001), Some(1001));
+        assert!(queue.asks_for_more(|| 1002).is_none(), "the second one looks");
         queue.emptied(1000);
-        assert!(!queue.asks_for_more(|| 1000 + clock::cycles_in(AT_ONCE)), "the program was away");
+        assert!(queue.asks_for_more(|| 1000 + clock::cycles_in(AT_ONCE)).is_none(), "the program was away");
     }
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
         let mut queue = Queue::new(false).expect("a queue");
         let looks = (0..100).filter(|_| {
             queue.emptied(1000);
-            !queue.asks_for_more(|| 1001)
+            queue.asks_for_more(|| 1001).is_none()
         });
         assert_eq!(looks.count(), 100 / (UNLOOKED_MAX as usize + 1));
     }

@@ -13,6 +13,7 @@ use crate::addresses::Addresses;
 use crate::endpoint::Endpoint;
 use crate::idle::{Advice, Idle, Policy};
 use crate::outlets::Outlets;
+use crate::persistence::Persistence;
 use crate::regions::{Region, Regions};
 
 /// The longest sleep within a call that does not wait: the program has other things to look after.
@@ -58,6 +59,7 @@ pub struct State {
     /// The queues on which the program sleeps.
     sleeps: Vec<Sleep>,
     idle: Idle,
+    persistence: Persistence,
     guard: ForkGuard,
 }
 
@@ -81,6 +83,7 @@ impl Domain {
             closing: Vec::new(),
             sleeps: Vec::new(),
             idle: Idle::new(policy),
+            persistence: Persistence::default(),
             guard: ForkGuard::new()?,
         };
         Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?), naming })
@@ -181,11 +184,45 @@ impl Domain {
         &'a self,
         mut state: MutexGuard<'a, State>,
     ) -> Result<Option<MutexGuard<'a, State>>, i32> {
+        let began = state.persistence.considers().then(clock::cycles);
         if state.progress() {
             state.found();
             return Ok(Some(state));
         }
-        if state.idle.is_clock_due() { self.idle(state) } else { Ok(None) }
+        if state.idle.is_clock_due() {
+            return self.idle(state);
+        }
+        match began {
+            Some(began) => self.look_further(state, began),
+            None => Ok(None),
+        }
+    }
+
+    /// A read that began at `began` has looked once, in vain. Maybe it goes on: as [`Domain::poll`]. Other threads may come between.
+    #[inline(never)]
+    fn look_further<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        began: u64,
+    ) -> Result<Option<MutexGuard<'a, State>>, i32> {
+        let mut now = clock::cycles();
+        if state.persistence.goes_on(began) && state.idle.keeps_core() {
+            let end = state.persistence.end(now);
+            let mut has_moved = false;
+            while !has_moved && now < end {
+                drop(state);
+                state = self.state()?;
+                has_moved = state.progress();
+                now = clock::cycles();
+            }
+            state.persistence.went_on(has_moved);
+            if has_moved {
+                state.found();
+                return Ok(Some(state));
+            }
+        }
+        state.persistence.ended_in_vain(now);
+        Ok(None)
     }
 
     /// Waits a moment for the connection to a remote. A program counts what it has injected as sent, and may wait for its effect without
@@ -406,6 +443,13 @@ impl State {
     #[inline]
     pub fn found(&mut self) {
         self.idle.found();
+        self.persistence.found();
+    }
+
+    /// A read was answered without a look.
+    #[inline]
+    pub fn answered_in_vain(&mut self, now: u64) {
+        self.persistence.ended_in_vain(now);
     }
 
     /// Moves all endpoints on. The result says whether anything happened.

@@ -134,6 +134,11 @@ impl Idle {
         self.woken_at = None;
     }
 
+    /// May a poll go on, because nobody else is known to want the core?
+    pub fn keeps_core(&self) -> bool {
+        self.policy != Policy::Sleep && !self.is_among_others
+    }
+
     /// A poll has found nothing. Is it one that looks at the clock, and calls [`Idle::found_nothing`]?
     #[inline]
     pub fn is_clock_due(&mut self) -> bool {

@@ -24,4 +24,5 @@ mod name;
 mod operation;
 mod outlets;
 mod parameters;
+mod persistence;
 mod regions;

@@ -176,7 +176,8 @@ fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) ->
     let mut state = queue.domain.state()?;
     let waiting = state.outlets.queue(queue.number).ok_or(FI_EINVAL)?;
     let is_empty = waiting.is_empty();
-    if is_empty && waiting.asks_for_more(clock::cycles) {
+    if is_empty && let Some(now) = waiting.asks_for_more(clock::cycles) {
+        state.answered_in_vain(now);
         return Err(FI_EAGAIN);
     }
     if is_empty {
