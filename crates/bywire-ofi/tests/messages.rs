@@ -52,6 +52,14 @@ fn an_endpoint_meets_seventy_peers_at_once() {
 }
 
 #[test]
+fn a_closed_endpoint_keeps_nobody_awake_although_a_forked_child_has_its_descriptors() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let mut command = loaded.command(&program);
+    assert_eq!(run(command.env("FI_BYWIRE_IDLE", "sleep").arg("closed in a parent")), "matched\n");
+}
+
+#[test]
 fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
     let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
     let program = loaded.compile("cc", "messages.c", &["-lfabric"]);

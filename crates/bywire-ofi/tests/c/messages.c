@@ -8,6 +8,7 @@
 #include <rdma/fi_tagged.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -692,6 +693,107 @@ static void two_queues(void)
     DONE(fi_close(&second->fid));
 }
 
+/* A new endpoint of a domain, which takes the place of a closed one there, has nothing of what was meant for that. */
+static void reused(void)
+{
+    struct fid_domain *first = domain, *second;
+    struct fi_cq_tagged_entry entry;
+    char in[8], old_in[8];
+    struct end old, new;
+    fi_addr_t to_new;
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    for (int turn = 0; turn < 20; turn++) {
+        domain = second;
+        open_end(&old, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        if (!turn)
+            know(&a, &old);
+        else
+            CHECK(fi_av_insert(a.av, old.name, 1, &a.other, 0, NULL) == 1);
+        know(&old, &a);
+        DONE(fi_trecv(old.ep, in, 8, NULL, old.other, 1, 0, NULL));
+        DONE(fi_tsend(a.ep, "first", 6, NULL, a.other, 1, NULL));
+        for (int got = 0, sent = 0; !got || !sent;) {
+            got += has_completion(&old, &entry);
+            sent += has_completion(&a, &entry);
+        }
+        /* Receives and messages that are under way when it closes. */
+        DONE(fi_trecv(old.ep, old_in, 8, NULL, old.other, 2, 0, NULL));
+        DONE(fi_tinject(a.ep, "old", 4, a.other, turn % 2 ? 2 : 3));
+        close_end(&old);
+        memset(old_in, 0, sizeof old_in);
+        open_end(&new, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        domain = first;
+        know(&new, &a);
+        CHECK(memcmp(new.name, old.name, NAME_BYTES));
+        CHECK(fi_av_insert(a.av, new.name, 1, &to_new, 0, NULL) == 1);
+        DONE(fi_trecv(new.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, NULL));
+        DONE(fi_tsend(a.ep, "new", 4, NULL, to_new, 4, NULL));
+        for (int got = 0, sent = 0; !got || !sent;) {
+            if (has_completion(&new, &entry))
+                CHECK(!got++ && entry.tag == 4 && !strcmp(in, "new"));
+            sent += has_completion(&a, &entry);
+        }
+        CHECK(fi_tinject(a.ep, "old", 4, a.other, 2) == -FI_ESHUTDOWN);
+        CHECK(!has_completion(&new, &entry) && !old_in[0]);
+        close_end(&new);
+    }
+    close_end(&a);
+    DONE(fi_close(&second->fid));
+}
+
+/* An endpoint that was closed keeps nobody awake, although a forked child keeps its descriptors open. */
+static void closed_in_a_parent(void)
+{
+    struct fid_domain *first = domain, *second;
+    struct fi_cq_tagged_entry entry;
+    struct end c;
+    char in[8];
+    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    open_end(&c, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    DONE(fi_domain(fabric, info, &second, NULL));
+    domain = second;
+    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    domain = first;
+    know(&a, &b);
+    know(&b, &a);
+    DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
+    DONE(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, NULL));
+    for (int got = 0, sent = 0; !got || !sent;) {
+        got += has_completion(&b, &entry);
+        sent += has_completion(&a, &entry);
+    }
+    /* A message makes b's descriptor ready, and stays there. */
+    struct fid *fids[] = { &b.cq->fid };
+    while (fi_trywait(fabric, fids, 1) == -FI_EAGAIN)
+        has_completion(&b, &entry);
+    DONE(fi_tinject(a.ep, "x", 1, a.other, 2));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        pause();
+        _exit(0);
+    }
+    DONE(fi_close(&b.ep->fid));
+    clock_t began = clock();
+    CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 300) == -FI_EAGAIN);
+    CHECK(fi_cq_sread(c.cq, &entry, 1, NULL, 300) == -FI_EAGAIN);
+    /* Reads of one whose user wants it to sleep. */
+    struct timespec now, until;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    for (until.tv_sec += 1; !clock_gettime(CLOCK_MONOTONIC, &now) && now.tv_sec < until.tv_sec;)
+        has_completion(&c, &entry);
+    CHECK(clock() - began < CLOCKS_PER_SEC);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    DONE(fi_close(&b.cq->fid));
+    DONE(fi_close(&b.av->fid));
+    DONE(fi_close(&b.sent->fid));
+    DONE(fi_close(&b.received->fid));
+    close_end(&a);
+    close_end(&c);
+    DONE(fi_close(&second->fid));
+}
+
 /* A connection that lacks descriptors is tried again, but not for ever. */
 static void few_descriptors(void)
 {
@@ -816,7 +918,7 @@ static void many_peers(void)
     close_end(&b);
 }
 
-/* [few descriptors | first message | many peers] */
+/* [closed in a parent | few descriptors | first message | many peers] */
 int main(int count, char **words)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -843,6 +945,10 @@ int main(int count, char **words)
         first_message();
     } else if (count > 1 && !strcmp(words[1], "many peers")) {
         many_peers();
+    } else if (count > 1 && !strcmp(words[1], "closed in a parent")) {
+        close_end(&a);
+        close_end(&b);
+        closed_in_a_parent();
     } else if (count > 1) {
         few_descriptors();
     } else {
@@ -860,6 +966,7 @@ int main(int count, char **words)
         formats();
         sleeping();
         two_queues();
+        reused();
     }
 
     DONE(fi_close(&domain->fid));
