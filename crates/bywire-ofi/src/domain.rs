@@ -30,6 +30,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// A domain.
 #[derive(Debug)]
 pub struct Domain {
+    /// Asked before the lock, which may be that of another thread at the time of a fork, and then is never free in the child.
+    guard: ForkGuard,
     state: Mutex<State>,
     /// The descriptors of its endpoints, for sleeps without the state.
     sleep: Mutex<Poller>,
@@ -50,6 +52,8 @@ pub struct Naming {
 pub struct State {
     /// As many as there were at a time. Each poll goes through them.
     endpoints: Vec<Option<Endpoint>>,
+    /// The numbers of those that were given up, which the program has not closed yet.
+    given_up: Vec<usize>,
     vectors: Vec<Option<Addresses>>,
     pub outlets: Outlets,
     /// Each endpoint has them too.
@@ -60,7 +64,6 @@ pub struct State {
     sleeps: Vec<Sleep>,
     idle: Idle,
     persistence: Persistence,
-    guard: ForkGuard,
 }
 
 /// A sleep of the program on a queue's descriptor.
@@ -72,29 +75,39 @@ pub struct Sleep {
 }
 
 impl Domain {
+    /// A domain. With `is_serial` the program has promised to use it by one thread at a time.
+    ///
     /// # Errors
     /// The kernel's.
-    pub fn new(policy: Policy, naming: Naming) -> Result<Self, Errno> {
+    pub fn new(policy: Policy, naming: Naming, is_serial: bool) -> Result<Self, Errno> {
         let state = State {
             endpoints: Vec::new(),
+            given_up: Vec::new(),
             vectors: Vec::new(),
             outlets: Outlets::default(),
             regions: Regions::default(),
             closing: Vec::new(),
             sleeps: Vec::new(),
             idle: Idle::new(policy),
-            persistence: Persistence::default(),
-            guard: ForkGuard::new()?,
+            persistence: Persistence::new(is_serial),
         };
-        Ok(Self { state: Mutex::new(state), sleep: Mutex::new(Poller::new()?), naming })
+        Ok(Self {
+            guard: ForkGuard::new()?,
+            state: Mutex::new(state),
+            sleep: Mutex::new(Poller::new()?),
+            naming,
+        })
     }
 
     /// The state, for one call at a time.
     ///
     /// # Errors
-    /// [`FI_EOTHER`] after a panic.
+    /// [`FI_EOTHER`] after a panic, and [`FI_EOPBADSTATE`] in a forked child. What it would change there is the parent's as well.
     #[inline(always)]
     pub fn state(&self) -> Result<MutexGuard<'_, State>, i32> {
+        if !self.guard.is_owner() {
+            return Err(FI_EOPBADSTATE);
+        }
         self.state.lock().map_err(|_| FI_EOTHER)
     }
 
@@ -126,7 +139,8 @@ impl Domain {
                 endpoint.tell_end();
                 break;
             }
-            let has_moved = state.progress_in_closing(Some(number));
+            // All of them: its receiver may be another one.
+            let has_moved = state.progress_in_closing();
             state = self.pause(state, has_moved)?;
         }
         if let Some(endpoint) = state.remove_endpoint(number) {
@@ -146,13 +160,16 @@ impl Domain {
         state.begin_to_close_region(key);
         while state.puts_region(key) {
             if began.elapsed() >= GIVE_UP {
-                state.give_up(key);
+                for endpoint in state.give_up(key) {
+                    self.unwatch(&endpoint);
+                    endpoint.abandon(&mut state.outlets);
+                }
                 break;
             }
             if began.elapsed() >= LINGER {
                 state.end_puts_of_region(key);
             }
-            let has_moved = state.progress_in_closing(None);
+            let has_moved = state.progress_in_closing();
             state = self.pause(state, has_moved)?;
         }
         state.closing.retain(|closing| *closing != key);
@@ -175,7 +192,7 @@ impl Domain {
     }
 
     /// Moves all endpoints on. If nothing happens for a while, the thread lets others have its core. The result has the
-    /// state if anything happened.
+    /// state if anything happened. `is_ready` is what the program waits for, which another thread may have brought about.
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic.
@@ -183,6 +200,7 @@ impl Domain {
     pub fn poll<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
+        is_ready: impl Fn(&mut State) -> bool,
     ) -> Result<Option<MutexGuard<'a, State>>, i32> {
         let began = state.persistence.considers().then(clock::cycles);
         if state.progress() {
@@ -193,33 +211,38 @@ impl Domain {
             return self.idle(state);
         }
         match began {
-            Some(began) => self.look_further(state, began),
+            Some(began) => self.look_further(state, began, is_ready),
             None => Ok(None),
         }
     }
 
-    /// A read that began at `began` has looked once, in vain. Maybe it goes on: as [`Domain::poll`]. Other threads may come between.
+    /// A read that began at `began` has looked once, in vain. Maybe it goes on: as [`Domain::poll`].
     #[inline(never)]
     fn look_further<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         began: u64,
+        is_ready: impl Fn(&mut State) -> bool,
     ) -> Result<Option<MutexGuard<'a, State>>, i32> {
-        let mut now = clock::cycles();
-        if state.persistence.goes_on(began) && state.idle.keeps_core() {
-            let end = state.persistence.end(now);
-            let mut has_moved = false;
-            while !has_moved && now < end {
+        let looked = clock::cycles();
+        let mut now = looked;
+        if state.idle.keeps_core(now)
+            && let Some(end) = state.persistence.end(began, now)
+        {
+            let mut has_found = false;
+            while !has_found && now < end {
                 drop(state);
                 state = self.state()?;
-                has_moved = state.progress();
+                state.progress();
+                has_found = is_ready(&mut state);
                 now = clock::cycles();
             }
-            state.persistence.went_on(has_moved);
-            if has_moved {
+            state.persistence.went_on(now.wrapping_sub(looked), has_found);
+            if has_found {
                 state.found();
                 return Ok(Some(state));
             }
+            state.idle.passed();
         }
         state.persistence.ended_in_vain(now);
         Ok(None)
@@ -248,12 +271,12 @@ impl Domain {
     /// [`FI_EOTHER`] after a panic, and [`FI_EOPBADSTATE`] in a forked child.
     #[inline(never)]
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<Option<MutexGuard<'a, State>>, i32> {
-        if !state.is_owner() {
-            return Err(FI_EOPBADSTATE);
-        }
         let began = clock::cycles();
         match state.idle.found_nothing(began) {
-            Advice::Poll => return Ok(None),
+            Advice::Poll => {
+                state.persistence.ended_in_vain(began);
+                return Ok(None);
+            }
             Advice::Yield => {
                 drop(state);
                 std::thread::yield_now();
@@ -279,6 +302,8 @@ impl Domain {
         let has_moved = state.progress();
         if has_moved {
             state.found();
+        } else {
+            state.persistence.ended_in_vain(clock::cycles());
         }
         Ok(has_moved.then_some(state))
     }
@@ -298,7 +323,8 @@ impl Domain {
 impl State {
     pub fn add_endpoint(&mut self, mut endpoint: Endpoint) -> usize {
         endpoint.regions = self.regions.clone();
-        let number = self.endpoints.iter().position(Option::is_none).unwrap_or(self.endpoints.len());
+        let is_free = |number: &usize| self.endpoints[*number].is_none() && !self.given_up.contains(number);
+        let number = (0..self.endpoints.len()).find(is_free).unwrap_or(self.endpoints.len());
         if number == self.endpoints.len() {
             self.endpoints.push(None);
         }
@@ -308,6 +334,7 @@ impl State {
 
     /// Removes an endpoint. No queue's descriptor tells of it any more.
     fn remove_endpoint(&mut self, number: usize) -> Option<Endpoint> {
+        self.given_up.retain(|given_up| *given_up != number);
         let endpoint = self.endpoints.get_mut(number)?.take()?;
         for queue in [endpoint.bindings.transmit_queue, endpoint.bindings.receive_queue].into_iter().flatten()
         {
@@ -369,10 +396,6 @@ impl State {
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.regions.remove(key);
         }
-        // Ports of its parent do nothing in a forked child, and read the memory of the parent.
-        if !self.guard.is_owner() {
-            return;
-        }
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.withdraw_region(key, &mut self.outlets);
         }
@@ -380,7 +403,7 @@ impl State {
 
     /// Is a region still read for peers, or written by them?
     fn puts_region(&self, key: u64) -> bool {
-        self.guard.is_owner() && self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key))
+        self.endpoints.iter().flatten().any(|endpoint| endpoint.puts_region(key))
     }
 
     fn end_puts_of_region(&mut self, key: u64) {
@@ -390,15 +413,14 @@ impl State {
     /// An endpoint that may have something to send.
     fn enabled_in_closing(&mut self, number: usize) -> Option<&mut Endpoint> {
         let endpoint = self.endpoints.get_mut(number)?.as_mut()?;
-        (endpoint.bindings.is_enabled && self.guard.is_owner()).then_some(endpoint)
+        endpoint.bindings.is_enabled.then_some(endpoint)
     }
 
-    /// Moves one endpoint on or all of them, also if their queue is full or their address vector was closed.
-    fn progress_in_closing(&mut self, number: Option<usize>) -> bool {
+    /// Moves all endpoints on, also if their queue is full or their address vector was closed.
+    fn progress_in_closing(&mut self) -> bool {
         let nobody = Addresses::default();
         let mut has_moved = false;
-        let (first, count) = number.map_or((0, usize::MAX), |number| (number, 1));
-        for endpoint in self.endpoints.iter_mut().skip(first).take(count).flatten() {
+        for endpoint in self.endpoints.iter_mut().flatten() {
             let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
             if let Some(addresses) = vector {
                 endpoint.follow(addresses);
@@ -409,34 +431,30 @@ impl State {
         has_moved
     }
 
-    /// Drops endpoints that still put a region, with their ports, which give back all memory. What is under way with them fails.
-    fn give_up(&mut self, key: u64) {
-        for place in &mut self.endpoints {
-            if let Some(endpoint) = place.take_if(|endpoint| endpoint.puts_region(key)) {
-                endpoint.abandon(&mut self.outlets);
-            }
-        }
+    /// Takes away endpoints that still put a region. They are to be dropped with their ports, which give back all memory.
+    fn give_up(&mut self, key: u64) -> Vec<Endpoint> {
+        let is_putting =
+            |number: &usize| self.endpoints[*number].as_ref().is_some_and(|one| one.puts_region(key));
+        let putting: Vec<_> = (0..self.endpoints.len()).filter(is_putting).collect();
+        let endpoints = putting.iter().filter_map(|number| self.remove_endpoint(*number)).collect();
+        self.given_up.extend(putting);
+        endpoints
     }
 
     /// An enabled endpoint, with where it reports and the addresses that it knows.
     ///
     /// # Errors
-    /// It is not enabled, was closed, or is that of a parent process.
+    /// It is not enabled, or was closed.
     #[inline(always)]
     pub fn enabled(&mut self, number: usize) -> Result<(&mut Endpoint, &mut Outlets, &Addresses), i32> {
         let endpoint = self.endpoints.get_mut(number).and_then(Option::as_mut).ok_or(FI_EINVAL)?;
-        if !endpoint.bindings.is_enabled || !self.guard.is_owner() {
+        if !endpoint.bindings.is_enabled {
             return Err(FI_EOPBADSTATE);
         }
         let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
         let addresses = vector.ok_or(FI_ENOAV)?;
         endpoint.follow(addresses);
         Ok((endpoint, &mut self.outlets, addresses))
-    }
-
-    /// Whether this is the process that has opened the domain. Nothing moves in a forked child.
-    pub fn is_owner(&self) -> bool {
-        self.guard.is_owner()
     }
 
     /// The program has found something, so it does not wait.

@@ -134,9 +134,17 @@ impl Idle {
         self.woken_at = None;
     }
 
-    /// May a poll go on, because nobody else is known to want the core?
-    pub fn keeps_core(&self) -> bool {
-        self.policy != Policy::Sleep && !self.is_among_others
+    /// May a poll go on, because nobody else has wanted the core lately?
+    pub fn keeps_core(&self, now: u64) -> bool {
+        let is_recent = |time: u64| now.wrapping_sub(time) < self.cycles.memory;
+        self.policy != Policy::Sleep
+            && !self.taken_at.is_some_and(is_recent)
+            && !self.hogged_at.is_some_and(is_recent)
+    }
+
+    /// A poll has gone on in vain, for so long that the next one looks at the clock.
+    pub fn passed(&mut self) {
+        self.polls = CLOCK_EVERY;
     }
 
     /// A poll has found nothing. Is it one that looks at the clock, and calls [`Idle::found_nothing`]?

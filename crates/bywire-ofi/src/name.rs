@@ -27,10 +27,14 @@ const VERSION: u32 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointName([u8; NAME_BYTES]);
 
+/// What others vouch for of a name: the service of another machine for its node, and the port for the rest.
+pub type Vouched = (Option<[u8; NODE_BYTES]>, u32, u64);
+
 /// A ticket stays out of logs.
 impl std::fmt::Debug for EndpointName {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}/{}", String::from_utf8_lossy(self.node()), self.port())
+        // It may come from a hostile process.
+        write!(formatter, "{}/{}", self.node().escape_ascii(), self.port())
     }
 }
 
@@ -55,6 +59,11 @@ impl EndpointName {
 
     pub fn as_bytes(&self) -> &[u8; NAME_BYTES] {
         &self.0
+    }
+
+    /// Is it on the node of another one, by what both say?
+    pub fn is_on_node_of(&self, other: &Self) -> bool {
+        self.node() == other.node()
     }
 
     fn node(&self) -> &[u8] {
@@ -90,11 +99,18 @@ impl EndpointName {
             && info.incarnation == self.incarnation()
     }
 
+    /// The part of it that the owner of a connection cannot choose.
+    pub fn vouched_for(&self, owner: &Owner) -> Vouched {
+        let mut node = [0; NODE_BYTES];
+        node.copy_from_slice(&self.0[..NODE_BYTES]);
+        (matches!(owner, Owner::Remote { .. }).then_some(node), self.port(), self.incarnation())
+    }
+
     /// The address of the port, for an endpoint with the name `own`. `None`: no node has such a name.
     ///
     /// An endpoint that is in no fabric looks for all others on this machine: containers have names of their own for it.
     pub fn address(&self, own: &Self, is_in_fabric: bool) -> Option<Address> {
-        if self.node() == own.node() || !is_in_fabric {
+        if self.is_on_node_of(own) || !is_in_fabric {
             return Some(Address::local(self.port()));
         }
         let node = std::str::from_utf8(self.node()).ok()?;
@@ -117,6 +133,7 @@ mod tests {
         assert_eq!(other.address(&own, false), "localhost/2147483648".parse().ok());
         assert_eq!(own.address(&own, true), "localhost/7".parse().ok());
         assert_eq!(format!("{other:?}"), "web2/2147483648");
+        assert_eq!(format!("{:?}", EndpointName::new("\x1b[2J", 7, 1, [9; 16])), "\\x1b[2J/7");
         let longest = "n".repeat(NODE_BYTES);
         let there = EndpointName::new(&longest, 8, 1, [9; 16]);
         assert_eq!(there.address(&own, true), format!("{longest}/8").parse().ok());

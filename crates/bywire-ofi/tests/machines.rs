@@ -87,9 +87,14 @@ fn run_on_first(network: &TestNetwork, command: &mut Command) -> String {
 
 /// A job that exchanges messages for this time, after its first ones.
 fn steady(loaded: &Loaded, network: &TestNetwork, time: Duration) -> Job {
+    begun(loaded, network, &[&time.as_secs().to_string()])
+}
+
+/// A job of `steady.c` that has begun.
+fn begun(loaded: &Loaded, network: &TestNetwork, words: &[&str]) -> Job {
     let program = loaded.compile("mpicc", "steady.c", &[]);
     let mut command = job(loaded, network, &program);
-    command.arg(time.as_secs().to_string());
+    command.args(words);
     let mut job = network.machines[0].namespace.run(|| Job::start(&mut command)).expect("inside");
     job.wait_until_it_has_begun();
     job
@@ -159,6 +164,26 @@ fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have
         network.machines[number].stop();
         sleep(Duration::from_secs(1));
         network.machines[number].start();
+    }
+    job.has_to_succeed();
+}
+
+#[test]
+fn a_first_message_waits_for_a_rank_that_calls_late() {
+    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    // The services give up a request that nobody answers after five seconds.
+    begun(&loaded, &network, &["1", "late", "7"]).has_to_succeed();
+}
+
+#[test]
+fn a_first_message_waits_for_services_that_restart() {
+    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let job = begun(&loaded, &network, &["1", "late", "5"]);
+    for number in [1, 0] {
+        network.machines[number].stop();
+        sleep(Duration::from_secs(1));
+        network.machines[number].start();
+        sleep(Duration::from_secs(1));
     }
     job.has_to_succeed();
 }

@@ -8,7 +8,7 @@ use bywire_match::{PeerId, Violation};
 use bywire_sys::clock;
 
 use super::frames::{WELCOME, greeted, hello};
-use super::remote::{Link, Remote, error_of, error_of_connect, is_want, is_want_there};
+use super::remote::{Lack, Link, Remote, error_of, error_of_connect, lack_of, lack_there};
 use super::{Channel, Connection, Endpoint};
 use crate::abi::{
     FI_ADDR_UNSPEC, FI_ECONNREFUSED, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_ENOMEM, FI_ETIMEDOUT,
@@ -18,10 +18,12 @@ use crate::host;
 use crate::name::EndpointName;
 use crate::parameters::FRAME_BYTES;
 
-/// How long to wait before a connection is tried again for which resources lacked.
+/// How long to wait before a connection is tried again.
 const RETRY_NS: u64 = 1_000_000;
-/// How long they may lack.
+/// How long resources may lack.
 const WANT_NS: u64 = 10_000_000_000;
+/// How long the service of this machine may.
+const SERVICE_NS: u64 = 60_000_000_000;
 /// Connections without a greeting that are kept however old they are.
 const STRANGERS_MAX: usize = 64;
 /// How long one is kept besides.
@@ -100,8 +102,8 @@ impl Endpoint {
             self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, OWN_FRAME_BYTES));
             self.rma.connected(id, OWN_FRAME_BYTES);
         }
-        let (spare, address, wants_until_ns) = (None, None, None);
-        self.remotes.push(Remote { name, id, link, spare, exposed: 0, address, wants_until_ns });
+        let (spare, address, tried_since_ns) = (None, None, None);
+        self.remotes.push(Remote { name, id, link, spare, exposed: 0, address, tried_since_ns });
         self.by_name.insert(name, remote);
         Ok(remote)
     }
@@ -129,7 +131,7 @@ impl Endpoint {
         if self.connect_timeout_ns > 0 && *link == Link::Idle {
             self.connecting.push((remote, clock::nanoseconds().saturating_add(self.connect_timeout_ns)));
         }
-        let Some(address) = name.address(&self.name, self.is_in_fabric) else {
+        let Some(address) = name.address(&self.name, self.confined.is_none()) else {
             return self.end(remote, FI_EHOSTUNREACH);
         };
         match self.port.connect_start(&address) {
@@ -137,28 +139,62 @@ impl Endpoint {
                 self.remotes[remote].link = Link::Connecting(peer);
                 self.remember(peer, Some(remote));
             }
-            Err(error) if is_want(&error) => self.try_later(remote),
-            Err(error) => self.end(remote, error_of_connect(&error)),
+            Err(error) => match lack_of(&error) {
+                Some(lack) => self.try_later(remote, lack),
+                None => self.fail(remote, &error.to_string(), error_of_connect(&error)),
+            },
         }
     }
 
-    fn try_later(&mut self, remote: usize) {
+    /// A connection does not come about. What the program says of that names no cause, so the user reads it here, once.
+    fn fail(&mut self, remote: usize, reason: &str, error: i32) {
+        let name = &self.remotes[remote].name;
+        let confined = self.confined.as_deref().filter(|_| !name.is_on_node_of(&self.name));
+        let more = confined.map(|why| format!("; no other machine is reached: {why}")).unwrap_or_default();
+        let text = format!("no connection to {name:?}: {reason}{more}");
+        if std::mem::replace(&mut self.has_complained, true) {
+            host::warn(&text);
+        } else {
+            host::complain(&text);
+        }
+        self.end(remote, error);
+    }
+
+    fn try_later(&mut self, remote: usize, lack: Lack) {
         let now = clock::nanoseconds();
-        let Remote { name, link, wants_until_ns, .. } = &mut self.remotes[remote];
-        if now >= *wants_until_ns.get_or_insert(now + WANT_NS) {
-            host::warn(&format!(
-                "no connection to {name:?}: for {} s there was too little memory or too few descriptors at one end \
-                 (see ulimit -n)",
-                WANT_NS / 1_000_000_000
-            ));
-            return self.end(remote, FI_ENOMEM);
+        let Remote { name, link, tried_since_ns, .. } = &mut self.remotes[remote];
+        let tried_ns = now.saturating_sub(*tried_since_ns.get_or_insert(now));
+        let limit_ns = match lack {
+            Lack::Resources | Lack::Port => WANT_NS,
+            Lack::Service => SERVICE_NS,
+            Lack::Answer => u64::MAX,
+        };
+        if tried_ns >= limit_ns {
+            let seconds = limit_ns / 1_000_000_000;
+            let (reason, error) = match lack {
+                Lack::Resources => (
+                    "there was too little memory or too few descriptors at one end (see ulimit -n)",
+                    FI_ENOMEM,
+                ),
+                Lack::Service => {
+                    ("this machine's service did not run (start it with `bywire up`)", FI_EHOSTUNREACH)
+                }
+                Lack::Port | Lack::Answer => {
+                    ("its machine knew of no such endpoint, which may have ended", FI_ECONNREFUSED)
+                }
+            };
+            return self.fail(remote, &format!("for {seconds} s {reason}"), error);
+        }
+        if lack == Lack::Answer {
+            *tried_since_ns = None;
+            host::inform(&format!("{name:?} has not answered yet, and is asked again"));
         }
         *link = Link::Waiting;
         self.retries.push(remote);
         self.retry_ns = now + RETRY_NS;
     }
 
-    /// Tries again what lacked resources.
+    /// Tries again what did not come about.
     pub(super) fn connect_again(&mut self) {
         if self.retries.is_empty() || clock::nanoseconds() < self.retry_ns {
             return;
@@ -182,8 +218,7 @@ impl Endpoint {
         for (remote, deadline) in std::mem::take(&mut self.connecting) {
             match self.remotes[remote].link {
                 Link::Waiting | Link::Connecting(_) | Link::Greeting(_) if now >= deadline => {
-                    host::warn(&format!("{:?} does not answer", self.remotes[remote].name));
-                    self.end(remote, FI_ETIMEDOUT);
+                    self.fail(remote, "it does not answer", FI_ETIMEDOUT);
                 }
                 Link::Waiting | Link::Connecting(_) | Link::Greeting(_) => {
                     self.connecting.push((remote, deadline));
@@ -280,10 +315,10 @@ impl Endpoint {
     }
 
     fn use_connection(&mut self, remote: usize, peer: Peer) {
-        let Remote { id, link, spare, wants_until_ns, .. } = &mut self.remotes[remote];
+        let Remote { id, link, spare, tried_since_ns, .. } = &mut self.remotes[remote];
         let id = *id;
         *link = Link::Open(peer);
-        *wants_until_ns = None;
+        *tried_since_ns = None;
         if let Some(spare) = spare.take().filter(|spare| *spare != peer) {
             self.leave(spare);
         }
@@ -296,9 +331,12 @@ impl Endpoint {
     pub(super) fn greet(&mut self, peer: Peer, message: &[u8], addresses: &Addresses) {
         let name = greeted(&self.name, message).filter(|name| *name != self.name);
         let info = self.port.peer_info(peer);
-        let name = name.filter(|name| info.is_some_and(|info| name.is_of(info)));
-        let known = name.and_then(|name| match self.by_name.get(&name) {
+        let vouched = name.zip(info).filter(|(name, info)| name.is_of(info));
+        let vouched = vouched.map(|(name, info)| (name, name.vouched_for(&info.owner)));
+        let known = vouched.and_then(|(name, vouched)| match self.by_name.get(&name) {
             Some(remote) => Some(*remote),
+            // Nobody vouches for the rest of a name: with others an endpoint would count as many.
+            None if !self.guests.insert(vouched) => None,
             None => self.add_remote(name).ok(),
         });
         let Some(remote) = known else { return self.leave(peer) };
@@ -365,8 +403,10 @@ impl Endpoint {
             Link::Ending(error) => self.finish(remote, error),
             Link::Connecting(own) | Link::Greeting(own) if own == peer => match *spare {
                 Some(spare) => self.welcome(remote, spare),
-                None if is_want_there(reason) => self.try_later(remote),
-                None => self.end(remote, error_of(reason)),
+                None => match lack_there(reason) {
+                    Some(lack) => self.try_later(remote, lack),
+                    None => self.fail(remote, &reason.to_string(), error_of(reason)),
+                },
             },
             Link::Open(own) if own == peer => self.end(remote, error_of(reason)),
             _ => {}

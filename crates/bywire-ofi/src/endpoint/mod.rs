@@ -11,7 +11,7 @@ mod progress;
 mod remote;
 mod rma;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bywire::{Geometry, Key, OpenError, Peer, Port, PortName, PortOptions, Reach, TransferId};
 use bywire_match::{ClaimId, Envelope, PeerId, Rma};
@@ -22,7 +22,7 @@ pub use message::{Channel, Message};
 use remote::Remote;
 
 use crate::host;
-use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES};
+use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES, Vouched};
 use crate::operation::{ReadHandle, ReceiveHandle, SendHandle};
 use crate::parameters::Parameters;
 use crate::regions::Regions;
@@ -43,14 +43,18 @@ const SHORT_MESSAGES_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct Endpoint {
     port: Port,
-    /// Are other endpoints looked for on other machines?
-    is_in_fabric: bool,
+    /// Why other endpoints are looked for on this machine only, if they are.
+    confined: Option<String>,
+    /// Has it told the user why a connection did not come about?
+    has_complained: bool,
     name: EndpointName,
     /// By [`Channel`]. A remote has the same number in both.
     matchers: [Matcher; 2],
     /// By the index of their [`PeerId`].
     remotes: Vec<Remote>,
     by_name: HashMap<EndpointName, usize>,
+    /// Remotes that have greeted before they were known.
+    guests: HashSet<Vouched>,
     /// The remotes of indices of the address vector, as far as they were looked up.
     by_address: Vec<Option<usize>>,
     /// What was seen of the address vector.
@@ -141,8 +145,8 @@ fn geometry(reach: &Reach) -> Geometry {
 }
 
 /// A port that other machines reach, if this machine's node belongs to a fabric, and else one for this machine. The result also says
-/// whether other endpoints are looked for on other machines.
-fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
+/// why other endpoints are looked for on this machine only, if they are.
+fn open_port(parameters: &Parameters) -> Result<(Port, Option<String>), OpenError> {
     let options = |reach| PortOptions {
         geometry: geometry(&reach),
         reach,
@@ -152,24 +156,25 @@ fn open_port(parameters: &Parameters) -> Result<(Port, bool), OpenError> {
         ..PortOptions::default()
     };
     if !parameters.reaches_machines {
-        return Ok((Port::open(options(Reach::Machine))?, false));
+        let why = "FI_BYWIRE_LINK says so".to_owned();
+        return Ok((Port::open(options(Reach::Machine))?, Some(why)));
     }
-    let is_in_fabric = match Port::open(options(Reach::Fabric)) {
-        Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok((port, true)),
+    let confined = match Port::open(options(Reach::Fabric)) {
+        Ok(port) if port.address().node.len() <= NODE_BYTES => return Ok((port, None)),
         Ok(port) => {
             let node = port.address().node;
             host::warn(&format!(
                 "no other machine reaches this endpoint: {node} is longer than {NODE_BYTES} bytes"
             ));
-            true
+            None
         }
         Err(OpenError::Fabric(reason)) => {
             host::inform(&format!("for this machine only: {reason}"));
-            false
+            Some(reason.to_string())
         }
         Err(error) => return Err(error),
     };
-    Ok((Port::open(options(Reach::Machine))?, is_in_fabric))
+    Ok((Port::open(options(Reach::Machine))?, confined))
 }
 
 impl Endpoint {
@@ -178,7 +183,7 @@ impl Endpoint {
     /// # Errors
     /// The port's.
     pub fn open(parameters: &Parameters) -> Result<Self, OpenError> {
-        let (port, is_in_fabric) = open_port(parameters)?;
+        let (port, confined) = open_port(parameters)?;
         let mut ticket = [0; TICKET_BYTES];
         process::random(&mut ticket).map_err(OpenError::System)?;
         let PortName::Number(number) = *port.name() else {
@@ -187,11 +192,13 @@ impl Endpoint {
         let name = EndpointName::new(&port.address().node, number, bywire::incarnation(&port), ticket);
         Ok(Self {
             port,
-            is_in_fabric,
+            confined,
+            has_complained: false,
             name,
             matchers: Channel::ALL.map(|_| Matcher::new(parameters.limits())),
             remotes: Vec::new(),
             by_name: HashMap::new(),
+            guests: HashSet::new(),
             by_address: Vec::new(),
             names_seen: 0,
             version_seen: 0,

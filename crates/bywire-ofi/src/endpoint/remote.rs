@@ -18,8 +18,8 @@ pub struct Remote {
     pub exposed: u32,
     /// Its first index in the address vector.
     pub address: Option<u64>,
-    /// Until when a connection is tried for which resources lack.
-    pub wants_until_ns: Option<u64>,
+    /// Since when a connection is tried again for a reason that may not last for ever.
+    pub tried_since_ns: Option<u64>,
 }
 
 /// The way to a remote.
@@ -27,7 +27,7 @@ pub struct Remote {
 pub enum Link {
     /// Nothing has been sent yet.
     Idle,
-    /// Resources lacked. A connection is tried again.
+    /// A connection did not come about. It is tried again.
     Waiting,
     Connecting(Peer),
     /// This end has made a connection, and waits for the answer to its greeting.
@@ -65,22 +65,38 @@ pub fn error_of_connect(error: &ConnectError) -> i32 {
     }
 }
 
-/// Is it worth another try, because only resources lacked?
-pub fn is_want(error: &ConnectError) -> bool {
-    matches!(
-        error,
-        ConnectError::TooManyPeers
-            | ConnectError::MemoryKept
-            | ConnectError::System(_)
-            | ConnectError::Refused(Refusal::NoResources | Refusal::TooManyPeers)
-            | ConnectError::NoFabric(NoFabric::NoResources)
-    )
+/// Why a connection is worth another try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Memory or descriptors at one end.
+    Resources,
+    /// The service of this machine, which may be starting again.
+    Service,
+    /// The other end's port, of which a service does not know that was started again, until its program calls.
+    Port,
+    /// An answer of the other end. Its program may not have called for long, and the service gives up each try after some seconds.
+    Answer,
 }
 
-pub fn is_want_there(reason: DisconnectReason) -> bool {
+/// Is it worth another try, and why?
+pub fn lack_of(error: &ConnectError) -> Option<Lack> {
+    match error {
+        ConnectError::TooManyPeers
+        | ConnectError::MemoryKept
+        | ConnectError::System(_)
+        | ConnectError::Refused(Refusal::NoResources | Refusal::TooManyPeers)
+        | ConnectError::NoFabric(NoFabric::NoResources) => Some(Lack::Resources),
+        ConnectError::NoFabric(NoFabric::NotRunning | NoFabric::Silent) => Some(Lack::Service),
+        ConnectError::Unreachable | ConnectError::TimedOut => Some(Lack::Answer),
+        _ => None,
+    }
+}
+
+pub fn lack_there(reason: DisconnectReason) -> Option<Lack> {
     match reason {
-        DisconnectReason::Refused(refusal) => matches!(refusal, Refusal::NoResources | Refusal::TooManyPeers),
-        DisconnectReason::NotConnected(error) => is_want(&error),
-        _ => false,
+        DisconnectReason::Refused(refusal) => lack_of(&ConnectError::Refused(refusal)),
+        DisconnectReason::NotConnected(ConnectError::NoPort) => Some(Lack::Port),
+        DisconnectReason::NotConnected(error) => lack_of(&error),
+        _ => None,
     }
 }

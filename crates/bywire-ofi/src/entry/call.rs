@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{
-    Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOTHER, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD,
-    FI_WAIT_NONE, fi_ops, fid,
+    Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_GETWAIT, FI_GETWAITOBJ,
+    FI_WAIT_FD, FI_WAIT_NONE, fi_ops, fid,
 };
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
@@ -18,6 +18,14 @@ pub fn shielded<T>(call: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
 /// The answer of a call as an `int`.
 pub fn status(call: impl FnOnce() -> Result<(), i32>) -> c_int {
     shielded(call).map_or_else(|error| -error, |()| 0)
+}
+
+/// Answers a call that closes something. In a forked child nothing is left to do: the rest is its parent's.
+pub fn closed(close: impl FnOnce() -> Result<(), i32>) -> c_int {
+    status(|| match close() {
+        Err(FI_EOPBADSTATE) => Ok(()),
+        result => result,
+    })
 }
 
 /// The answer of a call as a `ssize_t`.

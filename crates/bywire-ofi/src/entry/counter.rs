@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use super::call::{bind_nothing, control_nothing, give, operations, shielded, status, take};
+use super::call::{bind_nothing, closed, control_nothing, give, operations, shielded, status, take};
 use super::object::{CounterObject, counter, domain_of};
 use crate::abi::{
     FI_CLASS_CNTR, FI_EAVAIL, FI_EINVAL, FI_ETIMEDOUT, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
@@ -31,7 +31,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    status(|| {
+    closed(|| {
         // SAFETY: the table with this function is that of counters, and the program closes one once.
         let counter = unsafe { take::<CounterObject, _>(fid) };
         counter.domain.state()?.outlets.remove_counter(counter.number);
@@ -97,7 +97,7 @@ extern "C" fn wait(fid: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int 
                 return Err(FI_ETIMEDOUT);
             }
             let domain = &counter(fid).domain;
-            drop(domain.poll(domain.state()?)?);
+            drop(domain.poll(domain.state()?, |_| false)?);
         }
     })
 }

@@ -36,8 +36,8 @@ pub extern "C" fn open(
     status(|| {
         let head = fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPERATIONS };
         let head = fid_domain { fid: head, ops: &DOMAIN_OPERATIONS, mr: &memory_region::DOMAIN_OPERATIONS };
-        let domain =
-            Domain::new(Parameters::read().idle, info::naming(info)).map_err(|error| error.raw_os_error())?;
+        let domain = Domain::new(Parameters::read().idle, info::naming(info), info::is_serial(info));
+        let domain = domain.map_err(|error| error.raw_os_error())?;
         give(DomainObject { head, domain: Arc::new(domain) }, place);
         Ok(())
     })

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bywire::OpenError;
 
-use super::call::{ABSENT_TABLE, absent, count, give, operations, status, take};
+use super::call::{ABSENT_TABLE, absent, closed, count, give, operations, status, take};
 use super::message_calls::{tagged, untagged};
 use super::object::{EndpointObject, counter, domain_of, endpoint, queue, vector};
 use super::{address_vector, info, rma};
 use crate::abi::{
     FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_EBUSY, FI_EINVAL, FI_ENABLE,
-    FI_ENOAV, FI_ENOCQ, FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL,
-    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_ENOAV, FI_ENOCQ, FI_ENOENT, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER,
+    FI_ETOOSMALL, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
     FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_domain,
     fid_ep,
 };
@@ -53,7 +53,7 @@ pub extern "C" fn open(
 ) -> c_int {
     status(|| {
         let mut endpoint = Endpoint::open(&Parameters::read()).map_err(|error| {
-            host::warn(&format!("no endpoint: {error}"));
+            host::complain(&format!("no endpoint: {error}"));
             match error {
                 OpenError::System(error) => error.raw_os_error(),
                 OpenError::RuntimeDirectory { cause, .. } => cause.raw_os_error(),
@@ -84,7 +84,7 @@ pub extern "C" fn open(
 
 /// Everything that was sent leaves first.
 extern "C" fn close(fid: *mut fid) -> c_int {
-    status(|| {
+    closed(|| {
         // SAFETY: the table with this function is that of endpoints, and the program closes one once.
         let EndpointObject { domain, number, .. } = *unsafe { take::<EndpointObject, _>(fid) };
         domain.close_endpoint(number)
@@ -96,6 +96,9 @@ extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
         let EndpointObject { domain, number, .. } = endpoint(fid);
         let mut state = domain.state()?;
         let bindings = &mut state.endpoint(*number)?.bindings;
+        if bindings.is_enabled {
+            return Err(FI_EOPBADSTATE);
+        }
         // SAFETY: the program gives a valid descriptor, which begins with its class.
         let class = unsafe { other.as_ref() }.ok_or(FI_EINVAL)?.fclass;
         let their_domain = match class {
@@ -170,12 +173,15 @@ fn enable(object: &EndpointObject) -> Result<(), i32> {
     if bindings.transmit_queue.is_none() || bindings.receive_queue.is_none() {
         return Err(FI_ENOCQ);
     }
-    endpoint.bindings.is_enabled = true;
+    if bindings.is_enabled {
+        return Ok(());
+    }
     object.domain.watch(endpoint)?;
     state.watch(object.number, bindings.transmit_queue.ok_or(FI_ENOCQ)?)?;
     if bindings.receive_queue != bindings.transmit_queue {
         state.watch(object.number, bindings.receive_queue.ok_or(FI_ENOCQ)?)?;
     }
+    state.endpoint(object.number)?.bindings.is_enabled = true;
     Ok(())
 }
 

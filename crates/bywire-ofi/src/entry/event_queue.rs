@@ -6,14 +6,16 @@ use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use bywire_sys::fork::ForkGuard;
 use bywire_sys::wake::Eventfd;
 
 use super::call::{
     bind_nothing, count, give, object, operations, shielded, status, take, tell_wait_object, write_text,
 };
 use crate::abi::{
-    FI_CLASS_EQ, FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_EOTHER, FI_ETOOSMALL, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
-    FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric,
+    FI_CLASS_EQ, FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_ETOOSMALL, FI_PEEK,
+    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_ops, fi_ops_eq, fid,
+    fid_eq, fid_fabric,
 };
 
 /// The most events that wait, and the longest one in bytes.
@@ -30,6 +32,8 @@ struct EventQueue {
     has_more: Condvar,
     /// Ready when there is an event.
     signal: Option<Eventfd>,
+    /// A forked child would take the parent's signal.
+    guard: ForkGuard,
     may_be_written: bool,
 }
 
@@ -45,6 +49,9 @@ fn queue<'a, F>(queue: *mut F) -> &'a EventQueue {
 
 impl EventQueue {
     fn waiting(&self) -> Result<MutexGuard<'_, Events>, i32> {
+        if !self.guard.is_owner() {
+            return Err(FI_EOPBADSTATE);
+        }
         self.waiting.lock().map_err(|_| FI_EOTHER)
     }
 
@@ -97,6 +104,7 @@ pub extern "C" fn open(
             waiting: Mutex::default(),
             has_more: Condvar::new(),
             signal,
+            guard: ForkGuard::new().map_err(|error| error.raw_os_error())?,
             may_be_written: flags & FI_WRITE != 0,
         };
         give(queue, place);

@@ -253,6 +253,14 @@ fn registration(version: u32, wanted: Option<&fi_domain_attr>) -> c_int {
     }
 }
 
+/// Does the program with this description promise to use a domain by one thread at a time?
+pub fn is_serial(info: *const fi_info) -> bool {
+    // SAFETY: the program gives a valid description, with valid attributes or none.
+    let domain = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
+    // The other models, behind this one, each promise that.
+    domain.is_some_and(|domain| domain.threading > FI_THREAD_SAFE)
+}
+
 /// How other endpoints name memory that is registered in a domain with this description.
 pub fn naming(info: *const fi_info) -> Naming {
     // SAFETY: the program gives a valid description, with valid attributes or none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bywire_sys::process;
 
-use super::call::{give, operations, status, take};
+use super::call::{closed, give, operations, status, take};
 use super::info::REGION_PIECES;
 use super::object::{RegionObject, counter, domain_of, region};
 use crate::abi::{
@@ -134,7 +134,7 @@ extern "C" fn register_described(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    status(|| {
+    closed(|| {
         // SAFETY: the table with this function is that of regions, and the program closes one once.
         let region = unsafe { take::<RegionObject, _>(fid) };
         region.domain.close_region(region.key)

@@ -10,14 +10,14 @@ use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 
 use super::call::{
-    bind_nothing, count, give, operations, shielded, status, take, tell_wait_object, write_text,
+    bind_nothing, closed, count, give, operations, shielded, status, take, tell_wait_object, write_text,
 };
 use super::object::{ENTRY_BYTES_MAX, QueueObject, domain_of, queue};
 use crate::abi::{
     FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
-    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER,
-    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq,
-    fid, fid_cq, fid_domain,
+    FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL, FI_EIO, FI_ENOSYS, FI_EOTHER, FI_WAIT_FD,
+    FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
+    fid_domain,
 };
 use crate::completion::{Completion, Queue};
 use crate::domain::{Sleep, State};
@@ -86,7 +86,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    status(|| {
+    closed(|| {
         // SAFETY: the table with this function is that of queues, and the program closes one once.
         let queue = unsafe { take::<QueueObject, _>(fid) };
         queue.domain.state()?.remove_queue(queue.number);
@@ -127,10 +127,6 @@ fn is_ready(state: &mut State, number: usize) -> Result<bool, i32> {
     if !waiting.is_empty() {
         return Ok(true);
     }
-    if !state.is_owner() {
-        return Err(FI_EOPBADSTATE);
-    }
-    let waiting = state.outlets.queue(number).ok_or(FI_EINVAL)?;
     waiting.drain();
     state.progress();
     let is_empty = state.outlets.queue(number).is_none_or(|waiting| waiting.is_empty());
@@ -181,7 +177,9 @@ fn read_some(fid: *mut fid_cq, room: (*mut c_void, usize), sources: *mut u64) ->
         return Err(FI_EAGAIN);
     }
     if is_empty {
-        state = queue.domain.poll(state)?.ok_or(FI_EAGAIN)?;
+        let is_ready =
+            |state: &mut State| state.outlets.queue(queue.number).is_some_and(|waiting| !waiting.is_empty());
+        state = queue.domain.poll(state, is_ready)?.ok_or(FI_EAGAIN)?;
     } else {
         state.found();
     }

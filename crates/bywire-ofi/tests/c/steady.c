@@ -1,7 +1,8 @@
 /* Ranks exchange messages of all lengths for some time, and look at every byte. Rank 0 tells of the first exchange and of the
    last one, and each rank of its process.
-   usage: steady SECONDS [fork]
-   With `fork` rank 0 has children meanwhile, of which some run a program and some end as a rank does. */
+   usage: steady SECONDS [fork | late SECONDS]
+   With `fork` rank 0 has children meanwhile, of which some run a program and some end as a rank does. With `late` the other ranks
+   sleep before their first call. */
 
 #include <mpi.h>
 #include <stdio.h>
@@ -65,6 +66,14 @@ int main(int count, char **words)
     int forks = count > 2 && !strcmp(words[2], "fork"), goes_on = 1;
     printf("rank %d is process %d\n", rank, (int) getpid());
     fflush(stdout);
+    if (count > 3 && !strcmp(words[2], "late")) {
+        if (rank == 0) {
+            printf("begun\n");
+            fflush(stdout);
+        } else {
+            sleep((unsigned) atoi(words[3]));
+        }
+    }
     double start = MPI_Wtime();
     for (int turn = 0; goes_on; turn++) {
         exchange(turn);
