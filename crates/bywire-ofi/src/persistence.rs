@@ -15,7 +15,7 @@ const AWAY_MIN: Duration = Duration::from_nanos(375);
 /// One that was away for longer has something else to do, or others had its core.
 const AWAY_MAX: Duration = Duration::from_nanos(1500);
 /// So much time of reads that go on is granted for each of them that finds something.
-const GRANT: Duration = Duration::from_nanos(1500);
+const GRANT: Duration = Duration::from_nanos(800);
 /// The most time that is granted in advance.
 const GRANTED_MAX: Duration = Duration::from_micros(16);
 /// Without any, two reads in a row of so many are considered. The first one has the time for the second one.
