@@ -42,8 +42,10 @@ impl StatusArgs {
             // The node is all that there is.
             Err(_) if is_absent && node.is_some() => Ok(()),
             Err(_) if is_absent => {
+                let named = std::env::var_os("BYWIRE_RUNTIME_DIR").filter(|named| !named.is_empty());
+                let place = named.map(|named| format!(" in {}", named.display())).unwrap_or_default();
                 bail!(
-                    "no service runs: `bywire up` starts this machine's node, and `bywire run` the pairing service"
+                    "no service runs{place}: `bywire up` starts this machine's node, and `bywire run` the pairing service"
                 )
             }
             Err(error) => Err(error),

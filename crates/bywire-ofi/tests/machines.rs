@@ -169,6 +169,18 @@ fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have
 }
 
 #[test]
+fn a_job_whose_machines_have_no_service_says_what_to_do() {
+    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    network.machines.iter_mut().for_each(|machine| machine.stop());
+    let program = loaded.compile("mpicc", "ping_pong.c", &[]);
+    let mut command = job(&loaded, &network, &program);
+    let output = network.machines[0].namespace.run(|| command.output().expect("it runs")).expect("inside");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let has_reason = said.contains("bywire: no connection to") && said.contains("start it with `bywire up`");
+    assert!(!output.status.success() && has_reason, "{said}");
+}
+
+#[test]
 fn a_first_message_waits_for_a_rank_that_calls_late() {
     let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
     // The services give up a request that nobody answers after five seconds.

@@ -37,7 +37,8 @@ pub fn directory() -> Result<PathBuf> {
     let place = match named {
         Some(named) => named,
         None if beside.join(INSTALLED).join(LIBRARY).exists() => beside.join(INSTALLED),
-        None => of_build(beside)?,
+        None if beside.join(BUILT).exists() => of_build(beside)?,
+        None => beside.join(INSTALLED),
     };
     let found = fs::canonicalize(&place).ok().filter(|found| found.join(LIBRARY).exists());
     let Some(directory) = found else {
@@ -54,7 +55,7 @@ pub fn directory() -> Result<PathBuf> {
 /// A directory beside the library that cargo has built, with a link of the right name.
 fn of_build(beside: &Path) -> Result<PathBuf> {
     let place = beside.join("libfabric");
-    if beside.join(BUILT).exists() && !place.join(LIBRARY).exists() {
+    if !place.join(LIBRARY).exists() {
         fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
         match symlink(Path::new("..").join(BUILT), place.join(LIBRARY)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
