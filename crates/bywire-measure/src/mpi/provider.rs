@@ -55,7 +55,7 @@ pub fn directory() -> Result<PathBuf> {
 /// A directory beside the library that cargo has built, with a link of the right name.
 fn of_build(beside: &Path) -> Result<PathBuf> {
     let place = beside.join("libfabric");
-    if !place.join(LIBRARY).exists() {
+    if beside.join(BUILT).exists() && !place.join(LIBRARY).exists() {
         fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
         match symlink(Path::new("..").join(BUILT), place.join(LIBRARY)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
