@@ -136,10 +136,14 @@ impl Idle {
 
     /// May a poll go on, because nobody else has wanted the core lately?
     pub fn keeps_core(&self, now: u64) -> bool {
-        let is_recent = |time: u64| now.wrapping_sub(time) < self.cycles.memory;
         self.policy != Policy::Sleep
-            && !self.taken_at.is_some_and(is_recent)
-            && !self.hogged_at.is_some_and(is_recent)
+            && !self.is_recent(self.taken_at, now)
+            && !self.is_recent(self.hogged_at, now)
+    }
+
+    /// Has something happened so recently at `now` that it still counts?
+    fn is_recent(&self, time: Option<u64>, now: u64) -> bool {
+        time.is_some_and(|time| now.wrapping_sub(time) < self.cycles.memory)
     }
 
     /// A poll has gone on in vain, for so long that the next one looks at the clock.
@@ -167,10 +171,8 @@ impl Idle {
         }
         self.last = now;
         let since = *self.since.get_or_insert(now);
-        let is_recent =
-            |time: Option<u64>| time.is_some_and(|time| now.wrapping_sub(time) < self.cycles.memory);
-        let is_hogged = is_recent(self.hogged_at);
-        let is_among_others = !is_hogged && is_recent(self.taken_at);
+        let is_hogged = self.is_recent(self.hogged_at, now);
+        let is_among_others = !is_hogged && self.is_recent(self.taken_at, now);
         let patience = match is_among_others {
             true => self.cycles.patience_among_others,
             false => self.cycles.patience,
@@ -204,8 +206,7 @@ impl Idle {
 
     /// A sleep was impossible, which is no sleep in vain. May the program offer its core instead? [`Idle::yielded`] follows then.
     pub fn may_offer_instead(&self) -> bool {
-        let is_hogged = self.hogged_at.is_some_and(|time| self.last.wrapping_sub(time) < self.cycles.memory);
-        self.policy == Policy::Auto && !is_hogged
+        self.policy == Policy::Auto && !self.is_recent(self.hogged_at, self.last)
     }
 
     /// The program has slept until `now`.

@@ -16,16 +16,17 @@ const AWAY_MIN: Duration = Duration::from_nanos(375);
 const AWAY_MAX: Duration = Duration::from_nanos(1500);
 /// So much time of reads that go on is granted for each of them that finds something.
 const GRANT: Duration = Duration::from_nanos(800);
-/// The most time that is granted in advance.
+/// The most granted time that is kept.
 const GRANTED_MAX: Duration = Duration::from_micros(16);
-/// Without any, two reads in a row of so many are considered. The first one has the time for the second one.
+/// While no time is granted, the clock is read in two of so many reads, one after the other. Nothing less tells how long the program
+/// was away between them.
 const CONSIDERED_EVERY: u32 = 64;
 
 /// What is known of the program's reads in vain. All times are in cycles.
 #[derive(Debug)]
 pub struct Persistence {
-    /// Does only one thread at a time use the domain? Others would wait meanwhile.
-    is_alone: bool,
+    /// Does only one thread at a time use the domain? Others would wait while a read goes on.
+    is_serial: bool,
     further: u64,
     away_min: u64,
     away_max: u64,
@@ -39,9 +40,9 @@ pub struct Persistence {
 }
 
 impl Persistence {
-    pub fn new(is_alone: bool) -> Self {
+    pub fn new(is_serial: bool) -> Self {
         Self {
-            is_alone,
+            is_serial,
             further: clock::cycles_in(FURTHER),
             away_min: clock::cycles_in(AWAY_MIN),
             away_max: clock::cycles_in(AWAY_MAX),
@@ -60,7 +61,7 @@ impl Persistence {
             return true;
         }
         self.reads = (self.reads + 1) % CONSIDERED_EVERY;
-        self.reads >= CONSIDERED_EVERY - 2 && self.is_alone
+        self.reads >= CONSIDERED_EVERY - 2 && self.is_serial
     }
 
     /// A read that began at `began` has looked once in vain, until `now`. Until when does it go on, if it does?

@@ -37,8 +37,7 @@ pub fn directory() -> Result<PathBuf> {
     let place = match named {
         Some(named) => named,
         None if beside.join(INSTALLED).join(LIBRARY).exists() => beside.join(INSTALLED),
-        None if beside.join(BUILT).exists() => of_build(beside)?,
-        None => beside.join(INSTALLED),
+        None => of_build(beside)?.unwrap_or_else(|| beside.join(INSTALLED)),
     };
     let found = fs::canonicalize(&place).ok().filter(|found| found.join(LIBRARY).exists());
     let Some(directory) = found else {
@@ -52,10 +51,13 @@ pub fn directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// A directory beside the library that cargo has built, with a link of the right name.
-fn of_build(beside: &Path) -> Result<PathBuf> {
+/// A directory beside the library that cargo has built, if it has, with a link of the right name.
+fn of_build(beside: &Path) -> Result<Option<PathBuf>> {
+    if !beside.join(BUILT).exists() {
+        return Ok(None);
+    }
     let place = beside.join("libfabric");
-    if beside.join(BUILT).exists() && !place.join(LIBRARY).exists() {
+    if !place.join(LIBRARY).exists() {
         fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
         match symlink(Path::new("..").join(BUILT), place.join(LIBRARY)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -64,7 +66,7 @@ fn of_build(beside: &Path) -> Result<PathBuf> {
             _ => {}
         }
     }
-    Ok(place)
+    Ok(Some(place))
 }
 
 /// The variables that send all messages of Open MPI and MPICH through the provider in `directory`.
@@ -107,11 +109,11 @@ mod tests {
     #[test]
     fn a_library_that_cargo_built_gets_the_name_that_libfabric_looks_for() {
         let built = tempfile::tempdir().unwrap();
-        let nothing = of_build(built.path()).unwrap();
-        assert!(!nothing.exists());
+        assert_eq!(of_build(built.path()).unwrap(), None);
+        assert!(!built.path().join("libfabric").exists());
         fs::write(built.path().join(BUILT), "library").unwrap();
         for _ in 0..2 {
-            let place = of_build(built.path()).unwrap();
+            let place = of_build(built.path()).unwrap().expect("a library");
             assert_eq!(fs::read_to_string(place.join(LIBRARY)).unwrap(), "library");
         }
     }

@@ -164,30 +164,32 @@ impl Endpoint {
         let now = clock::nanoseconds();
         let Remote { name, link, tried_since_ns, .. } = &mut self.remotes[remote];
         let tried_ns = now.saturating_sub(*tried_since_ns.get_or_insert(now));
-        let limit_ns = match lack {
-            Lack::Resources | Lack::Port => WANT_NS,
-            Lack::Service => SERVICE_NS,
-            Lack::Answer => u64::MAX,
+        let limit = match lack {
+            Lack::Resources => Some((
+                WANT_NS,
+                "there was too little memory or too few descriptors at one end (see ulimit -n)",
+                FI_ENOMEM,
+            )),
+            Lack::Port => {
+                Some((WANT_NS, "its machine knew of no such endpoint, which may have ended", FI_ECONNREFUSED))
+            }
+            Lack::Service => Some((
+                SERVICE_NS,
+                "this machine's service did not run (start it with `bywire up`)",
+                FI_EHOSTUNREACH,
+            )),
+            Lack::Answer => None,
         };
-        if tried_ns >= limit_ns {
-            let seconds = limit_ns / 1_000_000_000;
-            let (reason, error) = match lack {
-                Lack::Resources => (
-                    "there was too little memory or too few descriptors at one end (see ulimit -n)",
-                    FI_ENOMEM,
-                ),
-                Lack::Service => {
-                    ("this machine's service did not run (start it with `bywire up`)", FI_EHOSTUNREACH)
-                }
-                Lack::Port | Lack::Answer => {
-                    ("its machine knew of no such endpoint, which may have ended", FI_ECONNREFUSED)
-                }
-            };
-            return self.fail(remote, &format!("for {seconds} s {reason}"), error);
-        }
-        if lack == Lack::Answer {
-            *tried_since_ns = None;
-            host::inform(&format!("{name:?} has not answered yet, and is asked again"));
+        match limit {
+            Some((limit_ns, reason, error)) if tried_ns >= limit_ns => {
+                let seconds = limit_ns / 1_000_000_000;
+                return self.fail(remote, &format!("for {seconds} s {reason}"), error);
+            }
+            Some(_) => {}
+            None => {
+                *tried_since_ns = None;
+                host::inform(&format!("{name:?} has not answered yet, and is asked again"));
+            }
         }
         *link = Link::Waiting;
         self.retries.push(remote);

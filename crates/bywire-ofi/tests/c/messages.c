@@ -73,13 +73,19 @@ static void know(struct end *end, const struct end *other)
     CHECK(length == NAME_BYTES && !memcmp(found, other->name, NAME_BYTES));
 }
 
-static void close_end(struct end *end)
+/* What an end has besides its endpoint. */
+static void close_rest(struct end *end)
 {
-    DONE(fi_close(&end->ep->fid));
     DONE(fi_close(&end->cq->fid));
     DONE(fi_close(&end->av->fid));
     DONE(fi_close(&end->sent->fid));
     DONE(fi_close(&end->received->fid));
+}
+
+static void close_end(struct end *end)
+{
+    DONE(fi_close(&end->ep->fid));
+    close_rest(end);
 }
 
 static void move(void)
@@ -628,6 +634,18 @@ static int has_completion(struct end *end, struct fi_cq_tagged_entry *entry)
     return count == 1;
 }
 
+/* One end sends a message to the other one, which has posted a receive. Nothing else arrives there before both have completed. */
+static void deliver(struct end *from, fi_addr_t address, struct end *to, const char *text, uint64_t tag)
+{
+    struct fi_cq_tagged_entry entry;
+    DONE(fi_tsend(from->ep, text, strlen(text) + 1, NULL, address, tag, NULL));
+    for (int got = 0, sent = 0; !got || !sent;) {
+        if (has_completion(to, &entry))
+            CHECK(!got++ && entry.tag == tag);
+        sent += has_completion(from, &entry);
+    }
+}
+
 static void *sleep_on_a(void *nothing)
 {
     struct fi_cq_tagged_entry entry;
@@ -658,9 +676,7 @@ static void two_queues(void)
     struct fid *fids[] = { &a.cq->fid, &b.cq->fid };
     struct pollfd ready = { descriptor, POLLIN, 0 };
     DONE(fi_trecv(a.ep, in, 8, NULL, a.other, 0, 0, NULL));
-    DONE(fi_tsend(c.ep, "x", 1, NULL, c.other, 0, NULL));
-    while (!has_completion(&a, &entry))
-        fi_cq_read(c.cq, &entry, 1);
+    deliver(&c, c.other, &a, "x", 0);
     for (int turn = 0; turn < 20; turn++) {
         DONE(fi_trecv(a.ep, in, 8, NULL, a.other, turn, 0, NULL));
         if (turn % 4 < 2) {
@@ -713,11 +729,7 @@ static void reused(void)
             CHECK(fi_av_insert(a.av, old.name, 1, &a.other, 0, NULL) == 1);
         know(&old, &a);
         DONE(fi_trecv(old.ep, in, 8, NULL, old.other, 1, 0, NULL));
-        DONE(fi_tsend(a.ep, "first", 6, NULL, a.other, 1, NULL));
-        for (int got = 0, sent = 0; !got || !sent;) {
-            got += has_completion(&old, &entry);
-            sent += has_completion(&a, &entry);
-        }
+        deliver(&a, a.other, &old, "first", 1);
         /* Receives and messages that are under way when it closes. */
         DONE(fi_trecv(old.ep, old_in, 8, NULL, old.other, 2, 0, NULL));
         DONE(fi_tinject(a.ep, "old", 4, a.other, turn % 2 ? 2 : 3));
@@ -729,12 +741,8 @@ static void reused(void)
         CHECK(memcmp(new.name, old.name, NAME_BYTES));
         CHECK(fi_av_insert(a.av, new.name, 1, &to_new, 0, NULL) == 1);
         DONE(fi_trecv(new.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, NULL));
-        DONE(fi_tsend(a.ep, "new", 4, NULL, to_new, 4, NULL));
-        for (int got = 0, sent = 0; !got || !sent;) {
-            if (has_completion(&new, &entry))
-                CHECK(!got++ && entry.tag == 4 && !strcmp(in, "new"));
-            sent += has_completion(&a, &entry);
-        }
+        deliver(&a, to_new, &new, "new", 4);
+        CHECK(!strcmp(in, "new"));
         CHECK(fi_tinject(a.ep, "old", 4, a.other, 2) == -FI_ESHUTDOWN);
         CHECK(!has_completion(&new, &entry) && !old_in[0]);
         close_end(&new);
@@ -759,11 +767,7 @@ static void closed_in_a_parent(void)
     know(&a, &b);
     know(&b, &a);
     DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
-    DONE(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, NULL));
-    for (int got = 0, sent = 0; !got || !sent;) {
-        got += has_completion(&b, &entry);
-        sent += has_completion(&a, &entry);
-    }
+    deliver(&a, a.other, &b, "x", 1);
     /* A message makes b's descriptor ready, and stays there. */
     struct fid *fids[] = { &b.cq->fid };
     while (fi_trywait(fabric, fids, 1) == -FI_EAGAIN)
@@ -791,10 +795,7 @@ static void closed_in_a_parent(void)
     } while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < 0.5);
     CHECK(clock() - began < CLOCKS_PER_SEC / 5);
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
-    DONE(fi_close(&b.cq->fid));
-    DONE(fi_close(&b.av->fid));
-    DONE(fi_close(&b.sent->fid));
-    DONE(fi_close(&b.received->fid));
+    close_rest(&b);
     close_end(&a);
     close_end(&c);
     DONE(fi_close(&second->fid));
