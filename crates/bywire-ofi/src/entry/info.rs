@@ -7,8 +7,9 @@ use crate::abi::{
     FI_INJECT, FI_INJECT_COMPLETE, FI_LOCAL_COMM, FI_MATCH_COMPLETE, FI_MR_BASIC, FI_MR_PROV_KEY,
     FI_MR_SCALABLE, FI_MR_VIRT_ADDR, FI_MSG, FI_MULTI_RECV, FI_ORDER_SAS, FI_PROGRESS_MANUAL,
     FI_PROGRESS_UNSPEC, FI_READ, FI_RECV, FI_REMOTE_COMM, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RM_ENABLED,
-    FI_RMA, FI_RMA_EVENT, FI_SEND, FI_SOURCE, FI_TAGGED, FI_THREAD_SAFE, FI_TRANSMIT_COMPLETE, FI_WRITE,
-    fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
+    FI_RMA, FI_RMA_EVENT, FI_SEND, FI_SOURCE, FI_TAGGED, FI_THREAD_DOMAIN, FI_THREAD_SAFE,
+    FI_TRANSMIT_COMPLETE, FI_WRITE, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr,
+    fi_tx_attr,
 };
 use crate::domain::Naming;
 use crate::memory::PIECES_MAX;
@@ -257,8 +258,7 @@ fn registration(version: u32, wanted: Option<&fi_domain_attr>) -> c_int {
 pub fn is_serial(info: *const fi_info) -> bool {
     // SAFETY: the program gives a valid description, with valid attributes or none.
     let domain = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
-    // The other models, behind this one, each promise that.
-    domain.is_some_and(|domain| domain.threading > FI_THREAD_SAFE)
+    domain.is_some_and(|domain| domain.threading == FI_THREAD_DOMAIN)
 }
 
 /// How other endpoints name memory that is registered in a domain with this description.
