@@ -8,11 +8,11 @@ use bywire_sys::clock;
 use bywire_sys::fork::ForkGuard;
 use bywire_sys::poller::Poller;
 
-use crate::abi::{FI_EINVAL, FI_ENOAV, FI_ENOKEY, FI_EOPBADSTATE, FI_EOTHER};
+use crate::abi::{FI_EBUSY, FI_EINVAL, FI_ENOKEY, FI_EOPBADSTATE, FI_EOTHER};
 use crate::addresses::Addresses;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Bindings, Endpoint};
 use crate::idle::{Advice, Idle, Policy};
-use crate::outlets::Outlets;
+use crate::outlets::{self, Outlets};
 use crate::persistence::Persistence;
 use crate::regions::{Region, Regions};
 
@@ -47,7 +47,7 @@ pub struct Naming {
     pub has_own_keys: bool,
 }
 
-/// What a domain has, by number. Numbers are not used again, but for those of endpoints, which nothing else names.
+/// What a domain has, by number. A number is free again when nothing names it any more.
 #[derive(Debug)]
 pub struct State {
     /// As many as there were at a time. Each poll goes through them.
@@ -346,14 +346,24 @@ impl State {
     }
 
     pub fn add_vector(&mut self) -> usize {
-        self.vectors.push(Some(Addresses::default()));
-        self.vectors.len() - 1
+        outlets::put(&mut self.vectors, Addresses::default())
     }
 
-    pub fn remove_vector(&mut self, number: usize) {
+    /// Closes an address vector.
+    ///
+    /// # Errors
+    /// [`FI_EBUSY`]: an endpoint has it.
+    pub fn remove_vector(&mut self, number: usize) -> Result<(), i32> {
+        self.unless_bound(|bindings| bindings.addresses == Some(number))?;
         if let Some(vector) = self.vectors.get_mut(number) {
             *vector = None;
         }
+        Ok(())
+    }
+
+    fn unless_bound(&self, is_bound: impl Fn(&Bindings) -> bool) -> Result<(), i32> {
+        let mut bindings = self.endpoints.iter().flatten().map(|endpoint| &endpoint.bindings);
+        if bindings.any(is_bound) { Err(FI_EBUSY) } else { Ok(()) }
     }
 
     /// # Errors
@@ -416,19 +426,9 @@ impl State {
         endpoint.bindings.is_enabled.then_some(endpoint)
     }
 
-    /// Moves all endpoints on, also if their queue is full or their address vector was closed.
+    /// Moves all endpoints on, also if their queue is full.
     fn progress_in_closing(&mut self) -> bool {
-        let nobody = Addresses::default();
-        let mut has_moved = false;
-        for endpoint in self.endpoints.iter_mut().flatten() {
-            let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
-            if let Some(addresses) = vector {
-                endpoint.follow(addresses);
-            }
-            has_moved |= endpoint.progress_in_closing(&mut self.outlets, vector.unwrap_or(&nobody));
-        }
-        self.arm_again();
-        has_moved
+        self.move_on(Endpoint::progress_in_closing)
     }
 
     /// Takes away endpoints that still put a region. They are to be dropped with their ports, which give back all memory.
@@ -452,7 +452,7 @@ impl State {
             return Err(FI_EOPBADSTATE);
         }
         let vector = endpoint.bindings.addresses.and_then(|number| self.vectors.get(number)?.as_ref());
-        let addresses = vector.ok_or(FI_ENOAV)?;
+        let addresses = vector.ok_or(FI_EINVAL)?;
         endpoint.follow(addresses);
         Ok((endpoint, &mut self.outlets, addresses))
     }
@@ -473,6 +473,11 @@ impl State {
     /// Moves all endpoints on. The result says whether anything happened.
     #[inline]
     pub fn progress(&mut self) -> bool {
+        self.move_on(Endpoint::progress)
+    }
+
+    #[inline(always)]
+    fn move_on(&mut self, one: impl Fn(&mut Endpoint, &mut Outlets, &Addresses) -> bool) -> bool {
         let Self { endpoints, vectors, outlets, .. } = self;
         let mut has_moved = false;
         for endpoint in endpoints.iter_mut().flatten() {
@@ -480,7 +485,7 @@ impl State {
             let vector = bindings.addresses.and_then(|number| vectors.get(number)?.as_ref());
             if let Some(addresses) = vector.filter(|_| bindings.is_enabled) {
                 endpoint.follow(addresses);
-                has_moved |= endpoint.progress(outlets, addresses);
+                has_moved |= one(endpoint, outlets, addresses);
             }
         }
         self.arm_again();
@@ -519,9 +524,30 @@ impl State {
     }
 
     /// Closes a queue.
-    pub fn remove_queue(&mut self, number: usize) {
+    ///
+    /// # Errors
+    /// [`FI_EBUSY`]: an endpoint has it, or a thread sleeps there.
+    pub fn remove_queue(&mut self, number: usize) -> Result<(), i32> {
+        self.unless_bound(|bindings| bindings.has_queue(number))?;
+        if self.sleeps.contains(&Sleep { queue: number, is_within_call: true }) {
+            return Err(FI_EBUSY);
+        }
         self.sleeps.retain(|sleep| sleep.queue != number);
         self.outlets.remove(number);
+        Ok(())
+    }
+
+    /// Closes a counter.
+    ///
+    /// # Errors
+    /// [`FI_EBUSY`]: an endpoint or a region has it.
+    pub fn remove_counter(&mut self, number: usize) -> Result<(), i32> {
+        self.unless_bound(|bindings| bindings.has_counter(number))?;
+        if self.regions.have_counter(number) {
+            return Err(FI_EBUSY);
+        }
+        self.outlets.remove_counter(number);
+        Ok(())
     }
 
     /// To be called when endpoints have moved on: then their descriptors no longer tell of what arrives, and another thread may be

@@ -16,11 +16,20 @@ pub struct Counter {
     pub errors: u64,
 }
 
+/// Gives a value the first number that is free.
+pub fn put<T>(values: &mut Vec<Option<T>>, value: T) -> usize {
+    let number = values.iter().position(Option::is_none).unwrap_or(values.len());
+    if number == values.len() {
+        values.push(None);
+    }
+    values[number] = Some(value);
+    number
+}
+
 impl Outlets {
     /// Adds a queue, and returns its number.
     pub fn add(&mut self, queue: Queue) -> usize {
-        self.queues.push(Some(queue));
-        self.queues.len() - 1
+        put(&mut self.queues, queue)
     }
 
     pub fn remove(&mut self, number: usize) {
@@ -36,8 +45,7 @@ impl Outlets {
 
     /// Adds a counter, and returns its number.
     pub fn add_counter(&mut self) -> usize {
-        self.counters.push(Some(Counter::default()));
-        self.counters.len() - 1
+        put(&mut self.counters, Counter::default())
     }
 
     pub fn remove_counter(&mut self, number: usize) {

@@ -51,6 +51,12 @@ impl Regions {
         self.by_key.get_mut(&key)
     }
 
+    pub fn have_counter(&self, number: usize) -> bool {
+        let mut counters =
+            self.by_key.values().flat_map(|region| [region.read_counter, region.write_counter]);
+        counters.any(|counter| counter == Some(number))
+    }
+
     /// The memory of a place that was checked. `None`: it was closed.
     fn part(&self, place: Place) -> Option<Memory> {
         let region = self.region(place.key)?;

@@ -134,6 +134,19 @@ pub struct Bindings {
     pub is_enabled: bool,
 }
 
+impl Bindings {
+    pub fn has_queue(&self, number: usize) -> bool {
+        [self.transmit_queue, self.receive_queue].contains(&Some(number))
+    }
+
+    pub fn has_counter(&self, number: usize) -> bool {
+        let Self { send_counter, receive_counter, read_counter, write_counter, .. } = self;
+        let theirs = [self.remote_read_counter, self.remote_write_counter];
+        theirs.contains(&Some(number))
+            || [send_counter, receive_counter, read_counter, write_counter].contains(&&Some(number))
+    }
+}
+
 /// The sizes of what a connection carries messages in. Between machines more have to be under way.
 fn geometry(reach: &Reach) -> Geometry {
     let mut geometry = Geometry::default();
@@ -231,7 +244,7 @@ impl Endpoint {
 
     /// Do its operations report to this queue?
     pub fn reports_to(&self, queue: usize) -> bool {
-        [self.bindings.transmit_queue, self.bindings.receive_queue].contains(&Some(queue))
+        self.bindings.has_queue(queue)
     }
 
     /// The port, whose descriptor is ready when something may have arrived, once [`Endpoint::arm`] has said so.

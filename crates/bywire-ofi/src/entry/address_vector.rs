@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::call::{
-    absent, bind_nothing, closed, control_nothing, give, operations, shielded, status, take, write_text,
+    absent, bind_nothing, close_object, control_nothing, give, operations, shielded, status, write_text,
 };
 use super::object::{VectorObject, domain_of, vector};
 use crate::abi::{
@@ -53,12 +53,10 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(vector: *mut fid) -> c_int {
-    closed(|| {
-        // SAFETY: the table with this function is that of vectors, and the program closes one once.
-        let vector = unsafe { take::<VectorObject, _>(vector) };
-        vector.domain.state()?.remove_vector(vector.number);
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of vectors, and the program closes one once.
+    unsafe {
+        close_object::<VectorObject>(vector, |vector| vector.domain.state()?.remove_vector(vector.number))
+    }
 }
 
 /// Stores names. The answer is how many are valid.

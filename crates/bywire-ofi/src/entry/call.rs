@@ -20,11 +20,22 @@ pub fn status(call: impl FnOnce() -> Result<(), i32>) -> c_int {
     shielded(call).map_or_else(|error| -error, |()| 0)
 }
 
-/// Answers a call that closes something. In a forked child nothing is left to do: the rest is its parent's.
-pub fn closed(close: impl FnOnce() -> Result<(), i32>) -> c_int {
-    status(|| match close() {
-        Err(FI_EOPBADSTATE) => Ok(()),
-        result => result,
+/// Answers a call that closes an object. `end` ends what its domain has of it, or says why the program has to keep it. In a forked
+/// child nothing is left to do: the rest is its parent's.
+///
+/// # Safety
+/// The descriptor is one of a `T` that was not closed, and nothing uses it any more if `end` succeeds.
+pub unsafe fn close_object<T>(fid: *mut fid, end: impl FnOnce(&T) -> Result<(), i32>) -> c_int {
+    status(|| {
+        // SAFETY: the caller's guarantee.
+        match end(unsafe { object::<T, _>(fid) }) {
+            Ok(()) | Err(FI_EOPBADSTATE) => {
+                // SAFETY: the caller's guarantee: it came from `Box::into_raw` of a `T`.
+                drop(unsafe { Box::from_raw(fid.cast::<T>()) });
+                Ok(())
+            }
+            error => error,
+        }
     })
 }
 
@@ -53,15 +64,6 @@ pub fn give<T, F>(object: T, place: *mut *mut F) {
 pub unsafe fn object<'a, T, F>(fid: *mut F) -> &'a T {
     // SAFETY: the caller's guarantee. The descriptor is the first field of the object.
     unsafe { &*fid.cast::<T>() }
-}
-
-/// Takes the object behind a descriptor, to drop it.
-///
-/// # Safety
-/// The descriptor is one of a `T` that was not closed, and nothing uses it any more.
-pub unsafe fn take<T, F>(fid: *mut F) -> Box<T> {
-    // SAFETY: the caller's guarantee: it came from `Box::into_raw` of a `T`.
-    unsafe { Box::from_raw(fid.cast::<T>()) }
 }
 
 /// The answer of calls that are not supported. In C they have arguments, which the caller keeps and nobody looks at.

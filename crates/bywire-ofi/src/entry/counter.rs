@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use super::call::{bind_nothing, closed, control_nothing, give, operations, shielded, status, take};
+use super::call::{bind_nothing, close_object, control_nothing, give, operations, shielded, status};
 use super::object::{CounterObject, counter, domain_of};
 use crate::abi::{
     FI_CLASS_CNTR, FI_EAVAIL, FI_EINVAL, FI_ETIMEDOUT, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
@@ -31,12 +31,10 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    closed(|| {
-        // SAFETY: the table with this function is that of counters, and the program closes one once.
-        let counter = unsafe { take::<CounterObject, _>(fid) };
-        counter.domain.state()?.outlets.remove_counter(counter.number);
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of counters, and the program closes one once.
+    unsafe {
+        close_object::<CounterObject>(fid, |counter| counter.domain.state()?.remove_counter(counter.number))
+    }
 }
 
 fn with(fid: *mut fid_cntr, moves: bool, call: impl FnOnce(&mut Counter)) -> Result<(), i32> {

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::call::{absent, bind_events, control_nothing, give, operations, status, take};
+use super::call::{absent, bind_events, close_object, control_nothing, give, operations, status};
 use super::object::DomainObject;
 use super::{address_vector, counter, endpoint, info, memory_region, queue};
-use crate::abi::{FI_CLASS_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
+use crate::abi::{FI_CLASS_DOMAIN, FI_EBUSY, fi_info, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
 use crate::domain::Domain;
 use crate::parameters::Parameters;
 
@@ -44,9 +44,11 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(domain: *mut fid) -> c_int {
-    status(|| {
-        // SAFETY: the table with this function is that of domains, and the program closes one once.
-        drop(unsafe { take::<DomainObject, _>(domain) });
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of domains, and the program closes one once.
+    unsafe {
+        close_object::<DomainObject>(domain, |object| {
+            // What was opened in it has it too.
+            if Arc::strong_count(&object.domain) > 1 { Err(FI_EBUSY) } else { Ok(()) }
+        })
+    }
 }

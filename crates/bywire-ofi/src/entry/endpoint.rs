@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bywire::OpenError;
 
-use super::call::{ABSENT_TABLE, absent, closed, count, give, operations, status, take};
+use super::call::{ABSENT_TABLE, absent, close_object, count, give, operations, status};
 use super::message_calls::{tagged, untagged};
 use super::object::{EndpointObject, counter, domain_of, endpoint, queue, vector};
 use super::{address_vector, info, rma};
@@ -84,11 +84,8 @@ pub extern "C" fn open(
 
 /// Everything that was sent leaves first.
 extern "C" fn close(fid: *mut fid) -> c_int {
-    closed(|| {
-        // SAFETY: the table with this function is that of endpoints, and the program closes one once.
-        let EndpointObject { domain, number, .. } = *unsafe { take::<EndpointObject, _>(fid) };
-        domain.close_endpoint(number)
-    })
+    // SAFETY: the table with this function is that of endpoints, and the program closes one once.
+    unsafe { close_object::<EndpointObject>(fid, |endpoint| endpoint.domain.close_endpoint(endpoint.number)) }
 }
 
 extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {

@@ -10,7 +10,8 @@ use bywire_sys::fork::ForkGuard;
 use bywire_sys::wake::Eventfd;
 
 use super::call::{
-    bind_nothing, count, give, object, operations, shielded, status, take, tell_wait_object, write_text,
+    bind_nothing, close_object, count, give, object, operations, shielded, status, tell_wait_object,
+    write_text,
 };
 use crate::abi::{
     FI_CLASS_EQ, FI_EAGAIN, FI_EINVAL, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_ETOOSMALL, FI_PEEK,
@@ -113,11 +114,8 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    status(|| {
-        // SAFETY: the table with this function is that of event queues, and the program closes one once.
-        drop(unsafe { take::<EventQueue, _>(fid) });
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of event queues, and the program closes one once.
+    unsafe { close_object::<EventQueue>(fid, |_| Ok(())) }
 }
 
 extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {

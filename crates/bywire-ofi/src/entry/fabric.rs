@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::call::{absent, bind_nothing, control_nothing, give, operations, status, take};
+use super::call::{absent, bind_nothing, close_object, control_nothing, give, operations, status};
 use super::{domain, event_queue, queue};
 use crate::abi::{
     FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_FABRIC, FI_EINVAL, FI_ENOSYS, fi_fabric_attr, fi_ops, fi_ops_fabric,
@@ -43,11 +43,8 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fabric: *mut fid) -> c_int {
-    status(|| {
-        // SAFETY: the table with this function is that of fabrics, and the program closes one once.
-        drop(unsafe { take::<Fabric, _>(fabric) });
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of fabrics, and the program closes one once.
+    unsafe { close_object::<Fabric>(fabric, |_| Ok(())) }
 }
 
 /// May the program sleep on the descriptors of these queues?

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bywire_sys::process;
 
-use super::call::{closed, give, operations, status, take};
+use super::call::{close_object, give, operations, status};
 use super::info::REGION_PIECES;
 use super::object::{RegionObject, counter, domain_of, region};
 use crate::abi::{
@@ -134,11 +134,8 @@ extern "C" fn register_described(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    closed(|| {
-        // SAFETY: the table with this function is that of regions, and the program closes one once.
-        let region = unsafe { take::<RegionObject, _>(fid) };
-        region.domain.close_region(region.key)
-    })
+    // SAFETY: the table with this function is that of regions, and the program closes one once.
+    unsafe { close_object::<RegionObject>(fid, |region| region.domain.close_region(region.key)) }
 }
 
 /// Counts what other endpoints do with the memory. All endpoints of the domain have it.

@@ -10,7 +10,7 @@ use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 
 use super::call::{
-    bind_nothing, closed, count, give, operations, shielded, status, take, tell_wait_object, write_text,
+    bind_nothing, close_object, count, give, operations, shielded, status, tell_wait_object, write_text,
 };
 use super::object::{ENTRY_BYTES_MAX, QueueObject, domain_of, queue};
 use crate::abi::{
@@ -86,12 +86,8 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    closed(|| {
-        // SAFETY: the table with this function is that of queues, and the program closes one once.
-        let queue = unsafe { take::<QueueObject, _>(fid) };
-        queue.domain.state()?.remove_queue(queue.number);
-        Ok(())
-    })
+    // SAFETY: the table with this function is that of queues, and the program closes one once.
+    unsafe { close_object::<QueueObject>(fid, |queue| queue.domain.state()?.remove_queue(queue.number)) }
 }
 
 extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
