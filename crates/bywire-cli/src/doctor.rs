@@ -61,6 +61,22 @@ impl Purpose {
     }
 }
 
+/// What came of trying something.
+#[derive(Debug)]
+enum Tried {
+    Works(String),
+    /// The user has not set it up, and may not want it.
+    Off(String),
+    /// It does not work, for this reason.
+    Lacks(String),
+}
+
+impl From<Result<String, String>> for Tried {
+    fn from(result: Result<String, String>) -> Self {
+        result.map_or_else(Self::Lacks, Self::Works)
+    }
+}
+
 /// One thing that was tried.
 #[derive(Debug, Serialize)]
 struct Finding {
@@ -68,6 +84,8 @@ struct Finding {
     group: &'static str,
     name: &'static str,
     works: bool,
+    /// It does not work, as the user has not set it up.
+    off: bool,
     /// The result, or why it does not work.
     found: String,
     /// What needs it: levels, tests or options.
@@ -86,20 +104,20 @@ impl Finding {
         group: &'static str,
         name: &'static str,
         used_by: &'static str,
-        tried: Result<String, String>,
+        tried: impl Into<Tried>,
         remedy: &str,
     ) -> Self {
-        let works = tried.is_ok();
-        let remedy = (!works && !remedy.is_empty()).then(|| remedy.to_owned());
-        Self {
-            purpose: Purpose::Use,
-            group,
-            name,
-            works,
-            found: tried.unwrap_or_else(|reason| reason),
-            used_by,
-            remedy,
-        }
+        let (works, off, found) = match tried.into() {
+            Tried::Works(found) => (true, false, found),
+            Tried::Off(found) => (false, true, found),
+            Tried::Lacks(reason) => (false, false, reason),
+        };
+        let remedy = (!works && !off && !remedy.is_empty()).then(|| remedy.to_owned());
+        Self { purpose: Purpose::Use, group, name, works, off, found, used_by, remedy }
+    }
+
+    fn lacks(&self) -> bool {
+        !self.works && !self.off
     }
 }
 
@@ -132,7 +150,8 @@ fn table(findings: &[Finding]) -> String {
     let mut text = String::new();
     for purpose in Purpose::ALL {
         let of_it = || findings.iter().filter(|finding| finding.purpose == purpose);
-        let (works, all) = (of_it().filter(|finding| finding.works).count(), of_it().count());
+        let works = of_it().filter(|finding| finding.works).count();
+        let all = works + of_it().filter(|finding| finding.lacks()).count();
         if all > 0 {
             let _ = writeln!(text, "{}: {works} of {all}", purpose.title());
         }
@@ -145,7 +164,7 @@ fn table(findings: &[Finding]) -> String {
             describe(finding, &mut text);
         }
     }
-    let lacks = |purpose| findings.iter().any(|finding| finding.purpose == purpose && !finding.works);
+    let lacks = |purpose| findings.iter().any(|finding| finding.purpose == purpose && finding.lacks());
     let verdict = match lacks(Purpose::Use) {
         true => "Some uses lack something here: the lines with NO say what, and what to do.",
         false => "Everything that its uses need is here.",
@@ -155,9 +174,13 @@ fn table(findings: &[Finding]) -> String {
 }
 
 fn describe(finding: &Finding, text: &mut String) {
-    let mark = if finding.works { "yes" } else { "NO " };
+    let mark = match (finding.works, finding.off) {
+        (true, _) => "yes",
+        (false, true) => "off",
+        (false, false) => "NO ",
+    };
     let _ = writeln!(text, "    {mark} {:<20} {}", finding.name, finding.found);
-    if !finding.works {
+    if finding.lacks() {
         let _ = writeln!(text, "        {:<20} needed by: {}", "", finding.used_by);
     }
     if let Some(remedy) = &finding.remedy {
@@ -247,16 +270,16 @@ fn kernel() -> Vec<Finding> {
 
 /// The provider for libfabric, and each MPI that could load it.
 fn mpi_programs() -> Vec<Finding> {
-    let finding = |name, used_by, tried, remedy| Finding::new("MPI programs", name, used_by, tried, remedy);
+    let finding =
+        |name, used_by, tried: Tried, remedy| Finding::new("MPI programs", name, used_by, tried, remedy);
     let directory = provider::directory().map(|path| path.display().to_string());
-    let directory = directory.map_err(|error| format!("{error:#}"));
+    let directory = directory.map_err(|error| format!("{error:#}")).into();
     let installed =
         finding("provider", "bywire mpi env, level mpi over link bywire", directory, "./x install");
     let implementations = loading::of_this_machine();
     if implementations.is_empty() {
-        let none =
-            Ok("none is installed with its compiler: there is nothing to load the provider".to_owned());
-        return vec![installed, finding("MPI", "bywire mpi env", none, "")];
+        let none = "none is installed with its compiler: there is nothing to load the provider".to_owned();
+        return vec![installed, finding("MPI", "bywire mpi env", Tried::Off(none), "")];
     }
     let each = implementations.into_iter().map(|loading| {
         let (name, remedy) = match loading.implementation {
@@ -265,8 +288,8 @@ fn mpi_programs() -> Vec<Finding> {
         };
         let found = loading.found;
         let tried = match loading.loads {
-            Ok(how) => Ok(format!("{found} {how}")),
-            Err(reason) => Err(format!("{found}: {reason}")),
+            Ok(how) => Tried::Works(format!("{found} {how}")),
+            Err(reason) => Tried::Lacks(format!("{found}: {reason}")),
         };
         finding(name, "bywire mpi env", tried, remedy)
     });
@@ -275,19 +298,21 @@ fn mpi_programs() -> Vec<Finding> {
 }
 
 /// Whether the variables of this environment send MPI programs through the provider.
-fn this_shell() -> Result<String, String> {
-    let Ok(directory) = provider::directory() else { return Ok("no provider is installed".to_owned()) };
+fn this_shell() -> Tried {
+    let Ok(directory) = provider::directory() else {
+        return Tried::Off("no provider is installed".to_owned());
+    };
     let set = |name: &str| std::env::var_os(name);
     let (wanted, mut names) = (provider::variables(&directory), provider::names());
     if names.all(|name| set(name).is_none()) {
-        return Ok(
-            "its MPI programs do not use the provider: `eval \"$(bywire mpi env)\"` changes that".to_owned()
+        return Tried::Off(
+            "its MPI programs do not use the provider: `eval \"$(bywire mpi env)\"` changes that".to_owned(),
         );
     }
     let differs = |(name, value): &&(&str, String)| set(name).is_none_or(|set| set != **value);
     match wanted.iter().find(differs) {
-        None => Ok("its MPI programs use the provider".to_owned()),
-        Some((name, value)) => Err(match set(name) {
+        None => Tried::Works("its MPI programs use the provider".to_owned()),
+        Some((name, value)) => Tried::Lacks(match set(name) {
             Some(other) => format!("{name} is {other:?} instead of {value:?}"),
             None => format!("{name} is not set, and other variables of `bywire mpi env` are"),
         }),
@@ -368,18 +393,18 @@ fn resources() -> Vec<Finding> {
 }
 
 /// The service of this machine, which only a machine with a fabric file needs.
-fn node_service() -> Result<String, String> {
+fn node_service() -> Tried {
     let directory = configuration::directory(None);
     let is_set_up = directory.is_some_and(|directory| directory.join(fabric::FILE_NAME).exists());
     match client::status(None) {
         Ok(entries) => {
             let nodes = entries.iter().filter(|entry| matches!(entry, Entry::Node(_))).count();
-            Ok(format!("answers; {} in the fabric", count::of(nodes as u64, "node", "nodes")))
+            Tried::Works(format!("answers; {} in the fabric", count::of(nodes as u64, "node", "nodes")))
         }
         Err(ClientError::Absent | ClientError::Runtime(_)) if !is_set_up => {
-            Ok("not set up: `bywire init` makes this machine a node".to_owned())
+            Tried::Off("not set up: `bywire init` makes this machine a node".to_owned())
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Tried::Lacks(error.to_string()),
     }
 }
 
@@ -486,6 +511,12 @@ mod tests {
         assert!(text.contains("NO  absent") && text.contains("needed by: another"), "{text}");
         assert!(text.contains("apt-get install absent") && !text.contains("unused"), "{text}");
         assert!(text.contains("To use it: 1 of 2\n") && text.contains("lines with NO"), "{text}");
+        // What the user has not set up does not count.
+        findings.push(Finding::new("tools", "idle", "nobody", Tried::Off("not set up".to_owned()), "unused"));
+        let text = table(&findings);
+        assert!(text.contains("To use it: 1 of 2\n") && text.contains("off idle"), "{text}");
+        assert!(!text.contains("nobody") && !text.contains("unused"), "{text}");
+        drop(findings.pop());
         // Tools that only the tests need do not count as missing.
         let absent = findings.pop().expect("two").only(Purpose::Test);
         findings.push(absent);
