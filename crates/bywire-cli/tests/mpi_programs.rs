@@ -192,6 +192,25 @@ fn programs_use_the_fabric_by_settings_that_are_made_by_hand() {
 }
 
 #[test]
+fn open_mpi_opens_no_way_of_its_own_to_other_machines_beside_the_fabric() {
+    let Some(home) = Home::with(Mpi::Open) else { return };
+    let by_hand = format!("{}\n{}", command("export FI_PROVIDER_PATH="), command("mpirun -n 2 --mca "));
+    let printed = format!("{}\n{}", command("eval \"$(bywire mpi env)\""), Mpi::Open.start());
+    for start in [by_hand, printed] {
+        let script = format!(
+            "{}\nexport OMPI_MCA_btl_base_verbose=100\n{start} 2>log\nsed -n 's/.*components_open: found loaded component //p' log",
+            home.own_ports()
+        );
+        let said = home.run(&script);
+        let (exchanged, opened) = said.split_once('\n').expect("lines");
+        assert_eq!(exchanged, "exchanged");
+        // Windows of one machine use these.
+        let is_of_machine = |name: &str| ["self", "sm", "vader"].contains(&name);
+        assert!(!opened.is_empty() && opened.lines().all(is_of_machine), "{said}");
+    }
+}
+
+#[test]
 fn an_installation_moves_no_job_that_has_not_asked() {
     for mpi in [Mpi::Open, Mpi::Mpich] {
         let Some(home) = Home::with(mpi) else { continue };
