@@ -8,6 +8,7 @@ use crate::abi::{
     Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_GETWAIT, FI_GETWAITOBJ,
     FI_WAIT_FD, FI_WAIT_NONE, fi_ops, fid,
 };
+use crate::host;
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
 #[inline]
@@ -34,7 +35,12 @@ pub unsafe fn close_object<T>(fid: *mut fid, end: impl FnOnce(&T) -> Result<(), 
                 drop(unsafe { Box::from_raw(fid.cast::<T>()) });
                 Ok(())
             }
-            error => error,
+            Err(error) => {
+                // SAFETY: a valid descriptor begins with its class.
+                let class = unsafe { (*fid).fclass };
+                host::inform(&format!("fi_close of an object of class {class}: error {error}"));
+                Err(error)
+            }
         }
     })
 }
