@@ -182,8 +182,10 @@ class Program:
 
     timeout_s = 300
 
-    def __init__(self, package, programs, values, figures=None, files=None, ranks=(2, 4), pairs=3):
+    def __init__(self, package, programs, values, figures=None, files=None, ranks=(2, 4), pairs=3, without=()):
         self.package, self.ranks, self.files = package, ranks, files or {}
+        # Parts that are left out.
+        self.without = without
         # How often each is run on both sides, in turns.
         self.pairs = pairs
         # What is run, by its name: the words of each command.
@@ -191,7 +193,8 @@ class Program:
         self.values, self.figures = values, figures or (lambda outputs: {})
 
     def parts(self):
-        return [f"{ranks}.{name}" if len(self.programs) > 1 else str(ranks) for ranks in self.ranks for name in self.programs]
+        parts = [f"{ranks}.{name}" if len(self.programs) > 1 else str(ranks) for ranks in self.ranks for name in self.programs]
+        return [part for part in parts if part not in self.without]
 
     def narrowed(self, part):
         return [one for one in self.parts() if one.startswith(f"{part}.")] or [part]
@@ -265,13 +268,17 @@ def number_behind(pattern, name):
 SCALAPACK = pathlib.Path("/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests")
 # Those of them that read their input from the directory that they run in.
 SCALAPACK_TESTS = sorted(path.name for path in SCALAPACK.glob("x*") if not path.name.endswith("btest"))
+# With four ranks it stands still in a third of its runs, whatever carries its messages: vader, TCP, libfabric's `tcp` or Bywire. Its ranks
+# take different branches of PDPORFS.
+STANDS_STILL = ["4.xdllt"]
 JOBS = {
     "netpipe": Program("netpipe-openmpi", {"": [["NPopenmpi", "-i", "-n", "20", "-u", "4194304", "-o", "/dev/null"],
                                                 ["NPopenmpi", "-n", "100", "-p", "0", "-u", "1048576", "-o", "netpipe.out"]]},
                        lines_of("Integrity check", r"^\d+: | \d+ times"), netpipe_figures, ranks=[2]),
     "hpcc": Program("hpcc", {"": [["hpcc"]]}, lines_of(r"\)= .*(PASSED|FAILED)|^(Success|[A-Za-z_]*(Err|[Rr]esid|[RXB]norm|Anorm)[A-Za-z0-9_]*)="),
                     number_behind(r"(?m)^HPL_Tflops=([-+0-9.e]+)", "HPL, Tflop/s"), {"hpccinf.txt": HPCC}),
-    "scalapack": Program("scalapack-mpi-test", {name: [[str(SCALAPACK / name)]] for name in SCALAPACK_TESTS}, without_times, pairs=1),
+    "scalapack": Program("scalapack-mpi-test", {name: [[str(SCALAPACK / name)]] for name in SCALAPACK_TESTS}, without_times, pairs=1,
+                         without=STANDS_STILL),
     "lammps": Program("lammps", {"": [["lmp", "-in", "lammps.in"]]}, lines_of(r"^ *\d+( +-?[\d.]+(e[-+]\d+)?){3,} *$|^ERROR"),
                       number_behind(r"Loop time of ([\d.]+)", "loop, s"), {"lammps.in": LAMMPS}),
 }
