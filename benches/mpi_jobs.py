@@ -268,8 +268,8 @@ def number_behind(pattern, name):
 SCALAPACK = pathlib.Path("/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests")
 # Those of them that read their input from the directory that they run in.
 SCALAPACK_TESTS = sorted(path.name for path in SCALAPACK.glob("x*") if not path.name.endswith("btest"))
-# With four ranks it stands still in a third of its runs, whatever carries its messages: vader, TCP, libfabric's `tcp` or Bywire. Its ranks
-# take different branches of PDPORFS.
+# With four ranks it stands still at times, whatever carries its messages: vader, TCP, libfabric's `tcp` or Bywire. Its ranks take different
+# branches of PDPORFS (docs/testing.md has the counts).
 STANDS_STILL = ["4.xdllt"]
 JOBS = {
     "netpipe": Program("netpipe-openmpi", {"": [["NPopenmpi", "-i", "-n", "20", "-u", "4194304", "-o", "/dev/null"],

@@ -83,8 +83,9 @@ struct Finding {
     purpose: Purpose,
     group: &'static str,
     name: &'static str,
+    /// Does it work, or is it off?
     works: bool,
-    /// It does not work, as the user has not set it up.
+    /// The user has not set it up, and may not want it.
     off: bool,
     /// The result, or why it does not work.
     found: String,
@@ -109,15 +110,11 @@ impl Finding {
     ) -> Self {
         let (works, off, found) = match tried.into() {
             Tried::Works(found) => (true, false, found),
-            Tried::Off(found) => (false, true, found),
+            Tried::Off(found) => (true, true, found),
             Tried::Lacks(reason) => (false, false, reason),
         };
-        let remedy = (!works && !off && !remedy.is_empty()).then(|| remedy.to_owned());
+        let remedy = (!works && !remedy.is_empty()).then(|| remedy.to_owned());
         Self { purpose: Purpose::Use, group, name, works, off, found, used_by, remedy }
-    }
-
-    fn lacks(&self) -> bool {
-        !self.works && !self.off
     }
 }
 
@@ -150,8 +147,8 @@ fn table(findings: &[Finding]) -> String {
     let mut text = String::new();
     for purpose in Purpose::ALL {
         let of_it = || findings.iter().filter(|finding| finding.purpose == purpose);
-        let works = of_it().filter(|finding| finding.works).count();
-        let all = works + of_it().filter(|finding| finding.lacks()).count();
+        let counted = || of_it().filter(|finding| !finding.off);
+        let (works, all) = (counted().filter(|finding| finding.works).count(), counted().count());
         if all > 0 {
             let _ = writeln!(text, "{}: {works} of {all}", purpose.title());
         }
@@ -164,7 +161,7 @@ fn table(findings: &[Finding]) -> String {
             describe(finding, &mut text);
         }
     }
-    let lacks = |purpose| findings.iter().any(|finding| finding.purpose == purpose && finding.lacks());
+    let lacks = |purpose| findings.iter().any(|finding| finding.purpose == purpose && !finding.works);
     let verdict = match lacks(Purpose::Use) {
         true => "Some uses lack something here: the lines with NO say what, and what to do.",
         false => "Everything that its uses need is here.",
@@ -175,12 +172,12 @@ fn table(findings: &[Finding]) -> String {
 
 fn describe(finding: &Finding, text: &mut String) {
     let mark = match (finding.works, finding.off) {
-        (true, _) => "yes",
-        (false, true) => "off",
-        (false, false) => "NO ",
+        (true, false) => "yes",
+        (true, true) => "off",
+        (false, _) => "NO ",
     };
     let _ = writeln!(text, "    {mark} {:<20} {}", finding.name, finding.found);
-    if finding.lacks() {
+    if !finding.works {
         let _ = writeln!(text, "        {:<20} needed by: {}", "", finding.used_by);
     }
     if let Some(remedy) = &finding.remedy {

@@ -99,13 +99,18 @@ impl Domain {
         })
     }
 
+    /// Is this the process that has opened it, and not a forked child?
+    pub fn is_owner(&self) -> bool {
+        self.guard.is_owner()
+    }
+
     /// The state, for one call at a time.
     ///
     /// # Errors
     /// [`FI_EOTHER`] after a panic, and [`FI_EOPBADSTATE`] in a forked child. What it would change there is the parent's as well.
     #[inline(always)]
     pub fn state(&self) -> Result<MutexGuard<'_, State>, i32> {
-        if !self.guard.is_owner() {
+        if !self.is_owner() {
             return Err(FI_EOPBADSTATE);
         }
         self.state.lock().map_err(|_| FI_EOTHER)
@@ -508,7 +513,11 @@ impl State {
 
     /// Prepares all endpoints that report to a queue for a sleep on their descriptors. `false`: one has something to do.
     pub fn arm(&mut self, queue: usize) -> bool {
-        self.endpoints.iter_mut().flatten().filter(|endpoint| endpoint.reports_to(queue)).all(Endpoint::arm)
+        self.endpoints
+            .iter_mut()
+            .flatten()
+            .filter(|endpoint| endpoint.bindings.has_queue(queue))
+            .all(Endpoint::arm)
     }
 
     /// Notes that the program is about to sleep on a queue whose endpoints were armed.
@@ -526,12 +535,9 @@ impl State {
     /// Closes a queue.
     ///
     /// # Errors
-    /// [`FI_EBUSY`]: an endpoint has it, or a thread sleeps there.
+    /// [`FI_EBUSY`]: an endpoint has it.
     pub fn remove_queue(&mut self, number: usize) -> Result<(), i32> {
         self.unless_bound(|bindings| bindings.has_queue(number))?;
-        if self.sleeps.contains(&Sleep { queue: number, is_within_call: true }) {
-            return Err(FI_EBUSY);
-        }
         self.sleeps.retain(|sleep| sleep.queue != number);
         self.outlets.remove(number);
         Ok(())
@@ -573,7 +579,7 @@ impl State {
 
     /// When one of them has something to do of which its descriptor does not tell.
     pub fn due_ns(&self, queue: usize) -> Option<u64> {
-        let reporting = self.endpoints.iter().flatten().filter(|endpoint| endpoint.reports_to(queue));
+        let reporting = self.endpoints.iter().flatten().filter(|endpoint| endpoint.bindings.has_queue(queue));
         reporting.filter_map(Endpoint::due_ns).min()
     }
 }

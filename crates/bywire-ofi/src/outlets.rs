@@ -82,3 +82,16 @@ impl Outlets {
         queue.and_then(|number| self.queue(number)).is_some_and(|queue| queue.is_full())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_what_was_removed_is_given_again() {
+        let mut outlets = Outlets::default();
+        assert_eq!([(); 3].map(|()| outlets.add_counter()), [0, 1, 2]);
+        outlets.remove_counter(1);
+        assert_eq!([outlets.add_counter(), outlets.add_counter()], [1, 3]);
+    }
+}

@@ -92,12 +92,13 @@ const SETTINGS: [(&str, &str); 9] = [
     ("OMPI_MCA_pml", "cm"),
     ("OMPI_MCA_mtl", "ofi"),
     ("OMPI_MCA_opal_common_ofi_provider_include", "bywire"),
-    // Nor do collective operations use shared memory of its own. Windows may, as nothing else makes shared ones.
-    ("OMPI_MCA_coll", "^sm"),
+    // Nor do collective operations use shared memory of its own, or a library of an adapter's vendor. Windows may use memory, as nothing
+    // else makes shared ones.
+    ("OMPI_MCA_coll", "^sm,hcoll"),
     // Nor do windows go to other machines by UCX, TCP or adapters, unencrypted. What is tried and not used takes time besides:
     // `btl/ofi` sleeps for a second.
     ("OMPI_MCA_osc", "^ucx"),
-    ("OMPI_MCA_btl", "^tcp,ofi,openib,uct,usnic"),
+    ("OMPI_MCA_btl", "^tcp,ofi,openib,portals4,ugni,uct,usnic"),
     // The same for MPICH.
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),

@@ -140,10 +140,15 @@ impl Bindings {
     }
 
     pub fn has_counter(&self, number: usize) -> bool {
-        let Self { send_counter, receive_counter, read_counter, write_counter, .. } = self;
-        let theirs = [self.remote_read_counter, self.remote_write_counter];
-        theirs.contains(&Some(number))
-            || [send_counter, receive_counter, read_counter, write_counter].contains(&&Some(number))
+        [
+            self.send_counter,
+            self.receive_counter,
+            self.read_counter,
+            self.write_counter,
+            self.remote_read_counter,
+            self.remote_write_counter,
+        ]
+        .contains(&Some(number))
     }
 }
 
@@ -240,11 +245,6 @@ impl Endpoint {
 
     pub fn name(&self) -> &EndpointName {
         &self.name
-    }
-
-    /// Do its operations report to this queue?
-    pub fn reports_to(&self, queue: usize) -> bool {
-        self.bindings.has_queue(queue)
     }
 
     /// The port, whose descriptor is ready when something may have arrived, once [`Endpoint::arm`] has said so.

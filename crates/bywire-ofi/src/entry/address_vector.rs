@@ -53,7 +53,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(vector: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of vectors, and the program closes one once.
+    // SAFETY: the table with this function is that of vectors, and the program uses none after its close.
     unsafe {
         close_object::<VectorObject>(vector, |vector| vector.domain.state()?.remove_vector(vector.number))
     }

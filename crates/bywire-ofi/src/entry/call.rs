@@ -5,10 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{
-    Absent, AbsentTable, FI_CLASS_EQ, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_GETWAIT, FI_GETWAITOBJ,
-    FI_WAIT_FD, FI_WAIT_NONE, fi_ops, fid,
+    Absent, AbsentTable, FI_CLASS_EQ, FI_EBUSY, FI_ENOSYS, FI_EOPBADSTATE, FI_EOTHER, FI_GETWAIT,
+    FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, fi_ops, fid,
 };
-use crate::host;
 
 /// Runs a call. A panic leaves the domain's lock poisoned, so that all later calls fail, and is answered by an error.
 #[inline]
@@ -21,27 +20,21 @@ pub fn status(call: impl FnOnce() -> Result<(), i32>) -> c_int {
     shielded(call).map_or_else(|error| -error, |()| 0)
 }
 
-/// Answers a call that closes an object. `end` ends what its domain has of it, or says why the program has to keep it. In a forked
+/// Answers a call that closes an object. `end` ends what its domain has of it, or says that it is in use: then it stays. In a forked
 /// child nothing is left to do: the rest is its parent's.
 ///
 /// # Safety
-/// The descriptor is one of a `T` that was not closed, and nothing uses it any more if `end` succeeds.
+/// The descriptor is one of a `T` that was not closed, and nothing uses it any more if this answers anything but [`FI_EBUSY`].
 pub unsafe fn close_object<T>(fid: *mut fid, end: impl FnOnce(&T) -> Result<(), i32>) -> c_int {
     status(|| {
         // SAFETY: the caller's guarantee.
-        match end(unsafe { object::<T, _>(fid) }) {
-            Ok(()) | Err(FI_EOPBADSTATE) => {
-                // SAFETY: the caller's guarantee: it came from `Box::into_raw` of a `T`.
-                drop(unsafe { Box::from_raw(fid.cast::<T>()) });
-                Ok(())
-            }
-            Err(error) => {
-                // SAFETY: a valid descriptor begins with its class.
-                let class = unsafe { (*fid).fclass };
-                host::inform(&format!("fi_close of an object of class {class}: error {error}"));
-                Err(error)
-            }
+        let ended = end(unsafe { object::<T, _>(fid) });
+        if ended == Err(FI_EBUSY) {
+            return ended;
         }
+        // SAFETY: the caller's guarantee: it came from `Box::into_raw` of a `T`.
+        drop(unsafe { Box::from_raw(fid.cast::<T>()) });
+        if ended == Err(FI_EOPBADSTATE) { Ok(()) } else { ended }
     })
 }
 

@@ -31,7 +31,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of counters, and the program closes one once.
+    // SAFETY: the table with this function is that of counters, and the program uses none after its close.
     unsafe {
         close_object::<CounterObject>(fid, |counter| counter.domain.state()?.remove_counter(counter.number))
     }

@@ -84,7 +84,7 @@ pub extern "C" fn open(
 
 /// Everything that was sent leaves first.
 extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of endpoints, and the program closes one once.
+    // SAFETY: the table with this function is that of endpoints, and the program uses none after its close.
     unsafe { close_object::<EndpointObject>(fid, |endpoint| endpoint.domain.close_endpoint(endpoint.number)) }
 }
 

@@ -114,7 +114,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of event queues, and the program closes one once.
+    // SAFETY: the table with this function is that of event queues, and the program uses none after its close.
     unsafe { close_object::<EventQueue>(fid, |_| Ok(())) }
 }
 

@@ -43,7 +43,7 @@ pub extern "C" fn open(
 }
 
 extern "C" fn close(fabric: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of fabrics, and the program closes one once.
+    // SAFETY: the table with this function is that of fabrics, and the program uses none after its close.
     unsafe { close_object::<Fabric>(fabric, |_| Ok(())) }
 }
 

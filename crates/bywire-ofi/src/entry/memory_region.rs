@@ -134,7 +134,7 @@ extern "C" fn register_described(
 }
 
 extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the table with this function is that of regions, and the program closes one once.
+    // SAFETY: the table with this function is that of regions, and the program uses none after its close.
     unsafe { close_object::<RegionObject>(fid, |region| region.domain.close_region(region.key)) }
 }
 
