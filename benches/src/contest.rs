@@ -47,7 +47,6 @@ pub struct Contest {
     entries: Vec<Entry>,
     /// By series and round.
     series: BTreeMap<String, BTreeMap<u32, Value>>,
-    reads_distance: bool,
 }
 
 /// The result of one round.
@@ -91,11 +90,6 @@ pub struct Figure {
 }
 
 impl Contest {
-    /// Reads the distance of the cores before and after each pair.
-    pub fn read_distance(&mut self) {
-        self.reads_distance = true;
-    }
-
     /// Adds a contestant, or the reason why it is missing.
     pub fn add(&mut self, name: &str, contestant: Result<Contestant>) {
         let (contestant, failures) = match contestant {
@@ -136,11 +130,10 @@ impl Contest {
         if entry.failures.len() >= FAILURES_MAX {
             return;
         }
-        let read = || if self.reads_distance { Distance::now() } else { None };
-        let before = read();
+        let before = Distance::now();
         match (entry.contestant.take)() {
             Ok(taken) => {
-                let distance = before.filter(|_| read() == before);
+                let distance = before.filter(|_| Distance::now() == before);
                 entry.blocks_disturbed += taken.blocks_disturbed;
                 entry.blocks += taken.blocks;
                 for (series, value) in taken.values {

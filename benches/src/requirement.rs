@@ -59,7 +59,7 @@ pub struct Requirement {
 const ROUNDS_MIN: usize = 3;
 
 /// Each of `requirements` with its bounds, and at each distance of the cores what was measured and which bound that reaches.
-pub fn table_by_distance(requirements: &[Requirement], contest: &Contest) -> String {
+pub fn table(requirements: &[Requirement], contest: &Contest) -> String {
     let names = Distance::ALL.map(Distance::name);
     let mut page = table::heading(&[&["measure", "required", "goal"], &names[..], &["all rounds"]].concat());
     for requirement in requirements {
@@ -84,24 +84,6 @@ pub fn table_by_distance(requirements: &[Requirement], contest: &Contest) -> Str
         "\nA distance has a figure from {ROUNDS_MIN} rounds on. The distance changed, or could not be read, while {lost} of \
          {values} values were taken: they count in the last column only.\n"
     )
-}
-
-/// Each of `requirements` with its bounds, what was measured, and which bound that reaches.
-pub fn table(requirements: &[Requirement], contest: &Contest) -> String {
-    let mut page =
-        table::heading(&["measure", "required", "goal", "measured (lowest to highest round)", "reached"]);
-    for requirement in requirements {
-        let figure = requirement.basis.figure(contest.rounds());
-        let (measured, reached) = match figure {
-            Some(figure) => {
-                (table::figure(figure, requirement.show), requirement.bound.verdict(figure.value).to_owned())
-            }
-            None => ("not measured".to_owned(), requirement.basis.reason(contest)),
-        };
-        let (required, goal) = requirement.bound.shown(requirement.show);
-        page.push_str(&table::row(&[requirement.measure.to_owned(), required, goal, measured, reached]));
-    }
-    page
 }
 
 /// Holds a contest to its table, for tests.

@@ -99,7 +99,6 @@ fn contestants(pair_seconds: f64) -> Contest {
         ("two-way", long("bidir")),
     ];
     let mut contest = Contest::default();
-    contest.read_distance();
     for (name, request) in requests {
         // A sweep shares its time among many streams.
         let seconds = if request.test == "nhalf" { SWEEP_SHARE * pair_seconds } else { pair_seconds };
@@ -117,7 +116,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&requirement::table_by_distance(&REQUIREMENTS, contest));
+    page.push_str(&requirement::table(&REQUIREMENTS, contest));
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page

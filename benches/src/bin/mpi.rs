@@ -81,7 +81,6 @@ fn main() -> ExitCode {
 fn contestants(pair_seconds: f64) -> Contest {
     let mut topology = Topology::default();
     let mut contest = Contest::default();
-    contest.read_distance();
     let mut requests = Vec::new();
     for implementation in Implementation::ALL {
         let name = implementation.name();
@@ -146,7 +145,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&requirement::table_by_distance(&REQUIREMENTS, contest));
+    page.push_str(&requirement::table(&REQUIREMENTS, contest));
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page
