@@ -308,7 +308,9 @@ fn this_shell() -> Tried {
     }
     let differs = |(name, value): &&(&str, String)| set(name).is_none_or(|set| set != **value);
     match wanted.iter().find(differs) {
-        None => Tried::Works("its MPI programs use the provider".to_owned()),
+        None => Tried::Works(
+            "its MPI programs use the provider, unless their launcher's options say otherwise".to_owned(),
+        ),
         Some((name, value)) => Tried::Lacks(match set(name) {
             Some(other) => format!("{name} is {other:?} instead of {value:?}"),
             None => format!("{name} is not set, and other variables of `bywire mpi env` are"),

@@ -50,7 +50,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 54] = [
+const RULES: [(&str, Rule); 56] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -90,6 +90,8 @@ const RULES: [(&str, Rule); 54] = [
     ("export PATH=", Run(Installation)),
     ("eval \"$(bywire mpi env", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
     ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
+    ("FI_LOG_LEVEL=info ", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
+    ("unset FI_PROVIDER_PATH ", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),
     ("fi_info -p bywire", Elsewhere("crates/bywire-ofi/tests/loading.rs")),
     ("mpirun -n 2 --mca ", Elsewhere("crates/bywire-ofi/tests/open_mpi.rs")),
     ("mpirun ", Elsewhere("crates/bywire-cli/tests/mpi_programs.rs")),

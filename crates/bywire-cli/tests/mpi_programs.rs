@@ -177,6 +177,10 @@ fn programs_of_one_machine_use_the_fabric_by_the_printed_commands_until_these_ar
             command("eval \"$(bywire mpi env --unset)\""),
             "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
             logged(&start, false),
+            // The same by hand, for a shell without the command.
+            command("eval \"$(bywire mpi env)\""),
+            command("unset FI_PROVIDER_PATH "),
+            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
         ];
         assert_eq!(home.run(&script.join("\n")), "exchanged\nexchanged\n", "{mpi:?}");
     }
@@ -189,6 +193,15 @@ fn programs_use_the_fabric_by_settings_that_are_made_by_hand() {
         let script = [home.own_ports(), command("export FI_PROVIDER_PATH="), logged(&command(words), true)];
         assert_eq!(home.run(&script.join("\n")), "exchanged\n", "{mpi:?}");
     }
+}
+
+#[test]
+fn the_printed_log_tells_whether_a_job_uses_the_fabric() {
+    let Some(home) = Home::with(Mpi::Open) else { return };
+    let look =
+        format!("{} 2>log\ngrep -c 'closes, .*messages taken: ' log || true", command("FI_LOG_LEVEL=info "));
+    let script = [home.own_ports(), look.clone(), command("eval \"$(bywire mpi env)\""), look];
+    assert_eq!(home.run(&script.join("\n")), "exchanged\n0\nexchanged\n2\n");
 }
 
 #[test]
