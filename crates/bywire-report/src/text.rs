@@ -10,7 +10,7 @@ use crate::disturbed_cells::Disturbance;
 use crate::encryption_table;
 use crate::ethernet_table;
 use crate::sockets_table;
-use crate::verdict::Verdict;
+use crate::verdict::{UNUSABLE, Verdict};
 use crate::way::ways;
 use crate::way_figures::{NHalf, WayFigures};
 use crate::web_table;
@@ -52,9 +52,14 @@ pub fn summary_text(session: &Session) -> String {
         let test = absence.test.as_ref().map(|test| format!(" {test}"));
         text += &format!("  {}{}: {}\n", absence.level, test.unwrap_or_default(), absence.reason);
     }
-    let Disturbance { blocks, disturbed_blocks, .. } = Disturbance::of(&session.cells);
+    let disturbance = Disturbance::of(&session.cells);
+    let Disturbance { blocks, disturbed_blocks, .. } = disturbance;
     if blocks > 0 {
         text += &format!("\n{disturbed_blocks} of {blocks} blocks were disturbed. {DISTURBED}\n");
+    }
+    // Once more at the end, where a terminal stops.
+    if disturbance.is_unusable() {
+        text += &format!("\n{UNUSABLE}\n");
     }
     text.trim_matches('\n').to_owned() + "\n"
 }

@@ -9,6 +9,9 @@ use crate::comparison::{Comparison, Row, Times, called, length};
 use crate::disturbed_cells::Disturbance;
 use crate::way::Waiting;
 
+/// The verdict of a session in which too much was disturbed.
+pub const UNUSABLE: &str = "This session cannot be used: the machine was busy with something else.";
+
 /// The head of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
@@ -32,9 +35,7 @@ impl Verdict {
         if session.cells.is_empty() {
             verdict.alarms.push("Nothing was measured in this session.".to_owned());
         } else if disturbance.is_unusable() {
-            verdict
-                .sentences
-                .push("This session cannot be used: the machine was busy with something else.".to_owned());
+            verdict.sentences.push(UNUSABLE.to_owned());
         } else {
             let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
             verdict.sentences.extend(asked("latency").and_then(|latency| sentence(latency, &LATENCY)));

@@ -741,6 +741,8 @@ fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
     }
     let text = report::summary_text(&session);
     assert!(text.starts_with("The machine was not quiet: 100 %") && !text.contains("faster than"), "{text}");
+    let last = text.lines().next_back().unwrap();
+    assert!(last.starts_with("This session cannot be used"), "a terminal stops at the end: {last}");
     let (picture, summary) = (report::picture(&session), report::markdown(&session));
     assert!(picture.contains("The machine was not quiet") && summary.contains("**The machine was not quiet"));
 }
