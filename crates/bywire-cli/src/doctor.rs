@@ -83,7 +83,7 @@ struct Finding {
     purpose: Purpose,
     group: &'static str,
     name: &'static str,
-    /// Does it work, or is it off?
+    /// Nothing has to be done: it works, or is off.
     works: bool,
     /// The user has not set it up, and may not want it.
     off: bool,

@@ -18,8 +18,8 @@ const AWAY_MAX: Duration = Duration::from_nanos(1500);
 const GRANT: Duration = Duration::from_nanos(800);
 /// The most granted time that is kept.
 const GRANTED_MAX: Duration = Duration::from_micros(16);
-/// While no time is granted, the clock is read in two of so many reads, one after the other. Nothing less tells how long the program
-/// was away between them.
+/// While no time is granted, two successive reads of this many look at the clock. The time between them is how long the program was
+/// away.
 const CONSIDERED_EVERY: u32 = 64;
 
 /// What is known of the program's reads in vain. All times are in cycles.
