@@ -1,6 +1,6 @@
-//! Each fault that is planted in a connection, or in the transfers over one, is found. Built with `--cfg planted` only,
-//! as the faults are.
-#![cfg(planted)]
+//! Each fault that is planted in a connection, or in the transfers over one, is found. Built with debug assertions
+//! only, as the faults are.
+#![cfg(debug_assertions)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,5 +1,5 @@
 //! Faults that are planted on purpose, so that a test can show that the simulator finds them. They exist only in a
-//! build with `--cfg planted`.
+//! build with debug assertions, as tests are.
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ pub const TRANSFER_BUGS: [Bug; 17] = [
     Bug::DrainForgotten,
 ];
 
-#[cfg(planted)]
+#[cfg(debug_assertions)]
 mod chosen {
     use super::Bug;
     use std::cell::Cell;
@@ -191,11 +191,11 @@ mod chosen {
     }
 }
 
-#[cfg(planted)]
+#[cfg(debug_assertions)]
 pub use chosen::{is, plant};
 
 /// Is this fault planted?
-#[cfg(not(planted))]
+#[cfg(not(debug_assertions))]
 pub const fn is(_: Bug) -> bool {
     false
 }

@@ -6,7 +6,7 @@ mod foreign;
 mod guests;
 mod hostile;
 mod making;
-#[cfg(planted)]
+#[cfg(debug_assertions)]
 mod planted;
 mod replays;
 mod simulation;
