@@ -21,6 +21,7 @@ use bywire_wire::service::status::Entry;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
+use crate::carried_units::{self, Loaded};
 use crate::{count, reachability};
 
 /// Arguments of `bywire doctor`.
@@ -480,7 +481,30 @@ fn tools() -> Vec<Finding> {
         library.map_err(|error| error.to_string()),
         "cargo build --release -p bywire-sockets",
     );
-    found.into_iter().chain([preloaded]).collect()
+    found.into_iter().chain([preloaded, carried_services()]).collect()
+}
+
+/// The services that systemd starts by `bywire run`. One whose processes lack the library runs as TCP, unnoticed.
+fn carried_services() -> Finding {
+    let names = |units: &[carried_units::Unit], loaded| {
+        let of_it = units.iter().filter(|unit| unit.loaded == loaded).map(|unit| unit.name.as_str());
+        of_it.collect::<Vec<_>>().join(", ")
+    };
+    let tried = match carried_units::find() {
+        None => Tried::Off("systemd does not answer here".to_owned()),
+        Some(units) if units.is_empty() => Tried::Off("no service is started by `bywire run`".to_owned()),
+        Some(units) if units.iter().any(|unit| unit.loaded == Loaded::No) => Tried::Lacks(format!(
+            "started by `bywire run`, and no process of it has loaded the library, so it is TCP: {}",
+            names(&units, Loaded::No)
+        )),
+        Some(units) if units.iter().any(|unit| unit.loaded == Loaded::Unknown) => {
+            Tried::Off(format!("only root can look at {}", names(&units, Loaded::Unknown)))
+        }
+        Some(units) => Tried::Works(format!("have loaded the library: {}", names(&units, Loaded::Yes))),
+    };
+    let remedy =
+        "a drop-in as in docs/sockets.md, \"As a service\"; `journalctl -u UNIT` may have the reason";
+    Finding::new("tools", "carried services", "services under bywire run", tried, remedy)
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

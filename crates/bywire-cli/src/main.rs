@@ -4,6 +4,7 @@ mod background;
 mod bench;
 mod breakdown;
 mod capture;
+mod carried_units;
 mod compare;
 mod count;
 mod doctor;

@@ -23,6 +23,18 @@ pub fn have(programs: &[(&str, &str)]) -> bool {
     })
 }
 
+/// Whether each of these programs is installed. None is installed here, as its package would start a service of the whole
+/// machine; `./x test` keeps it from that. Otherwise prints what is not run.
+pub fn are_installed(programs: &[(&str, &str)]) -> bool {
+    programs.iter().all(|(program, package)| {
+        let found = is_there(program);
+        if !found {
+            println!("not run: {program} is not installed: apt-get install {package}");
+        }
+        found
+    })
+}
+
 /// What `./x test` has installed only for the tests, if it could.
 pub fn cached(path: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::geteuid;
 
@@ -34,11 +35,11 @@ exec env -i container=bywire PATH="$PATH" SYSTEMD_UNIT_PATH=/run/systemd/system 
     "$SYSTEMD" --system --unit=all.target --log-target=console --log-level=notice --show-status=no'"#;
 
 /// A control group, which is removed with its last process.
-struct Group(PathBuf);
+pub struct Group(PathBuf);
 
 impl Group {
     /// `None`, with a message: systemd can have none here.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").expect("a list");
         let place = mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
@@ -48,7 +49,14 @@ impl Group {
         if place.is_none() {
             println!("not run: systemd needs cgroup2, which is not mounted here");
         }
-        Some(Self(Path::new(&place?).join(format!("bywire-test-{}", std::process::id()))))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Some(Self(Path::new(&place?).join(format!("bywire-test-{}-{number}", std::process::id()))))
+    }
+
+    /// Its directory, which is made by whoever enters it.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 

@@ -17,6 +17,7 @@ mod report;
 mod sanitizers;
 mod service;
 mod suites;
+mod units;
 
 use std::fs;
 use std::net::TcpListener;

@@ -205,7 +205,7 @@ fn containers_of_one_network_are_carried_through_a_shared_directory() {
 }
 
 /// Both units, with the program of this build.
-const UNITS: [(&str, &str); 2] = [
+pub const UNITS: [(&str, &str); 2] = [
     ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
     ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
 ];
