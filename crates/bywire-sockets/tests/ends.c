@@ -1060,6 +1060,82 @@ static void walked(void) {
     join();
 }
 
+/* A server with Nagle's algorithm, as most have it, that answers and ends its connection while bytes of the client are unread, or
+   with SO_LINGER of no time. The connection has carried this many questions and answers before. */
+enum { TRIES = 48, REST = 300 };
+
+static void serve_and_end(int listener, const char *how, int rounds, size_t length) {
+    struct linger at_once = {1, 0};
+    int is_lingering = strcmp(how, "linger") == 0;
+    char bytes[REST];
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    need(fd >= 0 && close(listener) == 0, "accept");
+    for (int round = 0; round < rounds; round++) {
+        need(recv(fd, bytes, 1, 0) == 1 && send(fd, bytes, 1, 0) == 1, "a round");
+    }
+    need(recv(fd, bytes, is_lingering ? REST : 1, is_lingering ? MSG_WAITALL : 0) > 0, "a request");
+    send_all(fd, length);
+    if (is_lingering) {
+        await_by(start);
+        need(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0, "SO_LINGER");
+        close(fd);
+    } else if (strcmp(how, "close") == 0) {
+        close(fd);
+    } else if (strcmp(how, "exec") == 0) {
+        execl("/bin/true", "true", NULL);
+    }
+    exit(0);
+}
+
+static void answered(const char *how) {
+    int others = 0;
+    need(pipe2(start, O_CLOEXEC) == 0, "pipe");
+    for (int try = 0; try < TRIES; try++) {
+        static char bytes[65536];
+        size_t length = try % 3 == 2 ? 20000 : 100, total = 0;
+        int listener = socket(AF_INET, SOCK_STREAM, 0), waiting = 0;
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof address;
+        need(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0, "listen");
+        getsockname(listener, (struct sockaddr *)&address, &size);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            serve_and_end(listener, how, try, length);
+        }
+        close(listener);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        need(connect(fd, (struct sockaddr *)&address, size) == 0, "connect");
+        for (int round = 0; round < try; round++) {
+            need(send(fd, bytes, 1, 0) == 1 && recv(fd, bytes, 1, 0) == 1, "a round");
+        }
+        need(send(fd, bytes, REST, 0) == REST, "a request");
+        struct pollfd file = {fd, POLLIN, 0};
+        while (strcmp(how, "linger") == 0 && waiting < (int)length) {
+            need(poll(&file, 1, 20000) == 1 && ioctl(fd, FIONREAD, &waiting) == 0, "an answer");
+        }
+        if (strcmp(how, "linger") == 0) {
+            signal_by(start);
+        }
+        /* The reset is there before the first byte of the answer is read. */
+        file.events = 0;
+        need(poll(&file, 1, 20000) == 1 && file.revents == (POLLERR | POLLHUP), "a reset");
+        ssize_t found;
+        while ((found = read(fd, bytes, 64)) > 0) {
+            total += found;
+        }
+        int error = found < 0 ? errno : 0;
+        found = read(fd, bytes, 64);
+        if (total != length || error != ECONNRESET || found != 0) {
+            printf("after %d rounds: %zu of %zu, then %s, then %zd\n", try, total, length, strerror(error), found);
+            others++;
+        }
+        close(fd);
+        await_child(child);
+    }
+    printf("%d tries differ\n", others);
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -1074,6 +1150,8 @@ int main(int count, char **words) {
         outlived();
     } else if (strcmp(name, "become") == 0 && count > 2) {
         become(words[2]);
+    } else if (strcmp(name, "answered") == 0 && count > 2) {
+        answered(words[2]);
     } else if (strcmp(name, "survived") == 0) {
         survived();
     } else if (strcmp(name, "waiting") == 0 && count > 4) {

@@ -264,6 +264,8 @@ impl Connection {
     /// Nothing is owed any more: does what waited for that.
     fn paid(&self) {
         self.unguard();
+        // The peer's bytes in its ring acknowledge nothing, for which the kernel might wait.
+        kernel::push(self.fd);
         // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. The shutdown is owed
         // until it is done, so if this process is killed here the next one does it.
         if self.shared.shuts.load(Ordering::Relaxed) != 0 {
