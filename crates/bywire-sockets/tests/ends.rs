@@ -150,6 +150,21 @@ fn an_answer_is_read_before_the_reset_that_follows_it() {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
+#[test]
+fn a_sender_whose_peer_reads_nothing_ends_after_tcp_user_timeout() {
+    same(
+        &["send", "poll", "epoll", "edges"]
+            .map(|way| ["timed_out", way])
+            .each_ref()
+            .map(|words| words.as_slice()),
+    );
+}
+
+#[test]
+fn tcp_user_timeout_and_keep_alive_end_nothing_else() {
+    same(&[&["kept", "slow"], &["kept", "alive"]]);
+}
+
 /// When the sender shuts down, the ring holds more than the kernel has room for. The bytes are received, or there is an
 /// error.
 #[test]

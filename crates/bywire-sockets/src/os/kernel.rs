@@ -154,26 +154,39 @@ const QUEUED: usize = 20;
 
 /// Whether the kernel takes this many bytes at once, in addition to what it holds.
 pub fn has_room(fd: i32, bytes: usize) -> bool {
+    room(fd) >= bytes
+}
+
+/// The number of bytes that the kernel takes at once, in addition to what it holds.
+pub fn room(fd: i32) -> usize {
     let mut value = [0; 36];
     if option(fd, libc::SOL_SOCKET, MEMORY, &mut value).is_none_or(|length| length < QUEUED + 4) {
-        return false;
+        return 0;
     }
     let word = |at: usize| {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
+    let room = without_overhead(word(MAY_SEND).saturating_sub(word(QUEUED)));
     // A limit on unsent bytes applies whatever room there is.
-    let unsent_max = number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize;
-    if unsent_max != 0 && unsent_max <= bytes {
-        return false;
+    match number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize {
+        0 => room,
+        unsent_max => room.min(unsent_max - 1),
     }
-    word(MAY_SEND).saturating_sub(word(QUEUED)) >= with_overhead(bytes)
 }
 
 /// An upper bound of what the kernel accounts for this many bytes: it takes whole pieces until the limit is exceeded.
 fn with_overhead(bytes: usize) -> usize {
-    bytes + bytes / 8 + 4096
+    bytes + bytes / 8 + OVERHEAD_BYTES
 }
+
+/// The number of bytes for which the kernel accounts no more than this.
+fn without_overhead(bytes: usize) -> usize {
+    bytes.saturating_sub(OVERHEAD_BYTES) / 9 * 8
+}
+
+/// What the kernel accounts at most for a piece in addition to an eighth of it.
+const OVERHEAD_BYTES: usize = 4096;
 
 /// Raises the send buffer of a socket that is about to end by this many bytes, if this process may.
 pub fn make_room(fd: i32, bytes: usize) {
