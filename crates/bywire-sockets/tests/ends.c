@@ -1060,6 +1060,186 @@ static void walked(void) {
     join();
 }
 
+/* A server with Nagle's algorithm, as most have it, that answers and ends its connection while bytes of the client are unread, or
+   with SO_LINGER of no time. The connection has carried this many questions and answers before. */
+enum { TRIES = 48, REST = 300 };
+
+static void serve_and_end(int listener, const char *how, int rounds, size_t length) {
+    struct linger at_once = {1, 0};
+    int is_lingering = strcmp(how, "linger") == 0;
+    char bytes[REST];
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    need(fd >= 0 && close(listener) == 0, "accept");
+    for (int round = 0; round < rounds; round++) {
+        need(recv(fd, bytes, 1, 0) == 1 && send(fd, bytes, 1, 0) == 1, "a round");
+    }
+    need(recv(fd, bytes, is_lingering ? REST : 1, is_lingering ? MSG_WAITALL : 0) > 0, "a request");
+    send_all(fd, length);
+    if (is_lingering) {
+        await_by(start);
+        need(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0, "SO_LINGER");
+        close(fd);
+    } else if (strcmp(how, "close") == 0) {
+        close(fd);
+    } else if (strcmp(how, "exec") == 0) {
+        execl("/bin/true", "true", NULL);
+    }
+    exit(0);
+}
+
+static void answered(const char *how) {
+    int others = 0;
+    need(pipe2(start, O_CLOEXEC) == 0, "pipe");
+    for (int try = 0; try < TRIES; try++) {
+        static char bytes[65536];
+        size_t length = try % 3 == 2 ? 20000 : 100, total = 0;
+        int listener = socket(AF_INET, SOCK_STREAM, 0), waiting = 0;
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof address;
+        need(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0, "listen");
+        getsockname(listener, (struct sockaddr *)&address, &size);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            serve_and_end(listener, how, try, length);
+        }
+        close(listener);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        need(connect(fd, (struct sockaddr *)&address, size) == 0, "connect");
+        for (int round = 0; round < try; round++) {
+            need(send(fd, bytes, 1, 0) == 1 && recv(fd, bytes, 1, 0) == 1, "a round");
+        }
+        need(send(fd, bytes, REST, 0) == REST, "a request");
+        struct pollfd file = {fd, POLLIN, 0};
+        while (strcmp(how, "linger") == 0 && waiting < (int)length) {
+            need(poll(&file, 1, 20000) == 1 && ioctl(fd, FIONREAD, &waiting) == 0, "an answer");
+        }
+        if (strcmp(how, "linger") == 0) {
+            signal_by(start);
+        }
+        /* The reset is there before the first byte of the answer is read. */
+        file.events = 0;
+        need(poll(&file, 1, 20000) == 1 && file.revents == (POLLERR | POLLHUP), "a reset");
+        ssize_t found;
+        while ((found = read(fd, bytes, 64)) > 0) {
+            total += found;
+        }
+        int error = found < 0 ? errno : 0;
+        found = read(fd, bytes, 64);
+        if (total != length || error != ECONNRESET || found != 0) {
+            printf("after %d rounds: %zu of %zu, then %s, then %zd\n", try, total, length, strerror(error), found);
+            others++;
+        }
+        close(fd);
+        await_child(child);
+    }
+    printf("%d tries differ\n", others);
+}
+
+/* A peer that reads nothing at first, and then what has come to it. */
+static void act_read_late(void) {
+    await_by(start);
+    read_all("the peer", client);
+}
+
+/* The same, whatever part of it has come. */
+static void act_read_a_part(void) {
+    char byte;
+    ssize_t found;
+    int is_right = 1;
+    await_by(start);
+    while ((found = read(client, &byte, 1)) > 0) {
+        is_right &= byte == 0;
+    }
+    printf("the peer: %s, then %s\n", is_right ? "right" : "wrong", found == 0 ? "the end" : strerror(errno));
+}
+
+/* With TCP_USER_TIMEOUT a sender whose peer reads nothing is ended, however it waits. */
+static void timed_out(const char *way) {
+    enum { TIME_MS = 600, LATE_MS = 1400 };
+    static char bytes[65536];
+    int time_ms = TIME_MS, is_blocking = strcmp(way, "send") == 0;
+    long number, started_ms, taken_ms;
+    pthread_t watcher;
+    meet(act_read_a_part);
+    pthread_create(&watcher, NULL, watch_stalls, NULL);
+    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
+    if (strcmp(way, "poll") != 0) {
+        kill(peer, SIGSTOP);
+    }
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = strcmp(way, "edges") == 0 ? EPOLLOUT | EPOLLET : EPOLLOUT};
+    need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+    ssize_t sent;
+    for (;;) {
+        started_ms = now_ms(), stalled_ms = 0;
+        while ((sent = send(server, bytes, sizeof bytes, MSG_NOSIGNAL | (is_blocking ? 0 : MSG_DONTWAIT))) > 0) {
+            started_ms = sent == sizeof bytes ? now_ms() : started_ms;
+        }
+        if (is_blocking || errno != EAGAIN) {
+            break;
+        }
+        struct pollfd file = {server, POLLOUT, 0};
+        if (strcmp(way, "poll") == 0) {
+            need(poll(&file, 1, 20000) == 1, "poll");
+            event.events = file.revents;
+        } else {
+            need(epoll_wait(set, &event, 1, 20000) == 1, "epoll_wait");
+        }
+        if (event.events & EPOLLERR) {
+            printf("events %x\n", event.events);
+            sent = send(server, bytes, 1, MSG_NOSIGNAL);
+            break;
+        }
+    }
+    number = sent;
+    printf("%ld %s\n", number, strerror(errno));
+    taken_ms = now_ms() - started_ms;
+    printf("%s\n", taken_ms < TIME_MS ? "too early" : taken_ms - stalled_ms > LATE_MS ? "too late" : "in time");
+    SAY(send(server, bytes, 1, MSG_NOSIGNAL));
+    SAY(recv(server, bytes, 1, 0));
+    struct pollfd file = {server, POLLIN | POLLOUT | POLLRDHUP, 0};
+    SAY(poll(&file, 1, 0));
+    printf("%x\n", file.revents);
+    kill(peer, SIGCONT);
+    signal_by(start);
+    join();
+}
+
+static void act_read_slowly(void) {
+    static char bytes[65536];
+    for (long started_ms = now_ms(); now_ms() - started_ms < 2000; usleep(20000)) {
+        need(read(client, bytes, sizeof bytes) > 0, "slowly");
+    }
+    while (read(client, bytes, sizeof bytes) > 0) {
+    }
+}
+
+/* A peer that reads slowly, and one that is stopped while nothing is sent, are not ended. */
+static void kept(const char *way) {
+    int time_ms = 400, one = 1;
+    meet(strcmp(way, "slow") == 0 ? act_read_slowly : act_read_late);
+    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
+    if (strcmp(way, "slow") == 0) {
+        send_all(server, 12 << 20);
+    } else {
+        /* The kernel asks every second whether the peer's machine is there, which a stopped process does not prevent. */
+        need(setsockopt(server, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) == 0, "SO_KEEPALIVE");
+        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof one) == 0, "TCP_KEEPIDLE");
+        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof one) == 0, "TCP_KEEPINTVL");
+        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof one) == 0, "TCP_KEEPCNT");
+        kill(peer, SIGSTOP);
+        usleep(2500000);
+        kill(peer, SIGCONT);
+        signal_by(start);
+        send_all(server, 1000);
+    }
+    long number;
+    SAY(shutdown(server, SHUT_WR));
+    read_all("the end", server);
+    join();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -1074,6 +1254,12 @@ int main(int count, char **words) {
         outlived();
     } else if (strcmp(name, "become") == 0 && count > 2) {
         become(words[2]);
+    } else if (strcmp(name, "answered") == 0 && count > 2) {
+        answered(words[2]);
+    } else if (strcmp(name, "timed_out") == 0 && count > 2) {
+        timed_out(words[2]);
+    } else if (strcmp(name, "kept") == 0 && count > 2) {
+        kept(words[2]);
     } else if (strcmp(name, "survived") == 0) {
         survived();
     } else if (strcmp(name, "waiting") == 0 && count > 4) {

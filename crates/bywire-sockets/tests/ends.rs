@@ -136,6 +136,35 @@ fn one_shot_handlers_and_handlers_without_a_stack_behave_as_in_the_kernel() {
     same(&[&["handlers"], &["unwritable", "handled"], &["unwritable", "not"]]);
 }
 
+#[test]
+fn an_answer_is_read_before_the_reset_that_follows_it() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    for how in ["close", "exit", "exec", "linger"] {
+        // The number of calls by default, and from the first byte on.
+        for calls in [None, Some(8), Some(0)] {
+            let said = transcript(&pairing, &program, &["answered", how], calls);
+            assert_eq!(said, "0 tries differ\n", "{how}, {calls:?}");
+        }
+    }
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
+}
+
+#[test]
+fn a_sender_whose_peer_reads_nothing_ends_after_tcp_user_timeout() {
+    same(
+        &["send", "poll", "epoll", "edges"]
+            .map(|way| ["timed_out", way])
+            .each_ref()
+            .map(|words| words.as_slice()),
+    );
+}
+
+#[test]
+fn tcp_user_timeout_and_keep_alive_end_nothing_else() {
+    same(&[&["kept", "slow"], &["kept", "alive"]]);
+}
+
 /// When the sender shuts down, the ring holds more than the kernel has room for. The bytes are received, or there is an
 /// error.
 #[test]

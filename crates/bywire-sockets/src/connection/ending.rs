@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
-use crate::memory::arena::SHUT_SENDING;
+use crate::memory::arena::{SHUT_SENDING, linger};
 use crate::memory::holders;
 use crate::os::kernel;
 
@@ -26,7 +26,7 @@ impl Connection {
     pub fn prepare_end(&self) {
         self.serve();
         self.pay_at_the_end();
-        self.end_before_the_kernels(true);
+        self.end_sending(true);
         if STREAM.flags(&self.own) & ASKS_BACK == 0 && self.in_ring() != Ok(0) {
             kernel::linger(self.fd, Some(0));
         } else {
@@ -51,7 +51,7 @@ impl Connection {
             && shared.processes.load(Ordering::Relaxed) as usize <= known;
         if !others_go_on {
             self.serve();
-            self.end_before_the_kernels(false);
+            self.end_sending(false);
             self.begin_back(Reason::Passed);
         }
         // After this end has shut down its sending, only the guard would tell the peer of the other holders' death.
@@ -62,7 +62,7 @@ impl Connection {
     /// This process is the last holder, and is about to execute another program, which will not have the connection.
     /// The exec may fail.
     pub fn leave_to_program(&self) {
-        self.end_before_the_kernels(true);
+        self.end_sending(true);
         // The kernel does not report the close to every peer: not to one that has shut down its own receiving, and to
         // nobody if this end has shut down its sending. It does answer what it is sent, so the peer is asked to send
         // through the kernel.
@@ -82,11 +82,40 @@ impl Connection {
         });
     }
 
+    /// Before the last holder closes the connection: no byte that it has sent is lost. A reset discards what the kernel
+    /// has not sent yet. So the bytes in the ring stay there then, and the peer reads them before it sees the reset.
+    fn end_sending(&self, is_last: bool) {
+        if !self.ends_by_reset() {
+            return self.end_before_the_kernels(is_last);
+        }
+        // The kernel may hold back bytes from before the ring, or from behind it: the peer's answers in the ring
+        // acknowledge none of them.
+        kernel::push(self.fd);
+        self.with_sending(|| {
+            if self.is_in_ring() {
+                STREAM.back(&self.own, STREAM.tail(&self.own));
+            }
+        });
+    }
+
+    /// Returns whether the kernel will end the connection by a reset: there are unread bytes, or the program has asked
+    /// for it.
+    fn ends_by_reset(&self) -> bool {
+        self.in_ring() != Ok(0)
+            || kernel::queued(self.fd).is_some_and(|queued| queued > 0)
+            || self.shared.lingers.load(Ordering::Relaxed) == linger::PROGRAMS
+                && kernel::linger_seconds(self.fd) == Some(0)
+    }
+
+    /// Returns whether what this end sends goes through its ring, or did when its writer was killed.
+    fn is_in_ring(&self) -> bool {
+        matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending))
+    }
+
     /// Before the kernel sends the end of this direction: the bytes that the peer has not taken go into the kernel
     /// first, as far as there is room. The next holder of that end, which may not have this library, gets all of them.
     pub fn end_before_the_kernels(&self, is_last: bool) {
-        let is_in_ring = || matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending));
-        if !is_in_ring() {
+        if !self.is_in_ring() {
             return;
         }
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
@@ -99,7 +128,7 @@ impl Connection {
             kernel::make_room(self.fd, unread);
         }
         let _held = self.shared.sending.hold();
-        if kernel::has_room(self.fd, unread) && is_in_ring() {
+        if kernel::has_room(self.fd, unread) && self.is_in_ring() {
             self.end_ring();
         }
     }

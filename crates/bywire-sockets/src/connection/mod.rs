@@ -14,3 +14,4 @@ pub mod ring;
 pub mod sleep;
 pub mod sockets;
 pub mod source;
+pub mod stall;

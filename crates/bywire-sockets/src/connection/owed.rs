@@ -45,23 +45,30 @@ pub fn may_owe() -> bool {
     owing::may(&OWING)
 }
 
+/// A connection must be looked at in every wait, until a look has found nothing.
+pub fn must_look() {
+    owing::owe(&OWING);
+}
+
 #[inline(never)]
 fn pay_all(left_ns: Option<u64>) -> Option<u64> {
-    let mut is_owing = false;
+    // After what time the next look is due.
+    let mut next_ns = None;
     let look = owing::begin_look(&OWING);
     errno::keep(|| {
         sockets::each_held(|socket, fd| {
             if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
                 connection.serve();
-                is_owing |= connection.owes();
+                let stalled_ns = connection.check_stall();
+                let due_ns = if connection.owes() { Some(LOOK_NS) } else { stalled_ns };
+                next_ns = [next_ns, due_ns].into_iter().flatten().min();
             }
         });
     });
-    if !is_owing {
+    if next_ns.is_none() {
         owing::found_nothing(&OWING, look);
-        return left_ns;
     }
-    Some(left_ns.map_or(LOOK_NS, |left| left.min(LOOK_NS)))
+    [left_ns, next_ns].into_iter().flatten().min()
 }
 
 impl Connection {
@@ -126,9 +133,20 @@ impl Connection {
             STREAM.back(&self.own, tail);
             return;
         }
+        self.take_back(unread);
+    }
+
+    /// Ends this side's ring, and owes the kernel the last bytes that the other end has not taken, at most this many.
+    /// The caller holds the sending lock.
+    pub fn take_back(&self, bytes_max: usize) {
+        let tail = STREAM.tail(&self.own);
         STREAM.begin_end(&self.own);
         match self.untaken() {
-            Ok(position) => self.owe(position.unwrap_or(tail)),
+            Ok(Some(position)) => {
+                let untaken = tail.wrapping_sub(position);
+                self.owe(tail.wrapping_sub(untaken.min(bytes_max as u64)));
+            }
+            Ok(None) => self.owe(tail),
             Err(Corrupt) => self.reset(),
         }
     }
@@ -264,6 +282,8 @@ impl Connection {
     /// Nothing is owed any more: does what waited for that.
     fn paid(&self) {
         self.unguard();
+        // The peer's bytes in its ring acknowledge nothing, for which the kernel might wait.
+        kernel::push(self.fd);
         // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. The shutdown is owed
         // until it is done, so if this process is killed here the next one does it.
         if self.shared.shuts.load(Ordering::Relaxed) != 0 {

@@ -124,6 +124,7 @@ impl Connection {
         if room() >= WRITABLE_BYTES {
             return true;
         }
+        self.check_stall();
         let _held = self.shared.sending.hold();
         STREAM.want_room(&self.own);
         room() >= WRITABLE_BYTES

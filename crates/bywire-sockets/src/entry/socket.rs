@@ -9,6 +9,7 @@ use libc::{sockaddr, socklen_t};
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Socket};
+use crate::connection::stall;
 use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
@@ -121,6 +122,11 @@ take_over! {
         {
             // A timeout was set at some time: from now on the kernel is asked.
             socket.shared.has_timeout.iter().for_each(|place| place.store(2, Ordering::Relaxed));
+        }
+        if level == libc::IPPROTO_TCP && name == libc::TCP_USER_TIMEOUT
+            && let Some(socket) = sockets::socket(fd)
+        {
+            stall::note_user_timeout(socket.shared);
         }
         status
     }

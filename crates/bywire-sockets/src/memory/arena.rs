@@ -114,6 +114,12 @@ pub struct SharedSocket {
     pub waits: AtomicU8,
     /// Whether it has a timeout for receiving, and for sending.
     pub has_timeout: [AtomicU8; 2],
+    /// Whether `TCP_USER_TIMEOUT` is set; see [`crate::connection::stall`].
+    pub has_user_timeout: AtomicU8,
+    /// Time since when the own ring has been full and the peer has read nothing; 0: it is not full, or no time applies.
+    pub stalled_ns: AtomicU64,
+    /// The peer's read position at that time.
+    pub stalled_head: AtomicU64,
     /// The other end's round of sleepers that was woken last.
     pub woken: AtomicU32,
     /// The sender's estimate of the distance of the reader's core: a state of [`bywire_ring::distance`].
@@ -183,6 +189,7 @@ impl SharedSocket {
             &self.lingers,
             &self.is_replaced,
             &self.waits,
+            &self.has_user_timeout,
             &self.shuts,
             &self.paying,
         ]
@@ -210,6 +217,7 @@ impl SharedSocket {
         }
         self.seen_head.store(0, Ordering::Relaxed);
         self.returned.store(0, Ordering::Relaxed);
+        self.stalled_ns.store(0, Ordering::Relaxed);
         self.asked_ns.store(0, Ordering::Relaxed);
         self.looked_ns.store(0, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);

@@ -135,9 +135,16 @@ pub fn is_nonblocking(fd: i32) -> bool {
 
 /// Whether somebody has set `SO_LINGER`.
 pub fn lingers(fd: i32) -> bool {
+    linger_seconds(fd).is_some()
+}
+
+/// The seconds of `SO_LINGER`; `None`: nobody has set it.
+pub fn linger_seconds(fd: i32) -> Option<i32> {
     let mut value = [0; size_of::<libc::linger>()];
-    option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut value);
-    value.iter().take(4).any(|byte| *byte != 0)
+    option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut value)?;
+    let (is_on, seconds) = value.split_at(4);
+    let word = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).unwrap_or(0);
+    (word(is_on) != 0).then_some(word(seconds))
 }
 
 /// `SO_MEMINFO` of asm-generic/socket.h, and the places of `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in it.
@@ -147,40 +154,66 @@ const QUEUED: usize = 20;
 
 /// Whether the kernel takes this many bytes at once, in addition to what it holds.
 pub fn has_room(fd: i32, bytes: usize) -> bool {
+    room(fd) >= bytes
+}
+
+/// The number of bytes that the kernel takes at once, in addition to what it holds.
+pub fn room(fd: i32) -> usize {
     let mut value = [0; 36];
     if option(fd, libc::SOL_SOCKET, MEMORY, &mut value).is_none_or(|length| length < QUEUED + 4) {
-        return false;
+        return 0;
     }
     let word = |at: usize| {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
+    let room = without_overhead(word(MAY_SEND).saturating_sub(word(QUEUED)));
     // A limit on unsent bytes applies whatever room there is.
-    let unsent_max = number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize;
-    if unsent_max != 0 && unsent_max <= bytes {
-        return false;
+    match number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize {
+        0 => room,
+        unsent_max => room.min(unsent_max - 1),
     }
-    word(MAY_SEND).saturating_sub(word(QUEUED)) >= with_overhead(bytes)
 }
 
 /// An upper bound of what the kernel accounts for this many bytes: it takes whole pieces until the limit is exceeded.
 fn with_overhead(bytes: usize) -> usize {
-    bytes + bytes / 8 + 4096
+    bytes + bytes / 8 + OVERHEAD_BYTES
 }
+
+/// The number of bytes for which the kernel accounts no more than this.
+fn without_overhead(bytes: usize) -> usize {
+    bytes.saturating_sub(OVERHEAD_BYTES) / 9 * 8
+}
+
+/// What the kernel accounts at most for a piece in addition to an eighth of it.
+const OVERHEAD_BYTES: usize = 4096;
 
 /// Raises the send buffer of a socket that is about to end by this many bytes, if this process may.
 pub fn make_room(fd: i32, bytes: usize) {
-    let set = |level: i32, name: i32, value: i32| {
-        let length = size_of_val(&value) as u32;
-        // SAFETY: a live int.
-        crate::os::errno::keep(|| unsafe {
-            real::setsockopt(fd, level, name, (&raw const value).cast(), length)
-        })
-    };
     let held = queued_to_send(fd).unwrap_or(0).max(0) as usize;
     // The kernel doubles the value.
-    set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, with_overhead(bytes + held) as i32);
-    set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
+    set_number(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, with_overhead(bytes + held) as i32);
+    set_number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
+}
+
+/// Sends what the kernel holds back for a fuller segment, by Nagle's algorithm or `TCP_CORK`. The options stay as they
+/// are.
+pub fn push(fd: i32) {
+    // Setting this option sends what is held back, even if it is set already.
+    let before = number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    set_number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    if before == Some(0) {
+        set_number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0);
+    }
+}
+
+/// Sets a socket option that is an int, if the kernel allows it.
+fn set_number(fd: i32, level: i32, name: i32, value: i32) {
+    let length = size_of_val(&value) as u32;
+    // SAFETY: a live int.
+    crate::os::errno::keep(|| unsafe {
+        real::setsockopt(fd, level, name, (&raw const value).cast(), length)
+    });
 }
 
 /// Bytes that the kernel was given and that the other end's kernel has not taken.

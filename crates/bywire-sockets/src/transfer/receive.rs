@@ -613,30 +613,37 @@ fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: 
 /// The ring is empty: asks the kernel whether the stream has ended.
 fn end_or_nothing(connection: &Connection) -> Step {
     let Some(_own) = own_call::begin() else { return Step::Empty };
+    if kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP) == 0 {
+        return Step::Empty;
+    }
+    // Bytes that were published before the end are read before it. The kernel reports an error only once, so it is not
+    // taken before that.
+    if connection.source() != Ok(Source::Ring(0)) {
+        return Step::Again;
+    }
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for one byte.
     let found = unsafe { real::recv(connection.fd, (&raw mut byte).cast(), 1, flags) };
-    let step = match found {
-        0 => Step::End,
-        1.. => Step::Failed(libc::ECONNRESET),
-        _ => match errno::last() {
-            libc::EAGAIN => return Step::Empty,
+    if found < 0 {
+        return match errno::last() {
+            libc::EAGAIN => Step::Empty,
             // An end that had shut down in order and was killed afterwards has sent everything.
-            _ if STREAM.flags(&connection.remote) & HALF != 0 => Step::End,
+            _ if STREAM.flags(&connection.remote) & HALF != 0 => {
+                connection.ask_kernel();
+                Step::End
+            }
             number => Step::Failed(number),
-        },
-    };
-    // Bytes that were published before the end are read before it. A byte in the kernel may belong to a stream that has
-    // returned there meanwhile.
+        };
+    }
+    // A byte in the kernel may belong to a stream that has returned there meanwhile.
     if connection.source() != Ok(Source::Ring(0)) {
         return Step::Again;
     }
     if found > 0 {
         connection.reset();
+        return Step::Failed(libc::ECONNRESET);
     }
-    if matches!(step, Step::End) {
-        connection.ask_kernel();
-    }
-    step
+    connection.ask_kernel();
+    Step::End
 }

@@ -9,7 +9,7 @@ use libc::iovec;
 
 use crate::connection::sleep::{self, Woken};
 use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket, counted};
-use crate::memory::arena::{SHUT_SENDING, SharedSocket};
+use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::Buffers;
 use crate::os::jumps::{self, Noted};
@@ -176,6 +176,7 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
             Step::Refused if done > 0 => return done as isize,
             Step::Refused => return real(connection),
             Step::Full => {
+                connection.note_full();
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.shared.full.fetch_add(1, Ordering::Relaxed);
                     connection.ask_kernel();
@@ -339,6 +340,11 @@ fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, fla
     let _inside = counted(&connection.shared.kernel_writers);
     let mut deadline = None;
     loop {
+        // An error is for a call that has sent nothing. This call would take it.
+        connection.ask_kernel();
+        if connection.shared.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0 {
+            return Step::Refused;
+        }
         let sent = send_now(connection.fd, &mut space, count, flags);
         if sent > 0 {
             // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, which found nobody
