@@ -2,7 +2,9 @@
 
 mod test_service;
 
+use bywire_pairing::reason::Reason;
 use bywire_pairing::status::Status;
+use test_service::transcript::{same, transcript};
 use test_service::{Running, TestService, eventually};
 
 /// Runs the program until it exits, which must be with success.
@@ -78,4 +80,36 @@ fn a_connection_continues_in_a_program_started_by_execl() {
             assert_eq!(status.carried_ever, 1, "{way}: {status:?}");
         }
     }
+}
+
+#[test]
+fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("calls.c", "calls", &["-pthread"]) else { return };
+    let options = [
+        "low",
+        "stamp",
+        "stamp_ns",
+        "new_stamp",
+        "new_stamp_ns",
+        "stamping",
+        "waiting",
+        "filter",
+        "extended",
+    ];
+    for option in options {
+        let [plain, beside] =
+            [None, Some(4)].map(|calls| transcript(&pairing, &program, &["inherited", option], calls));
+        assert_eq!(beside, plain, "{option}: with the library, and without");
+    }
+    eventually("the reason is counted", || {
+        let counted = pairing.status().not_carried.into_iter().find(|(reason, _)| *reason == Reason::Option);
+        counted.is_some_and(|(_, count)| count == options.len() as u64).then_some(())
+    });
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
+#[test]
+fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
+    same("calls.c", &[&["changed", "low"], &["changed", "pages"]]);
 }

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use crate::os::{own_call, real};
+use crate::os::{errno, own_call, real};
 
 /// The byte counts that the kernel keeps of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,14 @@ pub fn number(fd: i32, level: i32, name: i32) -> Option<i32> {
     Some(i32::from_ne_bytes(value))
 }
 
+/// Whether the socket has a filter. The kernel returns the length of a classic one, and does not let others be read.
+pub fn has_filter(fd: i32) -> bool {
+    match option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []) {
+        Some(length) => length > 0,
+        None => errno::last() == libc::EACCES,
+    }
+}
+
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO` in nanoseconds; `None`: no limit.
 pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     let mut value = [0; 16];
@@ -173,9 +181,7 @@ pub fn make_room(fd: i32, bytes: usize) {
     let set = |level: i32, name: i32, value: i32| {
         let length = size_of_val(&value) as u32;
         // SAFETY: a live int.
-        crate::os::errno::keep(|| unsafe {
-            real::setsockopt(fd, level, name, (&raw const value).cast(), length)
-        })
+        errno::keep(|| unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), length) })
     };
     let held = queued_to_send(fd).unwrap_or(0).max(0) as usize;
     // The kernel doubles the value.
@@ -196,7 +202,7 @@ pub fn linger(fd: i32, seconds: Option<i32>) {
     let Some(_own) = own_call::begin() else { return };
     let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };
     // SAFETY: a live structure of the size given.
-    crate::os::errno::keep(|| unsafe {
+    errno::keep(|| unsafe {
         real::setsockopt(
             fd,
             libc::SOL_SOCKET,
@@ -222,7 +228,7 @@ pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     }
     // SAFETY: one live entry.
     match unsafe { real::poll(&raw mut file, 1, timeout_ms) } {
-        status if status < 0 => Err(crate::os::errno::last()),
+        status if status < 0 => Err(errno::last()),
         _ => Ok(file.revents),
     }
 }
