@@ -113,3 +113,18 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
 fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
     same("calls.c", &[&["changed", "low"], &["changed", "pages"]]);
 }
+
+/// The library's own times are the kernel's, as are those of the program's calls.
+#[test]
+fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
+    let pairing = TestService::new();
+    let [Some(usual), Some(still)] = [&["-pthread"][..], &["-pthread", "-rdynamic", "-DCLOCK"]]
+        .map(|words| pairing.compiled("calls.c", &format!("calls{}", words.len()), words))
+    else {
+        return;
+    };
+    let plain = transcript(&pairing, &usual, &["times"], None);
+    assert_eq!(transcript(&pairing, &still, &["times"], None), plain, "the kernel's calls need no clock");
+    assert_eq!(transcript(&pairing, &still, &["times"], Some(4)), plain, "with the library, and without");
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
+}

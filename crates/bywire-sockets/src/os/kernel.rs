@@ -1,7 +1,8 @@
-//! Questions to the kernel: the limits, byte counts, options and readiness of a socket, and the clock.
+//! Questions to the kernel: the limits, byte counts, options and readiness of a socket.
 
 use core::mem::MaybeUninit;
 
+pub use crate::os::clock::now_ns;
 use crate::os::{errno, own_call, real};
 
 /// The byte counts that the kernel keeps of a connection.
@@ -242,15 +243,4 @@ pub fn wait_until(fd: i32, events: i16, deadline_ns: Option<u64>) -> Result<i16,
         0 if deadline_ns.is_some_and(|deadline| deadline <= now_ns()) => Err(libc::EAGAIN),
         found => Ok(found),
     }
-}
-
-/// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
-    let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: valid for writes; zeros are a value.
-    let time = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-        time.assume_init()
-    };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
