@@ -2,7 +2,9 @@
 
 mod test_service;
 
+use bywire_pairing::reason::Reason;
 use bywire_pairing::status::Status;
+use test_service::transcript::{same, transcript};
 use test_service::{Running, TestService, eventually};
 
 /// Runs the program until it exits, which must be with success.
@@ -78,4 +80,51 @@ fn a_connection_continues_in_a_program_started_by_execl() {
             assert_eq!(status.carried_ever, 1, "{way}: {status:?}");
         }
     }
+}
+
+#[test]
+fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("calls.c", "calls", &["-pthread"]) else { return };
+    let options = [
+        "low",
+        "stamp",
+        "stamp_ns",
+        "new_stamp",
+        "new_stamp_ns",
+        "stamping",
+        "waiting",
+        "filter",
+        "extended",
+    ];
+    for option in options {
+        let [plain, beside] =
+            [None, Some(4)].map(|calls| transcript(&pairing, &program, &["inherited", option], calls));
+        assert_eq!(beside, plain, "{option}: with the library, and without");
+    }
+    eventually("the reason is counted", || {
+        let counted = pairing.status().not_carried.into_iter().find(|(reason, _)| *reason == Reason::Option);
+        counted.is_some_and(|(_, count)| count == options.len() as u64).then_some(())
+    });
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
+#[test]
+fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
+    same("calls.c", &[&["changed", "low"], &["changed", "pages"]]);
+}
+
+/// The library's own times are the kernel's, as are those of the program's calls.
+#[test]
+fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
+    let pairing = TestService::new();
+    let [Some(usual), Some(still)] = [&["-pthread"][..], &["-pthread", "-rdynamic", "-DCLOCK"]]
+        .map(|words| pairing.compiled("calls.c", &format!("calls{}", words.len()), words))
+    else {
+        return;
+    };
+    let plain = transcript(&pairing, &usual, &["times"], None);
+    assert_eq!(transcript(&pairing, &still, &["times"], None), plain, "the kernel's calls need no clock");
+    assert_eq!(transcript(&pairing, &still, &["times"], Some(4)), plain, "with the library, and without");
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }

@@ -6,6 +6,7 @@ pub mod guard;
 pub mod interruption;
 pub mod log;
 pub mod notification;
+pub mod options;
 pub mod outcome;
 pub mod owed;
 pub mod policy;

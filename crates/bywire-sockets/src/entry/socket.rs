@@ -8,6 +8,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
+use crate::connection::options;
 use crate::connection::sockets::{self, Socket};
 use crate::connection::stall;
 use crate::memory::arena::linger;
@@ -15,28 +16,8 @@ use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
 
-/// Options that carried bytes would not honour.
-const SOCKET_OPTIONS: [c_int; 14] = [
-    libc::SO_ATTACH_FILTER,
-    libc::SO_ATTACH_BPF,
-    libc::SO_LOCK_FILTER,
-    libc::SO_RCVLOWAT,
-    libc::SO_ZEROCOPY,
-    libc::SO_BINDTODEVICE,
-    libc::SO_PEEK_OFF,
-    libc::SO_TXTIME,
-    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their 64-bit variants.
-    29,
-    35,
-    37,
-    63,
-    64,
-    65,
-];
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new.
 const TIME_OUTS: [c_int; 4] = [20, 21, 66, 67];
-/// `TCP_MD5SIG`, `TCP_REPAIR`, `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_INQ`, `TCP_ULP`.
-const TCP_OPTIONS: [c_int; 6] = [14, 19, 23, 30, 36, 31];
 
 take_over! {
     /// Makes a socket.
@@ -82,6 +63,9 @@ take_over! {
 
     /// Reads an option.
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
+        if options::moves_bytes(level, name) {
+            to_kernel(fd, Reason::Option);
+        }
         // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::getsockopt(fd, level, name, value, length) };
         if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_LINGER {
@@ -92,17 +76,12 @@ take_over! {
 
     /// Sets an option.
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
-        let is_refused = match level {
-            libc::SOL_SOCKET => SOCKET_OPTIONS.contains(&name),
-            libc::IPPROTO_TCP => TCP_OPTIONS.contains(&name),
-            _ => false,
-        };
-        if is_refused {
+        if let Some(reason) = options::reason_to_stay(level, name) {
             let is_carried = sockets::socket(fd).is_some_and(|socket| socket.is_carried());
             if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
                 return errno::fail(libc::ENOPROTOOPT) as c_int;
             }
-            to_kernel(fd, Reason::Option);
+            to_kernel(fd, reason);
         }
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = sockets::socket(fd)

@@ -1,8 +1,9 @@
-//! Questions to the kernel: the limits, byte counts, options and readiness of a socket, and the clock.
+//! Questions to the kernel: the limits, byte counts, options and readiness of a socket.
 
 use core::mem::MaybeUninit;
 
-use crate::os::{own_call, real};
+pub use crate::os::clock::now_ns;
+use crate::os::{errno, own_call, real};
 
 /// The byte counts that the kernel keeps of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,14 @@ pub fn number(fd: i32, level: i32, name: i32) -> Option<i32> {
     Some(i32::from_ne_bytes(value))
 }
 
+/// Whether the socket has a filter. The kernel returns the length of a classic one, and does not let others be read.
+pub fn has_filter(fd: i32) -> bool {
+    match option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []) {
+        Some(length) => length > 0,
+        None => errno::last() == libc::EACCES,
+    }
+}
+
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO` in nanoseconds; `None`: no limit.
 pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     let mut value = [0; 16];
@@ -211,9 +220,7 @@ pub fn push(fd: i32) {
 fn set_number(fd: i32, level: i32, name: i32, value: i32) {
     let length = size_of_val(&value) as u32;
     // SAFETY: a live int.
-    crate::os::errno::keep(|| unsafe {
-        real::setsockopt(fd, level, name, (&raw const value).cast(), length)
-    });
+    errno::keep(|| unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), length) });
 }
 
 /// Bytes that the kernel was given and that the other end's kernel has not taken.
@@ -229,7 +236,7 @@ pub fn linger(fd: i32, seconds: Option<i32>) {
     let Some(_own) = own_call::begin() else { return };
     let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };
     // SAFETY: a live structure of the size given.
-    crate::os::errno::keep(|| unsafe {
+    errno::keep(|| unsafe {
         real::setsockopt(
             fd,
             libc::SOL_SOCKET,
@@ -255,7 +262,7 @@ pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     }
     // SAFETY: one live entry.
     match unsafe { real::poll(&raw mut file, 1, timeout_ms) } {
-        status if status < 0 => Err(crate::os::errno::last()),
+        status if status < 0 => Err(errno::last()),
         _ => Ok(file.revents),
     }
 }
@@ -269,15 +276,4 @@ pub fn wait_until(fd: i32, events: i16, deadline_ns: Option<u64>) -> Result<i16,
         0 if deadline_ns.is_some_and(|deadline| deadline <= now_ns()) => Err(libc::EAGAIN),
         found => Ok(found),
     }
-}
-
-/// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
-    let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: valid for writes; zeros are a value.
-    let time = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-        time.assume_init()
-    };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

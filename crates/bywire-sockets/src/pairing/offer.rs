@@ -10,8 +10,8 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
-use crate::connection::policy;
 use crate::connection::sockets::{self, STREAM, Socket};
+use crate::connection::{options, policy};
 use crate::epoll::control;
 use crate::memory::arena::{self, stage};
 use crate::memory::descriptors;
@@ -129,6 +129,9 @@ fn offer(socket: &Socket) {
     }
     if is_quiet && !accounts_agree(socket, &account) {
         return socket.stay(Reason::Unseen);
+    }
+    if options::are_any_set(socket.fd) {
+        return socket.stay(Reason::Option);
     }
     let _held = TALKING.hold_undisturbed();
     // Acquire: pairs with the release stores of the stage in `answered`.

@@ -6,7 +6,7 @@ use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
-use crate::connection::{log, outcome};
+use crate::connection::{log, options, outcome};
 use crate::epoll::{handover, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -35,6 +35,7 @@ pub fn after_accept(listener: i32, fd: i32) {
             || kernel::number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
         if is_tcp {
             track(fd);
+            options::inherit(listener, fd);
         }
     });
 }

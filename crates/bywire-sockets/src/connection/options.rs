@@ -1,0 +1,106 @@
+//! Socket options that carried bytes would not honour.
+//!
+//! The hooked `setsockopt` notices most of them. An accepted connection inherits options from its listener, and a program
+//! may get a socket from another one that has set some. So the kernel is asked as well, once for each offer.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use libc::{IPPROTO_TCP, SOL_SOCKET};
+
+use crate::connection::sockets;
+use crate::os::kernel;
+
+/// How the kernel tells whether an option is set.
+enum Question {
+    /// It is not asked: no listener passes the option on, the service asks, or another option of the table answers.
+    No,
+    /// The option is set if its number is another one.
+    Unless(i32),
+    /// The option is set if there is a filter.
+    Filter,
+}
+
+struct HeldOption {
+    level: i32,
+    name: i32,
+    reason: Reason,
+    question: Question,
+}
+
+const fn held(level: i32, name: i32, question: Question) -> HeldOption {
+    HeldOption { level, name, reason: Reason::Option, question }
+}
+
+const fn fast_open(name: i32) -> HeldOption {
+    HeldOption { level: IPPROTO_TCP, name, reason: Reason::FastOpen, question: Question::No }
+}
+
+/// Numbers that the C library's bindings lack are those of asm-generic/socket.h and linux/tcp.h.
+const HELD: [HeldOption; 25] = [
+    held(SOL_SOCKET, libc::SO_ATTACH_FILTER, Question::Filter),
+    held(SOL_SOCKET, libc::SO_ATTACH_BPF, Question::No),
+    held(SOL_SOCKET, libc::SO_LOCK_FILTER, Question::No),
+    held(SOL_SOCKET, libc::SO_RCVLOWAT, Question::Unless(1)),
+    held(SOL_SOCKET, libc::SO_ZEROCOPY, Question::No),
+    held(SOL_SOCKET, libc::SO_BINDTODEVICE, Question::No),
+    held(SOL_SOCKET, libc::SO_PEEK_OFF, Question::Unless(-1)),
+    held(SOL_SOCKET, libc::SO_TXTIME, Question::No),
+    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their 64-bit variants. The first number of SO_TIMESTAMPING
+    // answers for both.
+    held(SOL_SOCKET, 29, Question::Unless(0)),
+    held(SOL_SOCKET, 35, Question::Unless(0)),
+    held(SOL_SOCKET, 37, Question::Unless(0)),
+    held(SOL_SOCKET, 63, Question::Unless(0)),
+    held(SOL_SOCKET, 64, Question::Unless(0)),
+    held(SOL_SOCKET, 65, Question::No),
+    // TCP_MD5SIG, TCP_MD5SIG_EXT, and keys by TCP_AO: a client must set them itself.
+    held(IPPROTO_TCP, 14, Question::No),
+    held(IPPROTO_TCP, 32, Question::No),
+    held(IPPROTO_TCP, 38, Question::No),
+    held(IPPROTO_TCP, 39, Question::No),
+    held(IPPROTO_TCP, 40, Question::No),
+    held(IPPROTO_TCP, 42, Question::No),
+    // TCP_REPAIR and TCP_ULP: a listener has neither.
+    held(IPPROTO_TCP, 19, Question::No),
+    held(IPPROTO_TCP, libc::TCP_ULP, Question::No),
+    held(IPPROTO_TCP, TCP_INQ, Question::Unless(0)),
+    // TCP_FASTOPEN and TCP_FASTOPEN_CONNECT.
+    fast_open(23),
+    fast_open(30),
+];
+
+/// Reports with each message how many bytes wait.
+const TCP_INQ: i32 = 36;
+/// An option that is read, and moves received bytes by mapping their pages.
+const TCP_ZEROCOPY_RECEIVE: i32 = 35;
+
+/// The reason why a socket with this option stays in the kernel. `None`: it may be carried.
+pub fn reason_to_stay(level: i32, name: i32) -> Option<Reason> {
+    HELD.iter().find(|option| option.level == level && option.name == name).map(|option| option.reason)
+}
+
+/// Whether reading this option moves bytes.
+pub fn moves_bytes(level: i32, name: i32) -> bool {
+    level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE
+}
+
+/// Whether the kernel says that an option is set which keeps the socket there.
+pub fn are_any_set(fd: i32) -> bool {
+    HELD.iter().any(|option| match option.question {
+        Question::No => false,
+        Question::Unless(usual) => {
+            kernel::number(fd, option.level, option.name).is_some_and(|found| found != usual)
+        }
+        Question::Filter => kernel::has_filter(fd),
+    })
+}
+
+/// Passes on to an accepted connection what its listener has of options that the kernel is not asked about.
+pub fn inherit(listener: i32, accepted: i32) {
+    let Some(listener) = sockets::socket(listener) else { return };
+    let is_held = listener.shared.never.load(Ordering::Relaxed) == Reason::Option as u8 + 1;
+    if is_held && let Some(accepted) = sockets::socket(accepted) {
+        accepted.stay(Reason::Option);
+    }
+}
