@@ -1238,6 +1238,72 @@ static void kept(const char *way) {
     SAY(shutdown(server, SHUT_WR));
     read_all("the end", server);
     join();
+static void act_as_caller(void) {
+    const char *lines[] = {"one\n", "two\n", "three\n"};
+    char heard[8];
+    for (int index = 0; index < 3; index++) {
+        size_t length = strlen(lines[index]);
+        need(send(client, lines[index], length, 0) == (ssize_t)length, "a line");
+        need(recv(client, heard, length, MSG_WAITALL) == (ssize_t)length, "an answer");
+        printf("%.*s", (int)length, heard);
+    }
+    shutdown(client, SHUT_WR);
+    printf("then %zd\n", recv(client, heard, sizeof heard, 0));
+}
+
+/* A server whose standard input and output are a connection, as those that inetd starts: it uses the streams of the C library, and
+   then starts a program. */
+static void as_inetd(const char *way) {
+    char line[80];
+    meet(act_as_caller);
+    close(0);
+    if (strcmp(way, "dup2") == 0) {
+        need(dup2(server, 0) == 0 && dup2(server, 1) == 1, "dup2");
+    } else if (strcmp(way, "dup3") == 0) {
+        need(dup3(server, 0, 0) == 0 && dup3(server, 1, 0) == 1, "dup3");
+    } else if (strcmp(way, "dup") == 0) {
+        need(dup(server) == 0 && close(1) == 0 && dup(server) == 1, "dup");
+    } else {
+        need(fcntl(server, F_DUPFD, 0) == 0 && close(1) == 0 && fcntl(server, F_DUPFD, 0) == 1, "fcntl");
+    }
+    close(server);
+    for (int round = 0; round < 2; round++) {
+        need(fgets(line, sizeof line, stdin) == line, "a line");
+        need(printf("%s", line) > 0 && fflush(stdout) == 0, "an answer");
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        execlp("cat", "cat", NULL);
+        _exit(1);
+    }
+    await_child(child);
+    close(0);
+    close(1);
+    join();
+}
+
+static void act_end_at_once(void) {
+    await_by(start);
+}
+
+/* A stream closes the descriptor of a connection, and another file gets the number. */
+static void reused(const char *way) {
+    int ends[2];
+    meet(act_end_at_once);
+    int copy = dup(server);
+    FILE *stream = fdopen(copy, "r+");
+    need(stream != NULL && (strcmp(way, "fclose") == 0 ? fclose(stream) == 0 : freopen("/dev/zero", "r", stream) == stream), way);
+    if (strcmp(way, "fclose") == 0) {
+        need(pipe(ends) == 0 && (ends[0] == copy || dup2(ends[0], copy) == copy), "a pipe");
+    } else {
+        need(fileno(stream) == copy, "the number");
+    }
+    signal_by(start);
+    join();
+    struct pollfd files[] = {{server, POLLIN, 0}, {copy, POLLIN, 0}};
+    need(poll(files, 1, 10000) == 1, "the end");
+    poll(files, 2, 0);
+    printf("%x %x\n", files[0].revents, files[1].revents);
 }
 
 int main(int count, char **words) {
@@ -1280,6 +1346,10 @@ int main(int count, char **words) {
         shut_by_killed();
     } else if (strcmp(name, "printed") == 0) {
         printed();
+    } else if (strcmp(name, "as_inetd") == 0 && count > 2) {
+        as_inetd(words[2]);
+    } else if (strcmp(name, "reused") == 0 && count > 2) {
+        reused(words[2]);
     } else if (strcmp(name, "asynchronous") == 0) {
         asynchronous();
     } else if (strcmp(name, "small") == 0) {

@@ -122,6 +122,16 @@ fn formatted_output_of_the_c_library_arrives_in_order() {
 }
 
 #[test]
+fn a_server_with_a_connection_as_standard_input_and_output_answers_by_streams() {
+    same(&[&["as_inetd", "dup2"], &["as_inetd", "dup3"], &["as_inetd", "dup"], &["as_inetd", "fcntl"]]);
+}
+
+#[test]
+fn a_file_with_the_number_of_a_closed_stream_is_no_connection() {
+    same(&[&["reused", "fclose"], &["reused", "freopen"]]);
+}
+
+#[test]
 fn a_file_is_sent_by_a_thread_with_the_smallest_stack() {
     same(&[&["small"]]);
 }

@@ -1,4 +1,5 @@
-//! Calls of the C library that write to a descriptor themselves. The connection of such a socket returns to the kernel.
+//! Calls of the C library that write to a descriptor or close one themselves. The connection of a socket that they write
+//! to returns to the kernel.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -6,7 +7,8 @@ use bywire_pairing::reason::Reason;
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::os::real;
+use crate::os::{errno, real};
+use crate::process::lifecycle;
 
 take_over! {
     /// Writes formatted text.
@@ -22,6 +24,37 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
     }
+
+    /// Closes a stream, and its descriptor.
+    fn fclose(stream: *mut c_void) -> c_int {
+        // SAFETY: the program's own arguments, as they came.
+        lifecycle::close(descriptor(stream), || unsafe { real::fclose(stream) })
+    }
+
+    /// Opens another file by an existing stream, whose descriptor is closed.
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
+        // SAFETY: the program's own arguments, as they came.
+        replace(stream, || unsafe { real::freopen(path, mode, stream) })
+    }
+
+    /// Opens another file by an existing stream, whose descriptor is closed.
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
+        // SAFETY: the program's own arguments, as they came.
+        replace(stream, || unsafe { real::freopen64(path, mode, stream) })
+    }
+}
+
+/// The descriptor of a stream; -1: it has none.
+fn descriptor(stream: *mut c_void) -> c_int {
+    // SAFETY: the program's own stream.
+    errno::keep(|| unsafe { libc::fileno(stream.cast()) })
+}
+
+fn replace(stream: *mut c_void, real: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let leaving = lifecycle::before_close(descriptor(stream));
+    let opened = real();
+    errno::keep(|| lifecycle::after_close(leaving));
+    opened
 }
 
 /// Defines functions with variable arguments. `$before` gets the descriptor and returns the address where the call

@@ -172,6 +172,9 @@ real! {
     vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
     fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut();
+    fclose(stream: *mut c_void) -> c_int, else -1;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, else core::ptr::null_mut();
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, else core::ptr::null_mut();
     sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, else -1;
     signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
     sysv_signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;

@@ -2,9 +2,11 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
+use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::connection::{log, options, outcome};
 use crate::epoll::{handover, sets};
@@ -279,6 +281,7 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
 fn track(fd: i32) {
     forget_stale(fd);
     sockets::track(fd);
+    leave_to_streams(fd);
 }
 
 /// Tracks `fd`, a new epoll set.
@@ -291,6 +294,15 @@ pub fn track_set(fd: i32) {
 fn duplicate(old: i32, new: i32) {
     forget_stale(new);
     sockets::duplicate(old, new);
+    leave_to_streams(new);
+}
+
+/// Returns a connection with the number of standard input, output or error to the kernel. The C library's streams make
+/// system calls on these numbers by themselves.
+fn leave_to_streams(fd: i32) {
+    if (libc::STDIN_FILENO..=libc::STDERR_FILENO).contains(&fd) {
+        to_kernel(fd, Reason::Stdio);
+    }
 }
 
 /// The kernel has reused a number that was closed without this library's notice.
