@@ -7,14 +7,14 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `os` | the C library's own functions, the kernel's answers, this thread and process, jumps, deferred signals |
+//! | `os` | the C library's own functions, the kernel's answers, loaded objects, this thread and process, jumps, deferred signals |
 //! | `memory` | what forked processes share, and what each has of its own: locks, sockets, sets, kinds of descriptors |
 //! | `wakeup` | doorbells, and spinning before a sleep |
 //! | `connection` | a connection: where its next byte is, sleeping for it, its end, its return to the kernel |
 //! | `epoll` | `epoll_ctl`, `epoll_wait`, nested sets, sets that other programs inherit |
 //! | `polling` | `poll` and `select` |
 //! | `pairing` | how a connection leaves the kernel: the pairing service, and the preparation of segments |
-//! | `process` | load, fork, exec, exit, signal handlers, sandboxes, `io_uring`; making and closing descriptors |
+//! | `process` | load, fork, exec, exit, signal handlers, sandboxes, `io_uring`, libraries loaded later; making and closing descriptors |
 //! | `transfer` | `send` and `receive`, with the cut-over |
 //! | `entry` | the hooked calls, one file for each kind |
 //!

@@ -22,14 +22,57 @@
 #include <time.h>
 #include <unistd.h>
 
-static void need(int is_well, const char *what) {
+__attribute__((unused)) static void need(int is_well, const char *what) {
     if (!is_well) {
         perror(what);
         _exit(1);
     }
 }
 
-#ifdef LOADED
+/* Calls as a library makes them. */
+struct calls {
+    ssize_t (*send)(int, const void *, size_t, int);
+    ssize_t (*recv)(int, void *, size_t, int);
+    ssize_t (*write)(int, const void *, size_t);
+    ssize_t (*read)(int, void *, size_t);
+    int (*poll)(struct pollfd *, nfds_t, int);
+    int (*close)(int);
+};
+
+#ifdef PLUGIN
+/* A library that keeps the addresses of functions, and calls others. */
+extern ssize_t __send(int, const void *, size_t, int), __read(int, void *, size_t);
+
+static ssize_t send_here(int fd, const void *bytes, size_t length, int flags) {
+    return send(fd, bytes, length, flags);
+}
+
+static ssize_t receive_here(int fd, void *bytes, size_t length, int flags) {
+    return recv(fd, bytes, length, flags);
+}
+
+static ssize_t write_here(int fd, const void *bytes, size_t length) {
+    return write(fd, bytes, length);
+}
+
+static ssize_t read_here(int fd, void *bytes, size_t length) {
+    return read(fd, bytes, length);
+}
+
+static int poll_here(struct pollfd *files, nfds_t count, int timeout_ms) {
+    return poll(files, count, timeout_ms);
+}
+
+static int close_here(int fd) {
+    return close(fd);
+}
+
+const struct calls plugin_calls[] = {
+    {send, recv, write, read, poll, close},
+    {send_here, receive_here, write_here, read_here, poll_here, close_here},
+    {__send, recv, write, __read, poll, close},
+};
+#elif defined(LOADED)
 /* A library whose beginning waits for a thread that calls what has not been called before. */
 static void *call(void *argument) {
     struct timeval now = {0, 0};
@@ -341,6 +384,69 @@ static void children(void) {
     pause();
 }
 
+/* Two ends that are carried, with the library. */
+static void carry(void) {
+    char before[16], after[16];
+    alarm(60);
+    connect_ends();
+    do {
+        usleep(1000);
+        count_kernels(client, before);
+        talk(12);
+        count_kernels(client, after);
+    } while (getenv("LD_PRELOAD") != NULL && memcmp(before, after, sizeof before) != 0);
+}
+
+/* This program's calls at one end meet others at the other end. */
+static void meet(const struct calls *calls) {
+    char byte = 'x';
+    for (int round = 0; round < 50; round++) {
+        struct pollfd file = {server, POLLIN, 0};
+        need(send(client, &byte, 1, 0) == 1, "send");
+        need(calls->poll(&file, 1, 20000) == 1 && calls->recv(server, &byte, 1, 0) == 1, "its recv");
+        need(calls->send(server, &byte, 1, 0) == 1 && recv(client, &byte, 1, 0) == 1, "its send");
+        need(write(client, &byte, 1) == 1 && calls->read(server, &byte, 1) == 1, "its read");
+        need(calls->write(server, &byte, 1) == 1 && read(client, &byte, 1) == 1, "its write");
+    }
+    need(calls->close(server) == 0 && recv(client, &byte, 1, 0) == 0 && close(client) == 0, "its close");
+}
+
+/* A library that finds the C library's functions before any others, or has a C library of its own. */
+static void plug_in(const char *how, const char *path) {
+    int mode = (strcmp(how, "lazy") == 0 ? RTLD_LAZY : RTLD_NOW) | RTLD_DEEPBIND;
+    int is_apart = strcmp(how, "apart") == 0;
+    carry();
+    void *library = is_apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, mode);
+    need(library != NULL, dlerror());
+    const struct calls *calls = dlsym(library, "plugin_calls");
+    for (int way = 0; way < 3; way++) {
+        meet(&calls[way]);
+        if (is_apart) {
+            connect_ends();
+        } else {
+            carry();
+        }
+    }
+    need(dlclose(library) == 0, "dlclose");
+}
+
+/* Calls by the addresses that the C library's handle gives. */
+static void look_up(const char *how) {
+    void *library = strcmp(how, "default") == 0 ? RTLD_DEFAULT : dlopen("libc.so.6", RTLD_NOW);
+    struct calls calls;
+    void **place = (void **)&calls;
+    const char *names[] = {"send", "recv", "write", "read", "poll", "close"};
+    for (int at = 0; at < 6; at++) {
+        int is_versioned = strcmp(how, "versioned") == 0;
+        place[at] = is_versioned ? dlvsym(library, names[at], "GLIBC_2.2.5") : dlsym(library, names[at]);
+        need(place[at] != NULL, names[at]);
+    }
+    need(dlsym(library, "no_such_function") == NULL && strstr(dlerror(), "no_such_function") != NULL, "an error");
+    need(dlsym(library, "getpid") == (void *)getpid, "a function that is not hooked");
+    carry();
+    meet(&calls);
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     if (strcmp(name, "handlers") == 0) {
@@ -351,6 +457,10 @@ int main(int count, char **words) {
         stack();
     } else if (strcmp(name, "load") == 0 && count > 2) {
         load(words[2]);
+    } else if (strcmp(name, "plugin") == 0 && count > 3) {
+        plug_in(words[2], words[3]);
+    } else if (strcmp(name, "symbols") == 0 && count > 2) {
+        look_up(words[2]);
     } else if (strcmp(name, "cancel") == 0) {
         cancel();
     } else if (strcmp(name, "vforks") == 0) {

@@ -46,6 +46,52 @@ fn a_constructor_of_a_loaded_library_can_wait_for_a_thread_that_makes_calls() {
     assert!(running.end().success());
 }
 
+/// Runs the program with a library that it loads in this way, and that was linked with these options.
+fn plugged(how: &str, options: &[&str], is_named: bool) -> Option<Status> {
+    let pairing = TestService::new();
+    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let words = [&["-shared", "-fPIC", "-DPLUGIN"], options].concat();
+    let plugin = pairing.compiled("lives.c", "plugin.so", &words)?;
+    let mut command = pairing.command(program, Some(8));
+    command.args(["plugin", how]);
+    if is_named {
+        command.env("LD_LIBRARY_PATH", plugin.parent()?).arg("plugin.so");
+    } else {
+        command.arg(&plugin);
+    }
+    assert!(Running::start(&mut command).end().success(), "{how} {options:?} {is_named}");
+    Some(pairing.status())
+}
+
+#[test]
+fn libraries_loaded_with_deep_binding_are_carried() {
+    for (how, option) in [("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now"), ("now", "-fno-plt")] {
+        for is_named in [false, true] {
+            let options = [option, "-Wl,-z,relro"];
+            if let Some(status) = plugged(how, &options, is_named) {
+                assert_eq!(status.carried_ever, 4, "{how} {option} {is_named}: {status:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_library_in_a_namespace_of_its_own_makes_its_program_tcp() {
+    if let Some(status) = plugged("apart", &[], false) {
+        assert_eq!(status.carried_ever, 1, "{status:?}");
+        assert!(status.not_carried.contains(&(Reason::Loaded, 1)), "{status:?}");
+    }
+}
+
+#[test]
+fn functions_looked_up_by_the_c_librarys_handle_are_carried() {
+    for how in ["handle", "versioned", "default"] {
+        if let Some(status) = lives(&["symbols", how]) {
+            assert_eq!(status.carried_ever, 1, "{how}: {status:?}");
+        }
+    }
+}
+
 #[test]
 fn threads_are_cancelled_where_they_sleep() {
     if let Some(status) = lives(&["cancel"]) {

@@ -25,6 +25,12 @@ take_over! {
         if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
+    /// Receives, by another name of the C library's.
+    fn __read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { read(fd, buffer, length) }
+    }
+
     /// Receives, checked by the compiler.
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
@@ -98,6 +104,12 @@ take_over! {
         send_parts(fd, || Buffers::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
     }
 
+    /// Sends, by another name of the C library's.
+    fn __write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { write(fd, buffer, length) }
+    }
+
     /// Sends several buffers.
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
@@ -108,6 +120,12 @@ take_over! {
     fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
+    }
+
+    /// Sends, by another name of the C library's.
+    fn __send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { send(fd, buffer, length, flags) }
     }
 
     /// Sends. The address is ignored for a connected stream.

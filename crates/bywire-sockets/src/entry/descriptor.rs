@@ -59,6 +59,12 @@ take_over! {
         lifecycle::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
     }
 
+    /// Duplicates to a given number, by another name of the C library's.
+    fn __dup2(old: c_int, new: c_int) -> c_int {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { dup2(old, new) }
+    }
+
     /// Duplicates to a given number.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
@@ -69,6 +75,11 @@ take_over! {
 
     /// Has many operations.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        control_file(fd, command, argument)
+    }
+
+    /// Has many operations, by another name of the C library's.
+    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         control_file(fd, command, argument)
     }
 
@@ -87,6 +98,12 @@ take_over! {
         to_kernel(fd, Reason::Stdio);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::fdopen(fd, mode) }
+    }
+
+    /// Makes such a stream, by another name of the C library's.
+    fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { fdopen(fd, mode) }
     }
 
     /// Changes an epoll set.

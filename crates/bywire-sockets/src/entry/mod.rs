@@ -11,6 +11,7 @@ mod descriptor;
 mod files;
 mod io_uring;
 mod jumps;
+mod loading;
 mod polling;
 mod process;
 mod signals;

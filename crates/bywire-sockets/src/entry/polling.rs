@@ -16,6 +16,11 @@ take_over! {
         poll_for(files, count, timeout_ms)
     }
 
+    /// The same, by another name of the C library's.
+    fn __poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        poll_for(files, count, timeout_ms)
+    }
+
     /// The same, checked by the compiler.
     fn __poll_chk(files: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
         poll_for(files, count, timeout_ms)
@@ -58,6 +63,12 @@ take_over! {
                 status
             }
         }
+    }
+
+    /// The same, by another name of the C library's.
+    fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { select(count, read, write, except, timeout) }
     }
 
     /// The same, with a signal mask.

@@ -110,6 +110,12 @@ take_over! {
         unsafe { real::popen(command, kind) }
     }
 
+    /// Runs a shell, by another name of the C library's.
+    fn _IO_popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { popen(command, kind) }
+    }
+
     /// Ends this process at once.
     fn _exit(status: c_int) -> () {
         exit::end();
@@ -128,6 +134,12 @@ take_over! {
     fn fork() -> pid_t {
         // SAFETY: no arguments. It runs the handlers that `startup::begin` has registered.
         fork::fork(|| unsafe { real::fork() })
+    }
+
+    /// Forks, by another name of the C library's.
+    fn __fork() -> pid_t {
+        // SAFETY: no arguments.
+        unsafe { fork() }
     }
 
     /// Forks, and the parent exits.
@@ -168,6 +180,16 @@ pub unsafe extern "C" fn vfork() {
         "jmp rax",
         choose = sym choose_vfork,
     )
+}
+
+/// `vfork`, by another name of the C library's.
+///
+/// # Safety
+/// The requirements of C's `vfork`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vfork() {
+    core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
 /// The address where `vfork` continues.

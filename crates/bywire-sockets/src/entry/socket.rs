@@ -55,6 +55,12 @@ take_over! {
         unsafe { real::connect(fd, address, length) }
     }
 
+    /// Connects, by another name of the C library's.
+    fn __connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { connect(fd, address, length) }
+    }
+
     /// Shuts down one direction or both.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.

@@ -5,6 +5,7 @@ pub mod errno;
 pub mod iovec;
 pub mod jumps;
 pub mod kernel;
+pub mod objects;
 pub mod own_call;
 pub mod pid;
 pub mod real;

@@ -10,6 +10,8 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::os::objects;
+
 /// The next definition of a hooked name. It is looked up when the library is loaded, or by an earlier call.
 struct Symbol {
     name: &'static CStr,
@@ -32,13 +34,89 @@ impl Symbol {
         // Relaxed: every thread finds the same address.
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {
-            // SAFETY: a valid name; the handle is the one that is documented for this use.
-            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+            address = next(self.name);
             address = if address == 0 { ABSENT } else { address };
             self.address.store(address, Ordering::Relaxed);
         }
         (address != ABSENT).then_some(address)
     }
+}
+
+/// Looks a name up behind this library. The loader finds out by the caller's address which library asks.
+fn next(name: &CStr) -> usize {
+    // SAFETY: a valid name; the handle is the one that is documented for this use.
+    unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+/// The address of the next function of this name that looks symbols up: `dlsym` or `dlvsym`. It is found without them.
+fn lookup_address(address: &AtomicUsize, name: &CStr) -> usize {
+    // Relaxed: every thread finds the same address.
+    let known = address.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let found = objects::next_definition(name).unwrap_or(absent_symbol as *const () as usize);
+    address.store(found, Ordering::Relaxed);
+    found
+}
+
+/// The address of `dlsym`. A jump keeps the caller's address, by which the function finds out what `RTLD_NEXT` means.
+pub fn dlsym_address() -> usize {
+    static DLSYM: AtomicUsize = AtomicUsize::new(0);
+    lookup_address(&DLSYM, c"dlsym")
+}
+
+/// The address of `dlvsym`.
+pub fn dlvsym_address() -> usize {
+    static DLVSYM: AtomicUsize = AtomicUsize::new(0);
+    lookup_address(&DLVSYM, c"dlvsym")
+}
+
+/// The C library's function. A handle that means the caller means this library.
+///
+/// # Safety
+/// The requirements of C's function of this name.
+pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the function of this name has this type in C, and the caller's guarantee.
+    unsafe { core::mem::transmute::<usize, Lookup>(dlsym_address())(handle, name) }
+}
+
+/// The C library's function.
+///
+/// # Safety
+/// The requirements of C's function of this name.
+pub unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
+    type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+    // SAFETY: the function of this name has this type in C, and the caller's guarantee.
+    unsafe { core::mem::transmute::<usize, Lookup>(dlvsym_address())(handle, name, version) }
+}
+
+/// The address of `dlopen`. A jump keeps the caller's address, because the caller's own search path applies to names.
+pub fn dlopen_address() -> usize {
+    static DLOPEN: Symbol = Symbol::new("dlopen\0");
+    DLOPEN.address().unwrap_or(absent_symbol as *const () as usize)
+}
+
+/// The address of `dlmopen`.
+pub fn dlmopen_address() -> usize {
+    static DLMOPEN: Symbol = Symbol::new("dlmopen\0");
+    DLMOPEN.address().unwrap_or(absent_symbol as *const () as usize)
+}
+
+/// The C library's function. A name without a path is searched for as this library's own.
+///
+/// # Safety
+/// The requirements of C's function of this name.
+pub unsafe fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+    // Constructors of the opened library run in it, and may leave it as C++ permits.
+    type Open = unsafe extern "C-unwind" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: the function of this name has this type in C, and the caller's guarantee.
+    unsafe { core::mem::transmute::<usize, Open>(dlopen_address())(file, mode) }
+}
+
+extern "C" fn absent_symbol() -> *mut c_void {
+    core::ptr::null_mut()
 }
 
 macro_rules! real {
@@ -54,6 +132,7 @@ macro_rules! real {
         pub fn find_all() {
             $(let _ = symbol::$name.address();)*
             let _ = (vfork_address(), dprintf_address(), checked_dprintf_address());
+            let _ = (dlsym_address(), dlvsym_address(), dlopen_address(), dlmopen_address());
         }
 
         $(

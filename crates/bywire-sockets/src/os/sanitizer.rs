@@ -7,6 +7,8 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::os::real;
+
 /// A function of a runtime; 0: this program has none.
 struct RuntimeFunction(AtomicUsize);
 
@@ -32,7 +34,7 @@ impl RuntimeFunction {
 
     fn find(&self, name: &core::ffi::CStr) {
         // SAFETY: a valid name; the handle means whatever the program has loaded.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let found = unsafe { real::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         self.0.store(found as usize, Ordering::Relaxed);
     }
 

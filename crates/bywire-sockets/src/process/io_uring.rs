@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use bywire_pairing::reason::Reason;
 
 use crate::connection::fallback;
+use crate::os::real;
 use crate::pairing::offer;
 
 /// What the kernel and most containers return where `io_uring` is forbidden.
@@ -37,10 +38,10 @@ pub fn permit() -> bool {
 pub fn of_liburing(name: &CStr) -> Option<*mut libc::c_void> {
     // SAFETY: valid names. A library that is loaded already stays loaded.
     let found = unsafe {
-        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        let next = real::dlsym(libc::RTLD_NEXT, name.as_ptr());
         if next.is_null() {
-            let loaded = libc::dlopen(LIBURING.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            if loaded.is_null() { loaded } else { libc::dlsym(loaded, name.as_ptr()) }
+            let loaded = real::dlopen(LIBURING.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if loaded.is_null() { loaded } else { real::dlsym(loaded, name.as_ptr()) }
         } else {
             next
         }

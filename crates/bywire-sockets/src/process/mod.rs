@@ -7,6 +7,7 @@ pub mod fork;
 pub mod golang;
 pub mod io_uring;
 pub mod lifecycle;
+pub mod loading;
 pub mod sandbox;
 pub mod signals;
 pub mod startup;

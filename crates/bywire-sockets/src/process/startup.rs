@@ -9,7 +9,7 @@ use crate::connection::log;
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
 use crate::pairing::offer;
-use crate::process::{exit, fork, golang, io_uring, lifecycle, sandbox};
+use crate::process::{exit, fork, golang, io_uring, lifecycle, loading, sandbox};
 use crate::wakeup::spin;
 
 unsafe extern "C" {
@@ -25,6 +25,7 @@ extern "C" fn end_quickly(_: *mut c_void) {
 /// Runs when the library is loaded.
 pub fn begin() {
     real::find_all();
+    loading::find_all();
     sanitizer::find_all();
     // SAFETY: names of environment variables, and handlers that live as long as the library.
     unsafe {
