@@ -1238,6 +1238,8 @@ static void kept(const char *way) {
     SAY(shutdown(server, SHUT_WR));
     read_all("the end", server);
     join();
+}
+
 static void act_as_caller(void) {
     const char *lines[] = {"one\n", "two\n", "three\n"};
     char heard[8];
