@@ -1308,6 +1308,160 @@ static void reused(const char *way) {
     printf("%x %x\n", files[0].revents, files[1].revents);
 }
 
+/* What a socket does that has been connected before. */
+static int anywhere(struct sockaddr_in *address, int is_listening) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = sizeof *address;
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    need(bind(fd, (struct sockaddr *)address, size) == 0, "bind");
+    need(!is_listening || listen(fd, 4) == 0, "listen");
+    getsockname(fd, (struct sockaddr *)address, &size);
+    return fd;
+}
+
+static void act_first(void) {
+    send_all(client, 3000);
+    signal_by(told);
+    await_by(start);
+    read_all("the first peer", client);
+}
+
+/* Talks over `fd` for a while, and reads to the end: with `SAY` of what an error would be. */
+static void talk_again(const char *what, int fd, int other) {
+    char byte = 'x';
+    struct pollfd file = {other, POLLIN, 0};
+    int rounds = 0;
+    for (; rounds < 40; rounds++) {
+        if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 || poll(&file, 1, 20000) != 1 || recv(other, &byte, 1, 0) != 1 ||
+            send(other, &byte, 1, MSG_NOSIGNAL) != 1 || recv(fd, &byte, 1, 0) != 1) {
+            perror(what);
+            break;
+        }
+    }
+    printf("%s: %d rounds\n", what, rounds);
+    send_all(fd, 5000);
+    shutdown(fd, SHUT_WR);
+    read_all(what, other);
+    file.fd = fd, file.events = POLLIN | POLLOUT | POLLRDHUP;
+    close(other);
+    usleep(10000);
+    poll(&file, 1, 0);
+    printf("%s: %x\n", what, file.revents);
+    read_all(what, fd);
+}
+
+static void connected_again(const char *way) {
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    struct sockaddr_in address, refusing;
+    long number;
+    int waiting = -1, is_child = strcmp(way, "child") == 0;
+    char byte;
+    int listener = anywhere(&address, 1), refuser = anywhere(&refusing, 0);
+    meet(act_first);
+    await_by(told);
+    send_all(server, 2000);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.u64 = 7};
+    need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+    fflush(stdout);
+    pid_t child = is_child ? fork() : 0;
+    if (is_child && child != 0) {
+        /* The child dissolves the connection of both. */
+        await_child(child);
+    } else {
+        SAY(connect(server, &nowhere, sizeof nowhere));
+        SAY(recv(server, &byte, 1, 0));
+        SAY(recv(server, &byte, 1, 0));
+        SAY(send(server, "x", 1, MSG_NOSIGNAL));
+        SAY(ioctl(server, FIONREAD, &waiting));
+        struct pollfd file = {server, POLLIN | POLLOUT | POLLRDHUP, 0};
+        SAY(poll(&file, 1, 0));
+        printf("%x\n", file.revents);
+        if (is_child) {
+            fflush(stdout);
+            _exit(0);
+        }
+    }
+    signal_by(start);
+    join();
+    if (strcmp(way, "listen") == 0) {
+        socklen_t size = sizeof address;
+        SAY(listen(server, 4));
+        getsockname(server, (struct sockaddr *)&address, &size);
+        SAY(epoll_wait(set, &event, 1, 0));
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        SAY(connect(fd, (struct sockaddr *)&address, size));
+        SAY(epoll_wait(set, &event, 1, 20000));
+        printf("%x of %d\n", event.events, (int)event.data.u64);
+        int other = accept4(server, NULL, NULL, SOCK_CLOEXEC);
+        need(other >= 0, "accept");
+        talk_again("accepted", fd, other);
+        close(fd);
+    } else {
+        if (strcmp(way, "refused") == 0) {
+            SAY(connect(server, (struct sockaddr *)&refusing, sizeof refusing));
+        }
+        SAY(connect(server, (struct sockaddr *)&address, sizeof address));
+        int other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        need(other >= 0, "accept");
+        SAY(epoll_wait(set, &event, 1, 20000));
+        printf("%x of %d\n", event.events, (int)event.data.u64);
+        SAY(recv(server, &byte, 1, MSG_DONTWAIT));
+        talk_again("again", server, other);
+    }
+    close(server);
+    close(refuser);
+    close(listener);
+}
+
+/* A connection that is dissolved at any moment of its way into memory leaves nothing to the next one. */
+static void connected_early(void) {
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    struct sockaddr_in address;
+    int listener = anywhere(&address, 1);
+    for (int rounds = 0; rounds < 16; rounds++) {
+        char byte = 'x';
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+        int first = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        for (int round = 0; round < rounds; round++) {
+            need(send(fd, &byte, 1, 0) == 1 && recv(first, &byte, 1, 0) == 1, "a question");
+            need(send(first, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1, "an answer");
+        }
+        need(connect(fd, &nowhere, sizeof nowhere) == 0, "dissolve");
+        need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect again");
+        int second = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        talk_again("the second", fd, second);
+        read_all("the first", first);
+        close(first);
+        close(fd);
+    }
+    close(listener);
+}
+
+/* Sockets that were refused, or have listened, before they connect. */
+static void connected_late(void) {
+    struct sockaddr_in address, refusing;
+    long number;
+    int listener = anywhere(&address, 1), refuser = anywhere(&refusing, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    SAY(connect(fd, (struct sockaddr *)&refusing, sizeof refusing));
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    SAY(connect(fd, (struct sockaddr *)&address, sizeof address));
+    int other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    talk_again("refused", fd, other);
+    close(fd);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    SAY(listen(fd, 1));
+    SAY(shutdown(fd, SHUT_RDWR));
+    SAY(connect(fd, (struct sockaddr *)&address, sizeof address));
+    other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    talk_again("was a listener", fd, other);
+    close(fd);
+    close(refuser);
+    close(listener);
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -1328,6 +1482,12 @@ int main(int count, char **words) {
         timed_out(words[2]);
     } else if (strcmp(name, "kept") == 0 && count > 2) {
         kept(words[2]);
+    } else if (strcmp(name, "connected_again") == 0 && count > 2) {
+        connected_again(words[2]);
+    } else if (strcmp(name, "connected_early") == 0) {
+        connected_early();
+    } else if (strcmp(name, "connected_late") == 0) {
+        connected_late();
     } else if (strcmp(name, "survived") == 0) {
         survived();
     } else if (strcmp(name, "waiting") == 0 && count > 4) {

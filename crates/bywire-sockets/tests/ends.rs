@@ -175,6 +175,18 @@ fn tcp_user_timeout_and_keep_alive_end_nothing_else() {
     same(&[&["kept", "slow"], &["kept", "alive"]]);
 }
 
+#[test]
+fn a_dissolved_connection_leaves_a_socket_that_connects_or_listens() {
+    let ways = ["plain", "refused", "listen", "child"];
+    same(&ways.map(|way| ["connected_again", way]).each_ref().map(|words| words.as_slice()));
+    same(&[&["connected_early"]]);
+}
+
+#[test]
+fn a_socket_that_was_refused_or_has_listened_connects() {
+    same(&[&["connected_late"]]);
+}
+
 /// When the sender shuts down, the ring holds more than the kernel has room for. The bytes are received, or there is an
 /// error.
 #[test]

@@ -24,6 +24,9 @@ impl Connection {
 
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
     pub fn prepare_end(&self) {
+        if self.is_dissolved() {
+            return;
+        }
         self.serve();
         self.pay_at_the_end();
         self.end_sending(true);
@@ -44,6 +47,9 @@ impl Connection {
     /// unnoticed, this process is the last holder after all: the kernel gets those bytes before it ends the connection.
     /// `counts`: this process is still counted.
     pub fn leave_to_others(&self, counts: bool) {
+        if self.is_dissolved() {
+            return;
+        }
         let shared = self.shared;
         let known = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         let known = known + usize::from(counts && !holders::is_noted(&shared.holders));
@@ -62,6 +68,9 @@ impl Connection {
     /// This process is the last holder, and is about to execute another program, which will not have the connection.
     /// The exec may fail.
     pub fn leave_to_program(&self) {
+        if self.is_dissolved() {
+            return;
+        }
         self.end_sending(true);
         // The kernel does not report the close to every peer: not to one that has shut down its own receiving, and to
         // nobody if this end has shut down its sending. It does answer what it is sent, so the peer is asked to send

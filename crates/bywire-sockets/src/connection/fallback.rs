@@ -126,6 +126,9 @@ impl Connection {
 
     /// Whether everything has come back. `Some(false)`: not everything, and the rest never will.
     fn is_back(&self) -> Option<bool> {
+        if self.is_dissolved() {
+            return Some(true);
+        }
         let Ok(route) = STREAM.route(&self.remote) else { return Some(true) };
         let unread = match route {
             // The peer asks for nothing before it has seen the flag.
@@ -155,6 +158,6 @@ impl Connection {
         self.shared.never.load(Ordering::Relaxed) != 0
             && !self.owes()
             && matches!(STREAM.route(&self.own), Ok(Route::Kernel | Route::Back(_)))
-            && matches!(self.source(), Ok(Source::Kernel | Source::Held))
+            && (self.is_dissolved() || matches!(self.source(), Ok(Source::Kernel | Source::Held)))
     }
 }

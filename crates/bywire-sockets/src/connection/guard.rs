@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use bywire_ring::stream::News;
 
 use crate::connection::sockets::Connection;
-use crate::memory::arena::linger;
+use crate::memory::arena::{broken, linger};
 use crate::os::{errno, kernel, real};
 
 /// The process is exiting in order: its connections end as TCP's do.
@@ -61,7 +61,7 @@ impl Connection {
 
     /// The peer broke the rules: resets the connection, with no other effect.
     pub fn reset(&self) {
-        self.shared.broken.store(1, Ordering::Relaxed);
+        self.shared.broken.store(broken::RESET, Ordering::Relaxed);
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
@@ -69,8 +69,8 @@ impl Connection {
         self.tell(News::Route);
     }
 
-    /// Whether the connection was broken off.
+    /// Whether the connection was broken off or dissolved.
     pub fn is_broken(&self) -> bool {
-        self.shared.broken.load(Ordering::Relaxed) != 0
+        self.shared.broken.load(Ordering::Relaxed) != broken::NOT
     }
 }

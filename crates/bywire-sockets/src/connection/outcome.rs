@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
 use crate::connection::sockets::Socket;
-use crate::memory::arena::{SharedSocket, stage};
+use crate::memory::arena::{SharedSocket, broken, stage};
 use crate::os::kernel;
 
 /// A connection that moved data by fewer calls after it was paired ended too soon.
@@ -41,7 +41,7 @@ pub fn of(socket: &Socket) -> Option<Outcome> {
     let moved = shared.sent.load(Ordering::Relaxed) + shared.received.load(Ordering::Relaxed);
     let never = shared.never.load(Ordering::Relaxed);
     let stage = shared.stage.load(Ordering::Relaxed);
-    if stage == stage::CARRIED {
+    if stage == stage::CARRIED && shared.broken.load(Ordering::Relaxed) != broken::DISSOLVED {
         return Some(Outcome::Carried);
     }
     // A socket that never moved a byte, such as a listener, is no connection.

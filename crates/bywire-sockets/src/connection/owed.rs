@@ -201,10 +201,15 @@ impl Connection {
 
     /// The connection is lost, and so is what is owed.
     fn lose(&self) {
+        self.owe_nothing();
+        self.reset();
+    }
+
+    /// What is owed is lost.
+    pub fn owe_nothing(&self) {
         // Release: pairs with the load in `owes`, although nothing comes before it.
         self.shared.owed.store(0, Ordering::Release);
         self.shared.shuts.store(0, Ordering::Relaxed);
-        self.reset();
     }
 
     /// Gives the kernel as much of what is owed as it takes now. The caller holds the sending lock.

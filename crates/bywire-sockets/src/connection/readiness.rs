@@ -44,6 +44,10 @@ impl Connection {
     pub fn ready(&self, wanted: u32) -> Ready {
         self.serve();
         let ended = self.ended();
+        if self.is_broken() && self.is_dissolved() {
+            let bits = u32::from(kernel::ready(self.fd, wanted as i16) as u16);
+            return Ready { bits, ask: wanted, ..Ready::default() };
+        }
         if self.is_broken() {
             return Ready { bits: IN | OUT | RDHUP | ALWAYS, ended, ..Ready::default() };
         }

@@ -214,7 +214,11 @@ impl Connection {
     pub fn heard(&self, found: i16) {
         let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
         for (bit, kept) in pairs {
-            if found & bit != 0 && self.shared.ended.load(Ordering::Relaxed) & kept == 0 {
+            if found & bit != 0
+                && self.shared.ended.load(Ordering::Relaxed) & kept == 0
+                // A socket that may connect again keeps nothing.
+                && !self.is_dissolved()
+            {
                 self.shared.ended.fetch_or(kept, Ordering::Relaxed);
             }
         }

@@ -347,7 +347,7 @@ fn each_message(
 /// Bytes that wait to be received, in the kernel and in the ring.
 pub fn waiting_bytes(socket: Socket) -> Option<c_int> {
     let fd = socket.fd;
-    let connection = socket.carried().ok()?;
+    let connection = socket.carried().ok().filter(|connection| !connection.is_dissolved())?;
     let in_ring = connection.in_ring().unwrap_or(0);
     Some(kernel::queued(fd).unwrap_or(0).saturating_add(in_ring as c_int))
 }

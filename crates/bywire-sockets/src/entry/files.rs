@@ -165,7 +165,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
         if connection.may_have_ended() {
             connection.ask_kernel();
         }
-        connection.peer_is_gone()
+        connection.peer_is_gone() || connection.is_dissolved()
     };
     if sockets::socket(target).is_some_and(|socket| socket.carried().is_ok_and(has_gone)) {
         return real();

@@ -8,9 +8,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::connection::options;
-use crate::connection::sockets::{self, Socket};
-use crate::connection::stall;
+use crate::connection::{dissolving, options, sockets, stall};
 use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
@@ -44,15 +42,19 @@ take_over! {
         fd
     }
 
-    /// Connects. On a connected socket it can only dissolve the connection.
+    /// Connects. A connected socket can only dissolve its connection.
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         // SAFETY: the program's own address, which can be read at least as far as its family.
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
-        if parts && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) {
-            errno::keep(|| connection.reset());
+        if !parts {
+            dissolving::before_connect(fd);
         }
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::connect(fd, address, length) }
+        let status = unsafe { real::connect(fd, address, length) };
+        if parts && status == 0 {
+            dissolving::after_dissolving(fd);
+        }
+        status
     }
 
     /// Connects, by another name of the C library's.

@@ -83,6 +83,16 @@ pub mod linger {
     pub const PROGRAMS: u8 = 2;
 }
 
+/// Values of `SharedSocket::broken`.
+pub mod broken {
+    /// It is not.
+    pub const NOT: u8 = 0;
+    /// The peer's ring held invalid data, and the connection was broken off.
+    pub const RESET: u8 = 1;
+    /// The program has dissolved it. Its socket may connect again, or listen, and is the kernel's alone.
+    pub const DISSOLVED: u8 = 2;
+}
+
 /// One TCP socket of the kernel.
 #[repr(C, align(64))]
 pub struct SharedSocket {
@@ -153,7 +163,7 @@ pub struct SharedSocket {
     pub backed: AtomicU32,
     /// The first registration in an epoll set.
     pub items: AtomicU32,
-    /// The peer's ring held invalid data, and the connection was broken off.
+    /// Whether the connection is over, and how; see [`broken`].
     pub broken: AtomicU8,
     /// Who has set `SO_LINGER`; see [`crate::memory::arena::linger`].
     pub lingers: AtomicU8,

@@ -50,9 +50,10 @@ const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 
+const TCP_CLOSE: u8 = 7;
 /// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. A
 /// connection that was reset is in `TCP_CLOSE` without such an end, and nothing more can be received from it.
-const HAS_END: [u8; 5] = [6, 7, 8, 9, 11];
+const HAS_END: [u8; 5] = [6, TCP_CLOSE, 8, 9, 11];
 
 /// Bytes may arrive between two questions to the kernel. After this many attempts the counts are reported as not from
 /// the same moment.
@@ -89,6 +90,12 @@ fn byte_counts_beside(fd: i32, queued: i32) -> Option<ByteCounts> {
         taken: wide(RECEIVED)?.wrapping_sub(queued as u64).saturating_sub(has_end.into()),
         is_steady: true,
     })
+}
+
+/// Returns whether a TCP socket has no connection, is not about to have one, and does not listen.
+pub fn is_closed(fd: i32) -> bool {
+    let mut state = [0u8; 1];
+    option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Some(1) && state == [TCP_CLOSE]
 }
 
 /// Bytes that wait in the kernel to be received.

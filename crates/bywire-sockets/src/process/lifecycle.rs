@@ -225,6 +225,9 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             return status;
         }
     };
+    if connection.is_dissolved() {
+        return real();
+    }
     connection.serve();
     connection.ask_kernel();
     // A connection that has ended both ways cannot be shut down for its peer, which was told something else.

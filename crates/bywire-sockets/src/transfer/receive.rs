@@ -314,7 +314,10 @@ fn has_more(connection: &Connection) -> bool {
 /// Takes what is there. It sleeps only for bytes that are already on their way through the kernel.
 fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
-        return Ok(Step::Failed(libc::ECONNRESET));
+        return Ok(match connection.is_dissolved() {
+            true => back_in_kernel(connection, parts, done, flags),
+            false => Step::Failed(libc::ECONNRESET),
+        });
     }
     if STREAM.route(&connection.remote)? == Route::Kernel {
         return sleep_in_kernel(connection, parts, done, flags);

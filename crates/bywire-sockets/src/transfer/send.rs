@@ -128,6 +128,12 @@ fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
         }
         connection.serve();
         if connection.is_broken() {
+            // A call that waits already belongs to the old connection.
+            if connection.is_dissolved() && waiting.is_none() && done == 0 {
+                let sent = connection.away(|| real(connection));
+                count(connection.shared, sent);
+                return sent;
+            }
             return broken_pipe(done, flags);
         }
         let step = match STREAM.route(&connection.own) {
