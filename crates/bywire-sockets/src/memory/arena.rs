@@ -112,7 +112,7 @@ pub struct SharedSocket {
     pub received: AtomicU64,
     /// Whether a call on it blocks; see [`crate::connection::sleep`].
     pub waits: AtomicU8,
-    /// Whether it has a timeout for receiving, and for sending.
+    /// Whether it has a timeout for receiving, and for sending; see [`crate::connection::sleep`].
     pub has_timeout: [AtomicU8; 2],
     /// The other end's round of sleepers that was woken last.
     pub woken: AtomicU32,
