@@ -4,8 +4,14 @@
 
 #include <linux/bpf.h>
 #include <linux/filter.h>
+#include <limits.h>
 
 #define SAY(what) (errno = 0, number = (long)(what), printf("%s = %ld %s\n", #what, number, number < 0 ? strerror(errno) : ""))
+
+/* Lengths and addresses that a compiler would refuse if it knew them. */
+static volatile size_t longest = SIZE_MAX, half_of_all = SSIZE_MAX;
+static volatile int less = -1;
+static void *volatile low = (void *)8;
 
 static long number;
 
@@ -36,8 +42,10 @@ static void exchange(int rounds) {
     int ends[2] = {client, server};
     while (rounds-- > 0) {
         for (int from = 0; from < 2; from++) {
+            struct pollfd other = {ends[1 - from], POLLIN, 0};
             char word[64] = "", back[64];
             need(send(ends[from], word, sizeof word, 0) == sizeof word, "a word");
+            need(poll(&other, 1, 40000) == 1, "its arrival");
             need(recv(ends[1 - from], back, sizeof back, MSG_WAITALL) == sizeof back, "its other end");
         }
     }
@@ -241,6 +249,276 @@ static void times(void) {
     printf("a killed peer is noticed\n");
 }
 
+static void send_here(const char *text) {
+    ssize_t length = strlen(text);
+    struct pollfd file = {server, POLLIN, 0};
+    need(send(client, text, length, 0) == length && poll(&file, 1, 5000) == 1, "bytes");
+}
+
+static void *send_in_pieces(void *argument) {
+    for (int piece = 0; piece < 3; piece++) {
+        usleep(30000);
+        need(send(client, "12345678", 8, 0) == 8, "a piece");
+    }
+    if (argument != NULL) {
+        shutdown(client, SHUT_WR);
+    }
+    return NULL;
+}
+
+static void *interrupt(void *argument) {
+    usleep(100000);
+    pthread_kill(*(pthread_t *)argument, SIGUSR1);
+    return NULL;
+}
+
+static void do_nothing(int signal) {
+    (void)signal;
+}
+
+/* Peeks that wait for all: pieces come, an end comes, a signal comes, the time passes, nobody waits. */
+static void peeks(void) {
+    char bytes[64] = "", *none = NULL;
+    pthread_t thread, self = pthread_self();
+    struct timeval some = {0, 100000}, never = {0, 0};
+    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_create(&thread, NULL, send_in_pieces, NULL);
+    SAY(recv(server, bytes, 24, MSG_PEEK | MSG_WAITALL));
+    pthread_join(thread, NULL);
+    printf("%.24s\n", bytes);
+    SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT));
+    pthread_create(&thread, NULL, interrupt, &self);
+    SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
+    pthread_join(thread, NULL);
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &some, sizeof some));
+    SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never));
+    SAY(recv(server, none, 20, MSG_PEEK | MSG_WAITALL | MSG_TRUNC));
+    SAY(recv(server, bytes, 20, MSG_WAITALL));
+    pthread_create(&thread, NULL, send_in_pieces, &self);
+    SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
+    pthread_join(thread, NULL);
+    SAY(recv(server, bytes, 64, 0));
+    SAY(recv(server, bytes, 64, MSG_PEEK | MSG_WAITALL));
+}
+
+/* Times that are none: calls never wait, or are refused. */
+static void no_times(void) {
+    static char bytes[1 << 20];
+    char byte;
+    struct timeval negative = {-1, 0}, none = {0, 0}, wrong = {0, -1};
+    struct timespec late = {0, 1000000000}, before = {-1, 0}, soon = {0, 50000000};
+    struct iovec parts[3] = {{bytes, 2}, {bytes + 2, 2}, {bytes + 4, 2}};
+    struct mmsghdr messages[3] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = 1}}};
+    struct pollfd file = {server, POLLIN, 0};
+    struct epoll_event event;
+    fd_set files;
+    int set = epoll_create1(0);
+    FD_ZERO(&files);
+    FD_SET(server, &files);
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &wrong, sizeof wrong));
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative));
+    SAY(recv(server, &byte, 1, 0));
+    SAY(recv(server, &byte, 1, MSG_WAITALL));
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
+    SAY(setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof negative));
+    while (send(client, bytes, sizeof bytes, 0) > 0) {
+    }
+    printf("then %s\n", strerror(errno));
+    usleep(50000);
+    while (recv(server, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+        usleep(1000);
+    }
+    SAY(setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none));
+    SAY(recvmmsg(server, messages, 3, 0, &late));
+    SAY(recvmmsg(server, messages, 3, 0, &before));
+    SAY(recvmmsg(server, messages, 3, 0, low));
+    SAY(ppoll(&file, 1, &late, NULL));
+    SAY(ppoll(&file, 1, &before, NULL));
+    SAY(select(server + 1, &files, NULL, NULL, &negative));
+    SAY(select(server + 1, &files, NULL, NULL, &wrong));
+    SAY(pselect(server + 1, &files, NULL, NULL, &late, NULL));
+    SAY(epoll_pwait2(set, &event, 1, &late, NULL));
+    send_here("1234");
+    SAY(recvmmsg(server, messages, 2, 0, &soon));
+    printf("%u %u %d\n", messages[0].msg_len, messages[1].msg_len, soon.tv_sec == 0 && soon.tv_nsec > 0 && soon.tv_nsec < 50000000);
+    send_here("1234");
+    SAY(recvmmsg(server, messages, 3, MSG_WAITFORONE, NULL));
+    /* The time is looked at behind each message. */
+    soon.tv_nsec = 0;
+    send_here("1234");
+    SAY(recvmmsg(server, messages, 2, 0, &soon));
+    SAY(recv(server, bytes, 10, 0));
+    close(set);
+}
+
+/* A connection has the time of its listener, which says that calls never wait. */
+static void inherit_no_time(void) {
+    struct timeval negative = {-1, 0};
+    char byte;
+    alarm(60);
+    listen_here();
+    SAY(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative));
+    connect_here();
+    talk_here();
+    SAY(recv(server, &byte, 1, 0));
+    close_ends();
+}
+
+/* Lengths and numbers of parts that are too large, and what they come with. */
+static void lengths(void) {
+    static char bytes[1 << 16];
+    static struct iovec many[1025];
+    char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(edge + 4096, 4096);
+    struct iovec negative[2] = {{bytes, 1}, {bytes, SIZE_MAX}}, half[3] = {{bytes, 2}, {bytes, SSIZE_MAX}, {bytes, SSIZE_MAX}},
+                 large[3] = {{bytes, 2}, {bytes + 2, 1L << 30}, {bytes + 2, 1L << 30}}, one = {bytes, SSIZE_MAX};
+    struct msghdr message = {.msg_iov = many, .msg_iovlen = 1025, .msg_controllen = 0, .msg_flags = 0x1234};
+    for (int index = 0; index < 1025; index++) {
+        many[index] = (struct iovec){bytes, 1};
+    }
+    send_here("0123456789abcdefghijklmnopqrstuvwxyz");
+    SAY(read(server, bytes, longest));
+    SAY(read(server, bytes, half_of_all));
+    SAY(write(client, bytes, longest));
+    SAY(write(client, bytes, half_of_all));
+    SAY(readv(server, negative, 2));
+    SAY(readv(server, half, 3));
+    SAY(writev(client, negative, 2));
+    SAY(writev(client, half, 3));
+    SAY(readv(server, many, 1025));
+    SAY(readv(server, many, less));
+    SAY(writev(client, many, 1025));
+    SAY(preadv2(server, many, 1025, -1, 0));
+    SAY(pwritev2(client, many, 1025, -1, 0));
+    SAY(recvmsg(server, &message, 0));
+    printf("%x\n", message.msg_flags);
+    SAY(sendmsg(client, &message, 0));
+    message.msg_iov = half, message.msg_iovlen = 3;
+    SAY(recvmsg(server, &message, 0));
+    SAY(sendmsg(client, &message, 0));
+    message.msg_iov = many, message.msg_iovlen = 2, message.msg_namelen = -1;
+    SAY(recvmsg(server, &message, 0));
+    SAY(sendmsg(client, &message, 0));
+    message.msg_namelen = 0;
+    SAY(recvmsg(server, &message, MSG_DONTWAIT | 1 << 31));
+    SAY(recv(server, bytes, longest, MSG_PEEK));
+    SAY(recvfrom(server, bytes, half_of_all, MSG_PEEK, NULL, NULL));
+    SAY(readv(server, &one, 1));
+    send_here("0123456789");
+    SAY(readv(server, large, 3));
+    printf("%.10s\n", bytes);
+    /* It ends before the first byte that cannot be read. */
+    memcpy(edge + 4086, "edge bytes", 10);
+    ssize_t sent = send(client, edge + 4086, longest, 0);
+    printf("%s\n", sent < 0 ? strerror(errno) : sent <= 10 ? "a part" : "more than there is");
+    while (sent > 0 && recv(server, bytes, sent, MSG_WAITALL) < sent) {
+    }
+    SAY(send(client, low, longest, 0));
+    SAY(recv(server, bytes, 10, MSG_DONTWAIT));
+}
+
+/* Addresses, control data and flags of messages. */
+static void messages(void) {
+    char bytes[16] = "", control[64];
+    struct sockaddr_in name;
+    socklen_t length = sizeof name, negative = -1;
+    struct iovec part = {bytes, 4};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct mmsghdr list[2] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
+    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+#define RECEIVE(data, bytes_of_data, address, flags)                                                                                   \
+    (message.msg_control = data, message.msg_controllen = bytes_of_data, message.msg_name = address,                                   \
+     message.msg_namelen = sizeof name, message.msg_flags = 0x1234, number = recvmsg(server, &message, flags),                         \
+     printf("%ld %s: %d %zu %x\n", number, number < 0 ? strerror(errno) : "", message.msg_namelen, message.msg_controllen,             \
+            message.msg_flags))
+    RECEIVE(control, sizeof control, &name, MSG_DONTWAIT);
+    send_here("0123456789abcdef0123456789abcdef");
+    RECEIVE(control, sizeof control, &name, 0);
+    RECEIVE(control, sizeof control, NULL, MSG_CMSG_CLOEXEC);
+    RECEIVE(nowhere, 64, &name, MSG_PEEK);
+    RECEIVE(NULL, 0, NULL, MSG_TRUNC);
+    RECEIVE(control, sizeof control, &name, MSG_ERRQUEUE);
+    RECEIVE(control, sizeof control, &name, MSG_OOB);
+    SAY(recvfrom(server, bytes, 2, 0, (void *)&name, &length));
+    printf("%u\n", length);
+    SAY(recvfrom(server, bytes, 2, 0, (void *)&name, NULL));
+    SAY(recvfrom(server, bytes, 2, 0, (void *)&name, &negative));
+    SAY(recvfrom(server, bytes, 2, 0, NULL, NULL));
+    SAY(recvmsg(server, low, 0));
+    SAY(sendmsg(client, low, 0));
+    SAY(recvmmsg(server, low, 1, 0, NULL));
+    SAY(sendmmsg(client, low, 1, 0));
+    SAY(readv(server, low, 1));
+    SAY(writev(client, low, 1));
+    SAY(poll(low, 1, 0));
+    SAY(select(server + 1, low, NULL, NULL, NULL));
+    SAY(ioctl(server, FIONREAD, low));
+    SAY(recvmmsg(server, list, 0, 0, NULL));
+    list[1].msg_hdr.msg_iov = low;
+    SAY(recvmmsg(server, list, 2, 0, NULL));
+    SAY(sendto(client, bytes, 4, 0, (void *)&name, sizeof name));
+    SAY(sendto(client, bytes, 4, 0, (void *)&name, 0));
+    SAY(sendto(client, bytes, 4, 0, (void *)&name, 1000));
+    SAY(sendto(client, bytes, 4, 0, (void *)&name, -1));
+    SAY(sendto(client, bytes, 4, 0, low, sizeof name));
+    message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_name = low, .msg_namelen = sizeof name};
+    SAY(sendmsg(client, &message, 0));
+    message.msg_name = &name, message.msg_namelen = 1000;
+    SAY(sendmsg(client, &message, 0));
+    while (recv(server, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+}
+
+/* Receives and sends of no bytes, and what waits. */
+static void nothing(void) {
+    char bytes[16] = "";
+    struct iovec none[2] = {{bytes, 0}, {NULL, 0}};
+    struct msghdr message = {.msg_iov = none, .msg_iovlen = 2}, bare = {0};
+    int waiting = -1;
+    for (int turn = 0; turn < 2; turn++) {
+        SAY(read(server, NULL, 0));
+        SAY(readv(server, none, 2));
+        SAY(readv(server, none, 0));
+        SAY(recv(server, NULL, 0, MSG_DONTWAIT));
+        SAY(recv(server, NULL, 0, MSG_DONTWAIT | MSG_WAITALL | MSG_PEEK));
+        SAY(recvmsg(server, &message, MSG_DONTWAIT));
+        SAY(recvmsg(server, &bare, MSG_DONTWAIT));
+        SAY(write(client, NULL, 0));
+        SAY(send(client, NULL, 0, 0));
+        SAY(sendmsg(client, &bare, 0));
+        SAY(writev(client, none, 2));
+        SAY(ioctl(server, FIONREAD, &waiting));
+        printf("%d\n", waiting);
+        if (turn == 0) {
+            send_here("0123456789");
+        }
+    }
+    SAY(recv(server, NULL, 3, MSG_TRUNC));
+    SAY(recv(server, NULL, 3, MSG_TRUNC | MSG_PEEK));
+    SAY(recv(server, bytes, 16, MSG_WAITALL | MSG_DONTWAIT));
+    SAY(recv(server, bytes, 16, MSG_ERRQUEUE));
+    SAY(recv(server, bytes, 16, MSG_OOB));
+    SAY(shutdown(client, SHUT_WR));
+    SAY(send(client, NULL, 0, MSG_NOSIGNAL));
+    SAY(send(client, bytes, 1, MSG_NOSIGNAL));
+    SAY(recv(server, NULL, 0, 0));
+    SAY(recv(server, bytes, 16, 0));
+    SAY(recvmmsg(server, (struct mmsghdr[]){{.msg_hdr = message}}, 1, 0, NULL));
+}
+
+static void on_ends(void (*act)(void)) {
+    alarm(60);
+    listen_here();
+    connect_here();
+    talk_here();
+    act();
+    close_ends();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     if (strcmp(name, "inherited") == 0 && count > 2) {
@@ -249,6 +527,18 @@ int main(int count, char **words) {
         option(words[2], 1);
     } else if (strcmp(name, "times") == 0) {
         times();
+    } else if (strcmp(name, "peeks") == 0) {
+        on_ends(peeks);
+    } else if (strcmp(name, "no_times") == 0) {
+        on_ends(no_times);
+    } else if (strcmp(name, "inherit_no_time") == 0) {
+        inherit_no_time();
+    } else if (strcmp(name, "lengths") == 0) {
+        on_ends(lengths);
+    } else if (strcmp(name, "messages") == 0) {
+        on_ends(messages);
+    } else if (strcmp(name, "nothing") == 0) {
+        on_ends(nothing);
     } else {
         return 2;
     }

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use bywire_pairing::reason::Reason;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 
+use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets;
 use crate::os::kernel;
 
@@ -100,7 +101,17 @@ pub fn are_any_set(fd: i32) -> bool {
 pub fn inherit(listener: i32, accepted: i32) {
     let Some(listener) = sockets::socket(listener) else { return };
     let is_held = listener.shared.never.load(Ordering::Relaxed) == Reason::Option as u8 + 1;
-    if is_held && let Some(accepted) = sockets::socket(accepted) {
+    let has_timeout = listener.shared.has_timeout.each_ref().map(|place| place.load(Ordering::Relaxed));
+    if !is_held && !has_timeout.contains(&NEVER_WAITS) {
+        return;
+    }
+    let Some(accepted) = sockets::socket(accepted) else { return };
+    if is_held {
         accepted.stay(Reason::Option);
+    }
+    for (place, state) in accepted.shared.has_timeout.iter().zip(has_timeout) {
+        if state == NEVER_WAITS {
+            place.store(NEVER_WAITS, Ordering::Relaxed);
+        }
     }
 }

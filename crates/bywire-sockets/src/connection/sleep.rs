@@ -21,6 +21,10 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
+/// A state of `SharedSocket::has_timeout`: the program has set a negative time, and calls never wait. The kernel does
+/// not report that.
+pub const NEVER_WAITS: u8 = 3;
+
 /// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
@@ -58,8 +62,10 @@ impl Connection {
     /// When a call that begins to wait now ends by the socket's own timeout, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
     pub fn deadline(&self, name: i32) -> Option<u64> {
         let place = self.shared.has_timeout.get(usize::from(name == libc::SO_SNDTIMEO))?;
-        if place.load(Ordering::Relaxed) == 1 && self.shared.never.load(Ordering::Relaxed) == 0 {
-            return None;
+        match place.load(Ordering::Relaxed) {
+            1 if self.shared.never.load(Ordering::Relaxed) == 0 => return None,
+            NEVER_WAITS => return Some(0),
+            _ => {}
         }
         let found = kernel::timeout_ns(self.fd, name);
         if found.is_none() {

@@ -1,20 +1,23 @@
 //! Calls that move bytes.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
 
 use bywire_pairing::reason::Reason;
-use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timespec};
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::Socket;
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::iovec::Buffers;
+use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::exec;
 use crate::transfer::receive::{paying, receive};
 use crate::transfer::send::send as send_parts;
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 take_over! {
     /// Receives.
@@ -22,7 +25,7 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
         // A read of no bytes never sleeps, unlike a receive of no bytes.
-        if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
+        if length == 0 || is_refused(fd, buffer, length) { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives, by another name of the C library's.
@@ -35,7 +38,7 @@ take_over! {
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
-        if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
+        if length == 0 || is_refused(fd, buffer, length) { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives into several buffers.
@@ -78,30 +81,28 @@ take_over! {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
+        if !(timeout.is_null() || are_readable(timeout, 1) && is_valid_time(timeout)) {
+            // The kernel reports what is wrong with it, unless only a sandbox that is about to be installed is in the way.
+            // SAFETY: the program's own arguments, as they came.
+            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        }
         // Unlike every other receive, this one checks for an error before it checks for the end of the stream.
         if flags & libc::MSG_ERRQUEUE == 0 && let Some(number @ 1..) = kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
             return errno::fail(number) as c_int;
         }
-        if !are_readable(messages, message_count(count)) {
-            // The kernel reports what is wrong with the messages, unless only a sandbox that is about to be installed
-            // is in the way.
+        if !are_readable(messages, count.min(1) as usize) {
+            // The same holds for the first message.
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
-        let mut flags = flags;
-        each_message(messages, count, |message| {
-            let received = receive_message(fd, message, flags & !libc::MSG_WAITFORONE);
-            if flags & libc::MSG_WAITFORONE != 0 {
-                flags |= libc::MSG_DONTWAIT;
-            }
-            received
-        })
+        receive_messages(fd, messages, count as usize, flags, timeout)
     }
 
     /// Sends.
     fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        send_parts(fd, || Buffers::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
+        let real = || unsafe { real::write(fd, buffer, length) };
+        if is_refused(fd, buffer, length) { real() } else { send_parts(fd, || Buffers::one(buffer.cast(), length), 0, false, real) }
     }
 
     /// Sends, by another name of the C library's.
@@ -131,7 +132,13 @@ take_over! {
     /// Sends. The address is ignored for a connected stream.
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
+        let real = || unsafe { real::sendto(fd, buffer, length, flags, address, size) };
+        // The kernel reads the address first.
+        if address.is_null() || is_address(address, size) {
+            send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, real)
+        } else {
+            real()
+        }
     }
 
     /// Sends several buffers, with control data.
@@ -150,7 +157,7 @@ take_over! {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
-        each_message(messages, count, |message| send_message(fd, message, flags))
+        send_messages(fd, messages, message_count(count), flags)
     }
 
     /// Moves bytes between a pipe and a descriptor, which a ring cannot do.
@@ -160,6 +167,32 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::splice(source, source_offset, target, target_offset, length, flags) }
     }
+}
+
+/// Whether the kernel refuses a buffer of a `read` or `write` because it goes beyond all addresses.
+#[inline(always)]
+fn is_refused(fd: c_int, buffer: *const c_void, length: size_t) -> bool {
+    length > CALL_MAX && goes_beyond(fd, buffer, length)
+}
+
+/// The kernel checks the stated length here, and elsewhere what it moves at once. It does so for lists, too.
+#[cold]
+fn goes_beyond(fd: c_int, buffer: *const c_void, length: size_t) -> bool {
+    let part = |iov_len: size_t| iovec { iov_base: buffer.cast_mut(), iov_len };
+    let parts = [part(length), part(0)];
+    matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && kernel::refuses(fd, parts.as_ptr(), 2)
+}
+
+/// Whether the kernel accepts it as an address, of whatever family.
+fn is_address(address: *const sockaddr, size: socklen_t) -> bool {
+    size as usize <= size_of::<sockaddr_storage>() && are_readable(address.cast::<u8>(), size as usize)
+}
+
+/// Whether it is a time that the kernel accepts as a timeout. It can be read.
+pub fn is_valid_time(time: *const timespec) -> bool {
+    // SAFETY: it can be read.
+    let time = unsafe { &*time };
+    time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
 }
 
 /// Receives into a list of buffers by a call for files. A read of no bytes never sleeps, unlike a receive of no bytes.
@@ -192,7 +225,7 @@ pub fn send_list(
 }
 
 /// The list of buffers for a socket. `None`: `fd` is no socket, or the kernel must report what is wrong with the list.
-fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Buffers> {
+fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Buffers<'static>> {
     let count = count.max(0) as usize;
     let is_known = matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && are_readable(parts, count);
     is_known.then(|| Buffers::list(parts, count))
@@ -212,9 +245,19 @@ fn receive_from(
         return paying(fd, flags, real);
     }
     let received = receive(fd, || Buffers::one(buffer.cast(), length), flags, real);
-    if received >= 0 && !address.is_null() && are_readable(size, 1) {
-        // SAFETY: the program's own.
-        unsafe { size.write(0) };
+    if received < 0 || address.is_null() {
+        return received;
+    }
+    // As in the kernel, the bytes are gone if the length of the address is invalid.
+    if !are_readable(size, 1) {
+        return errno::fail(libc::EFAULT);
+    }
+    // SAFETY: the program's own, which can be read.
+    unsafe {
+        if (size.read() as c_int) < 0 {
+            return errno::fail(libc::EINVAL);
+        }
+        size.write(0);
     }
     received
 }
@@ -223,19 +266,15 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
     let DescriptorKind::Socket(_) = descriptors::kind(fd) else { return paying(fd, flags, real) };
-    if !is_readable_message(message) {
+    if !is_valid_message(message, flags) {
         return real();
     }
-    // The kernel overwrites these fields, if it is the kernel that receives.
     // SAFETY: the program's own, which can be read.
-    let (parts, count) = unsafe {
-        (*message).msg_flags = 0;
-        ((*message).msg_iov, (*message).msg_iovlen)
-    };
-    let asked = core::cell::Cell::new(false);
+    let given = unsafe { message.read() };
+    let (control, asked) = (Control::of(&given), Cell::new(false));
     let received = receive(
         fd,
-        || Buffers::list(parts, count),
+        || Buffers::list(given.msg_iov, given.msg_iovlen).with_control(&control),
         flags,
         || {
             asked.set(true);
@@ -243,19 +282,67 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         },
     );
     if !asked.get() && received >= 0 {
+        let (control_bytes, found_flags) = control.written();
         // SAFETY: the program's own, which can be read.
         unsafe {
-            (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
+            if !given.msg_name.is_null() {
+                (*message).msg_namelen = 0;
+            }
+            (*message).msg_controllen = control_bytes;
+            (*message).msg_flags = found_flags | flags & libc::MSG_CMSG_CLOEXEC;
         }
     }
     received
 }
 
+/// Receives several messages. The first one can be read, if there is one, as can the timeout. The kernel checks the
+/// time after each message, and the others when it comes to them.
+fn receive_messages(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: usize,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: null, or the program's own, which can be read.
+    let given = unsafe { timeout.as_ref() };
+    let end_ns = given.map(|given| {
+        let limit_ns = (given.tv_sec as u64).saturating_mul(NS_PER_S).saturating_add(given.tv_nsec as u64);
+        kernel::now_ns().saturating_add(limit_ns)
+    });
+    let (mut done, mut left_ns, mut more_flags) = (0, None, 0);
+    while done < count && left_ns != Some(0) {
+        let place = messages.wrapping_add(done);
+        if !are_readable(place, 1) {
+            errno::set(libc::EFAULT);
+            break;
+        }
+        // SAFETY: the program's own, which can be read.
+        let message = unsafe { &mut *place };
+        let received =
+            receive_message(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE | more_flags);
+        if received < 0 {
+            break;
+        }
+        message.msg_len = received as c_uint;
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            more_flags = libc::MSG_DONTWAIT;
+        }
+        left_ns = end_ns.map(|end| end.saturating_sub(kernel::now_ns()));
+    }
+    if let Some(left) = left_ns {
+        let time = timespec { tv_sec: (left / NS_PER_S) as i64, tv_nsec: (left % NS_PER_S) as i64 };
+        // SAFETY: the program's own, which could be read.
+        unsafe { timeout.write(time) };
+    }
+    if done > 0 || count == 0 { done as c_int } else { -1 }
+}
+
 fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own, which can be read.
     let real = || unsafe { real::sendmsg(fd, message, flags) };
-    if !is_readable_message(message) {
+    if !is_valid_message(message, flags) || !is_readable_message(message) {
         return real();
     }
     before_control(message);
@@ -265,15 +352,27 @@ fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     send_parts(fd, || Buffers::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
 }
 
-/// Whether a message can be read, with its list of parts and its control data. If not, the kernel reports what is
-/// wrong.
-fn is_readable_message(message: *const msghdr) -> bool {
+/// Whether a message can be read, with its list of parts, and states no length that the kernel refuses. If not, the
+/// kernel reports what is wrong.
+fn is_valid_message(message: *const msghdr, flags: c_int) -> bool {
     if !are_readable(message, 1) {
         return false;
     }
     // SAFETY: it can be read.
     let given = unsafe { &*message };
-    are_readable(given.msg_iov.cast_const(), given.msg_iovlen)
+    // The highest flag is the kernel's own, for messages of 32-bit programs.
+    flags >= 0
+        && (given.msg_name.is_null() || given.msg_namelen as c_int >= 0)
+        && given.msg_iovlen <= PARTS_MAX
+        && are_readable(given.msg_iov.cast_const(), given.msg_iovlen)
+}
+
+/// Whether what a message to be sent points to can be read: its address and its control data. The message itself can.
+fn is_readable_message(message: *const msghdr) -> bool {
+    // SAFETY: it can be read.
+    let given = unsafe { &*message };
+    let address_bytes = (given.msg_namelen as usize).min(size_of::<sockaddr_storage>());
+    (given.msg_name.is_null() || are_readable(given.msg_name.cast::<u8>().cast_const(), address_bytes))
         && (given.msg_control.is_null()
             || are_readable(given.msg_control.cast::<u8>().cast_const(), given.msg_controllen))
 }
@@ -311,7 +410,7 @@ fn each_control(messages: *mut mmsghdr, count: c_uint) {
             for index in 0..count {
                 // SAFETY: the program's own array, which can be read.
                 let message = unsafe { &raw const (*messages.add(index)).msg_hdr };
-                if is_readable_message(message) {
+                if is_valid_message(message, 0) && is_readable_message(message) {
                     each_passed(message, visit);
                 }
             }
@@ -319,27 +418,28 @@ fn each_control(messages: *mut mmsghdr, count: c_uint) {
     }
 }
 
-/// The number of messages of a call that count, at most `UIO_MAXIOV`.
+/// The number of messages that a call sends, at most `UIO_MAXIOV`.
 fn message_count(count: c_uint) -> usize {
-    count.min(1024) as usize
+    (count as usize).min(PARTS_MAX)
 }
 
-/// Visits the messages that can be read.
-fn each_message(
-    messages: *mut mmsghdr,
-    count: c_uint,
-    mut step: impl FnMut(*mut msghdr) -> ssize_t,
-) -> c_int {
+/// Sends messages that can be read, until one is sent in part.
+fn send_messages(fd: c_int, messages: *mut mmsghdr, count: usize, flags: c_int) -> c_int {
     let mut done = 0;
-    for index in 0..message_count(count) {
+    for index in 0..count {
         // SAFETY: the program's own array of `count` messages, which can be read.
         let message = unsafe { &mut *messages.add(index) };
-        let moved = step(&raw mut message.msg_hdr);
-        if moved < 0 {
+        let sent = send_message(fd, &raw const message.msg_hdr, flags);
+        if sent < 0 {
             return if done > 0 { done } else { -1 };
         }
-        message.msg_len = moved as c_uint;
+        message.msg_len = sent as c_uint;
         done += 1;
+        // What was sent could be read.
+        let wanted = Buffers::list(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen).total();
+        if (sent as usize) < wanted {
+            break;
+        }
     }
     done
 }

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
+use super::data::is_valid_time;
 use super::take_over;
 use crate::epoll::wait::Wait;
 use crate::os::user_access::are_readable;
@@ -48,6 +49,9 @@ take_over! {
         }
         // SAFETY: null, or the program's own.
         let given = unsafe { timeout.as_ref() };
+        if given.is_some_and(|given| given.tv_sec < 0 || given.tv_usec < 0) {
+            return errno::fail(libc::EINVAL) as c_int;
+        }
         let limit = given.map(|given| {
             (given.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(given.tv_usec.max(0) as u64 * 1000)
         });
@@ -77,8 +81,8 @@ take_over! {
             // SAFETY: the program's own arguments.
             return unsafe { real::pselect(count, read, write, except, timeout, mask) };
         }
-        if !is_time(timeout) {
-            return errno::fail(libc::EFAULT) as c_int;
+        if let Err(number) = check_time(timeout) {
+            return errno::fail(number) as c_int;
         }
         // SAFETY: null, or the program's own.
         let limit = unsafe { polling::nanoseconds(timeout) };
@@ -109,8 +113,8 @@ take_over! {
             // SAFETY: the program's own arguments.
             return unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
         }
-        if !is_time(timeout) {
-            return errno::fail(libc::EFAULT) as c_int;
+        if let Err(number) = check_time(timeout) {
+            return errno::fail(number) as c_int;
         }
         let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
             let time = timeout_ns.map(|timeout| timespec { tv_sec: (timeout / 1_000_000_000) as i64, tv_nsec: (timeout % 1_000_000_000) as i64 });
@@ -126,6 +130,15 @@ take_over! {
 /// Whether the timeout can be read, if there is one. The check for a sandbox that is installed meanwhile comes last.
 fn is_time<T>(timeout: *const T) -> bool {
     timeout.is_null() || are_readable(timeout, 1) || own_call::are_over()
+}
+
+/// The error number if there is a timeout that cannot be read, or is none. The kernel checks it before all else.
+fn check_time(timeout: *const timespec) -> Result<(), c_int> {
+    match is_time(timeout) {
+        false => Err(libc::EFAULT),
+        true if timeout.is_null() || own_call::are_over() || is_valid_time(timeout) => Ok(()),
+        true => Err(libc::EINVAL),
+    }
 }
 
 fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {
@@ -154,8 +167,8 @@ fn poll_with_mask(
         // SAFETY: the program's own arguments.
         return unsafe { real::ppoll(files, count, timeout, mask) };
     }
-    if !is_time(timeout) {
-        return errno::fail(libc::EFAULT) as c_int;
+    if let Err(number) = check_time(timeout) {
+        return errno::fail(number) as c_int;
     }
     // SAFETY: null, or the program's own.
     let timeout = unsafe { polling::nanoseconds(timeout) };

@@ -8,14 +8,16 @@ use libc::{sockaddr, socklen_t};
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::connection::{dissolving, options, sockets, stall};
+use crate::connection::sleep::NEVER_WAITS;
+use crate::connection::sockets::{self, Socket};
+use crate::connection::{dissolving, options, stall};
 use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
 
-/// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new.
-const TIME_OUTS: [c_int; 4] = [20, 21, 66, 67];
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new, in the order of `SharedSocket::has_timeout`.
+const TIME_OUTS: [[c_int; 2]; 2] = [[20, 66], [21, 67]];
 
 take_over! {
     /// Makes a socket.
@@ -104,11 +106,8 @@ take_over! {
         {
             socket.shared.lingers.store(linger::UNSET, Ordering::Relaxed);
         }
-        if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
-            && let Some(socket) = sockets::socket(fd)
-        {
-            // A timeout was set at some time: from now on the kernel is asked.
-            socket.shared.has_timeout.iter().for_each(|place| place.store(2, Ordering::Relaxed));
+        if level == libc::SOL_SOCKET && status == 0 {
+            keep_timeout(fd, name, value.cast());
         }
         if level == libc::IPPROTO_TCP && name == libc::TCP_USER_TIMEOUT
             && let Some(socket) = sockets::socket(fd)
@@ -116,6 +115,18 @@ take_over! {
             stall::note_user_timeout(socket.shared);
         }
         status
+    }
+}
+
+/// Notes that a timeout was set. From now on the kernel is asked, unless the time is negative: calls never wait then,
+/// and the kernel reports that there is no timeout.
+fn keep_timeout(fd: c_int, name: c_int, value: *const i64) {
+    let Some(direction) = TIME_OUTS.iter().position(|names| names.contains(&name)) else { return };
+    let Some(socket) = sockets::socket(fd) else { return };
+    // SAFETY: the kernel has read the seconds there.
+    let is_negative = unsafe { value.read_unaligned() } < 0;
+    if let Some(place) = socket.shared.has_timeout.get(direction) {
+        place.store(if is_negative { NEVER_WAITS } else { 2 }, Ordering::Relaxed);
     }
 }
 

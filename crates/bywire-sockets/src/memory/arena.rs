@@ -122,7 +122,7 @@ pub struct SharedSocket {
     pub received: AtomicU64,
     /// Whether a call on it blocks; see [`crate::connection::sleep`].
     pub waits: AtomicU8,
-    /// Whether it has a timeout for receiving, and for sending.
+    /// Whether it has a timeout for receiving, and for sending; see [`crate::connection::sleep`].
     pub has_timeout: [AtomicU8; 2],
     /// Whether `TCP_USER_TIMEOUT` is set; see [`crate::connection::stall`].
     pub has_user_timeout: AtomicU8,

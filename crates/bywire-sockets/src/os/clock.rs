@@ -102,7 +102,7 @@ impl Image {
         }
         let load = image.segment(libc::PT_LOAD)?;
         // The first segment begins with the file.
-        (load.offset == 0).then(|| Self { bytes: load.bytes, ..image })
+        (load.offset == 0).then_some(Self { bytes: load.bytes, ..image })
     }
 
     /// A number at this offset.

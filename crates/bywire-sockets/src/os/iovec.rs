@@ -1,32 +1,71 @@
 //! The program's buffers, as single buffers or as lists.
 
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
 use libc::{iovec, msghdr};
 
+use crate::os::user_access;
+
 /// The maximum number of parts in a call: `UIO_MAXIOV`.
-const PARTS_MAX: usize = 1024;
+pub const PARTS_MAX: usize = 1024;
+/// The maximum number of bytes that one call moves: the kernel's `MAX_RW_COUNT`.
+pub const CALL_MAX: usize = 0x7FFF_F000;
 /// The maximum number of parts that are passed to the kernel at once when a call continues there.
 pub const REST_MAX: usize = 16;
 
+/// The piece that the kernel copies at once.
+const COPIED_BYTES: usize = 32 << 10;
+
 /// A list of the program's buffers. The program guarantees their validity, as it does to the kernel.
-pub struct Buffers {
+pub struct Buffers<'a> {
     single: iovec,
     list: *const iovec,
     count: usize,
+    limit: usize,
+    control: Option<&'a Control>,
 }
 
-impl Buffers {
+impl<'a> Buffers<'a> {
     /// One buffer.
     pub fn one(base: *const u8, length: usize) -> Self {
-        let single = iovec { iov_base: base.cast_mut().cast(), iov_len: length.min(isize::MAX as usize) };
-        Self { single, list: core::ptr::null(), count: 1 }
+        let single = iovec { iov_base: base.cast_mut().cast(), iov_len: length.min(CALL_MAX) };
+        Self { single, list: core::ptr::null(), count: 1, limit: CALL_MAX, control: None }
     }
 
     /// A list of them, as `readv` takes it. A list longer than the kernel allows counts as empty.
     pub fn list(list: *const iovec, count: usize) -> Self {
         let count = if list.is_null() || count > PARTS_MAX { 0 } else { count };
-        Self { single: iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }, list, count }
+        let single = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        Self { single, list, count, limit: CALL_MAX, control: None }
+    }
+
+    /// These buffers with the room for control data that came with them.
+    pub fn with_control(self, control: &'a Control) -> Self {
+        Self { control: Some(control), ..self }
+    }
+
+    /// The first bytes of these buffers, as many as can be read. If not all can, they are whole pieces: the kernel, too,
+    /// sends nothing of a piece that it cannot read whole.
+    pub fn readable(&self) -> Self {
+        let (mut limit, mut is_over) = (0, false);
+        self.each(0, self.total(), |base, length| {
+            if !is_over {
+                let readable = user_access::readable_bytes(base, length);
+                limit += readable;
+                is_over = readable < length;
+            }
+        });
+        if is_over {
+            limit -= limit % COPIED_BYTES;
+        }
+        Self { limit, ..*self }
+    }
+
+    /// These buffers as a list for the kernel, with their number.
+    pub fn as_list(&self) -> (*const iovec, usize) {
+        if self.list.is_null() { (&raw const self.single, self.count) } else { (self.list, self.count) }
     }
 
     fn part(&self, index: usize) -> iovec {
@@ -38,9 +77,10 @@ impl Buffers {
         }
     }
 
-    /// The total length in bytes.
+    /// The total length in bytes, at most [`CALL_MAX`].
     pub fn total(&self) -> usize {
-        (0..self.count).fold(0usize, |sum, index| sum.saturating_add(self.part(index).iov_len))
+        let sum = (0..self.count).fold(0usize, |sum, index| sum.saturating_add(self.part(index).iov_len));
+        sum.min(self.limit)
     }
 
     /// Visits `length` bytes from offset `skip` on, piece by piece.
@@ -70,6 +110,7 @@ impl Buffers {
     pub fn window(&self, skip: usize, length: usize) -> ([iovec; REST_MAX], usize) {
         let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let (mut list, mut count) = ([empty; REST_MAX], 0);
+        let length = length.min(self.total().saturating_sub(skip));
         self.each(skip, length, |base, length| {
             if let Some(place) = list.get_mut(count) {
                 *place = iovec { iov_base: base.cast(), iov_len: length };
@@ -78,6 +119,48 @@ impl Buffers {
         });
         (list, count)
     }
+}
+
+/// The program's room for the control data of a receive, and what the kernel has written last. Bytes of a ring have
+/// none.
+pub struct Control {
+    room: *mut c_void,
+    room_bytes: usize,
+    written_bytes: Cell<usize>,
+    flags: Cell<c_int>,
+}
+
+impl Control {
+    /// The room that comes with a message.
+    pub fn of(message: &msghdr) -> Self {
+        let (written_bytes, flags) = (Cell::new(0), Cell::new(0));
+        Self { room: message.msg_control, room_bytes: message.msg_controllen, written_bytes, flags }
+    }
+
+    /// The length of the control data, and the flags of the message.
+    pub fn written(&self) -> (usize, c_int) {
+        (self.written_bytes.get(), self.flags.get())
+    }
+}
+
+/// Receives a message into the first `count` of these parts, and the control data that comes with them into the room of
+/// the buffers.
+pub fn receive_by(
+    buffers: &Buffers,
+    parts: &mut [iovec],
+    count: usize,
+    receive: impl FnOnce(*mut msghdr) -> isize,
+) -> isize {
+    let mut message = message(parts, count);
+    let Some(control) = buffers.control else { return receive(&raw mut message) };
+    message.msg_control = control.room;
+    message.msg_controllen = control.room_bytes;
+    let received = receive(&raw mut message);
+    if received >= 0 {
+        control.written_bytes.set(message.msg_controllen);
+        control.flags.set(message.msg_flags);
+    }
+    received
 }
 
 /// The first `count` parts of one list, followed by another list.

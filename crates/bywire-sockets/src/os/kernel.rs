@@ -107,6 +107,19 @@ pub fn queued(fd: i32) -> Option<i32> {
     (status == 0).then_some(queued)
 }
 
+/// An unknown flag of `preadv2`: the kernel checks the buffers, and then refuses the call.
+const NO_READ: usize = 1 << 30;
+
+/// Whether the kernel refuses these buffers because of their lengths, at whatever addresses.
+pub fn refuses(fd: i32, parts: *const libc::iovec, count: usize) -> bool {
+    let Some(_own) = own_call::begin() else { return true };
+    // SAFETY: the program's list, or one of this library's, and no byte is read.
+    errno::keep(|| unsafe {
+        real::syscall(libc::SYS_preadv2, fd as usize, parts as usize, count, usize::MAX, usize::MAX, NO_READ);
+        matches!(errno::last(), libc::EFAULT | libc::EINVAL)
+    })
+}
+
 /// Reads a socket option. Returns the number of bytes that the kernel has written.
 pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
     let mut length = value.len() as libc::socklen_t;

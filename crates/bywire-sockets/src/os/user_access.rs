@@ -13,10 +13,12 @@ use crate::os::{errno, own_call, real};
 const PAGE_BYTES: usize = 4096;
 /// Cached pages of a thread.
 const KNOWN: usize = 8;
+/// No address is in this page. The first page is one that programs ask about.
+const NO_PAGE: usize = usize::MAX;
 
 thread_local! {
     // Constant and without a destructor: the thread-local variables allocate and register nothing.
-    static PAGES: [Cell<usize>; KNOWN] = const { [const { Cell::new(0) }; KNOWN] };
+    static PAGES: [Cell<usize>; KNOWN] = const { [const { Cell::new(NO_PAGE) }; KNOWN] };
     static NEXT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -30,6 +32,14 @@ pub fn are_readable<T>(first: *const T, count: usize) -> bool {
     }
     let Some(last) = start.checked_add(length - 1).filter(|_| start != 0) else { return false };
     (start / PAGE_BYTES..=last / PAGE_BYTES).all(is_readable)
+}
+
+/// The number of these bytes that can be read, from the first one on.
+pub fn readable_bytes(first: *const u8, count: usize) -> usize {
+    let start = first as usize;
+    let end = start.saturating_add(count);
+    let bad = (start / PAGE_BYTES..=end.saturating_sub(1) / PAGE_BYTES).find(|page| !is_readable(*page));
+    bad.map_or(count, |page| (page * PAGE_BYTES).saturating_sub(start).min(count))
 }
 
 #[inline]
@@ -46,9 +56,10 @@ fn ask(page: usize) -> bool {
         return false;
     }
     let Some(_own) = own_call::begin() else { return false };
+    // Not the page's first bytes: a null pointer would stand for no set.
     // SAFETY: the kernel reads eight bytes, if it can, and then fails in any case.
     let number = errno::keep(|| unsafe {
-        real::syscall(libc::SYS_rt_sigprocmask, NOTHING, page * PAGE_BYTES, 0, 8, 0, 0);
+        real::syscall(libc::SYS_rt_sigprocmask, NOTHING, page * PAGE_BYTES + 8, 0, 8, 0, 0);
         errno::last()
     });
     if number == libc::EFAULT {

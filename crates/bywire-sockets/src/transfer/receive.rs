@@ -11,7 +11,7 @@ use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket};
 use crate::connection::source::Source;
 use crate::memory::arena::SharedSocket;
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::iovec::Buffers;
+use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
 use crate::pairing::offer;
@@ -24,7 +24,12 @@ const UNDER_WAY_MS: i32 = 100;
 
 /// A receive by any call. `real` is that call as the program has made it.
 #[inline(always)]
-pub fn receive(fd: i32, parts: impl FnOnce() -> Buffers, flags: i32, real: impl Fn() -> isize) -> isize {
+pub fn receive<'a>(
+    fd: i32,
+    parts: impl FnOnce() -> Buffers<'a>,
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return paying(fd, flags, real) };
     if flags & ASIDE == 0
         && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_readers)
@@ -150,8 +155,12 @@ fn receive_carried(
 ) -> isize {
     let (given_fd, mut waiting) = (connection.fd, None);
     let total = parts.total();
+    if total == CALL_MAX && is_refused(connection.fd, parts) {
+        return real();
+    }
     // `MSG_WAITALL` is implemented here: part of the bytes may be in the kernel, part in the ring.
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let mut peeks_at_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0;
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
     // Asked once, as is the timeout, and as in the kernel: a change does not affect a call that sleeps already.
     let mut returns_at_once = None;
@@ -187,7 +196,17 @@ fn receive_carried(
             Step::Real if waiting.is_some() => more_from_kernel(connection, parts, done, flags),
             step => step,
         };
+        // The bytes that a look has found and left.
+        let mut seen = 0;
         match step {
+            Step::Received(received) if peeks_at_all && received < total => {
+                // Bytes before an end that has come meanwhile are found by one more look.
+                peeks_at_all = !has_ended(connection);
+                if !peeks_at_all {
+                    continue;
+                }
+                seen = received;
+            }
             Step::Received(received) => {
                 sanitizer::has_received();
                 done += received;
@@ -220,14 +239,15 @@ fn receive_carried(
         if *returns_at_once
             .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
         {
-            return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
+            return if done + seen > 0 { (done + seen) as isize } else { errno::fail(libc::EAGAIN) };
         }
         let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
         // As in the kernel, any handler ends a call that has part of its bytes, as it ends one with a timeout.
-        let deadline = if done > 0 { deadline.or(Some(u64::MAX)) } else { deadline };
+        let deadline = if done + seen > 0 { deadline.or(Some(u64::MAX)) } else { deadline };
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
-            Step::Real => wait_in_kernel(connection, fruitless, deadline),
+            Step::Received(_) => wait_behind(connection, seen, fruitless, deadline),
+            Step::Real => wait_in_kernel(connection, libc::POLLIN, sleep::look_ns(fruitless), deadline),
             // A sleeper that leaves the kernel wakes nobody, so these sleeps are short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
@@ -237,9 +257,32 @@ fn receive_carried(
             }),
         };
         fruitless += 1;
-        if let Some(result) = after_sleep(connection, woken, done) {
+        if let Some(result) = after_sleep(connection, woken, done + seen) {
             return result;
         }
+    }
+}
+
+/// Whether the kernel refuses buffers of that length, rather than that it moves as much as one call may.
+#[cold]
+fn is_refused(fd: i32, parts: &Buffers) -> bool {
+    let (list, count) = parts.as_list();
+    kernel::refuses(fd, list, count)
+}
+
+/// The interval between looks at bytes that were left in the kernel. They keep the descriptor readable.
+const LEFT_NS: u64 = 1_000_000;
+
+/// Waits until there is more than the bytes that were seen and left.
+fn wait_behind(connection: &Connection, seen: usize, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+    match connection.source() {
+        Ok(Source::Ring(_)) => connection.sleep(
+            Sleep::Bytes,
+            fruitless,
+            deadline_ns,
+            || !matches!(connection.source(), Ok(Source::Ring(available)) if available <= seen),
+        ),
+        _ => wait_in_kernel(connection, 0, LEFT_NS, deadline_ns),
     }
 }
 
@@ -528,12 +571,11 @@ fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 ///
 /// The sleeps are short: `poll` checks what the number means when it wakes, and continues to sleep if it means another
 /// file by then.
-fn wait_in_kernel(connection: &Connection, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+fn wait_in_kernel(connection: &Connection, events: i16, look_ns: u64, deadline_ns: Option<u64>) -> Woken {
     let now = kernel::now_ns();
-    let look_ns = sleep::look_ns(fruitless);
     let left_ns = Some(deadline_ns.map_or(look_ns, |deadline| deadline.saturating_sub(now).min(look_ns)));
     let until_ns = owed::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
-    match connection.wait_in_kernel(libc::POLLIN, until_ns, deadline_ns.is_some()) {
+    match connection.wait_in_kernel(events, until_ns, deadline_ns.is_some()) {
         Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
             Woken::TimeOut
         }
@@ -557,8 +599,8 @@ fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: u
     }
     let (before, first) = parts.window(0, seen);
     let (after, second) = parts.rest(seen + in_ring);
-    let mut both = crate::os::iovec::join(&before, first, &after);
-    let mut message = crate::os::iovec::message(&mut both, first + second);
+    let mut both = iovec::join(&before, first, &after);
+    let mut message = iovec::message(&mut both, first + second);
     // SAFETY: the program's own buffers, as the program has passed them.
     let found = unsafe { real::recvmsg(connection.fd, &raw mut message, flags | libc::MSG_DONTWAIT) };
     usize::try_from(found).unwrap_or(0).saturating_sub(seen)
@@ -566,8 +608,13 @@ fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: u
 
 /// Whether the stream has ended in the kernel, with nothing left to read there.
 fn is_over(connection: &Connection) -> bool {
+    has_ended(connection) && kernel::queued(connection.fd) == Some(0)
+}
+
+/// Whether the stream has ended in the kernel.
+fn has_ended(connection: &Connection) -> bool {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
+    kernel::ready(connection.fd, ends) & ends != 0
 }
 
 fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32, limit: usize) -> isize {
@@ -576,14 +623,15 @@ fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32
         return 0;
     }
     let (mut space, count) = parts.window(done, limit);
-    let mut message = crate::os::iovec::message(&mut space, count);
     let Some(own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
     if flags & libc::MSG_DONTWAIT == 0 {
         // Nobody can wake it.
         drop(own);
     }
     // SAFETY: the program's own buffers, as the program has passed them.
-    unsafe { real::recvmsg(connection.fd, &raw mut message, flags) }
+    iovec::receive_by(parts, &mut space, count, |message| unsafe {
+        real::recvmsg(connection.fd, message, flags)
+    })
 }
 
 fn of_kernel(received: isize) -> Step {

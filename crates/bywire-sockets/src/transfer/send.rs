@@ -5,13 +5,12 @@ use core::sync::atomic::Ordering;
 use bywire_pairing::reason::Reason;
 use bywire_ring::distance::{self, StoreKind};
 use bywire_ring::stream::{LEAVING, News, Route, Sleep};
-use libc::iovec;
 
 use crate::connection::sleep::{self, Woken};
 use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket, counted};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::iovec::Buffers;
+use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::offer;
@@ -19,9 +18,9 @@ use crate::transfer::waiting::Waiting;
 
 /// A send by any call. `real` is that call as the program has made it.
 #[inline(always)]
-pub fn send(
+pub fn send<'a>(
     fd: i32,
-    parts: impl FnOnce() -> Buffers,
+    parts: impl FnOnce() -> Buffers<'a>,
     flags: i32,
     is_special: bool,
     real: impl Fn() -> isize,
@@ -111,13 +110,40 @@ fn count(shared: &SharedSocket, sent: isize) {
 }
 
 fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let total = parts.total();
+    if total == CALL_MAX {
+        return send_long(connection, parts, flags, real);
+    }
+    send_within(connection, parts, total, flags, real)
+}
+
+/// A send of more bytes than one call moves. A program that states such a length may have fewer: as in the kernel, the
+/// call ends before the first one that cannot be read.
+#[cold]
+fn send_long(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let (list, count) = parts.as_list();
+    if kernel::refuses(connection.fd, list, count) {
+        return real();
+    }
+    let readable = parts.readable();
+    let total = readable.total();
+    if total == 0 { real() } else { send_within(connection, &readable, total, flags, real) }
+}
+
+fn send_within(
+    connection: &mut Connection,
+    parts: &Buffers,
+    total: usize,
+    flags: i32,
+    real: &dyn Fn() -> isize,
+) -> isize {
     let (given_fd, mut waiting) = (connection.fd, None);
     // The program's call, unless its descriptor was closed meanwhile.
     let real = |connection: &Connection| match connection.fd == given_fd {
         true => real(),
         false => send_otherwise(connection, parts, flags),
     };
-    let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
+    let (mut done, mut fruitless, mut deadline) = (0, 0, None);
     sanitizer::sends();
     jumps::forget();
     signal_deferral::begin_call();
@@ -323,14 +349,14 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
 /// Sends by the descriptor that was kept for this call.
 fn send_otherwise(connection: &Connection, parts: &Buffers, flags: i32) -> isize {
     let (mut space, count) = parts.rest(0);
-    let mut message = crate::os::iovec::message(&mut space, count);
+    let mut message = iovec::message(&mut space, count);
     // SAFETY: the parts are the program's own, as the program has passed them.
     unsafe { real::sendmsg(connection.fd, &raw mut message, flags) }
 }
 
-fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
+fn send_now(fd: i32, space: &mut [libc::iovec], count: usize, flags: i32) -> isize {
     let Some(_own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
-    let mut message = crate::os::iovec::message(space, count);
+    let mut message = iovec::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the parts are the program's own, as the program has passed them. The call is made by number, because a
     // thread cannot be cancelled in it: the route may be pending.
