@@ -132,6 +132,15 @@ fn a_file_with_the_number_of_a_closed_stream_is_no_connection() {
 }
 
 #[test]
+fn a_child_in_its_parents_memory_changes_that_and_not_its_parents_descriptors_and_handlers() {
+    let things: Vec<_> = ["vfork", "clone"]
+        .into_iter()
+        .flat_map(|way| ["changes", "sends", "forks", "becomes"].map(|what| ["vforked", way, what]))
+        .collect();
+    same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_file_is_sent_by_a_thread_with_the_smallest_stack() {
     same(&[&["small"]]);
 }

@@ -16,9 +16,10 @@ use crate::connection::{fallback, log, outcome};
 use crate::epoll::handover;
 use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
+use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, real};
 use crate::pairing::offer;
-use crate::process::{lifecycle, signals};
+use crate::process::{exec, lifecycle, signals};
 use crate::wakeup::doorbell;
 
 /// How long to wait for other threads. A thread that is stopped, for instance in a debugger, may never come.
@@ -70,6 +71,11 @@ pub fn before_seccomp(operation: usize, program: usize) {
 pub fn withdraw(reason: Reason) {
     if own_call::are_over() {
         return;
+    }
+    if vforked::is_child() {
+        // Its parent goes on. The child makes no calls of the library's own any more, not even before an exec.
+        exec::hand_over(false);
+        return vforked::restrict();
     }
     lifecycle::notice_fork();
     jumps::forget();
