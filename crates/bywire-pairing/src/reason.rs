@@ -45,6 +45,7 @@ reasons! {
     OtherUser = "the other end belongs to another user, and no further connection to other users can be carried",
     Sandbox = "a filter of system calls was installed, and everything is TCP from then on (once for each program)",
     Go = "a program in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
+    Unshared = "a thread has a table of descriptors of its own, and everything is TCP from then on (once for each program)",
 }
 
 impl Reason {

@@ -1241,6 +1241,50 @@ static void vforked(const char *way, const char *what) {
     free(stack);
 }
 
+static const char *unshares;
+
+static int close_own(void *argument) {
+    (void)argument;
+    close(server);
+    _exit(0);
+}
+
+/* A thread closes its own copy of a descriptor, which is none of the others' business. */
+static void *close_own_copy(void *argument) {
+    if (strcmp(unshares, "range") == 0) {
+        need(syscall(SYS_close_range, server, server, 2 /* CLOSE_RANGE_UNSHARE */) == 0, "close_range");
+    } else {
+        need((strcmp(unshares, "call") == 0 ? unshare(CLONE_FILES) : syscall(SYS_unshare, CLONE_FILES)) == 0, "unshare");
+        need(close(server) == 0, "close");
+    }
+    printf("%d\n", send(server, "x", 1, MSG_NOSIGNAL) < 0 ? errno : 0);
+    return argument;
+}
+
+static void unshared(const char *way) {
+    char heard[8] = "", *stack = malloc(1 << 17);
+    meet(act_echo);
+    converse();
+    need(send(server, "word", 4, 0) == 4, "a word");
+    unshares = way;
+    if (strcmp(way, "clone") == 0) {
+        pid_t child = clone(close_own, stack + (1 << 17), CLONE_VM | SIGCHLD, NULL);
+        await_child(child);
+    } else {
+        pthread_t thread;
+        need(pthread_create(&thread, NULL, close_own_copy, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    }
+    need(recv(server, heard, 4, MSG_WAITALL) == 4, "an echo");
+    printf("%s\n", heard);
+    for (int round = 0; round < 24; round++) {
+        need(send(server, "more", 4, 0) == 4 && recv(server, heard, 4, MSG_WAITALL) == 4, "an echo");
+    }
+    printf("%s\n", heard);
+    close(server);
+    join();
+    free(stack);
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -1279,6 +1323,8 @@ int main(int count, char **words) {
         as_inetd(words[2]);
     } else if (strcmp(name, "vforked") == 0 && count > 3) {
         vforked(words[2], words[3]);
+    } else if (strcmp(name, "unshared") == 0 && count > 2) {
+        unshared(words[2]);
     } else if (strcmp(name, "reused") == 0 && count > 2) {
         reused(words[2]);
     } else if (strcmp(name, "asynchronous") == 0) {

@@ -147,6 +147,13 @@ take_over! {
         fork_quietly()
     }
 
+    /// Gives this thread its own copy of what it shares with others.
+    fn unshare(flags: c_int) -> c_int {
+        before_unshare(flags);
+        // SAFETY: no pointers.
+        unsafe { real::unshare(flags) }
+    }
+
     /// Makes a child that runs a function. The arguments after the fourth may be missing, and are only passed on.
     fn clone(work: usize, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: usize, storage: usize, child: usize) -> c_int {
         // SAFETY: the program's own arguments, as they came.
@@ -302,10 +309,24 @@ unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Word
     }
 }
 
+fn before_unshare(flags: c_int) {
+    if flags & libc::CLONE_FILES != 0 {
+        sandbox::before_unshare();
+    }
+}
+
+/// Whether these flags of `clone` make a child in this process's memory that has descriptors of its own.
+fn is_in_memory(flags: c_int) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_FILES) == libc::CLONE_VM
+}
+
 /// Makes a child by `clone`, which runs on another stack.
 fn clone_by(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    const KINDS: c_int = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK;
-    if own_call::are_over() || flags & KINDS != libc::CLONE_VM | libc::CLONE_VFORK {
+    if own_call::are_over() || !is_in_memory(flags) {
+        return real();
+    }
+    if flags & libc::CLONE_VFORK == 0 {
+        sandbox::before_child_in_memory();
         return real();
     }
     let is_bare = flags & libc::CLONE_SETTLS != 0 || !vforked::begin();
@@ -386,6 +407,10 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_vfork => fork_and_wait().into(),
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
             libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
+            libc::SYS_unshare => {
+                before_unshare(fd);
+                real()
+            }
             libc::SYS_exit_group => {
                 exit::end();
                 real()

@@ -1,4 +1,5 @@
-//! Programs that restrict their own system calls (`seccomp`), or were started with such a restriction.
+//! Programs that restrict their own system calls (`seccomp`), or were started with such a restriction; and programs whose
+//! threads have tables of descriptors of their own.
 //!
 //! The author of a filter did not consider this library: one unexpected system call may end the program. So all
 //! connections return to the kernel before a filter is installed. From then on the library does nothing: each call goes
@@ -17,7 +18,7 @@ use crate::epoll::handover;
 use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
-use crate::os::{errno, jumps, kernel, own_call, real};
+use crate::os::{errno, jumps, kernel, own_call, pid, real};
 use crate::pairing::offer;
 use crate::process::{exec, lifecycle, signals};
 use crate::wakeup::doorbell;
@@ -65,6 +66,20 @@ pub fn before_seccomp(operation: usize, program: usize) {
     if is_strict || (operation == libc::SECCOMP_SET_MODE_FILTER as usize && program != 0) {
         errno::keep(|| withdraw(Reason::Sandbox));
     }
+}
+
+/// Before a thread gets a table of descriptors of its own, whose numbers mean other files from then on than those of the
+/// other threads. It closes a connection that others go on to use.
+pub fn before_unshare() {
+    // A process with one thread has no other table.
+    if !own_call::are_over() && !vforked::is_child() && !pid::is_alone() {
+        errno::keep(|| withdraw(Reason::Unshared));
+    }
+}
+
+/// Before a child in this process's memory is made that has descriptors of its own, and runs beside its parent.
+pub fn before_child_in_memory() {
+    errno::keep(|| withdraw(Reason::Unshared));
 }
 
 /// Returns all connections to the kernel, reports what there is to report, and does nothing from here on.
