@@ -47,6 +47,7 @@ reasons! {
     Go = "a program in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
     Loaded = "a library was loaded into a namespace of its own, and everything is TCP from then on (once for each program)",
     Reconnected = "it was connected before, or listens",
+    Unshared = "a thread has a table of descriptors of its own, and everything is TCP from then on (once for each program)",
 }
 
 impl Reason {

@@ -4,6 +4,7 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 
 static size_t amount = 10240;
 
@@ -1462,6 +1463,162 @@ static void connected_late(void) {
     close(listener);
 }
 
+/* Words and their echoes, none of which goes through the kernel if the connection is carried. */
+static void converse(void) {
+    char before[16], after[16], byte;
+    count_kernels(server, before);
+    for (int round = 0; round < 24; round++) {
+        byte = 'a' + round;
+        need(send(server, &byte, 1, 0) == 1 && recv(server, &byte, 1, 0) == 1 && byte == 'a' + round, "an echo");
+    }
+    count_kernels(server, after);
+    need(getenv("LD_PRELOAD") == NULL || memcmp(before, after, sizeof before) == 0, "it is carried");
+}
+
+static volatile int noted, counted;
+
+static void count_signal(int number) {
+    (void)number;
+    counted++;
+}
+
+/* What a child in its parent's memory does to its own descriptors and handlers, and to their memory. */
+static int change_everything(void *argument) {
+    int ends[2];
+    char byte = 0;
+    (void)argument;
+    signal(SIGUSR1, SIG_IGN);
+    sigaction(SIGUSR2, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+    noted = 1;
+    /* The number of a connection is another file's from here on. */
+    if (pipe(ends) != 0 || dup2(ends[1], server) != server) _exit(1);
+    if (write(server, "x", 1) != 1 || read(ends[0], &byte, 1) != 1 || byte != 'x') _exit(2);
+    noted = 2;
+    close(server);
+    if (send(server, "x", 1, 0) != -1 || errno != EBADF) _exit(3);
+    close_range(3, 1000, 0);
+    if (socket(AF_INET, SOCK_STREAM, 0) != 3 || epoll_create1(0) != 4 || dup(3) != 5) _exit(4);
+    noted = 3;
+    execl("/nowhere/at/all", "all", NULL);
+    noted = errno == ENOENT ? 4 : errno;
+    _exit(5);
+}
+
+static int send_from_child(void *argument) {
+    (void)argument;
+    _exit(send(server, "hello", 5, 0) != 5);
+}
+
+static int fork_in_child(void *argument) {
+    int status;
+    (void)argument;
+    close(server);
+    pid_t child = fork();
+    if (child == 0) {
+        noted = 100;
+        close(dup(1));
+        _exit(7);
+    }
+    if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7) _exit(1);
+    noted = 1;
+    _exit(0);
+}
+
+static int become_cat(void *argument) {
+    (void)argument;
+    dup2(server, 0);
+    dup2(server, 1);
+    execlp("cat", "cat", NULL);
+    noted = errno;
+    _exit(1);
+}
+
+/* A child in its parent's memory, made by `vfork` or by `clone`. */
+static void vforked(const char *way, const char *what) {
+    int (*act)(void *) = strcmp(what, "changes") == 0 ? change_everything
+                         : strcmp(what, "sends") == 0 ? send_from_child
+                         : strcmp(what, "forks") == 0 ? fork_in_child
+                                                      : become_cat;
+    enum { BYTES = 1 << 17 };
+    char heard[8] = "", *stack = malloc(BYTES);
+    int status;
+    meet(act == become_cat ? act_as_caller : act_echo);
+    if (act != become_cat) {
+        converse();
+    }
+    signal(SIGUSR1, count_signal);
+    sigaction(SIGUSR2, &(struct sigaction){.sa_handler = count_signal}, NULL);
+    pid_t child;
+    if (strcmp(way, "vfork") == 0) {
+        child = vfork();
+        if (child == 0) {
+            act(NULL);
+        }
+    } else {
+        child = clone(act, stack + BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+    }
+    if (act == become_cat) {
+        close(server);
+    }
+    need(child > 0 && waitpid(child, &status, 0) == child, "a child");
+    raise(SIGUSR1), raise(SIGUSR2);
+    printf("noted %d, counted %d, ended with %x\n", noted, counted, status);
+    if (act == send_from_child) {
+        need(recv(server, heard, 5, MSG_WAITALL) == 5, "an echo");
+        printf("%s\n", heard);
+    }
+    if (act != become_cat) {
+        converse();
+        close(server);
+    }
+    join();
+    free(stack);
+}
+
+static const char *unshares;
+
+static int close_own(void *argument) {
+    (void)argument;
+    close(server);
+    _exit(0);
+}
+
+/* A thread closes its own copy of a descriptor, which is none of the others' business. */
+static void *close_own_copy(void *argument) {
+    if (strcmp(unshares, "range") == 0) {
+        need(syscall(SYS_close_range, server, server, 2 /* CLOSE_RANGE_UNSHARE */) == 0, "close_range");
+    } else {
+        need((strcmp(unshares, "call") == 0 ? unshare(CLONE_FILES) : syscall(SYS_unshare, CLONE_FILES)) == 0, "unshare");
+        need(close(server) == 0, "close");
+    }
+    printf("%d\n", send(server, "x", 1, MSG_NOSIGNAL) < 0 ? errno : 0);
+    return argument;
+}
+
+static void unshared(const char *way) {
+    char heard[8] = "", *stack = malloc(1 << 17);
+    meet(act_echo);
+    converse();
+    need(send(server, "word", 4, 0) == 4, "a word");
+    unshares = way;
+    if (strcmp(way, "clone") == 0) {
+        pid_t child = clone(close_own, stack + (1 << 17), CLONE_VM | SIGCHLD, NULL);
+        await_child(child);
+    } else {
+        pthread_t thread;
+        need(pthread_create(&thread, NULL, close_own_copy, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    }
+    need(recv(server, heard, 4, MSG_WAITALL) == 4, "an echo");
+    printf("%s\n", heard);
+    for (int round = 0; round < 24; round++) {
+        need(send(server, "more", 4, 0) == 4 && recv(server, heard, 4, MSG_WAITALL) == 4, "an echo");
+    }
+    printf("%s\n", heard);
+    close(server);
+    join();
+    free(stack);
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -1510,6 +1667,10 @@ int main(int count, char **words) {
         printed();
     } else if (strcmp(name, "as_inetd") == 0 && count > 2) {
         as_inetd(words[2]);
+    } else if (strcmp(name, "vforked") == 0 && count > 3) {
+        vforked(words[2], words[3]);
+    } else if (strcmp(name, "unshared") == 0 && count > 2) {
+        unshared(words[2]);
     } else if (strcmp(name, "reused") == 0 && count > 2) {
         reused(words[2]);
     } else if (strcmp(name, "asynchronous") == 0) {

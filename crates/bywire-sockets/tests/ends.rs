@@ -4,6 +4,7 @@
 
 mod test_service;
 
+use bywire_pairing::reason::Reason;
 use test_service::TestService;
 use test_service::transcript::{run, same_beside, transcript};
 
@@ -129,6 +130,26 @@ fn a_server_with_a_connection_as_standard_input_and_output_answers_by_streams() 
 #[test]
 fn a_file_with_the_number_of_a_closed_stream_is_no_connection() {
     same(&[&["reused", "fclose"], &["reused", "freopen"]]);
+}
+
+#[test]
+fn a_child_in_its_parents_memory_changes_that_and_not_its_parents_descriptors_and_handlers() {
+    let things: Vec<_> = ["vfork", "clone"]
+        .into_iter()
+        .flat_map(|way| ["changes", "sends", "forks", "becomes"].map(|what| ["vforked", way, what]))
+        .collect();
+    same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_thread_with_descriptors_of_its_own_closes_them_for_itself() {
+    let ways = ["call", "number", "range", "clone"];
+    same(&ways.map(|way| ["unshared", way]).each_ref().map(|words| words.as_slice()));
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    transcript(&pairing, &program, &["unshared", "call"], Some(4));
+    let status = pairing.status();
+    assert!(status.not_carried.contains(&(Reason::Unshared, 1)), "{status:?}");
 }
 
 #[test]

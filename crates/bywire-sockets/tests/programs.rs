@@ -115,6 +115,47 @@ fn pythons_event_loop_talks_to_threads_that_block() {
     assert_eq!(pairing.status().carried_ever, 8, "{:?}", pairing.status());
 }
 
+/// Python makes the processes of `subprocess` by `vfork`, closes their files and resets their handlers.
+#[test]
+fn a_program_that_starts_others_keeps_its_connection_and_its_handlers() {
+    if !has("python3") {
+        return;
+    }
+    let pairing = TestService::new();
+    let serve = "import socket\nl = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])\n\
+        c, _ = l.accept()\n\
+        while d := c.recv(100): c.sendall(d)";
+    let talk = "import asyncio, os, signal, socket, subprocess, sys\n\
+        c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+        told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
+        kernels = lambda: (told()[200:208], told()[128:136])\n\
+        for i in range(200000):\n\
+        \x20   before = kernels()\n\
+        \x20   c.sendall(b'ping')\n\
+        \x20   assert c.recv(100) == b'ping'\n\
+        \x20   if i > 50 and kernels() == before: break\n\
+        seen = []\n\
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append('handled'))\n\
+        signal.signal(signal.SIGPIPE, lambda *_: seen.append('handled'))\n\
+        for i in range(5):\n\
+        \x20   p = subprocess.run(['sh', '-c', 'read a; echo $a; exit 3'], input=b'word\\n', stdout=subprocess.PIPE)\n\
+        \x20   assert (p.returncode, p.stdout) == (3, b'word\\n')\n\
+        try: subprocess.run(['/nowhere/at/all'])\n\
+        except FileNotFoundError: seen.append('not found')\n\
+        async def start():\n\
+        \x20   p = await asyncio.create_subprocess_exec('cat', stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
+        \x20   assert (await p.communicate(b'word'))[0] == b'word'\n\
+        asyncio.run(start())\n\
+        os.kill(os.getpid(), signal.SIGUSR1); os.kill(os.getpid(), signal.SIGPIPE)\n\
+        c.sendall(b'pong')\n\
+        assert c.recv(100) == b'pong'\n\
+        print(*seen, 'carried' if kernels() == before else 'not carried', sep=', ')";
+    let mut server = Running(python(&pairing, serve, &[]).spawn().expect("a server"));
+    let port = first_line(&mut server.0).trim().to_owned();
+    let output = python(&pairing, talk, &[&port]).output().expect("a client");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "not found, handled, handled, carried");
+}
+
 #[test]
 fn a_program_without_the_library_is_an_ordinary_peer() {
     if !has("python3") {

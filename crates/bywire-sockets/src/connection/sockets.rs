@@ -14,6 +14,7 @@ use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, stage
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::free_list::FreeList;
 use crate::memory::holders;
+use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::own_call;
 use crate::wakeup::doorbell;
@@ -53,7 +54,7 @@ pub fn socket(fd: i32) -> Option<Socket> {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return None };
     let socket = by_index(fd, index)?;
     // It may have been closed meanwhile. Then its mappings must not be used.
-    if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some(socket) } else { None }
+    if descriptors::recorded(fd) == DescriptorKind::Socket(index) { Some(socket) } else { None }
 }
 
 /// A call that moves data on a socket that is not worth an offer yet: it is counted as inside the kernel, and nothing
@@ -70,7 +71,7 @@ pub fn pass(
     }
     let inside = KernelCall::enter(count(shared), shared)?;
     // While the call is counted, its record is not given to another socket.
-    if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some((inside, shared)) } else { None }
+    if descriptors::recorded(fd) == DescriptorKind::Socket(index) { Some((inside, shared)) } else { None }
 }
 
 /// Whether no other end was found for it.
@@ -422,6 +423,25 @@ pub fn undo_fork(fork: u32, finish: impl Fn(Leaving)) {
             finish(Leaving { socket, is_last: true });
         }
     }
+}
+
+/// In a child that a child of `vfork` has forked: forgets the numbers that its parent had closed or replaced. It was not
+/// counted as a holder by those. The lock of [`descriptors::change`] is held.
+pub fn forget_vforked() {
+    let Some(own) = arena::private() else { return };
+    descriptors::each_between(0, u32::MAX, |fd, kind| {
+        if !vforked::is_noted(fd) {
+            return;
+        }
+        if let DescriptorKind::Socket(index) = kind
+            && let Some(local) = own.sockets.get(index as usize)
+        {
+            rule::close(&local.descriptors);
+            descriptors::enter(fd, DescriptorKind::Untracked);
+        } else if kind == DescriptorKind::Hidden {
+            descriptors::enter(fd, DescriptorKind::Untracked);
+        }
+    });
 }
 
 /// After a fork, in the child.

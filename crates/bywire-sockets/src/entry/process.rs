@@ -8,9 +8,9 @@ use libc::pid_t;
 use super::take_over;
 use super::{data, descriptor, files, polling, socket};
 use crate::connection::fallback;
-use crate::memory::descriptors;
+use crate::memory::{descriptors, vforked};
 use crate::os::user_access::are_readable;
-use crate::os::{errno, own_call, real, signal_deferral};
+use crate::os::{errno, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::offer;
 use crate::process::{exec, exit, fork, io_uring, lifecycle, sandbox};
 
@@ -159,14 +159,27 @@ take_over! {
         fork_quietly()
     }
 
+    /// Gives this thread its own copy of what it shares with others.
+    fn unshare(flags: c_int) -> c_int {
+        before_unshare(flags);
+        // SAFETY: no pointers.
+        unsafe { real::unshare(flags) }
+    }
+
+    /// Makes a child that runs a function. The arguments after the fourth may be missing, and are only passed on.
+    fn clone(work: usize, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: usize, storage: usize, child: usize) -> c_int {
+        // SAFETY: the program's own arguments, as they came.
+        clone_by(flags, || unsafe { real::clone(work, stack, flags, argument, parent, storage, child) })
+    }
+
     /// Makes any system call by its number. Calls that are hooked by name are also hooked here.
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         call(number, [a, b, c, d, e, f])
     }
 }
 
-/// Forks, and waits for the child. In a sandbox it is the C library's own function. That returns twice, so nothing of
-/// this one may stay on the stack.
+/// Makes a child in this process's memory, and waits for it. It returns twice, so nothing of it may stay on the stack:
+/// the address to continue at is kept in a register, as the C library's own function does.
 ///
 /// # Safety
 /// The requirements of C's `vfork`. The parent continues when the child has executed another program or has ended.
@@ -177,8 +190,27 @@ pub unsafe extern "C" fn vfork() {
         "push rax",
         "call {choose}",
         "pop rcx",
+        "test rax, rax",
+        "jz 2f",
         "jmp rax",
+        "2:",
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "test rax, rax",
+        "jz 3f",
+        "push rdi",
+        // The stack must be aligned to 16 bytes at a call.
+        "sub rsp, 8",
+        "mov rdi, rax",
+        "call {resume}",
+        "add rsp, 8",
+        "ret",
+        "3:",
+        "jmp rdi",
         choose = sym choose_vfork,
+        number = const libc::SYS_vfork,
+        resume = sym resume_from_vfork,
     )
 }
 
@@ -192,13 +224,24 @@ pub unsafe extern "C" fn __vfork() {
     core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-/// The address where `vfork` continues.
+/// The function that does what `vfork` does; 0: the caller makes the child.
 extern "C" fn choose_vfork() -> usize {
     let fork: unsafe extern "C-unwind" fn() -> pid_t = fork_and_wait;
-    real::vfork_address().filter(|_| own_call::are_over()).unwrap_or(fork as usize)
+    if own_call::are_over() {
+        return real::vfork_address().unwrap_or(fork as usize);
+    }
+    // A runtime that records each access to memory has a function of its own, which the system call would bypass.
+    if !sanitizer::is_present() && vforked::begin() { 0 } else { fork as usize }
 }
 
-/// Forks, because the child's close would otherwise change the memory of the waiting parent.
+/// In the parent, when the child has executed another program or has ended. It gets and returns what the kernel, and
+/// what C's `vfork` returns.
+extern "C" fn resume_from_vfork(result: c_long) -> pid_t {
+    vforked::end();
+    if result < 0 { errno::fail(-result as c_int) as pid_t } else { result as pid_t }
+}
+
+/// Forks, and waits until the child has executed another program or has ended.
 unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     fork::await_next_child();
     // SAFETY: runs the handlers that `begin` has registered.
@@ -288,6 +331,38 @@ unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Word
     }
 }
 
+fn before_unshare(flags: c_int) {
+    if flags & libc::CLONE_FILES != 0 {
+        sandbox::before_unshare();
+    }
+}
+
+/// Whether these flags of `clone` make a child in this process's memory that has descriptors of its own.
+fn is_in_memory(flags: c_int) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_FILES) == libc::CLONE_VM
+}
+
+/// Makes a child by `clone`, which runs on another stack.
+fn clone_by(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    if own_call::are_over() || !is_in_memory(flags) {
+        return real();
+    }
+    if flags & libc::CLONE_VFORK == 0 {
+        sandbox::before_child_in_memory();
+        return real();
+    }
+    let is_bare = flags & libc::CLONE_SETTLS != 0 || !vforked::begin();
+    if is_bare {
+        vforked::begin_bare();
+    }
+    let child = real();
+    match is_bare {
+        true => vforked::end_bare(),
+        false => vforked::end(),
+    }
+    child
+}
+
 fn fork_quietly() -> pid_t {
     // SAFETY: no arguments. The child continues as a forked one does.
     fork_by(&|| unsafe { real::_Fork() }.into()) as pid_t
@@ -354,6 +429,10 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_vfork => fork_and_wait().into(),
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
             libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
+            libc::SYS_unshare => {
+                before_unshare(fd);
+                real()
+            }
             libc::SYS_exit_group => {
                 exit::end();
                 real()

@@ -8,6 +8,7 @@ use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::holders;
 use crate::memory::robust::Counted;
+use crate::memory::vforked;
 use crate::os::pid;
 use crate::wakeup::doorbell;
 
@@ -170,6 +171,17 @@ pub fn forget(fd: i32, name: u32) {
     if is_last_of_set(fd, name) {
         clear(name);
     }
+}
+
+/// In a child that a child of `vfork` has forked: forgets the numbers that its parent had closed or replaced.
+pub fn forget_vforked() {
+    descriptors::each(|fd, kind| {
+        if let DescriptorKind::EpollSet(name) = kind
+            && vforked::is_noted(fd)
+        {
+            forget(fd, name);
+        }
+    });
 }
 
 /// Before a fork: counts the child as a holder of what this process holds.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::arena::{self, DESCRIPTORS, EpollSet, PrivateArena, SETS};
 use crate::memory::lock::{Held, Lock, rank};
+use crate::memory::vforked;
 
 const KIND: u32 = 3 << 30;
 const SOCKET: u32 = 1 << 30;
@@ -41,6 +42,16 @@ pub enum DescriptorKind {
 /// The kind of `fd`.
 #[inline(always)]
 pub fn kind(fd: i32) -> DescriptorKind {
+    match recorded(fd) {
+        DescriptorKind::Untracked => DescriptorKind::Untracked,
+        _ if vforked::has_changed(fd) => DescriptorKind::Untracked,
+        found => found,
+    }
+}
+
+/// The kind of `fd` in the process whose memory this is. A child that `vfork` has made may have changed it for itself.
+#[inline(always)]
+pub fn recorded(fd: i32) -> DescriptorKind {
     let Some(own) = arena::private() else { return DescriptorKind::Untracked };
     let Some(entry) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) else {
         return DescriptorKind::Untracked;

@@ -1,7 +1,8 @@
 //! The numbers of processes and threads, and whether they are alive.
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::os::{own_call, real};
 
@@ -15,6 +16,9 @@ static NOTED: AtomicU32 = AtomicU32::new(0);
 
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
+/// A word that a forked child finds zeroed; null: there is none.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
 /// Notes this process's number. Called when the library is loaded, and in every child.
 pub fn note() {
     NOTED.store(std::process::id(), Ordering::Relaxed);
@@ -25,6 +29,44 @@ pub fn note() {
 /// have no thread-local variables.
 pub fn is_noted() -> bool {
     NOTED.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Whether this is the first process of its PID namespace.
+pub fn is_first() -> bool {
+    std::process::id() == 1
+}
+
+/// Makes the word by which a fork is noticed without asking the kernel each time.
+pub fn mark() {
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: a new private mapping that is never removed.
+    unsafe {
+        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page =
+            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
+            return;
+        }
+        // Release: pairs with the acquire loads of the mark. Its page is mapped before.
+        MARK.store(page.cast(), Ordering::Release);
+    }
+    set_mark();
+}
+
+/// Marks this process's memory: it is no fork's copy that nothing has been done for yet.
+pub fn set_mark() {
+    // SAFETY: null, or a page that is never removed.
+    // Acquire: pairs with the release store where the page is mapped.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether [`set_mark`] was called for this memory. `false`: it is a fork's copy, or the kernel marks nothing.
+pub fn is_marked() -> bool {
+    // SAFETY: null, or a page that is never removed.
+    // Acquire: pairs with the release store where the page is mapped.
+    unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
 }
 
 fn find_number() {

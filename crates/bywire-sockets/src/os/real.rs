@@ -243,6 +243,8 @@ real! {
     pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
     posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int, else libc::ENOSYS;
     _Fork() -> pid_t, else -1;
+    unshare(flags: c_int) -> c_int, else -1;
+    clone(work: usize, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: usize, storage: usize, child: usize) -> c_int, else -1;
     fork() -> pid_t, else -1;
     daemon(stays: c_int, keeps: c_int) -> c_int, else -1;
     forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t, else -1;

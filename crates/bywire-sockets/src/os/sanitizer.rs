@@ -85,6 +85,11 @@ pub fn find_all() {
     }
 }
 
+/// Whether this program has such a runtime.
+pub fn is_present() -> bool {
+    [&FIRST_UNOWNED, &THREAD_RELEASES].iter().any(|found| found.0.load(Ordering::Relaxed) != 0)
+}
+
 /// The program is about to send these bytes.
 #[inline(always)]
 pub fn reads(base: *const u8, length: usize) {

@@ -14,8 +14,8 @@ use crate::connection::sockets::{self, STREAM, Socket};
 use crate::connection::{options, policy};
 use crate::epoll::control;
 use crate::memory::arena::{self, stage};
-use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
+use crate::memory::{descriptors, vforked};
 use crate::os::{errno, kernel, own_call, pid, real};
 use crate::wakeup::doorbell;
 
@@ -95,9 +95,12 @@ pub fn consider(socket: &Socket) {
     }
 }
 
-/// Does work that the program must not notice, unless the library may make no calls any more.
+/// Does work that the program must not notice, unless the library may make no calls any more. A child in its parent's
+/// memory does not: the descriptors that it would get are not its parent's.
 fn quietly(work: impl FnOnce()) {
-    if let Some(_own) = own_call::begin() {
+    if !vforked::is_child()
+        && let Some(_own) = own_call::begin()
+    {
         errno::keep(work);
     }
 }
@@ -248,7 +251,7 @@ fn connect() -> bool {
     if service >= 0 {
         return descriptors::kind(service) == descriptors::DescriptorKind::Hidden;
     }
-    if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) {
+    if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) || vforked::is_child() {
         return false;
     }
     let Some((doorbell, page)) = doorbell::own() else { return false };
@@ -301,7 +304,7 @@ fn disconnect() {
         pending.store(0, Ordering::Relaxed);
     }
     let service = SERVICE.swap(-1, Ordering::Relaxed);
-    if service >= 0 {
+    if service >= 0 && descriptors::kind(service) == descriptors::DescriptorKind::Hidden {
         doorbell::discard(service);
     }
 }

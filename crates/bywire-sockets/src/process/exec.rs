@@ -7,14 +7,18 @@ use bywire_pairing::reason::Reason;
 use crate::connection::fallback;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::handover;
-use crate::memory::descriptors;
+use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, real};
 use crate::pairing::offer;
 
 /// Before another program replaces this process.
 pub fn before_replacement() {
-    if own_call::are_over() {
+    if own_call::are_over() || vforked::is_restricted() {
         return;
+    }
+    if vforked::is_child() {
+        // Its parent goes on, with everything that it has.
+        return hand_over(false);
     }
     errno::keep(|| sockets::each_held(leave_to_kernel));
     hand_over(false);
@@ -47,7 +51,11 @@ fn is_inherited(fd: i32) -> bool {
 
 /// Before another program is started. `has_actions`: steps before the start may copy descriptors.
 pub fn hand_over(has_actions: bool) {
-    let goes_on = |fd| is_inherited(fd) || (has_actions && descriptors::is_named(fd));
+    hand_over_each(|fd| is_inherited(fd) || (has_actions && descriptors::is_named(fd)));
+}
+
+/// Before another program gets these descriptors.
+pub fn hand_over_each(goes_on: impl Fn(i32) -> bool + Copy) {
     errno::keep(|| {
         let has_sets = handover::share(goes_on);
         fallback::hand_back(goes_on, Reason::Passed);

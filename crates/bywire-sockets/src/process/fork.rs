@@ -1,19 +1,14 @@
 //! Forks: what the child gets, and what parent and child both keep.
 
 use core::cell::Cell;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::connection::{outcome, sockets};
 use crate::epoll::sets;
-use crate::memory::descriptors;
+use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
 use crate::pairing::offer;
 use crate::process::{closing, signals};
 use crate::wakeup::doorbell;
-
-/// A word that a forked child finds zeroed; null: there is none.
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     // Constant and without a destructor: the thread-local variables allocate and register nothing.
@@ -91,8 +86,12 @@ pub fn after_fork_in_child() {
     if own_call::are_over() {
         return;
     }
+    let is_vforkeds = vforked::has_noted();
+    if is_vforkeds {
+        sockets::forget_vforked();
+    }
     pid::note();
-    set_mark();
+    pid::set_mark();
     thread::forget();
     signals::after_fork_in_child();
     own_call::after_fork_in_child();
@@ -105,40 +104,13 @@ pub fn after_fork_in_child() {
     close_end(0);
     PIPE.set([-1; 2]);
     descriptors::end_fork();
-}
-
-/// Makes the word by which a fork is noticed without asking the kernel each time.
-pub fn mark() {
-    const PAGE_BYTES: usize = 4096;
-    // SAFETY: a new private mapping that is never removed.
-    unsafe {
-        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let page =
-            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
-        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
-            return;
-        }
-        // Release: pairs with the acquire loads of the mark. Its page is mapped before.
-        MARK.store(page.cast(), Ordering::Release);
+    if is_vforkeds {
+        sets::forget_vforked();
     }
-    set_mark();
-}
-
-fn set_mark() {
-    // SAFETY: null, or a page that is never removed.
-    // Acquire: pairs with the release store where the page is mapped.
-    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
-        mark.store(1, Ordering::Relaxed);
-    }
+    vforked::after_fork_in_child();
 }
 
 /// Whether this process was made by a raw system call, for which no handler has run.
 pub fn is_missed() -> bool {
-    // SAFETY: null, or a page that is never removed.
-    // Acquire: pairs with the release store where the page is mapped.
-    if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
-    {
-        return false;
-    }
-    !pid::is_noted() && offer::is_possible()
+    !pid::is_marked() && !pid::is_noted() && offer::is_possible()
 }

@@ -12,9 +12,10 @@ use crate::connection::{log, options, outcome};
 use crate::epoll::{handover, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
+use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, real, thread};
 use crate::pairing::offer;
-use crate::process::{closing, fork};
+use crate::process::{closing, exec, fork, sandbox};
 use crate::wakeup::doorbell;
 
 /// A new socket. TCP sockets are tracked from here on.
@@ -91,6 +92,11 @@ pub fn close_kept(left: Option<u32>) {
 
 /// Removes `fd` from the table, and tells the kernel how to end the connection.
 pub fn before_close(fd: i32) -> Option<Leaving> {
+    if vforked::is_child() {
+        // Its parent still has the socket, by the same number.
+        vforked::note_changed(fd);
+        return None;
+    }
     notice_fork();
     keep_for_waiters(fd);
     let leaving = forget(fd)?;
@@ -129,6 +135,9 @@ pub fn after_close(leaving: Option<Leaving>) {
 
 /// `close_range`: the library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) -> i32) -> i32 {
+    if flags & libc::CLOSE_RANGE_UNSHARE as i32 != 0 {
+        sandbox::before_unshare();
+    }
     if flags & libc::CLOSE_RANGE_CLOEXEC as i32 != 0 || first > last {
         return real(first, last);
     }
@@ -197,6 +206,9 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
 
 /// The program asks for this very number: the library's own descriptor moves to another one.
 fn make_way(fd: i32) {
+    if vforked::is_child() {
+        return vforked::note_changed(fd);
+    }
     // SAFETY: a descriptor of this library.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     descriptors::unhide(fd);
@@ -282,6 +294,9 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
 
 /// Tracks `fd`, a new TCP socket.
 fn track(fd: i32) {
+    if vforked::is_child() {
+        return vforked::note_changed(fd);
+    }
     forget_stale(fd);
     sockets::track(fd);
     leave_to_streams(fd);
@@ -289,12 +304,20 @@ fn track(fd: i32) {
 
 /// Tracks `fd`, a new epoll set.
 pub fn track_set(fd: i32) {
+    if vforked::is_child() {
+        return vforked::note_changed(fd);
+    }
     forget_stale(fd);
     sets::track(fd);
 }
 
 /// Tracks `new` as a duplicate of `old`.
 fn duplicate(old: i32, new: i32) {
+    if vforked::is_child() {
+        vforked::note_changed(new);
+        // The program that the child executes will use it.
+        return exec::hand_over_each(|fd| fd == old);
+    }
     forget_stale(new);
     sockets::duplicate(old, new);
     leave_to_streams(new);

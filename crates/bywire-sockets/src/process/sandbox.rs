@@ -1,4 +1,5 @@
-//! Programs that restrict their own system calls (`seccomp`), or were started with such a restriction.
+//! Programs that restrict their own system calls (`seccomp`), or were started with such a restriction; and programs whose
+//! threads have tables of descriptors of their own.
 //!
 //! The author of a filter did not consider this library: one unexpected system call may end the program. So all
 //! connections return to the kernel before a filter is installed. From then on the library does nothing: each call goes
@@ -16,9 +17,10 @@ use crate::connection::{fallback, log, outcome};
 use crate::epoll::handover;
 use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::{errno, jumps, kernel, own_call, real};
+use crate::memory::vforked;
+use crate::os::{errno, jumps, kernel, own_call, pid, real};
 use crate::pairing::offer;
-use crate::process::{lifecycle, signals};
+use crate::process::{exec, lifecycle, signals};
 use crate::wakeup::doorbell;
 
 /// How long to wait for other threads. A thread that is stopped, for instance in a debugger, may never come.
@@ -66,10 +68,29 @@ pub fn before_seccomp(operation: usize, program: usize) {
     }
 }
 
+/// Before a thread gets a table of descriptors of its own, whose numbers mean other files from then on than those of the
+/// other threads. It closes a connection that others go on to use.
+pub fn before_unshare() {
+    // A process with one thread has no other table.
+    if !own_call::are_over() && !vforked::is_child() && !pid::is_alone() {
+        errno::keep(|| withdraw(Reason::Unshared));
+    }
+}
+
+/// Before a child in this process's memory is made that has descriptors of its own, and runs beside its parent.
+pub fn before_child_in_memory() {
+    errno::keep(|| withdraw(Reason::Unshared));
+}
+
 /// Returns all connections to the kernel, reports what there is to report, and does nothing from here on.
 pub fn withdraw(reason: Reason) {
     if own_call::are_over() {
         return;
+    }
+    if vforked::is_child() {
+        // Its parent goes on. The child makes no calls of the library's own any more, not even before an exec.
+        exec::hand_over(false);
+        return vforked::restrict();
     }
     lifecycle::notice_fork();
     jumps::forget();

@@ -13,6 +13,7 @@ use libc::{siginfo_t, sigset_t, ucontext_t};
 
 use crate::connection::sockets::{self, Socket};
 use crate::memory::lock::{Lock, rank};
+use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::signal_deferral::{self, THREAD};
 use crate::os::{errno, own_call, real};
@@ -25,6 +26,14 @@ struct Handler {
     function: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
+}
+
+impl Handler {
+    /// Its function, flags and mask.
+    fn settings(&self) -> (usize, c_int, u64) {
+        let Self { function, flags, mask } = self;
+        (function.load(Ordering::Relaxed), flags.load(Ordering::Relaxed), mask.load(Ordering::Relaxed))
+    }
 }
 
 static HANDLERS: [Handler; SIGNALS] =
@@ -149,8 +158,10 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     // function is the program's, and takes three arguments or ignores two of them.
     unsafe {
         if flags & libc::SA_RESETHAND != 0 {
-            // Release: pairs with the acquire load in `deliver`, after which the rest is read.
-            handler.function.store(0, Ordering::Release);
+            if !vforked::is_child() {
+                // Release: pairs with the acquire load in `deliver`, after which the rest is read.
+                handler.function.store(0, Ordering::Release);
+            }
             // The kernel, too, keeps the other settings.
             let mut ordinary = action(libc::SIG_DFL, flags);
             (&raw mut ordinary.sa_mask).cast::<u64>().write(handler.mask.load(Ordering::Relaxed));
@@ -207,7 +218,10 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
     // SAFETY: null, or the program's own.
     let given = unsafe { new.as_ref().copied() };
     let mut found = action(libc::SIG_DFL, 0);
-    let status = exchange(number, handler, given, &mut found);
+    let status = match vforked::is_child() {
+        true => exchange_in_vforked(number, handler, given, &mut found),
+        false => exchange(number, handler, given, &mut found),
+    };
     if status == 0 && !old.is_null() {
         // SAFETY: the program's own structure, which has room for one.
         unsafe { old.write(found) };
@@ -223,11 +237,7 @@ fn exchange(
     old: &mut libc::sigaction,
 ) -> c_int {
     let _held = CHANGING.hold();
-    let before = (
-        handler.function.load(Ordering::Relaxed),
-        handler.flags.load(Ordering::Relaxed),
-        handler.mask.load(Ordering::Relaxed),
-    );
+    let before = handler.settings();
     // SAFETY: live structures. The kernel's mask is only the first eight bytes.
     let status = unsafe {
         match given {
@@ -263,6 +273,23 @@ fn exchange(
     status
 }
 
+/// The same in a child in its parent's memory, whose parent keeps its own handlers. Handlers of the child are not
+/// deferred.
+fn exchange_in_vforked(
+    number: c_int,
+    handler: &Handler,
+    given: Option<libc::sigaction>,
+    old: &mut libc::sigaction,
+) -> c_int {
+    let new = given.as_ref().map_or(core::ptr::null(), |given| &raw const *given);
+    // SAFETY: null, or live structures.
+    let status = unsafe { real::sigaction(number, new, old) };
+    if status == 0 {
+        tell_old(old, handler.settings());
+    }
+    status
+}
+
 /// Fills in the earlier action that is reported to the program.
 fn tell_old(told: &mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
     let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
@@ -286,7 +313,8 @@ pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
         let mut found = action(libc::SIG_DFL, 0);
         // SAFETY: live structures.
         errno::keep(|| unsafe {
-            if real::sigaction(number, core::ptr::null(), &raw mut found) == 0
+            if !vforked::is_child()
+                && real::sigaction(number, core::ptr::null(), &raw mut found) == 0
                 && found.sa_sigaction != deliver as usize
             {
                 change(number, &raw const found, core::ptr::null_mut());

@@ -57,7 +57,7 @@ pub fn begin() {
             io_uring::keep();
         }
         arena::found();
-        fork::mark();
+        pid::mark();
         let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
         if spins.is_null() || CStr::from_ptr(spins) != c"0" {
             let cores = libc::getenv(c"BYWIRE_SOCKETS_CORES".as_ptr());

@@ -23,6 +23,7 @@ use crate::memory::arena::{self, EpollSet, PEERS, Peer};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Reaper};
+use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{own_call, pid, real, signal_deferral};
 
@@ -72,6 +73,10 @@ pub fn own() -> Option<(i32, i32)> {
     let (doorbell, page) = (DOORBELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if doorbell >= 0 && page >= 0 {
         return is_doorbell(doorbell).then_some((doorbell, page));
+    }
+    // The descriptors of a child in its parent's memory are not its parent's.
+    if vforked::is_child() {
+        return None;
     }
     let _held = ADOPTING.hold();
     // Another thread may have made both meanwhile. Relaxed: ordered by the lock.
@@ -540,6 +545,9 @@ impl DoorbellSet {
         let _own = own_call::begin()?;
         // Acquire: pairs with the release increment in `renew_sets`.
         let age = AGE.load(Ordering::Acquire);
+        if vforked::is_child() {
+            return Self::of_vforked(age);
+        }
         for place in &SETS {
             // Acquire: pairs with the release exchange in the drop.
             let found = Self::decode(place.swap(0, Ordering::Acquire));
@@ -559,6 +567,14 @@ impl DoorbellSet {
         }
         discard(fd);
         None
+    }
+
+    /// A set for a child in its parent's memory, which the parent does not have.
+    fn of_vforked(age: u32) -> Option<Self> {
+        // SAFETY: no pointers.
+        let fd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let made = (fd >= 0).then_some(Self { fd, age })?;
+        (add_to(fd) && add_timers_to(fd)).then_some(made)
     }
 
     /// The value for its slot in the pool: the age in the upper half, the descriptor plus one in the lower half.
@@ -581,6 +597,11 @@ impl DoorbellSet {
 
 impl Drop for DoorbellSet {
     fn drop(&mut self) {
+        if vforked::is_child() {
+            // SAFETY: made by `of_vforked`, and nobody else knows it.
+            crate::os::errno::keep(|| unsafe { real::close(self.fd) });
+            return;
+        }
         if descriptors::kind(self.fd) != descriptors::DescriptorKind::Hidden {
             return;
         }
