@@ -9,7 +9,7 @@ use libc::{sockaddr, socklen_t};
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sleep::NEVER_WAITS;
-use crate::connection::sockets::{self, Socket};
+use crate::connection::sockets;
 use crate::connection::{dissolving, options, stall};
 use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
