@@ -411,6 +411,15 @@ static void lengths(void) {
     send_here("0123456789");
     SAY(readv(server, large, 3));
     printf("%.10s\n", bytes);
+    int file = memfd_create("a file", 0);
+    off_t before = -1;
+    need(write(file, "file", 4) == 4, "a file");
+    SAY(sendfile(client, file, NULL, longest));
+    SAY(sendfile(client, file, &before, 4));
+    SAY(lseek(file, 0, SEEK_SET));
+    SAY(sendfile(client, file, NULL, half_of_all));
+    SAY(recv(server, bytes, 4, MSG_WAITALL));
+    close(file);
     /* It ends before the first byte that cannot be read. */
     memcpy(edge + 4086, "edge bytes", 10);
     ssize_t sent = send(client, edge + 4086, longest, 0);

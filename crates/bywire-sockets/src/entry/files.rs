@@ -11,7 +11,7 @@ use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection};
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::iovec::Buffers;
+use crate::os::iovec::{Buffers, CALL_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
 use crate::transfer::send::send as send_parts;
@@ -157,9 +157,10 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
         // The parts are asked for only if the connection is carried by then.
         return send_parts(target, || Buffers::one(core::ptr::null(), 0), 0, false, real);
     }
-    if !offset.is_null() && !are_readable(offset, 1) {
+    if (!offset.is_null() && !are_readable(offset, 1)) || count > isize::MAX as size_t {
         return real();
     }
+    let count = count.min(CALL_MAX);
     // The kernel counts the end as gone where it would take the bytes in one piece.
     let has_gone = |connection: Connection| {
         if connection.may_have_ended() {
