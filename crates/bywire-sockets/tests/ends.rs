@@ -128,6 +128,11 @@ fn a_server_with_a_connection_as_standard_input_and_output_answers_by_streams() 
 }
 
 #[test]
+fn a_terminal_as_standard_input_is_no_connection() {
+    same(&[&["terminal", "login_tty"], &["terminal", "forkpty"]]);
+}
+
+#[test]
 fn a_file_with_the_number_of_a_closed_stream_is_no_connection() {
     same(&[&["reused", "fclose"], &["reused", "freopen"]]);
 }
