@@ -4,7 +4,9 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pty.h>
 #include <sched.h>
+#include <utmp.h>
 
 static size_t amount = 10240;
 
@@ -1289,6 +1291,29 @@ static void act_end_at_once(void) {
     await_by(start);
 }
 
+/* A terminal replaces a connection as standard input, in a child. */
+static void terminal(const char *way) {
+    int master, slave, status;
+    meet(act_end_at_once);
+    need(dup2(server, 0) == 0, "dup2");
+    pid_t child = strcmp(way, "forkpty") == 0 ? forkpty(&master, NULL, NULL, NULL) : fork();
+    if (child == 0) {
+        struct pollfd files[] = {{server, POLLIN, 0}, {0, POLLIN, 0}};
+        if (strcmp(way, "login_tty") == 0 && (openpty(&master, &slave, NULL, NULL, NULL) != 0 || login_tty(slave) != 0)) {
+            _exit(100);
+        }
+        signal_by(start);
+        poll(files, 1, 10000);
+        poll(files, 2, 0);
+        _exit(files[0].revents << 4 | files[1].revents);
+    }
+    need(waitpid(child, &status, 0) == child && WIFEXITED(status), "a child");
+    printf("%x\n", WEXITSTATUS(status));
+    close(0);
+    close(server);
+    join();
+}
+
 /* A stream closes the descriptor of a connection, and another file gets the number. */
 static void reused(const char *way) {
     int ends[2];
@@ -1669,6 +1694,8 @@ int main(int count, char **words) {
         as_inetd(words[2]);
     } else if (strcmp(name, "vforked") == 0 && count > 3) {
         vforked(words[2], words[3]);
+    } else if (strcmp(name, "terminal") == 0 && count > 2) {
+        terminal(words[2]);
     } else if (strcmp(name, "unshared") == 0 && count > 2) {
         unshared(words[2]);
     } else if (strcmp(name, "reused") == 0 && count > 2) {

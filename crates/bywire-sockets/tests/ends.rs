@@ -128,6 +128,11 @@ fn a_server_with_a_connection_as_standard_input_and_output_answers_by_streams() 
 }
 
 #[test]
+fn a_terminal_as_standard_input_is_no_connection() {
+    same(&[&["terminal", "login_tty"], &["terminal", "forkpty"]]);
+}
+
+#[test]
 fn a_file_with_the_number_of_a_closed_stream_is_no_connection() {
     same(&[&["reused", "fclose"], &["reused", "freopen"]]);
 }
@@ -139,6 +144,17 @@ fn a_child_in_its_parents_memory_changes_that_and_not_its_parents_descriptors_an
         .flat_map(|way| ["changes", "sends", "forks", "becomes"].map(|what| ["vforked", way, what]))
         .collect();
     same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+    if !test_service::is_root() {
+        return;
+    }
+    // A container's first process has the number 1.
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let mut command = pairing.command("unshare", Some(4));
+    command.args(["--pid", "--fork", "--kill-child"]).arg(&program);
+    let words = ["vforked", "vfork", "changes"];
+    assert_eq!(run(command, &words), transcript(&pairing, &program, &words, None));
+    assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
 #[test]

@@ -145,13 +145,31 @@ take_over! {
     /// Forks, and the parent exits.
     fn daemon(stays: c_int, keeps: c_int) -> c_int {
         // SAFETY: no pointers. It returns in the child, or in a process that could not fork.
-        fork::fork(|| unsafe { real::daemon(stays, keeps) })
+        let status = fork::fork(|| unsafe { real::daemon(stays, keeps) });
+        if status == 0 && keeps == 0 {
+            lifecycle::after_standard_replaced();
+        }
+        status
     }
 
     /// Forks, with a pseudo-terminal between the two processes.
     fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t {
         // SAFETY: the program's own arguments, as they came.
-        fork::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
+        let child = fork::fork(|| unsafe { real::forkpty(master, name, terminal, size) });
+        if child == 0 {
+            lifecycle::after_standard_replaced();
+        }
+        child
+    }
+
+    /// Makes a terminal this process's standard input, output and error.
+    fn login_tty(terminal: c_int) -> c_int {
+        // SAFETY: no pointers.
+        let status = unsafe { real::login_tty(terminal) };
+        if status == 0 {
+            lifecycle::after_standard_replaced();
+        }
+        status
     }
 
     /// Forks without running the fork handlers.

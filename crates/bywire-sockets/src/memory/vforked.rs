@@ -49,8 +49,8 @@ thread_local! {
 
 /// Before this thread makes such a child. `false`: it must fork instead.
 pub fn begin() -> bool {
-    // A child with the number 1, in another PID namespace, is told from its parent by the number.
-    if !pid::is_noted() || !pid::is_marked() || pid::is_first() {
+    // The child is told from its parent by the number.
+    if !pid::is_noted() || !pid::is_marked() || pid::may_be_childs() {
         return false;
     }
     let Some(index) = CHILDREN.iter().position(Place::take) else { return false };

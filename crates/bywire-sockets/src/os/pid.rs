@@ -1,6 +1,7 @@
 //! The numbers of processes and threads, and whether they are alive.
 
 use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -31,9 +32,22 @@ pub fn is_noted() -> bool {
     NOTED.load(Ordering::Relaxed) == std::process::id()
 }
 
-/// Whether this is the first process of its PID namespace.
-pub fn is_first() -> bool {
-    std::process::id() == 1
+/// Whether a child may have the number that this process has, as the first process of another PID namespace.
+pub fn may_be_childs() -> bool {
+    if std::process::id() != 1 {
+        return false;
+    }
+    let own = namespace(c"/proc/self/ns/pid");
+    own.is_none() || own != namespace(c"/proc/self/ns/pid_for_children")
+}
+
+/// The inode of a namespace.
+fn namespace(path: &CStr) -> Option<u64> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: a terminated path, and a place that is valid for writes; zeros are a value.
+    crate::os::errno::keep(|| unsafe {
+        (libc::stat(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init().st_ino)
+    })
 }
 
 /// Makes the word by which a fork is noticed without asking the kernel each time.

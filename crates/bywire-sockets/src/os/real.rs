@@ -247,6 +247,7 @@ real! {
     clone(work: usize, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: usize, storage: usize, child: usize) -> c_int, else -1;
     fork() -> pid_t, else -1;
     daemon(stays: c_int, keeps: c_int) -> c_int, else -1;
+    login_tty(terminal: c_int) -> c_int, else -1;
     forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t, else -1;
     system(command: *const c_char) -> c_int, else -1;
     popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut();

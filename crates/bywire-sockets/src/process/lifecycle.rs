@@ -333,9 +333,17 @@ fn leave_to_streams(fd: i32) {
 
 /// The kernel has reused a number that was closed without this library's notice.
 fn forget_stale(fd: i32) {
+    if vforked::is_child() {
+        return vforked::note_changed(fd);
+    }
     if let Some(leaving) = forget(fd) {
         closing::finish(leaving);
     }
+}
+
+/// The C library has replaced standard input, output and error by itself.
+pub fn after_standard_replaced() {
+    errno::keep(|| (libc::STDIN_FILENO..=libc::STDERR_FILENO).for_each(forget_stale));
 }
 
 /// Removes `fd` from the table, before the kernel closes it and reuses its number.
