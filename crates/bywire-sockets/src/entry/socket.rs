@@ -32,6 +32,9 @@ const SOCKET_OPTIONS: [c_int; 14] = [
     64,
     65,
 ];
+/// Options of the socket level that bound its buffers.
+const BUFFER_OPTIONS: [c_int; 5] =
+    [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE, kernel::BUFFERS_SET];
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new.
 const TIME_OUTS: [c_int; 4] = [20, 21, 66, 67];
 /// `TCP_MD5SIG`, `TCP_REPAIR`, `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_INQ`, `TCP_ULP`.
@@ -121,6 +124,14 @@ take_over! {
         {
             // A timeout was set at some time: from now on the kernel is asked.
             socket.shared.has_timeout.iter().for_each(|place| place.store(2, Ordering::Relaxed));
+        }
+        let bounds_buffers = match level {
+            libc::SOL_SOCKET => BUFFER_OPTIONS.contains(&name),
+            libc::IPPROTO_TCP => name == libc::TCP_NOTSENT_LOWAT,
+            _ => false,
+        };
+        if bounds_buffers && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::mapped) {
+            errno::keep(|| connection.change_bounds());
         }
         status
     }
