@@ -7,6 +7,7 @@
 //! Nothing that a peer writes is trusted. Each word is loaded once and bounded before it is used. Both ends count
 //! positions privately. A peer that breaks the rules yields [`lane::Corrupt`].
 
+pub mod bounds;
 pub mod copy;
 pub mod distance;
 pub mod doorbell;

@@ -30,20 +30,24 @@ const TAIL: usize = 64;
 const SHIFT: usize = 72;
 const ASLEEP: usize = 80;
 const EVENT: usize = 88;
+/// In the line of [`TAIL`], which a reader that returns room reads anyway.
+const RELIEF: usize = 96;
 const ROUTE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
 /// In the line of [`HEAD`], which a thread that takes bytes writes anyway.
 const TAKING: usize = 200;
+/// In the line of [`HEAD`], which a writer that looks for room reads anyway.
+const ALLOWANCE: usize = 208;
 const READERS: usize = 256;
 const FLAGS: usize = 320;
 
 /// Every word of a header that the two ends use, for models.
-pub const WORDS: [usize; 11] =
-    [MAGIC_OFFSET, TAIL, SHIFT, ROUTE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS];
+pub const WORDS: [usize; 13] =
+    [MAGIC_OFFSET, TAIL, SHIFT, ROUTE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS, RELIEF, ALLOWANCE];
 
 /// Version of this layout, in the first word.
-const MAGIC: u64 = 0x4279_7769_7265_0003;
+const MAGIC: u64 = 0x4279_7769_7265_0004;
 
 /// In [`READERS`]: this end's mappings are made, and its peer may change over.
 const PREPARED: u64 = 1 << 63;
@@ -269,6 +273,7 @@ impl Stream {
     /// Marks a fresh segment as one of this layout.
     pub fn found<S: Segment>(&self, own: &S) {
         own.store(MAGIC_OFFSET, MAGIC, Ordering::Relaxed);
+        self.bound(own, self.ring_bytes);
     }
 
     /// Is the peer's segment of this layout?
@@ -278,11 +283,19 @@ impl Stream {
 
     // The writer's side. Every method that stores into the segment is called by one thread at a time.
 
-    /// How many bytes fit now.
+    /// How many bytes fit now, if at most `window` may be unread.
     ///
     /// # Errors
     /// [`Corrupt`] when the reader claims to have read bytes that were not written.
-    pub fn room<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+    pub fn room<S: Segment>(&self, own: &S, remote: &S, window: usize) -> Result<usize, Corrupt> {
+        Ok(window.saturating_sub(self.begin_writing(own, remote)?))
+    }
+
+    /// How many of our bytes the peer has not taken, for a writer that is about to write some.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as above.
+    pub fn begin_writing<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
         let unread = self.unread_by_peer(own, remote)?;
         if unread == 0 {
             // Everything written has been read: begin again where pages are in use already. The reader looks at the
@@ -290,15 +303,28 @@ impl Stream {
             let tail = own.load(TAIL, Ordering::Relaxed);
             own.store(SHIFT, tail.wrapping_neg(), Ordering::Relaxed);
         }
-        Ok(self.ring_bytes - unread)
+        Ok(unread)
     }
 
     /// As [`Self::room`], for a thread that is not the writer now.
     ///
     /// # Errors
     /// [`Corrupt`], as above.
-    pub fn room_hint<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
-        self.unread_by_peer(own, remote).map(|unread| self.ring_bytes - unread)
+    pub fn room_hint<S: Segment>(&self, own: &S, remote: &S, window: usize) -> Result<usize, Corrupt> {
+        self.unread_by_peer(own, remote).map(|unread| window.saturating_sub(unread))
+    }
+
+    /// What the reader allows to be unread, by its own word, which may be anything; 0: it has not said.
+    pub fn allowance<S: Segment>(&self, remote: &S) -> u64 {
+        // Relaxed: a bound of its own. A reader that raises it wakes the writers that wait.
+        remote.load(ALLOWANCE, Ordering::Relaxed)
+    }
+
+    /// Sets how many bytes the writer leaves unread at most. From half of them on, the reader reports room. It precedes
+    /// [`Self::want_room`] and [`Self::arm`].
+    pub fn bound<S: Segment>(&self, own: &S, window: usize) {
+        // Relaxed: ordered by the fences of `want_room` and `arm`, with which that in `is_relieved` pairs.
+        own.store(RELIEF, window as u64 / 2, Ordering::Relaxed);
     }
 
     /// How many of our bytes the peer has not taken.
@@ -534,15 +560,24 @@ impl Stream {
         own.store(HEAD, head.wrapping_add(length as u64), Ordering::Release);
     }
 
-    /// Right after [`Self::consume`] of `taken` bytes: have these made the ring half empty? A writer waits for room
-    /// only where less than a third is left, so no other call has to tell it.
+    /// Right after [`Self::consume`] of `taken` bytes: have these emptied half of what the writer may leave unread? It
+    /// waits for room only where less than a third is left, so no other call has to tell it.
     pub fn is_relieved<S: Segment>(&self, own: &S, remote: &S, taken: usize) -> bool {
-        // Pairs with the fences in `arm` and `want_room`: either the writer sees the room, or we see how full it was.
+        // Pairs with the fences in `arm` and `want_room`: either the writer sees the room, or we see how full it was,
+        // and its bound.
         own.fence();
         let tail = remote.load(TAIL, Ordering::Relaxed);
         let unread = tail.wrapping_sub(own.load(HEAD, Ordering::Relaxed));
-        let half = self.ring_bytes as u64 / 2;
+        // A wrong value of the writer's delays its own sleepers only.
+        let half = remote.load(RELIEF, Ordering::Relaxed);
         unread <= half && unread.wrapping_add(taken as u64) > half
+    }
+
+    /// Publishes how many bytes this end allows to be unread; 0: no bound of its program's. Threads that wait for room
+    /// are woken next.
+    pub fn allow<S: Segment>(&self, own: &S, bytes: u64) {
+        // Relaxed: ordered by the fence in `wake`. Either we see the sleeper there, or it sees the allowance.
+        own.store(ALLOWANCE, bytes, Ordering::Relaxed);
     }
 
     /// The place of the next unread byte, for [`Self::expect`].

@@ -62,7 +62,7 @@ impl Fixture {
             }
             return;
         }
-        assert!(STREAM.room(&self.writer, &self.reader).expect("no corruption") >= 8);
+        assert!(STREAM.room(&self.writer, &self.reader, 64).expect("no corruption") >= 8);
         // SAFETY: a live value.
         unsafe { STREAM.stage(&self.writer, 0, value.to_ne_bytes().as_ptr(), 8, false) };
         STREAM.publish(&self.writer, 8);

@@ -24,6 +24,8 @@ struct End {
 fn ends() -> (End, End) {
     let segment = || Modelled::new(WORDS.into_iter().chain([HEADER_BYTES, HEADER_BYTES + 8]));
     let (first, second) = (segment(), segment());
+    STREAM.found(&first);
+    STREAM.found(&second);
     let kernel = Arc::new((Mutex::new(()), Condvar::new()));
     let end = |own: &Modelled, remote: &Modelled| End {
         own: own.clone(),
@@ -58,12 +60,21 @@ impl End {
         STREAM.disarm(&self.own, sleep);
     }
 
+    /// The whole ring, or what the reader allows.
+    fn window(&self) -> usize {
+        match STREAM.allowance(&self.remote) {
+            0 => RING_BYTES,
+            bytes => bytes as usize,
+        }
+    }
+
     fn send(&self, value: u64) {
-        let room = || STREAM.room_hint(&self.own, &self.remote).expect("no corruption");
+        let room = || STREAM.room_hint(&self.own, &self.remote, self.window()).expect("no corruption");
         while room() < 8 {
+            STREAM.bound(&self.own, self.window());
             self.sleep(Sleep::Room, || room() >= 8);
         }
-        STREAM.room(&self.own, &self.remote).expect("no corruption");
+        STREAM.begin_writing(&self.own, &self.remote).expect("no corruption");
         // SAFETY: a live value of eight bytes.
         unsafe { STREAM.stage(&self.own, 0, value.to_ne_bytes().as_ptr(), 8, false) };
         STREAM.publish(&self.own, 8);
@@ -110,5 +121,32 @@ fn a_writer_that_sleeps_for_room_is_woken_by_it() {
         let thread = loom::thread::spawn(move || writer.send(3));
         assert_eq!((reader.receive(), reader.receive(), reader.receive()), (1, 2, 3));
         thread.join().expect("writer");
+    });
+}
+
+#[test]
+fn a_writer_with_a_bound_is_woken_when_half_of_that_is_free() {
+    explore(|| {
+        let (writer, reader) = ends();
+        STREAM.allow(&reader.own, 8);
+        writer.send(1);
+        let thread = loom::thread::spawn(move || writer.send(2));
+        assert_eq!((reader.receive(), reader.receive()), (1, 2));
+        thread.join().expect("writer");
+    });
+}
+
+#[test]
+fn a_writer_that_sleeps_for_room_is_woken_by_a_higher_bound() {
+    explore(|| {
+        let (writer, reader) = ends();
+        STREAM.allow(&reader.own, 8);
+        writer.send(1);
+        let thread = loom::thread::spawn(move || writer.send(2));
+        STREAM.allow(&reader.own, 16);
+        reader.tell(News::Room);
+        // Nothing is read before it has written.
+        thread.join().expect("writer");
+        assert_eq!((reader.receive(), reader.receive()), (1, 2));
     });
 }

@@ -411,8 +411,9 @@ static void shut_by_killed(void) {
     size_t sent = 0;
     char number[32] = {0};
     meet(act_slow_reader);
-    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     fill(server, &sent);
+    /* From here on the kernel has room for a part of it. */
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     need(pipe2(payment, O_CLOEXEC) == 0, "pipe");
     fflush(stdout);
     pid_t payer = fork();
@@ -449,8 +450,9 @@ static void owing(const char *way) {
     int room = 65536;
     size_t sent = 0;
     meet(act_slow_reader);
-    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     fill(server, &sent);
+    /* From here on the kernel has room for a part of it. */
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     printf("%s\n", sent > 60000 ? "filled" : "hardly anything was sent");
     pid_t payer = strcmp(way, "killed") == 0 ? fork_payer() : 0;
     signal_by(start);

@@ -4,11 +4,11 @@ mod test_service;
 
 use std::fmt::Write as _;
 use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, RawFd};
 use std::ptr;
 
 use test_service::same::{on_its_way, pair, same, tell};
-use test_service::{child, end_of};
+use test_service::{TestService, child, end_of};
 
 /// Sends bytes from one end to the other.
 fn talk(text: &mut String, from: RawFd, to: RawFd) {
@@ -777,4 +777,233 @@ fn received_from_oneself(text: &mut String) {
 #[test]
 fn a_process_receives_bytes_that_it_owes_itself() {
     same("a_process_receives_bytes_that_it_owes_itself", received_from_oneself);
+}
+
+/// What a program sets for the buffers of a connection. 0: nothing.
+#[derive(Clone, Copy)]
+struct Buffers {
+    /// `SO_SNDBUF` of the sender.
+    sends: i32,
+    /// `TCP_NOTSENT_LOWAT` of the sender.
+    unsent: i32,
+    /// `SO_RCVBUF` of the receiver.
+    receives: i32,
+}
+
+const fn buffers(sends: i32, unsent: i32, receives: i32) -> Buffers {
+    Buffers { sends, unsent, receives }
+}
+
+const BUFFERS: [Buffers; 9] = [
+    buffers(0, 0, 0),
+    buffers(1, 0, 1),
+    buffers(4096, 0, 4096),
+    buffers(4096, 0, 0),
+    buffers(0, 0, 4096),
+    buffers(1 << 16, 0, 1 << 16),
+    buffers(212_992, 0, 16_384),
+    buffers(0, 1 << 17, 1 << 16),
+    buffers(1 << 20, 0, 212_992),
+];
+
+fn set_option(fd: RawFd, level: i32, name: i32, value: i32) {
+    // SAFETY: a live int.
+    let status = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), 4) };
+    assert_eq!(status, 0, "{}", test_service::errno());
+}
+
+impl Buffers {
+    /// Sets what concerns a sender, or a receiver.
+    fn set(self, fd: RawFd, is_sender: bool) {
+        let all = match is_sender {
+            true => {
+                [(libc::SOL_SOCKET, libc::SO_SNDBUF, self.sends), (libc::IPPROTO_TCP, NOT_SENT, self.unsent)]
+            }
+            false => [(libc::SOL_SOCKET, libc::SO_RCVBUF, self.receives), (0, 0, 0)],
+        };
+        for (level, name, value) in all.into_iter().filter(|(.., value)| *value != 0) {
+            set_option(fd, level, name, value);
+        }
+    }
+
+    /// A sender and a receiver, non-blocking. One of them connects; the other one has what was set on the listener.
+    fn pair(self, sender_connects: bool) -> (RawFd, RawFd) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        self.set(listener.as_raw_fd(), !sender_connects);
+        let address = match listener.local_addr().expect("an address") {
+            std::net::SocketAddr::V4(address) => address,
+            std::net::SocketAddr::V6(address) => panic!("{address}"),
+        };
+        // SAFETY: no pointers; a live address.
+        let client = unsafe {
+            let client = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            self.set(client, sender_connects);
+            let mut place: libc::sockaddr_in = std::mem::zeroed();
+            place.sin_family = libc::AF_INET as u16;
+            place.sin_port = address.port().to_be();
+            place.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
+            let length = size_of_val(&place) as u32;
+            assert_eq!(libc::connect(client, (&raw const place).cast(), length), 0);
+            client
+        };
+        let server = listener.accept().expect("accept").0.into_raw_fd();
+        for fd in [client, server] {
+            set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+        }
+        if std::env::var_os("LD_PRELOAD").is_some() {
+            test_service::carry((client, server));
+        }
+        if sender_connects { (client, server) } else { (server, client) }
+    }
+}
+
+/// `TCP_NOTSENT_LOWAT` of netinet/tcp.h.
+const NOT_SENT: i32 = 25;
+
+/// Sends until nothing is accepted any more. Returns the number of bytes.
+fn fill(fd: RawFd) -> u64 {
+    let (bytes, mut sum, mut refused) = (vec![7; 1 << 16], 0, 0);
+    while refused < 100 {
+        // SAFETY: a live buffer of this length.
+        match unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } {
+            sent @ 1.. => (sum, refused) = (sum + sent as u64, 0),
+            // The kernel accepts more when its other end has answered.
+            _ => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                refused += 1;
+            }
+        }
+    }
+    sum
+}
+
+/// Waits for room. Returns whether there is some.
+fn is_writable_at_last(fd: RawFd) -> bool {
+    let mut file = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live entry.
+    unsafe { libc::poll(&raw mut file, 1, 20_000) == 1 && file.revents == libc::POLLOUT }
+}
+
+/// Receives until `fd` is writable. Returns whether it was so before the last byte was taken.
+fn take_until_writable(fd: RawFd, from: RawFd, set: RawFd, mut left: u64) -> bool {
+    while left > 0 {
+        let is_told = test_service::wait(set).0 == 1;
+        if is_told && test_service::poll(fd, libc::POLLOUT).0 == 1 {
+            return true;
+        }
+        assert!(test_service::poll_for(from, 20_000), "nothing is to be read");
+        left -= test_service::receive(from, 1024, 0).0.max(0) as u64;
+    }
+    is_writable_at_last(fd)
+}
+
+fn fill_all(text: &mut String) {
+    for (index, buffers) in BUFFERS.into_iter().enumerate() {
+        let (sender, receiver) = buffers.pair(index % 2 == 0);
+        let set = test_service::epoll();
+        tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, sender, libc::EPOLLOUT as u32));
+        let accepted = fill(sender);
+        writeln!(text, "accepted = {accepted}").expect("a string");
+        tell(text, "poll of a full one", test_service::poll(sender, libc::POLLOUT).0);
+        tell(text, "wait for a full one", test_service::wait(set).0);
+        tell(text, "writable", i64::from(take_until_writable(sender, receiver, set, accepted)));
+        [sender, receiver, set].into_iter().for_each(test_service::close);
+    }
+}
+
+#[test]
+fn a_sender_gets_as_far_ahead_as_the_buffers_of_the_programs_allow() {
+    if test_service::role().is_some() {
+        let mut text = String::new();
+        fill_all(&mut text);
+        return print!("\n{text}");
+    }
+    let pairing = TestService::new();
+    let test = "a_sender_gets_as_far_ahead_as_the_buffers_of_the_programs_allow";
+    let [plain, carried] =
+        [None, Some(1)].map(|calls| pairing.driven(test, "BYWIRE_TEST_ROLE", "fill", calls));
+    let accepted =
+        |line: &str| line.strip_prefix("accepted = ").map(|text| text.parse::<u64>().expect("bytes"));
+    assert_eq!(plain.lines().filter_map(accepted).count(), BUFFERS.len());
+    assert_eq!(plain.lines().count(), carried.lines().count());
+    for (plain_line, carried_line) in plain.lines().zip(carried.lines()) {
+        match (accepted(plain_line), accepted(carried_line)) {
+            (Some(plain), Some(carried)) => {
+                assert!(carried <= 2 * plain && plain <= 2 * carried, "{plain} by TCP, {carried} in memory");
+            }
+            _ => assert_eq!(carried_line, plain_line),
+        }
+    }
+    assert!(pairing.status().carried_ever >= BUFFERS.len() as u64, "{:?}", pairing.status());
+}
+
+/// Raises the sender's buffer while `wait` waits for room. Returns the result of `wait`.
+fn raised_while(wait: impl Fn(RawFd) -> i64 + Send + 'static) -> i64 {
+    let (sender, receiver) = buffers(1, 0, 1).pair(true);
+    fill(sender);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(sender, libc::F_SETFL, 0) }, 0);
+    let waiter = std::thread::spawn(move || wait(sender));
+    test_service::eventually("it sleeps", || is_any_in("self", &WAITS).then_some(()));
+    set_option(sender, libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
+    let result = waiter.join().expect("it is over");
+    [sender, receiver].into_iter().for_each(test_service::close);
+    result
+}
+
+/// Sleeping calls: `sendto`, `poll`, `epoll_wait`, `ppoll`, `futex_waitv`, `epoll_pwait`, `epoll_pwait2`.
+const WAITS: [&str; 7] = ["44 ", "7 ", "232 ", "271 ", "449 ", "281 ", "441 "];
+
+fn raised(text: &mut String) {
+    tell(text, "send", raised_while(|fd| test_service::send(fd, &[1; 1000], 0)));
+    tell(text, "poll", raised_while(|fd| i64::from(is_writable_at_last(fd))));
+    for events in [libc::EPOLLOUT, libc::EPOLLOUT | libc::EPOLLET] {
+        let by_set = move |fd: RawFd| {
+            let set = test_service::epoll();
+            test_service::control(set, libc::EPOLL_CTL_ADD, fd, events as u32);
+            told(set, 20_000)
+        };
+        tell(text, "wait", raised_while(by_set));
+    }
+}
+
+#[test]
+fn a_raised_buffer_wakes_those_who_wait_for_room() {
+    same("a_raised_buffer_wakes_those_who_wait_for_room", raised);
+}
+
+/// Far more than the buffers hold.
+const LONG: usize = 300_000;
+
+fn sent_by_small_buffers(text: &mut String) {
+    for (index, buffers) in [(1, 1), (4096, 1), (1, 16_384), (30_000, 5000)].into_iter().enumerate() {
+        let (sender, receiver) = self::buffers(buffers.0, 0, buffers.1).pair(index % 2 == 0);
+        for fd in [sender, receiver] {
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
+        }
+        let bytes: Vec<u8> = (0..LONG).map(|at| (at * 7 + at / 251) as u8).collect();
+        let expected = bytes.clone();
+        let writer = std::thread::spawn(move || test_service::send(sender, &bytes, index as u64 % 4));
+        let mut all = Vec::new();
+        for round in 0.. {
+            if all.len() == LONG {
+                break;
+            }
+            let length = [1, 3000, 100_000, 64][round % 4].min(LONG - all.len());
+            let (received, piece) = test_service::receive(receiver, length, round as u64 / 4 % 3);
+            assert!(received > 0, "{received} {}", test_service::errno());
+            all.extend(piece);
+        }
+        tell(text, "send", writer.join().expect("it is over"));
+        tell(text, "the same", i64::from(all == expected));
+        [sender, receiver].into_iter().for_each(test_service::close);
+    }
+}
+
+#[test]
+fn small_buffers_pass_every_byte() {
+    same("small_buffers_pass_every_byte", sent_by_small_buffers);
 }

@@ -76,8 +76,6 @@ fn serve() {
             let Ok((peer, _)) = listener.accept() else { continue };
             peer.set_nonblocking(true).expect("non-blocking");
             peer.set_nodelay(true).expect("at once");
-            // The kernel has little room.
-            set_buffer(peer.as_raw_fd(), libc::SO_SNDBUF, 32 << 10);
             add(peer.into_raw_fd());
         }
     }
@@ -97,6 +95,8 @@ fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
     if bytes.contains(&WANTS) {
         let flood = vec![1; FLOOD_BYTES];
         assert_eq!(test_service::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
+        // From here on the kernel has little room.
+        set_buffer(fd, libc::SO_SNDBUF, 32 << 10);
         flooded.push(fd);
     } else if bytes.contains(&COUNTS) {
         let owed = flooded.iter().filter(|fd| test_service::kernel_given(**fd) < FLOOD_BYTES as u64);

@@ -19,12 +19,15 @@ impl Ends {
     fn windows(&mut self) -> (Window, Window) {
         let base = self.pages.as_mut_ptr().cast::<u8>();
         // SAFETY: four pages that live as long as `self`; each window has two of them.
-        unsafe { (Window::new(base, 8192), Window::new(base.add(8192), 8192)) }
+        let windows = unsafe { (Window::new(base, 8192), Window::new(base.add(8192), 8192)) };
+        SMALL.found(&windows.0);
+        SMALL.found(&windows.1);
+        windows
     }
 }
 
 fn send(own: &Window, remote: &Window, bytes: &[u8]) -> usize {
-    let length = bytes.len().min(SMALL.room(own, remote).expect("no corruption"));
+    let length = bytes.len().min(SMALL.room(own, remote, 64).expect("no corruption"));
     // SAFETY: a live slice.
     unsafe { SMALL.stage(own, 0, bytes.as_ptr(), length, length > 8) };
     SMALL.publish(own, length);
@@ -81,7 +84,7 @@ fn impossible_positions_are_reported_as_corrupt() {
     assert_eq!(SMALL.available(&reader, &writer), Err(Corrupt));
     writer.store(TAIL, 3, Ordering::Relaxed);
     reader.store(HEAD, 4, Ordering::Relaxed);
-    assert_eq!(SMALL.room(&writer, &reader), Err(Corrupt));
+    assert_eq!(SMALL.room(&writer, &reader, 64), Err(Corrupt));
     for word in [5, 8, PENDING | 8, RING | 8, ENDING | 8, u64::MAX] {
         writer.store(ROUTE, word, Ordering::Relaxed);
         assert_eq!(SMALL.route(&writer), Err(Corrupt), "{word:#x}");
@@ -207,4 +210,25 @@ fn writers_are_told_of_room_when_the_ring_becomes_half_empty() {
     assert!(!take(32));
     assert_eq!(send(&writer, &reader, &[1; 64]), 64);
     assert!(take(64));
+}
+
+#[test]
+fn writers_with_a_bound_are_told_of_room_when_half_of_it_is_free() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    assert_eq!(SMALL.allowance(&reader), 0);
+    SMALL.allow(&reader, 8);
+    assert_eq!(SMALL.allowance(&reader), 8);
+    SMALL.bound(&writer, 8);
+    assert_eq!(send(&writer, &reader, &[1; 8]), 8);
+    assert_eq!((SMALL.room(&writer, &reader, 8), SMALL.room_hint(&writer, &reader, 8)), (Ok(0), Ok(0)));
+    // A bound that was lowered since.
+    assert_eq!((SMALL.room(&writer, &reader, 3), SMALL.room_hint(&writer, &reader, 3)), (Ok(0), Ok(0)));
+    let take = |length: usize| {
+        receive(&reader, &writer, length);
+        SMALL.is_relieved(&reader, &writer, length)
+    };
+    assert!(!take(3));
+    assert!(take(1));
+    assert!(!take(4));
 }

@@ -1,5 +1,6 @@
 //! A connection of the program: where its bytes are, and how it returns to the kernel.
 
+pub mod bounds;
 pub mod dissolving;
 pub mod ending;
 pub mod fallback;

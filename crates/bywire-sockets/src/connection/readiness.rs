@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering;
 
 use bywire_ring::stream::{HALF, LEAVING, Route};
 
-use crate::connection::ring::WRITABLE_BYTES;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::connection::source::Source;
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING};
@@ -123,14 +122,19 @@ impl Connection {
         self.shared.ended.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a third of what may be unread is free, as in the kernel.
     fn is_writable(&self) -> bool {
-        let room = || STREAM.room_hint(&self.own, &self.remote).unwrap_or(usize::MAX);
-        if room() >= WRITABLE_BYTES {
+        let is_full = |window: usize| {
+            // The next call handles an error.
+            STREAM.room_hint(&self.own, &self.remote, window).is_ok_and(|room| room < window / 3)
+        };
+        if !is_full(self.window()) {
             return true;
         }
         self.check_stall();
         let _held = self.shared.sending.hold();
+        STREAM.bound(&self.own, self.window());
         STREAM.want_room(&self.own);
-        room() >= WRITABLE_BYTES
+        !is_full(self.window())
     }
 }

@@ -2,20 +2,18 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{HEADER_BYTES, RING_BYTES};
+use bywire_ring::{bounds, distance};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
-/// The room from which on a socket is writable. As in the kernel, it is a third.
-pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
 /// Memory is allocated for the ring in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
 /// Bytes of the ring in the same page as the header.
 const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
-/// How far the sender goes without reading the peer's position.
+/// How far the sender goes without reading the peer's position, if its program does not want it earlier.
 const AHEAD_BYTES: usize = 64 << 10;
 
 impl Connection {
@@ -26,16 +24,17 @@ impl Connection {
         let ahead =
             STREAM.tail(&self.own).wrapping_sub(self.shared.seen_head.load(Ordering::Relaxed)) as usize;
         let backed = self.shared.backed.load(Ordering::Relaxed) as usize;
-        if ahead < AHEAD_BYTES
-            && ahead.saturating_add(wanted) <= AHEAD_BYTES
+        let ahead_max = self.shared.ahead_max.load(Ordering::Relaxed) as usize;
+        if ahead < ahead_max
+            && ahead.saturating_add(wanted) <= ahead_max
             && STREAM.reach(&self.own, wanted) <= backed
         {
-            return Ok(RING_BYTES - ahead);
+            return Ok(ahead_max - ahead);
         }
         let began_cycles = distance::cycles();
-        let room = STREAM.room(&self.own, &self.remote)?;
+        let unread = STREAM.begin_writing(&self.own, &self.remote)?;
         let cycles = distance::cycles().wrapping_sub(began_cycles);
-        let head = STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64);
+        let head = STREAM.tail(&self.own).wrapping_sub(unread as u64);
         // A line that has not changed was in this core's cache.
         if head != self.shared.seen_head.load(Ordering::Relaxed)
             && let Some(far_cycles) = tsc::far_cycles(kernel::now_ns)
@@ -44,7 +43,21 @@ impl Connection {
             self.shared.distance.store(distance::learnt(opinion, cycles > far_cycles), Ordering::Relaxed);
         }
         self.shared.seen_head.store(head, Ordering::Relaxed);
-        Ok(room)
+        let window = self.window();
+        self.shared.ahead_max.store(window.min(AHEAD_BYTES) as u32, Ordering::Relaxed);
+        STREAM.bound(&self.own, window);
+        Ok(window.saturating_sub(unread))
+    }
+
+    /// How many bytes of the own ring may be unread, by what the programs at both ends have set.
+    pub fn window(&self) -> usize {
+        let sends_max = self.shared.sends_max.load(Ordering::Relaxed);
+        bounds::window(sends_max, STREAM.allowance(&self.remote), RING_BYTES)
+    }
+
+    /// How many bytes fit now, for a caller that does not hold the sending lock.
+    pub fn room_hint(&self) -> Result<usize, Corrupt> {
+        STREAM.room_hint(&self.own, &self.remote, self.window())
     }
 
     /// Makes sure that the next `length` bytes of the ring have memory behind them. `false`: there is none, and nothing

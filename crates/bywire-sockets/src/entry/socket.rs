@@ -9,7 +9,7 @@ use libc::{sockaddr, socklen_t};
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sleep::NEVER_WAITS;
-use crate::connection::sockets;
+use crate::connection::sockets::{self, Socket};
 use crate::connection::{dissolving, options, stall};
 use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
@@ -18,6 +18,9 @@ use crate::process::lifecycle;
 
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new, in the order of `SharedSocket::has_timeout`.
 const TIME_OUTS: [[c_int; 2]; 2] = [[20, 66], [21, 67]];
+/// Options of the socket level that bound its buffers.
+const BUFFER_OPTIONS: [c_int; 5] =
+    [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE, kernel::BUFFERS_SET];
 
 take_over! {
     /// Makes a socket.
@@ -113,6 +116,14 @@ take_over! {
             && let Some(socket) = sockets::socket(fd)
         {
             stall::note_user_timeout(socket.shared);
+        }
+        let bounds_buffers = match level {
+            libc::SOL_SOCKET => BUFFER_OPTIONS.contains(&name),
+            libc::IPPROTO_TCP => name == libc::TCP_NOTSENT_LOWAT,
+            _ => false,
+        };
+        if bounds_buffers && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::mapped) {
+            errno::keep(|| connection.change_bounds());
         }
         status
     }

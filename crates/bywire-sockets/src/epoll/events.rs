@@ -88,7 +88,11 @@ impl Snapshot {
     /// The same, once: what is seen now is not new the next time.
     pub fn take_news(&self, item: &EpollItem) -> bool {
         let is_news = self.is_news(item);
-        item.fresh.store(0, Ordering::Relaxed);
+        // A registration that begins while there is too little room waits for room, as in the kernel, although no send
+        // has found too little since.
+        if item.fresh.swap(0, Ordering::Relaxed) != 0 && self.bits & OUT == 0 {
+            item.seen_full.store(self.full.wrapping_sub(1), Ordering::Relaxed);
+        }
         item.seen_tail.store(self.tail, Ordering::Relaxed);
         item.seen_ended.store(self.ended, Ordering::Relaxed);
         if self.bits & OUT != 0 {

@@ -116,6 +116,9 @@ pub struct SharedSocket {
     pub generation: AtomicU32,
     /// Sends that found too little room, for edge-triggered events.
     pub full: AtomicU32,
+    /// What its program allows to be sent ahead, by `SO_SNDBUF` and `TCP_NOTSENT_LOWAT`; see
+    /// [`bywire_ring::bounds`]. 0: as much as the ring holds.
+    pub sends_max: AtomicU32,
     /// Bytes that hooked calls gave to the kernel.
     pub sent: AtomicU64,
     /// Bytes that hooked calls took from the kernel.
@@ -147,6 +150,8 @@ pub struct SharedSocket {
     pub paying: AtomicU8,
     /// The sending direction is to be shut down once no byte is owed. The shutdown is owed until then.
     pub shuts: AtomicU8,
+    /// How far the sender goes ahead of `seen_head` without reading the peer's position. 0: not known yet.
+    pub ahead_max: AtomicU32,
     /// The peer's read position when the sender last looked.
     pub seen_head: AtomicU64,
     /// Time of the offer.
@@ -211,6 +216,8 @@ impl SharedSocket {
         for field in [
             &self.calls,
             &self.full,
+            &self.sends_max,
+            &self.ahead_max,
             &self.kernel_pollers,
             &self.backed,
             &self.items,

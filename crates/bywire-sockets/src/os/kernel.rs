@@ -176,6 +176,33 @@ pub fn linger_seconds(fd: i32) -> Option<i32> {
     (word(is_on) != 0).then_some(word(seconds))
 }
 
+/// `SO_BUF_LOCK` of asm-generic/socket.h, and its bits `SOCK_SNDBUF_LOCK` and `SOCK_RCVBUF_LOCK`.
+pub const BUFFERS_SET: i32 = 72;
+const SNDBUF_SET: i32 = 1;
+const RCVBUF_SET: i32 = 2;
+
+/// What a program has set for the buffers of a socket. 0: nothing.
+pub struct BufferBounds {
+    /// `SO_SNDBUF`.
+    pub sends: u32,
+    /// `SO_RCVBUF`.
+    pub receives: u32,
+    /// `TCP_NOTSENT_LOWAT`.
+    pub unsent: u32,
+}
+
+/// What the program has set for the buffers of this socket. Linux before 5.14 does not tell who has set the first two.
+pub fn buffer_bounds(fd: i32) -> BufferBounds {
+    let found = |level: i32, name: i32| number(fd, level, name).unwrap_or(0) as u32;
+    let set = found(libc::SOL_SOCKET, BUFFERS_SET) as i32;
+    let if_set = |bit: i32, name: i32| if set & bit != 0 { found(libc::SOL_SOCKET, name) } else { 0 };
+    BufferBounds {
+        sends: if_set(SNDBUF_SET, libc::SO_SNDBUF),
+        receives: if_set(RCVBUF_SET, libc::SO_RCVBUF),
+        unsent: found(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    }
+}
+
 /// `SO_MEMINFO` of asm-generic/socket.h, and the places of `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in it.
 const MEMORY: i32 = 55;
 const MAY_SEND: usize = 12;

@@ -526,6 +526,10 @@ fn prepare(socket: &Socket) {
     {
         return;
     }
+    // Before any byte can go into the ring.
+    if let Some(connection) = sockets::by_index(socket.fd, socket.index).and_then(|its| its.mapped().ok()) {
+        connection.adopt_bounds();
+    }
     let counts = [&shared.kernel_readers, &shared.kernel_pollers, &shared.kernel_writers];
     let sleepers = !passage::close(&shared.stage, stage::CARRIED, counts);
     // SeqCst: pairs with the fence in `control`'s `catch_up`. Either a new registration sees the stage there, or

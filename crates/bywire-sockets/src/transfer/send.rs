@@ -221,7 +221,7 @@ fn send_within(
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
                     // Another thread may be sending, and only that one may move the ring's start.
-                    !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
+                    !matches!(connection.room_hint(), Ok(0))
                         || STREAM.route(&connection.own) != Ok(Route::Ring)
                 });
                 fruitless += 1;
@@ -431,7 +431,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     if length == 0 {
         STREAM.want_room(&connection.own);
         // Room that was freed meanwhile may have been announced to nobody.
-        return match STREAM.room(&connection.own, &connection.remote) {
+        return match connection.room_hint() {
             Ok(0) => Step::Full,
             _ => Step::Sent(0),
         };
