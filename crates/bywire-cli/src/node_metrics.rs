@@ -77,6 +77,10 @@ fn add_service(page: &mut Page, service: &Service) {
         &[],
         &is_rejected,
     );
+    let is_outdated = Value::from(u8::from(service.unwritten.is_some()));
+    let help =
+        "1 while the fabric file on the disk is older than the one in force, because it cannot be written.";
+    page.sample("fabric_file_outdated", "gauge", help, &[], &is_outdated);
     for (reason, count) in &service.strangers {
         let help = "Packets without a valid key of the fabric, by the reason.";
         page.sample("strangers_total", "counter", help, &[("reason", reason)], &(*count).into());
@@ -123,6 +127,8 @@ fn add_node(page: &mut Page, node: &Node) {
     let help = "1 if two machines have answered with the key of the node in the last hour.";
     let is_copied = node.copied_key.is_some_and(|copied| copied.ago_s < RECENT_S);
     page.sample("copied_key", "gauge", help, &who, &u8::from(is_copied).into());
+    let help = "1 if the fabric file of the node has a larger serial than that of this node, its keeper.";
+    page.sample("fabric_file_ahead", "gauge", help, &who, &u8::from(node.ahead.is_some()).into());
     let Some(channel) = node.channel else { return };
     if let Some(rtt_us) = node.rtt_us {
         let seconds = Value::from(rtt_us as f64 / 1e6);

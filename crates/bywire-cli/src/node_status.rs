@@ -95,6 +95,9 @@ fn service_lines(service: &status::Service) -> String {
     if let Some(complaint) = &service.complaint {
         text += &format!("the new fabric file was rejected, and the previous one is in use: {complaint}\n");
     }
+    if let Some(reason) = &service.unwritten {
+        text += &unwritten_text(service.serial, reason);
+    }
     let strange = service.strangers.iter().filter(|(_, count)| *count > 0);
     let strange: Vec<String> =
         strange.map(|(name, count)| format!("{count} {}", stranger_text(name))).collect();
@@ -108,6 +111,13 @@ fn service_lines(service: &status::Service) -> String {
         text += &format!("last packet for another key than this node's: from {address}\n");
     }
     text
+}
+
+/// The line about a fabric file that is in force and could not be written.
+pub fn unwritten_text(serial: u64, reason: &str) -> String {
+    format!(
+        "serial {serial} is in force, and fabric.toml on the disk is older: {reason}: correct that; it is tried again\n"
+    )
 }
 
 fn node_lines(node: &Node) -> String {
@@ -126,6 +136,12 @@ fn node_lines(node: &Node) -> String {
     let mut text = format!("node {} ({}) {state}\n", node.name, node.addresses.join(", "));
     if let Some(blocked) = &node.blocked {
         text += &format!("node {}: {}\n", node.name, blocked_text(blocked));
+    }
+    if let Some(ahead) = node.ahead {
+        text += &format!(
+            "node {} takes no changes: its fabric file has serial {ahead}, which is more than this one's: raise this one's above that\n",
+            node.name
+        );
     }
     if let Some(copied) = &node.copied_key {
         text += &format!("{}: {}\n", copied_key_text(&node.name, copied), copied_key_remedy(&node.name));
@@ -265,6 +281,7 @@ fn service_object(service: &status::Service) -> Value {
         "name": service.node, "fabric": service.fabric, "serial": service.serial,
         "is_encrypted": service.is_encrypted, "udp_port": service.udp_port, "uptime_s": service.uptime_s,
         "strangers": counts(&service.strangers), "complaint": service.complaint,
+        "unwritten": service.unwritten,
         "last_unknown": service.last_unknown.as_ref().map(|(key, address)| {
             json!({ "key": key_text(key), "address": address.to_string() })
         }),
@@ -302,7 +319,7 @@ fn node_object(node: &Node) -> Value {
             "route_bytes": channel.route_bytes, "sent": channel.sent, "lost": channel.lost,
             "heard_ms": channel.heard_ms,
         })),
-        "counters": counts(&node.counters), "complaint": node.complaint,
+        "counters": counts(&node.counters), "complaint": node.complaint, "ahead": node.ahead,
         "copied_key": node.copied_key.map(|copied| json!({
             "addresses": copied.addresses.map(|address| address.to_string()), "ago_s": copied.ago_s,
         })),
@@ -374,6 +391,7 @@ mod tests {
                 addresses: [([10, 0, 0, 2], 7248).into(), ([10, 0, 0, 9], 7248).into()],
                 ago_s: 61,
             }),
+            ahead: Some(9),
             complaint: None,
         };
         let text = node_lines(&node);
@@ -385,6 +403,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("port 40000 here and port 50000 there"), "{text}");
+        assert!(text.contains("node web2 takes no changes: its fabric file has serial 9"), "{text}");
         let copied = "\ntwo machines answer with the key of node web2: 10.0.0.2:7248 and 10.0.0.9:7248 (1 min 1 s ago): ";
         assert!(text.contains(copied), "{text}");
     }

@@ -16,7 +16,7 @@ use bywire_sys::udp::{ReceiveError, SendError, UdpSocket};
 use bywire_wire::service::status::{Entry, Node, Service, State, Unsent, UnsentReason};
 use serde::Serialize;
 
-use crate::node_status::{self, blocked_text, copied_key_remedy, copied_key_text, key_text};
+use crate::node_status::{self, blocked_text, copied_key_remedy, copied_key_text, key_text, unwritten_text};
 use crate::ping::{Pings, Target};
 
 /// The nodes that are examined at the same time. Each takes some sockets.
@@ -520,6 +520,9 @@ fn text(service: &Service, examined: &[Examination]) -> String {
     if let Some(complaint) = &service.complaint {
         text += &format!("the new fabric file was rejected, and the previous one is in use: {complaint}\n");
     }
+    if let Some(reason) = &service.unwritten {
+        text += &unwritten_text(service.serial, reason);
+    }
     if examined.is_empty() {
         text += "this fabric has no other node: `bywire invite NODE` adds one\n";
     }
@@ -576,6 +579,7 @@ mod tests {
             blocked: None,
             unsent: None,
             copied_key: None,
+            ahead: None,
             complaint: None,
         }
     }
@@ -593,6 +597,7 @@ mod tests {
             last_unknown: None,
             last_without_key: None,
             complaint: None,
+            unwritten: None,
             sockets: Sockets::default(),
         };
         let silent = Probed::Silent;

@@ -3,14 +3,16 @@
 
 mod test_network;
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywire_node::client::ClientError;
 use bywire_node::fabric::Fabric;
 use bywire_node::invitation::Invitation;
 use bywire_node::join::{self, Candidate, JoinError};
-use bywire_node::{client, fabric, key};
+use bywire_node::{client, fabric, file, key};
 use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
@@ -93,7 +95,7 @@ fn a_changed_file_reaches_every_node_and_ends_connections_with_a_removed_one() {
 }
 
 #[test]
-fn a_file_that_a_node_cannot_use_is_reported_and_changes_nothing() {
+fn a_file_that_a_node_cannot_write_is_in_force_at_once_and_written_as_soon_as_that_is_possible() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
     let fabric = kept(&network, 1);
     network.machines.iter().for_each(|machine| machine.write(&fabric));
@@ -105,14 +107,118 @@ fn a_file_that_a_node_cannot_use_is_reported_and_changes_nothing() {
     std::fs::create_dir(configuration.join("fabric.toml.new")).expect("made");
     a.write(&kept(&network, 2));
     a.reload();
-    eventually("the complaint", || {
-        service(b).complaint.is_some_and(|complaint| complaint.contains("fabric.toml.new is there already"))
-    });
-    assert!(has_serial(b, 1));
+    eventually("the file", || has_serial(b, 2));
+    let reason = service(b).unwritten.expect("it could not be written");
+    assert!(reason.contains("fabric.toml.new is there already"), "{reason}");
+    assert_eq!(serial_on_disk(b), 1);
+    // The older file on the disk does not come back into force.
+    b.said();
+    let complaint = b.reload();
+    assert!(
+        complaint.starts_with("serial 2 is in force, and fabric.toml on the disk is older: "),
+        "{complaint}"
+    );
+    assert!(has_serial(b, 2));
     std::fs::remove_dir(configuration.join("fabric.toml.new")).expect("removed");
-    a.write(&kept(&network, 3));
+    eventually("the file on the disk", || service(b).unwritten.is_none());
+    assert_eq!(serial_on_disk(b), 2);
+}
+
+fn serial_on_disk(machine: &Machine) -> u64 {
+    let path = machine.configuration().join(fabric::FILE_NAME);
+    Fabric::read(&path, &machine.key).expect("a file").serial
+}
+
+#[test]
+fn a_node_whose_disk_is_full_cuts_a_removed_node_off_within_a_second() {
+    let name = "a_node_whose_disk_is_full_cuts_a_removed_node_off_within_a_second";
+    let fill = |directory: &Path| {
+        let mut file = std::fs::File::create(directory.join("filler")).expect("made");
+        let error = (0..).find_map(|_| file.write_all(&[0; 4096]).err()).expect("it is small");
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    };
+    let empty = |directory: &Path| std::fs::remove_file(directory.join("filler")).expect("it is there");
+    in_own_mounts(name, || cuts_a_removed_node_off("No space left", fill, empty));
+}
+
+#[test]
+fn a_node_whose_disk_is_read_only_cuts_a_removed_node_off_within_a_second() {
+    let name = "a_node_whose_disk_is_read_only_cuts_a_removed_node_off_within_a_second";
+    let [stop, permit] =
+        ["remount,ro", "remount,rw"].map(|mode| move |directory: &Path| mount(&["-o", mode], directory));
+    in_own_mounts(name, || cuts_a_removed_node_off("Read-only", stop, permit));
+}
+
+/// Runs a test in a process with its own mounts. Not, and says so, where this process may not have such.
+fn in_own_mounts(test: &str, run: impl FnOnce()) {
+    const INSIDE: &str = "BYWIRE_TEST_OWN_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return run();
+    }
+    let mut probe = Command::new("unshare");
+    if !probe.args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
+        return println!("not run: no mount namespace can be made here: run as root");
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut inside = Command::new("unshare");
+    inside.arg("--mount").arg(program).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let done = inside.output().expect("`unshare` runs");
+    let text = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(done.status.success(), "{text}");
+    print!("{text}");
+}
+
+fn mount(arguments: &[&str], directory: &Path) {
+    let done = Command::new("mount").args(arguments).arg(directory).output().expect("`mount` runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Removes a node while another one can write nothing in its directory, a small file system of its own.
+fn cuts_a_removed_node_off(reason: &str, stop_writes: impl FnOnce(&Path), permit_writes: impl FnOnce(&Path)) {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let directory = network.machines[1].configuration();
+    let key_file = directory.join(key::FILE_NAME);
+    let key = std::fs::read_to_string(&key_file).expect("a key");
+    mount(&["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"], &directory);
+    file::make(&key_file, 0o600, &key).expect("written");
+    let fabric = kept(&network, 1);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (FakePort::open(b, "asking"), FakePort::open(c, "render"));
+    let _terms = asking.meet(1, "c", &mut asked, 11);
+    stop_writes(&directory);
+
+    let mut without = kept(&network, 2);
+    without.nodes.remove(2);
+    a.write(&without);
+    let began = Stopwatch::start();
     a.reload();
-    eventually("the next file", || has_serial(b, 3) && service(b).complaint.is_none());
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
+    let took = began.elapsed();
+    println!("a node was cut off after {took:?}");
+    assert!(took < CUT_OFF, "{took:?}");
+    eventually("the reason", || service(b).unwritten.is_some_and(|unwritten| unwritten.contains(reason)));
+    assert!(has_serial(b, 2) && serial_on_disk(b) == 1);
+    eventually("the keeper is told", || a.status_of("b").ahead.is_none());
+
+    permit_writes(&directory);
+    eventually("the file on the disk", || service(b).unwritten.is_none());
+    assert_eq!(serial_on_disk(b), 2);
+}
+
+#[test]
+fn a_node_whose_serial_was_raised_by_hand_is_reported_by_the_keeper() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    network.machines[0].write(&kept(&network, 2));
+    network.machines[1].write(&kept(&network, 9));
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    eventually("the report", || a.status_of("b").ahead == Some(9));
+    assert!(a.said().iter().any(|line| line.starts_with("node b takes no changes")));
+    a.write(&kept(&network, 10));
+    a.reload();
+    eventually("the file", || has_serial(b, 10) && a.status_of("b").ahead.is_none());
 }
 
 /// What `bywire join` does on a machine. A child process of a concurrent test has the socket of the last one until its `exec`.
@@ -221,7 +327,7 @@ fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
     let is_cheap = |heard: &&ServiceMessage| matches!(heard, ServiceMessage::NotJoined(NotJoined::Expired));
     assert_eq!(rogue.heard.iter().filter(is_cheap).count(), COUNT - 8, "{:?}", rogue.heard);
     // The log has a bounded part of that: some at once, and one in a second.
-    let lines = a.lines_said() as u64;
+    let lines = a.said().len() as u64;
     assert!(lines <= 17 + began.elapsed().as_secs() && lines < COUNT as u64, "{lines}");
     drop(rogue);
     assert!(matches!(join(b, &invitation, 7248), Err(JoinError::Expired(_))));

@@ -21,6 +21,7 @@ impl Broker {
         self.distribution.file = Some(file);
         let nodes = &self.nodes;
         self.distribution.uninformed.retain(|node| nodes.contains_key(node));
+        self.distribution.ahead.retain(|node, ahead| nodes.contains_key(node) && *ahead > serial);
         if is_keeper && is_newer {
             for node in self.nodes.keys().copied().collect::<Vec<_>>() {
                 if self.distribution.uninformed.insert(node) {
@@ -116,10 +117,35 @@ impl Broker {
 
     /// Another node uses a file with this serial.
     pub(super) fn hear_held(&mut self, node: PublicKey, serial: u64) {
-        let is_told = self.distribution.file.as_ref().is_some_and(|file| file.serial <= serial);
+        let Some(file) = &self.distribution.file else { return };
+        let is_keeper = file.keeper == Some(self.own.key);
+        if serial > file.serial && is_keeper {
+            return self.note_ahead(node, serial);
+        }
+        let is_told = serial >= file.serial;
+        self.distribution.ahead.remove(&node);
         if is_told && self.distribution.uninformed.remove(&node) {
             self.need_less(node);
         }
+    }
+
+    /// A node has a larger serial than its keeper, this node. Somebody raised it by hand, so it does not have this node's file and takes
+    /// no change.
+    fn note_ahead(&mut self, node: PublicKey, serial: u64) {
+        if !self.nodes.contains_key(&node) {
+            return;
+        }
+        if self.distribution.uninformed.insert(node) {
+            self.need(node);
+        }
+        if self.distribution.ahead.insert(node, serial) != Some(serial) {
+            self.actions.push_back(Action::ReportAhead(node, serial));
+        }
+    }
+
+    /// The serial of a node's file, if it is larger than that of its keeper, this node.
+    pub fn ahead(&self, node: &PublicKey) -> Option<u64> {
+        self.distribution.ahead.get(node).copied()
     }
 
     /// Asks the keeper for a newer file, from its first part on.

@@ -1,6 +1,6 @@
 //! Which nodes have the fabric file, and a file that arrives in parts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service_message::{FilePart, ServiceMessage};
@@ -24,6 +24,8 @@ pub(super) struct FileDistribution {
     pub file: Option<FabricFile>,
     /// Nodes that do not know the file yet. Each needs its channel.
     pub uninformed: BTreeSet<PublicKey>,
+    /// Nodes whose file has a larger serial than that of the keeper, this node: they take nothing from it.
+    pub ahead: BTreeMap<PublicKey, u64>,
     /// The keeper, while a newer file is requested from it. It needs its channel.
     pub requested_from: Option<PublicKey>,
     pub incoming: Option<IncomingFile>,

@@ -70,8 +70,10 @@ pub enum Action {
     Want(PublicKey),
     /// It is no longer needed.
     Release(PublicKey),
-    /// Replace the fabric file by this text of the keeper, if it is valid, and use it.
+    /// Use this text of the keeper's fabric file, if it is valid, and replace the file by it.
     Adopt(String),
+    /// Report that the file of this node has this serial, which is larger than that of its keeper, this node.
+    ReportAhead(PublicKey, u64),
 }
 
 /// This node.

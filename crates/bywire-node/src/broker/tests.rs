@@ -30,6 +30,8 @@ struct Fixture {
     is_wanted: [bool; 2],
     /// Files that services were to use, each with its side.
     adopted: Vec<(usize, String)>,
+    /// Reports of a node with a larger serial than its keeper's, each with the keeper's side.
+    ahead: Vec<(usize, u64)>,
 }
 
 fn own(side: usize) -> ThisNode {
@@ -95,8 +97,8 @@ impl Fixture {
             broker
         };
         let brokers = [A, B].map(broker);
-        let (told, said, adopted) = (Vec::new(), Vec::new(), Vec::new());
-        Self { now_ns: 0, brokers, is_up: false, told, said, is_wanted: [false; 2], adopted }
+        let (told, said, adopted, ahead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { now_ns: 0, brokers, is_up: false, told, said, is_wanted: [false; 2], adopted, ahead }
     }
 
     fn settle(&mut self) {
@@ -109,6 +111,7 @@ impl Fixture {
                 Action::Want(_) => self.is_wanted[side] = true,
                 Action::Release(_) => self.is_wanted[side] = false,
                 Action::Adopt(text) => self.adopted.push((side, text)),
+                Action::ReportAhead(_, serial) => self.ahead.push((side, serial)),
                 Action::Send(node, message) => {
                     assert!(self.is_up && node == KEYS[1 - side], "there is no channel");
                     self.said.push((side, message.clone()));
@@ -792,6 +795,31 @@ fn a_file_that_changes_while_the_one_before_comes_into_use_reaches_the_other_nod
     assert_eq!(fixture.adopted, [(B, text_of(3))]);
     fixture.use_file(B, 3, A);
     assert!(fixture.is_empty());
+}
+
+#[test]
+fn a_node_whose_serial_was_raised_by_hand_counts_as_uninformed_until_the_keepers_file_is_in_use_there() {
+    let mut fixture = Fixture::new();
+    fixture.use_file(A, 2, A);
+    fixture.use_file(B, 9, A);
+    fixture.up();
+    assert_eq!(fixture.ahead, [(A, 9)]);
+    fixture.use_file(A, 3, A);
+    assert!(fixture.adopted.is_empty());
+    // Each is reported once, and the keeper goes on to need the channel.
+    assert_eq!((fixture.brokers[A].ahead(&KEYS[B]), fixture.ahead.len()), (Some(9), 1));
+    assert!(fixture.is_wanted[A] && !fixture.is_empty());
+    // The user raises the keeper's above that.
+    fixture.use_file(A, 10, A);
+    assert_eq!((fixture.brokers[A].ahead(&KEYS[B]), fixture.adopted.len()), (None, 1));
+    fixture.use_file(B, 10, A);
+    assert!(fixture.is_empty());
+
+    // A keeper that has handed over is told of later files, and that is well.
+    fixture.use_file(A, 11, B);
+    fixture.use_file(B, 11, B);
+    fixture.use_file(B, 12, B);
+    assert!(fixture.ahead.len() == 1 && fixture.brokers[A].ahead(&KEYS[B]).is_none());
 }
 
 #[test]

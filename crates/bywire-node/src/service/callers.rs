@@ -17,6 +17,7 @@ use crate::link;
 use crate::lookup::Question;
 
 use super::caller::{Caller, Copies, Duplicate, Stage};
+use super::unwritten::Unwritten;
 use super::{LISTENER, RETRY_NS, Service, report, users};
 
 /// How long a caller may take until its first packet.
@@ -207,7 +208,8 @@ impl Service<'_> {
             }
             Request::Reload { version: VERSION } if descriptors.is_empty() && self.may_change(id) => {
                 self.reload(now_ns);
-                let complaint = self.complaint.as_deref().map(report::shortened);
+                let unwritten = self.unwritten.as_ref().and_then(Unwritten::reason);
+                let complaint = self.complaint.as_deref().or(unwritten).map(report::shortened);
                 self.tell(id, &Notice::Reloaded { complaint });
             }
             Request::Invite { version: VERSION, node, proof }

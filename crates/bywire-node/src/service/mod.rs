@@ -12,6 +12,7 @@ mod pings;
 mod refusals;
 mod report;
 mod throttled_callers;
+mod unwritten;
 mod users;
 
 use std::collections::{BTreeSet, HashMap};
@@ -43,6 +44,7 @@ use outages::Outages;
 use pings::Pings;
 use refusals::Refusals;
 use throttled_callers::ThrottledCallers;
+use unwritten::Unwritten;
 use users::Users;
 
 /// Tags of the poller. Callers have numbers from [`FIRST_CALLER`] on: an even one for the socket, and the next one for
@@ -161,6 +163,8 @@ pub struct Service<'a> {
     pings: Pings,
     /// The error in the latest fabric file.
     complaint: Option<String>,
+    /// The keeper's file that is in force, until it is written.
+    unwritten: Option<Unwritten>,
     /// The lines of the log that other nodes have caused lately.
     remarks: Bucket,
     say: &'a dyn Fn(&str),
@@ -243,6 +247,7 @@ impl<'a> Service<'a> {
             invitations: Invitations::default(),
             pings: Pings::default(),
             complaint: None,
+            unwritten: None,
             remarks: Bucket::default(),
             say,
         };
@@ -327,6 +332,8 @@ impl<'a> Service<'a> {
     fn serve(&mut self, mut reload: &UnixStream) -> Result<(), ServiceError> {
         loop {
             self.settle(clock::nanoseconds());
+            // Everybody has been told what a new file changes.
+            self.write_file(clock::nanoseconds());
             let timeout = self.timeout(clock::nanoseconds());
             let ready = self.poller.wait(timeout)?.to_vec();
             let now_ns = clock::nanoseconds();
@@ -394,7 +401,8 @@ impl<'a> Service<'a> {
                 }
                 Action::Want(node) => self.link.want(now_ns, &node),
                 Action::Release(node) => self.link.release(&node),
-                Action::Adopt(text) => self.adopt(now_ns, &text),
+                Action::Adopt(text) => self.adopt(now_ns, text),
+                Action::ReportAhead(node, serial) => self.report_ahead(now_ns, &node, serial),
             }
         }
     }
@@ -408,6 +416,7 @@ impl<'a> Service<'a> {
             self.accept_again_ns,
             (!self.unread.is_empty()).then_some(self.unread_again_ns),
             self.throttled.next_ns(),
+            self.unwritten.as_ref().map(Unwritten::next_ns),
         ];
         let next = next.into_iter().flatten().min();
         next.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))

@@ -9,9 +9,10 @@ use bywire_wire::service_message::ServiceMessage;
 
 use crate::broker::FabricFile;
 use crate::fabric::{self, Fabric, FabricError, ServiceAddress};
+use crate::link;
 use crate::lookup::{Answer, Question};
-use crate::{file, link};
 
+use super::unwritten::Unwritten;
 use super::{Service, own};
 
 impl Service<'_> {
@@ -23,18 +24,15 @@ impl Service<'_> {
             Ok((Fabric::of(&path, &text, &self.key.public())?, text))
         };
         match read() {
+            // What is in force could not be written, and still is in force.
+            Ok((fabric, _)) if self.unwritten.is_some() && fabric.serial < self.fabric.serial => {
+                self.write_file_at_once(now_ns);
+            }
             Ok((fabric, text)) => {
                 let is_kept_here = fabric.keeper().is_some_and(|keeper| keeper.key == self.key.public());
-                let before = std::mem::replace(&mut self.fabric, fabric);
-                self.complaint = None;
-                self.follow(now_ns, Some(&before), text);
-                let Fabric { name, serial, nodes, .. } = &self.fabric;
-                (self.say)(&format!(
-                    "fabric {name}, serial {serial}: {} {}",
-                    nodes.len(),
-                    if nodes.len() == 1 { "node" } else { "nodes" }
-                ));
-                if is_kept_here && self.fabric != before && *serial <= before.serial {
+                self.unwritten = None;
+                let before = self.put_in_force(now_ns, fabric, text);
+                if is_kept_here && self.fabric != before && self.fabric.serial <= before.serial {
                     (self.say)(
                         "the fabric file has changed, but not its serial: raise it, or the other nodes keep theirs",
                     );
@@ -44,22 +42,47 @@ impl Service<'_> {
         }
     }
 
-    /// Uses the keeper's fabric file, which the broker has got.
-    pub(super) fn adopt(&mut self, now_ns: u64, text: &str) {
+    /// Uses the keeper's fabric file, which the broker has got. It holds at once, and is written as soon as that is possible: a
+    /// removal does not wait for a disk.
+    pub(super) fn adopt(&mut self, now_ns: u64, text: String) {
         let path = self.configuration.join(fabric::FILE_NAME);
-        match Fabric::of(&path, text, &self.key.public()) {
+        match Fabric::of(&path, &text, &self.key.public()) {
             Ok(fabric) if fabric.serial <= self.fabric.serial => {}
-            Ok(_) => match file::replace(&path, text) {
-                Ok(()) => self.reload(now_ns),
-                Err(error) => self.reject(&error.into()),
-            },
+            Ok(fabric) => {
+                self.unwritten = Some(Unwritten::new(now_ns, text.clone()));
+                self.put_in_force(now_ns, fabric, text);
+            }
             Err(error) => self.reject(&error),
         }
+    }
+
+    /// Uses a fabric from now on. Returns the one before.
+    fn put_in_force(&mut self, now_ns: u64, fabric: Fabric, text: String) -> Fabric {
+        let before = std::mem::replace(&mut self.fabric, fabric);
+        self.complaint = None;
+        self.follow(now_ns, Some(&before), text);
+        let Fabric { name, serial, nodes, .. } = &self.fabric;
+        (self.say)(&format!(
+            "fabric {name}, serial {serial}: {} {}",
+            nodes.len(),
+            if nodes.len() == 1 { "node" } else { "nodes" }
+        ));
+        before
     }
 
     fn reject(&mut self, error: &FabricError) {
         (self.say)(&format!("the new fabric file was rejected, and the previous one is in use: {error}"));
         self.complaint = Some(error.to_string());
+    }
+
+    /// A node's file has a larger serial than that of its keeper, this node.
+    pub(super) fn report_ahead(&mut self, now_ns: u64, node: &PublicKey, ahead: u64) {
+        let (name, serial) = (self.name_of(node), self.fabric.serial);
+        self.remark(now_ns, || {
+            format!(
+                "node {name} takes no changes: its fabric file has serial {ahead}, and this one {serial}: raise it above that"
+            )
+        });
     }
 
     /// Applies the fabric file, whose text this is. `before` was its previous content.

@@ -9,6 +9,7 @@ use crate::broker::{Blocked, Connection, Port, PortId};
 use crate::link;
 
 use super::Service;
+use super::unwritten::Unwritten;
 
 /// The most bytes of entries in one notice.
 const PART_BYTES_MAX: usize = 3072;
@@ -127,6 +128,7 @@ impl Service<'_> {
             last_unknown: self.last_unknown().map(|(key, address)| (key.0, address)),
             last_without_key: self.link.strangers().last_without_key,
             complaint,
+            unwritten: self.unwritten.as_ref().and_then(Unwritten::reason).map(shortened),
             sockets: self.link.sockets(),
         }
     }
@@ -174,6 +176,7 @@ impl Service<'_> {
             blocked,
             unsent,
             copied_key,
+            ahead: self.broker.ahead(&node.key),
             complaint: (state == State::Opening).then(|| complaint(&counts, &before, unsent)),
         }
     }

@@ -207,9 +207,9 @@ impl Machine {
     }
 
     /// The lines that its service has logged since they were last read.
-    pub fn lines_said(&self) -> usize {
+    pub fn said(&self) -> Vec<String> {
         let service = self.service.as_ref().expect("it runs");
-        service.said.lock().expect("nobody panicked").try_iter().count()
+        service.said.lock().expect("nobody panicked").try_iter().collect()
     }
 
     /// The entries that `bywire status` gets.

@@ -165,6 +165,9 @@ impl Service {
                 }
                 Action::Release(node) => self.channels.release(&node),
                 Action::Adopt(text) => self.adopt(now_ns, &text, counts)?,
+                Action::ReportAhead(node, serial) => {
+                    return Err(format!("node {node:?} is said to be ahead, with serial {serial}"));
+                }
             }
         }
         Ok(())

@@ -58,6 +58,8 @@ pub struct Service {
     pub last_without_key: Option<SocketAddr>,
     /// The error in the latest fabric file, if it was rejected.
     pub complaint: Option<String>,
+    /// Why the fabric file on the disk is older than the one in force, if it could not be written.
+    pub unwritten: Option<String>,
     /// Its UDP sockets.
     pub sockets: Sockets,
 }
@@ -106,6 +108,8 @@ pub struct Node {
     pub unsent: Option<Unsent>,
     /// The last sign that two machines have its key.
     pub copied_key: Option<CopiedKey>,
+    /// The serial of its fabric file, if that is larger than the one of its keeper, this node.
+    pub ahead: Option<u64>,
     /// The reason why there is no channel.
     pub complaint: Option<String>,
 }
