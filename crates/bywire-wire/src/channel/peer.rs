@@ -20,6 +20,7 @@ use super::echo::{self, Echo};
 use super::established::Channel;
 use super::incarnations::Incarnations;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
+use super::path::Path;
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
@@ -57,7 +58,7 @@ struct Candidate {
     answer: Vec<u8>,
     answers: u32,
     /// Where the answer was sent. Only a receiver of packets to these addresses can have the keys of the first packet.
-    answered: Vec<SocketAddr>,
+    answered: Vec<Path>,
 }
 
 /// A hello that waits for its answer.
@@ -65,7 +66,7 @@ struct Candidate {
 struct Attempt {
     hello: SentHello,
     number: u32,
-    address: SocketAddr,
+    path: Path,
 }
 
 /// The repetition of hellos until one is answered.
@@ -81,7 +82,7 @@ struct Retries {
 struct HandshakeResult {
     side: Side,
     number: u32,
-    address: SocketAddr,
+    path: Path,
     secret: Secret,
     /// The greeting of the other end.
     peer: Greeting,
@@ -217,7 +218,8 @@ impl Peer {
 
     pub fn status(&self) -> Status {
         let channel = self.current.as_ref().map(|channel| ChannelStatus {
-            address: channel.address,
+            address: channel.path.peer,
+            local: channel.path.local,
             boot_id: channel.session.incarnation.boot_id,
             incarnation: channel.session.incarnation.number,
             security: channel.security,
@@ -319,15 +321,15 @@ impl Peer {
         self.retries = Some(retries);
     }
 
-    /// Sends a hello to the next address: first that of the last channel, then the known ones.
+    /// Sends a hello to the next address: first on the way of the last channel, then to the known ones.
     fn send_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
-        let present = self.current.as_ref().map(|channel| channel.address);
-        let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
-        let addresses: Vec<_> = present.into_iter().chain(others).collect();
-        if addresses.is_empty() {
+        let present = self.current.as_ref().map(|channel| channel.path);
+        let others = self.addresses.iter().copied().map(Path::from).filter(|path| Some(*path) != present);
+        let paths: Vec<_> = present.into_iter().chain(others).collect();
+        if paths.is_empty() {
             return;
         }
-        let address = addresses[turn as usize % addresses.len()];
+        let path = paths[turn as usize % paths.len()];
         let number = shared.draw_number(random, self.node);
         let greeting = self.greeting(number, shared);
         let cookie = self.cookie.filter(|(_, at_ns)| now_ns.saturating_sub(*at_ns) < COOKIE_LIFE_NS);
@@ -341,10 +343,10 @@ impl Peer {
             shared.hellos,
             &greeting,
         );
-        self.attempt = Some(Attempt { hello, number, address });
+        self.attempt = Some(Attempt { hello, number, path });
         self.hello_at_ns = Some(now_ns);
         self.counts.hellos_sent += 1;
-        shared.out.push(address, packet);
+        shared.out.push(path, packet);
     }
 
     fn greeting(&self, connection: u32, shared: &Shared) -> Greeting {
@@ -358,7 +360,7 @@ impl Peer {
     }
 
     fn channel(&self, now_ns: u64, result: HandshakeResult, shared: &Shared) -> Channel {
-        let HandshakeResult { side, number, address, secret, peer } = result;
+        let HandshakeResult { side, number, path, secret, peer } = result;
         let has_aes = peer.has_aes && shared.options.has_aes;
         let security = if has_aes { Security::Aes256Gcm } else { Security::ChaCha20Poly1305 };
         let connection = Connection::new(connection::Options {
@@ -377,7 +379,7 @@ impl Peer {
             stream: Stream::default(),
             session: SessionId { own: self.session_number, peer: peer.session, incarnation },
             number,
-            address,
+            path,
             side,
             security,
             began_ns: now_ns,
@@ -390,7 +392,7 @@ impl Peer {
         &mut self,
         now_ns: u64,
         random: Random,
-        from: SocketAddr,
+        from: Path,
         header: &Header,
         hello: ReadHello,
         shared: &mut Shared,
@@ -408,7 +410,7 @@ impl Peer {
             }
         };
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
-        self.incarnations.note_hello(now_ns, from, incarnation, header.number);
+        self.incarnations.note_hello(now_ns, from.peer, incarnation, header.number);
         if !self.is_fresh(from, incarnation, header.number, shared) {
             self.counts.hellos_replayed += 1;
             return;
@@ -419,7 +421,7 @@ impl Peer {
             shared.numbers.remove(&number);
             return;
         };
-        let result = HandshakeResult { side: Side::Responder, number, address: from, secret, peer };
+        let result = HandshakeResult { side: Side::Responder, number, path: from, secret, peer };
         let channel = self.channel(now_ns, result, shared);
         self.make_place(now_ns, incarnation, shared);
         shared.out.push(from, answer.clone());
@@ -432,13 +434,7 @@ impl Peer {
     }
 
     /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
-    fn is_fresh(
-        &mut self,
-        from: SocketAddr,
-        incarnation: Incarnation,
-        number: u64,
-        shared: &mut Shared,
-    ) -> bool {
+    fn is_fresh(&mut self, from: Path, incarnation: Incarnation, number: u64, shared: &mut Shared) -> bool {
         if planted::is(Bug::OldHelloTaken) {
             return true;
         }
@@ -483,17 +479,17 @@ impl Peer {
             return;
         };
         self.counts.answers_received += 1;
-        let (number, address) = (attempt.number, attempt.address);
+        let (number, path) = (attempt.number, attempt.path);
         match answered.payload {
             HandshakePayload::Greeting(peer) => {
                 // The channel keeps the number.
                 self.attempt = None;
                 let (side, secret) = (Side::Initiator, answered.secret);
-                let result = HandshakeResult { side, number, address, secret, peer };
+                let result = HandshakeResult { side, number, path, secret, peer };
                 let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
-                self.incarnations.note_answer(now_ns, address, channel.session.incarnation);
+                self.incarnations.note_answer(now_ns, path.peer, channel.session.incarnation);
                 self.promote(channel, None, shared);
             }
             HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
@@ -525,7 +521,7 @@ impl Peer {
     pub fn receive_data(
         &mut self,
         now_ns: u64,
-        from: SocketAddr,
+        from: Path,
         number: u32,
         packet: &mut [u8],
         shared: &mut Shared,
@@ -542,13 +538,13 @@ impl Peer {
         if !self.candidates[at].channel.receive(now_ns, packet, &mut self.counts) {
             return;
         }
-        let address = self.candidates[at].proved_address(from, &self.addresses);
+        let path = self.candidates[at].proved_path(from, &self.addresses);
         let Candidate { mut channel, hello, .. } = self.candidates.remove(at);
         if self.own_channel_stays(now_ns, &channel, shared) {
             shared.numbers.remove(&channel.number);
             return;
         }
-        channel.address = address;
+        channel.path = path;
         channel.began_ns = now_ns;
         self.promote(channel, Some(hello), shared);
     }
@@ -574,13 +570,13 @@ impl Peer {
         if let Some(old) = &old {
             shared.numbers.remove(&old.number);
         }
-        let (node, address) = (self.node, channel.address);
-        self.know(channel.session.incarnation, hello, address, shared);
+        let (node, path) = (self.node, channel.path);
+        self.know(channel.session.incarnation, hello, path.peer, shared);
         let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
         if !is_same {
             self.begin_session(&channel, shared);
-        } else if old.is_some_and(|old| old.address != address) {
-            shared.events.push_back(Event::Moved { node, address });
+        } else if old.is_some_and(|old| old.path != path) {
+            shared.events.push_back(Event::Moved { node, address: path.peer });
         }
         let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
         if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {
@@ -598,7 +594,7 @@ impl Peer {
             let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
             shared.events.push_back(Event::Down { node: self.node, reason });
         }
-        let (node, address) = (self.node, channel.address);
+        let (node, address) = (self.node, channel.path.peer);
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
@@ -729,13 +725,13 @@ impl Candidate {
     /// The address of the node, whose first packet has come from `from`. An observer can resend that packet from anywhere, but
     /// the packet proves that an answer has arrived. So the result is an address to which an answer was sent, preferably one
     /// in the table, because hellos can be replayed as well.
-    fn proved_address(&self, from: SocketAddr, table: &[SocketAddr]) -> SocketAddr {
+    fn proved_path(&self, from: Path, table: &[SocketAddr]) -> Path {
         if planted::is(Bug::AddressUnproved) {
             return from;
         }
-        let known = self.answered.iter().find(|address| table.contains(address));
-        let direct = self.answered.iter().find(|address| **address == from);
-        *known.or(direct).unwrap_or(&self.channel.address)
+        let known = self.answered.iter().find(|path| table.contains(&path.peer));
+        let direct = self.answered.iter().find(|path| path.peer == from.peer);
+        *known.or(direct).unwrap_or(&self.channel.path)
     }
 }
 
