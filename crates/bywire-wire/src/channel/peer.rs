@@ -34,8 +34,10 @@ const CANDIDATES_MAX: usize = 8;
 const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
 /// How long an answered hello waits for the first packet.
 const CANDIDATE_NS: u64 = 10_000_000_000;
-/// How many times a repeated hello is answered.
+/// How many times a hello that is repeated from one address is answered.
 const ANSWERS_MAX: u32 = 8;
+/// The addresses from which one hello is answered.
+const ADDRESSES_MAX: usize = 4;
 /// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
 
@@ -49,7 +51,9 @@ const REASON_IDLE: u8 = 2;
 /// The code of a close because the other service broke a rule of messages.
 const REASON_BROKEN: u8 = 3;
 
-/// A hello that was answered. The channel is made once a packet opens under its keys.
+/// A hello from one address, which was answered. The channel is made once a packet opens under its keys. Each address from which
+/// a hello comes gets an answer of its own, with other keys. So the first packet proves that its sender receives what is sent to
+/// the address of this channel, and before that nothing but the answer goes there.
 #[derive(Debug)]
 struct Candidate {
     channel: Channel,
@@ -57,8 +61,6 @@ struct Candidate {
     hello: u64,
     answer: Vec<u8>,
     answers: u32,
-    /// Where the answer was sent. Only a receiver of packets to these addresses can have the keys of the first packet.
-    answered: Vec<Path>,
 }
 
 /// A hello that waits for its answer.
@@ -208,12 +210,18 @@ impl Peer {
     pub fn has_to_prove_address(&self, payload: &HandshakePayload) -> bool {
         let HandshakePayload::Greeting(greeting) = payload else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
-        let mut known = self
-            .incarnations
-            .present()
-            .into_iter()
-            .chain(self.candidates.iter().map(|candidate| candidate.channel.session.incarnation));
-        self.candidates.len() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
+        let mut known =
+            self.incarnations.present().into_iter().chain(self.candidates.iter().map(Candidate::incarnation));
+        self.incarnations_answered() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
+    }
+
+    /// The number of incarnations whose hellos were answered.
+    fn incarnations_answered(&self) -> usize {
+        let is_first = |at: &usize| {
+            let (before, [candidate, ..]) = self.candidates.split_at(*at) else { return false };
+            before.iter().all(|other| other.incarnation() != candidate.incarnation())
+        };
+        (0..self.candidates.len()).filter(is_first).count()
     }
 
     pub fn status(&self) -> Status {
@@ -266,13 +274,9 @@ impl Peer {
     }
 
     fn expire_candidates(&mut self, now_ns: u64, shared: &mut Shared) {
-        self.candidates.retain(|candidate| {
-            let is_kept = now_ns < candidate.channel.began_ns.saturating_add(CANDIDATE_NS)
-                || planted::is(Bug::CandidateForever);
-            if !is_kept {
-                shared.numbers.remove(&candidate.channel.number);
-            }
-            is_kept
+        drop_candidates(&mut self.candidates, shared, |candidate| {
+            now_ns >= candidate.channel.began_ns.saturating_add(CANDIDATE_NS)
+                && !planted::is(Bug::CandidateForever)
         });
     }
 
@@ -423,17 +427,17 @@ impl Peer {
         };
         let result = HandshakeResult { side: Side::Responder, number, path: from, secret, peer };
         let channel = self.channel(now_ns, result, shared);
-        self.make_place(now_ns, incarnation, shared);
+        self.make_place(now_ns, incarnation, header.number, shared);
         shared.out.push(from, answer.clone());
         self.counts.answers_sent += 1;
         if planted::is(Bug::HelloPromoted) {
             return self.promote(channel, Some(header.number), shared);
         }
-        let (hello, answered) = (header.number, vec![from]);
-        self.candidates.push(Candidate { channel, hello, answer, answers: 1, answered });
+        self.candidates.push(Candidate { channel, hello: header.number, answer, answers: 1 });
     }
 
-    /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
+    /// Does a hello get an answer of its own? Not if it is older than another one of its incarnation. One that is repeated from
+    /// the same address gets the same answer again.
     fn is_fresh(&mut self, from: Path, incarnation: Incarnation, number: u64, shared: &mut Shared) -> bool {
         if planted::is(Bug::OldHelloTaken) {
             return true;
@@ -441,32 +445,45 @@ impl Peer {
         if self.incarnations.is_old(incarnation, number) || self.incarnations.is_retired(incarnation) {
             return false;
         }
-        let mut candidates = self.candidates.iter_mut();
-        let same = candidates.find(|candidate| candidate.channel.session.incarnation == incarnation);
-        let Some(same) = same.filter(|candidate| number <= candidate.hello) else { return true };
-        if number == same.hello && same.answers < ANSWERS_MAX {
-            same.answers += 1;
-            if !same.answered.contains(&from) {
-                same.answered.push(from);
+        let mut addresses = 0;
+        for same in self.candidates.iter_mut().filter(|candidate| candidate.incarnation() == incarnation) {
+            if number < same.hello {
+                return false;
             }
-            shared.out.push(from, same.answer.clone());
+            if number > same.hello {
+                continue;
+            }
+            addresses += 1;
+            if planted::is(Bug::AnswerShared) {
+                same.channel.path = from;
+            }
+            if same.channel.path.peer == from.peer {
+                if same.answers < ANSWERS_MAX {
+                    same.answers += 1;
+                    shared.out.push(from, same.answer.clone());
+                }
+                return false;
+            }
         }
-        false
+        addresses < ADDRESSES_MAX
     }
 
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
     /// of the present one is dropped, if it has had its time.
-    fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, shared: &mut Shared) {
-        let present = self.incarnations.present();
-        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
-        let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
-        if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
-            victim = self.candidates.iter().position(|candidate| {
-                let age_ns = now_ns.saturating_sub(candidate.channel.began_ns);
-                let had_its_time = age_ns >= CANDIDATE_KEPT_NS || planted::is(Bug::CandidateDisplaced);
-                Some(of(candidate)) != present && had_its_time
-            });
+    fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, number: u64, shared: &mut Shared) {
+        let is_older = |candidate: &Candidate| candidate.hello < number;
+        let of = |candidate: &Candidate| candidate.incarnation() == incarnation;
+        let is_known = self.candidates.iter().any(of);
+        drop_candidates(&mut self.candidates, shared, |candidate| of(candidate) && is_older(candidate));
+        if is_known || self.incarnations_answered() < CANDIDATES_MAX {
+            return;
         }
+        let present = self.incarnations.present();
+        let victim = self.candidates.iter().position(|candidate| {
+            let age_ns = now_ns.saturating_sub(candidate.channel.began_ns);
+            let had_its_time = age_ns >= CANDIDATE_KEPT_NS || planted::is(Bug::CandidateDisplaced);
+            Some(candidate.incarnation()) != present && had_its_time
+        });
         if let Some(victim) = victim {
             shared.numbers.remove(&self.candidates.remove(victim).channel.number);
         }
@@ -538,13 +555,14 @@ impl Peer {
         if !self.candidates[at].channel.receive(now_ns, packet, &mut self.counts) {
             return;
         }
-        let path = self.candidates[at].proved_path(from, &self.addresses);
         let Candidate { mut channel, hello, .. } = self.candidates.remove(at);
         if self.own_channel_stays(now_ns, &channel, shared) {
             shared.numbers.remove(&channel.number);
             return;
         }
-        channel.path = path;
+        if planted::is(Bug::AddressUnproved) {
+            channel.path = from;
+        }
         channel.began_ns = now_ns;
         self.promote(channel, Some(hello), shared);
     }
@@ -606,19 +624,14 @@ impl Peer {
         address: SocketAddr,
         shared: &mut Shared,
     ) {
-        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
-        let same = self.candidates.iter().filter(|candidate| of(candidate) == incarnation);
+        let same = self.candidates.iter().filter(|candidate| candidate.incarnation() == incarnation);
         let newest = same.map(|candidate| candidate.hello).chain(hello).max().unwrap_or_default();
         self.incarnations.know(incarnation, hello, newest, address);
         let incarnations = &self.incarnations;
-        self.candidates.retain(|candidate| {
-            let of = of(candidate);
+        drop_candidates(&mut self.candidates, shared, |candidate| {
+            let of = candidate.incarnation();
             // The other node may have begun its channel at the same time as this node began its own.
-            let is_kept = (of != incarnation || hello.is_none()) && !incarnations.is_retired(of);
-            if !is_kept {
-                shared.numbers.remove(&candidate.channel.number);
-            }
-            is_kept
+            (of == incarnation && hello.is_some()) || incarnations.is_retired(of)
         });
     }
 
@@ -722,17 +735,23 @@ impl Peer {
 }
 
 impl Candidate {
-    /// The address of the node, whose first packet has come from `from`. An observer can resend that packet from anywhere, but
-    /// the packet proves that an answer has arrived. So the result is an address to which an answer was sent, preferably one
-    /// in the table, because hellos can be replayed as well.
-    fn proved_path(&self, from: Path, table: &[SocketAddr]) -> Path {
-        if planted::is(Bug::AddressUnproved) {
-            return from;
-        }
-        let known = self.answered.iter().find(|path| table.contains(&path.peer));
-        let direct = self.answered.iter().find(|path| path.peer == from.peer);
-        *known.or(direct).unwrap_or(&self.channel.path)
+    fn incarnation(&self) -> Incarnation {
+        self.channel.session.incarnation
     }
+}
+
+fn drop_candidates(
+    candidates: &mut Vec<Candidate>,
+    shared: &mut Shared,
+    is_dropped: impl Fn(&Candidate) -> bool,
+) {
+    candidates.retain(|candidate| {
+        let is_dropped = is_dropped(candidate);
+        if is_dropped {
+            shared.numbers.remove(&candidate.channel.number);
+        }
+        !is_dropped
+    });
 }
 
 impl Retries {
