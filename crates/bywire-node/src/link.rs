@@ -1,14 +1,14 @@
 //! The service's UDP port, and the channels over it.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use bywire_sys::poller::Poller;
-use bywire_sys::udp::{self, ReceiveError, UdpSocket};
+use bywire_sys::udp::{self, Arrival, ReceiveError, UdpSocket};
 use bywire_sys::{Errno, process};
-use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
+use bywire_wire::channel::{Channels, Event, Options, Path, SendError, Status, Strangers};
 use bywire_wire::handshake::{Identity, InvitationId, KEY_BYTES, PublicKey};
 use bywire_wire::service;
 use bywire_wire::service::status::{Sockets, Unsent, UnsentReason};
@@ -29,7 +29,7 @@ const ROUTE_BYTES: u16 = 1232;
 /// What a node whose channel is up sends, apart from what strangers send: they fill another queue.
 struct OwnSocket {
     node: PublicKey,
-    address: SocketAddr,
+    path: Path,
     socket: UdpSocket,
 }
 
@@ -48,7 +48,7 @@ pub struct Link {
     unsent: HashMap<SocketAddr, UnsentReason>,
     outbox: Outbox,
     buffer: Vec<u8>,
-    batch: Vec<(SocketAddr, Vec<u8>)>,
+    batch: Vec<(Path, Vec<u8>)>,
 }
 
 impl Link {
@@ -58,6 +58,8 @@ impl Link {
     /// The error of the kernel; [`Errno::ADDRINUSE`].
     pub fn open(port: u16, identity: Identity) -> Result<Self, Errno> {
         let socket = UdpSocket::bind_everywhere(port)?;
+        // A machine may have several addresses, and a firewall of the other one lets only answers of the right one in.
+        socket.report_local_addresses()?;
         let poller = Poller::new()?;
         poller.add(&socket, COMMON)?;
         // Less is enough, because packets without room are sent again.
@@ -195,9 +197,10 @@ impl Link {
                 None => &self.socket,
             };
             for _ in 0..PACKETS_PER_TURN {
-                match socket.receive_from(&mut self.buffer) {
-                    Ok(Some((length, from))) => {
-                        self.channels.receive(now_ns, &mut random, from, &mut self.buffer[..length]);
+                match socket.receive_arrival(&mut self.buffer) {
+                    Ok(Some(Arrival { bytes, from, local })) => {
+                        let path = Path { peer: from, local };
+                        self.channels.receive(now_ns, &mut random, path, &mut self.buffer[..bytes]);
                     }
                     // Errors that the network reports may be forged.
                     Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => {}
@@ -207,9 +210,12 @@ impl Link {
         }
     }
 
-    /// Receives from a node by a socket of its own, as long as it is at this address.
+    /// Receives from a node by a socket of its own, as long as it sends from this address.
     fn open_own_socket(&mut self, node: PublicKey, address: SocketAddr) {
-        if self.own_sockets.values().any(|own| (own.node, own.address) == (node, address)) {
+        let channel = self.channels.status(&node).and_then(|status| status.channel);
+        let local: Option<IpAddr> = channel.and_then(|channel| channel.local);
+        let path = Path { peer: address, local };
+        if self.own_sockets.values().any(|own| (own.node, own.path) == (node, path)) {
             return;
         }
         self.close_own_socket(&node);
@@ -217,9 +223,11 @@ impl Link {
             return;
         }
         // Without one, it has a part in the common socket.
-        let Ok(socket) = self.socket.connected_to(address) else { return };
+        let Ok(socket) = self.socket.connected_to(address, local) else { return };
+        // Without the report, its answers leave from where the kernel chooses, as before.
+        let _ = socket.report_local_addresses();
         if self.poller.add(&socket, self.next_tag).is_ok() {
-            self.own_sockets.insert(self.next_tag, OwnSocket { node, address, socket });
+            self.own_sockets.insert(self.next_tag, OwnSocket { node, path, socket });
             self.next_tag += 1;
         }
     }
@@ -240,9 +248,9 @@ impl Link {
     pub fn flush(&mut self, now_ns: u64) {
         self.drain(now_ns);
         self.channels.transmit(now_ns, &mut random, &mut self.batch);
-        for (to, packet) in self.batch.drain(..) {
+        for (Path { peer: to, local }, packet) in self.batch.drain(..) {
             // A packet that cannot leave counts as lost, and is sent again.
-            match self.socket.send(Some(to), &packet).map_err(unsent_reason) {
+            match self.socket.send_from(local, to, &packet).map_err(unsent_reason) {
                 Err(Some(reason)) => {
                     // Strangers cause packets to any address, so only those of nodes are remembered.
                     if self.addresses.values().flatten().any(|address| *address == to) {
@@ -455,6 +463,25 @@ mod tests {
         let events = await_channel([&mut here, &mut there], keys);
         let is_down = |event: &Event| matches!(event, Event::Down { reason: DownReason::Removed, .. });
         assert!(events.iter().any(is_down), "both are told: {events:?}");
+    }
+
+    #[test]
+    fn a_node_is_answered_from_the_address_to_which_it_sends() {
+        let ([mut here, mut there], keys) = two_links(None);
+        let now_ns = clock::nanoseconds();
+        here.add(now_ns, keys[1], at(&there));
+        let second = IpAddr::from([127, 0, 0, 2]);
+        there.add(now_ns, keys[0], vec![SocketAddr::new(second, here.port())]);
+        there.want(now_ns, &keys[0]);
+        await_channel([&mut here, &mut there], keys);
+        let channel = here.status(&keys[1]).and_then(|status| status.channel).expect("it is up");
+        assert_eq!(channel.local, Some(second));
+        // The socket for this node alone is connected to that address, so it gets nothing from another one.
+        let sent = || there.status(&keys[0]).map_or(0, |status| status.counts.packets_received);
+        let own: Vec<_> = there.own_sockets.values().map(|own| own.path).collect();
+        assert_eq!(own, [Path { peer: SocketAddr::new(second, here.port()), local: None }]);
+        assert!(sent() > 0);
+        assert!(here.own_sockets.values().all(|own| own.path.local == Some(second)));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use bywire_wire::service::{
 use bywire_wire::service_message::{FilePart, NotJoined, ServiceMessage};
 
 use test_network::stopwatch::Stopwatch;
-use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually};
+use test_network::{FakePort, Machine, TIMEOUT, TestNetwork, call, eventually, ip};
 
 /// How soon a removed node has to be cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -305,6 +305,38 @@ fn a_machine_joins_by_an_invitation_which_is_good_once() {
 }
 
 #[test]
+fn a_machine_behind_a_firewall_joins_a_keeper_that_it_knows_by_a_second_address() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = kept(&network, 1);
+    fabric.nodes.truncate(1);
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    ip(&a.namespace, "address add 10.78.0.101/24 dev eth0");
+    fabric.nodes[0].addresses = vec!["10.78.0.101:7248".parse().expect("an address")];
+    a.write(&fabric);
+    // Only answers get in: packets of this machine have left for their sender before.
+    let rules = "table inet filter {\n chain input {\n type filter hook input priority 0; policy drop;\n \
+                 ct state established accept\n }\n}\n";
+    let path = b.directory.path().join("rules");
+    std::fs::write(&path, rules).expect("written");
+    let nft = || Command::new("nft").arg("-f").arg(&path).status();
+    if !b.namespace.run(nft).expect("inside").is_ok_and(|status| status.success()) {
+        println!("not run: no rules can be made here: apt-get install nftables");
+        return;
+    }
+    network.machines[0].start();
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let invitation = invite(a, "b").expect("it is the keeper");
+    let text = join(b, &invitation, 7248).expect("joined");
+    b.write_text(&text);
+    network.machines[1].start();
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let mut asking = FakePort::open(b, "asking");
+    let mut asked = FakePort::open(a, "asked");
+    let [_, theirs] = asking.meet(1, "a", &mut asked, 11);
+    assert_eq!(theirs.address.ip(), b.address.ip());
+}
+
+#[test]
 fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
     let mut fabric = kept(&network, 1);
@@ -465,8 +497,8 @@ impl Rogue {
             }
             let mut out = Vec::new();
             self.channels.transmit(now_ns, &mut random, &mut out);
-            for (to, packet) in out {
-                self.socket.send(Some(to), &packet).expect("sent");
+            for (path, packet) in out {
+                self.socket.send(Some(path.peer), &packet).expect("sent");
             }
             while let Some(event) = self.channels.next_event(now_ns) {
                 if let Event::Message { bytes, .. } = event {

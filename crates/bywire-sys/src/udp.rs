@@ -4,6 +4,8 @@
 //! Anyone may send to these sockets, and can forge error reports of the network (ICMP). So [`ReceiveError::Reported`] and
 //! [`SendError::Unreachable`] are hints and prove nothing.
 
+mod control;
+
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,6 +15,7 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, ipproto};
 
 use crate::option;
+use control::{ControlBuffer, Controls};
 
 /// A buffer of this size has room for every receive, also of coalesced packets.
 pub const RECEIVE_BYTES: usize = 1 << 16;
@@ -21,8 +24,6 @@ pub const BATCH_PACKETS_MAX: usize = 64;
 /// The most bytes in one batch, or in one packet: an IPv4 packet has at most 65,535, of which headers take 28.
 pub const BATCH_BYTES_MAX: usize = 65_507;
 
-/// From include/uapi/linux/udp.h.
-const UDP_SEGMENT: i32 = 103;
 /// From include/uapi/linux/udp.h.
 const UDP_GRO: i32 = 104;
 /// From asm-generic/socket.h.
@@ -65,6 +66,26 @@ pub struct Backlog {
     pub send_limit_bytes: u32,
     /// Packets dropped since the socket was created. The number wraps around.
     pub dropped: u32,
+}
+
+/// A received datagram, or several of one source that the kernel has coalesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// The bytes of all.
+    pub bytes: usize,
+    /// The bytes of each. The last one may have fewer.
+    pub bytes_each: usize,
+}
+
+/// A datagram with its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its bytes.
+    pub bytes: usize,
+    /// The sender.
+    pub from: SocketAddr,
+    /// The address of this machine to which it was sent. `None`: [`UdpSocket::report_local_addresses`] was not called.
+    pub local: Option<IpAddr>,
 }
 
 /// How packets to an address leave this machine.
@@ -163,14 +184,15 @@ impl UdpSocket {
         Ok(Self { file, is_v6, is_gso: Cell::new(true) })
     }
 
-    /// Another socket with the same port, which is connected to `peer`. Its calls cost a quarter less than those of a socket
+    /// Another socket with the same port, which is connected to `peer`. It has the local address `local`, or the one from which
+    /// the kernel sends to the peer. Its calls cost a quarter less than those of a socket
     /// for all peers. To an IPv4 peer it is an IPv4 socket: one of IPv6 would look up its route for each packet. It may have
     /// received packets of others before it was connected. From now on any process of this user can bind to the port.
     ///
     /// # Errors
     /// The error of the kernel; [`Errno::NETUNREACH`] and its like if there is no route; [`Errno::XDEV`] if the calling thread is
     /// now in another network namespace, or the kernel cannot tell (before Linux 5.14).
-    pub fn connected_to(&self, peer: SocketAddr) -> Result<Self, Errno> {
+    pub fn connected_to(&self, peer: SocketAddr, local: Option<IpAddr>) -> Result<Self, Errno> {
         let peer = canonical(peer);
         let socket = Self::unbound(peer.is_ipv6())?;
         // In another network namespace it would receive nothing from the peer, and send from the address of another machine.
@@ -181,10 +203,13 @@ impl UdpSocket {
         // Not when the first socket is bound: with this option, port 0 could give the port of another such socket.
         sockopt::set_socket_reuseport(&self.file, true)?;
         sockopt::set_socket_reuseport(&socket.file, true)?;
-        let local = self.local_address()?;
-        let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
-        let is_v4_of_both = local.is_ipv6() && !socket.is_v6;
-        rustix::net::bind(&socket.file, &if is_v4_of_both { everywhere } else { local })?;
+        let own = self.local_address()?;
+        let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), own.port());
+        let is_v4_of_both = own.is_ipv6() && !socket.is_v6;
+        // A link-local address is none without its interface, which the peer's address has.
+        let local = local.filter(|ip| ip.is_ipv6() == peer.is_ipv6() && !is_link_local(*ip));
+        let local = local.map(|ip| SocketAddr::new(ip, own.port()));
+        rustix::net::bind(&socket.file, &local.unwrap_or(if is_v4_of_both { everywhere } else { own }))?;
         socket.connect(peer)?;
         Ok(socket)
     }
@@ -233,10 +258,22 @@ impl UdpSocket {
         Ok(Buffers { wanted_bytes, send_bytes, receive_bytes })
     }
 
-    /// Lets the kernel coalesce packets of one source that arrive together (GRO). Each packet has to state its own length.
+    /// Lets the kernel coalesce packets of one source that arrive together (GRO). [`Self::receive_joined`] tells them apart.
     /// `false`: this kernel does not support it.
     pub fn enable_gro(&self) -> bool {
         option::set(&self.file, libc::SOL_UDP, UDP_GRO, 1).is_ok()
+    }
+
+    /// Has [`Self::receive_arrival`] report the address to which each packet was sent.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn report_local_addresses(&self) -> Result<(), Errno> {
+        // An IPv6 socket reports those of IPv4 packets as mapped ones.
+        match self.is_v6 {
+            true => option::set(&self.file, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+            false => option::set(&self.file, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+        }
     }
 
     /// Has the kernel report all errors of the network (ICMP), also those that may pass, such as a machine that is off. By default a
@@ -270,6 +307,26 @@ impl UdpSocket {
             None => rustix::net::send(&self.file, packet, flags),
         });
         sent.map(drop).map_err(SendError::of)
+    }
+
+    /// Sends one packet to an address from one of this machine's, such as the one to which the other machine has sent. It leaves
+    /// from another one if this machine no longer has that.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send_from(&self, local: Option<IpAddr>, to: SocketAddr, packet: &[u8]) -> Result<(), SendError> {
+        let Some(local) = local else { return self.send(Some(to), packet) };
+        let mut controls = Controls::default();
+        controls.add_source(local, self.is_v6);
+        let sent = despite_reports(|| self.send_message(Some(to), packet, &controls));
+        match sent {
+            Ok(()) => Ok(()),
+            // Most errors of a socket are told by the next attempt too, and these are the ones of a missing address.
+            Err(Errno::INVAL | Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH) => {
+                self.send(Some(to), packet)
+            }
+            Err(error) => Err(SendError::of(error)),
+        }
     }
 
     /// Sends contiguous packets of `packet_bytes` each. The last one may be shorter. A batch has at most [`BATCH_PACKETS_MAX`]
@@ -316,36 +373,62 @@ impl UdpSocket {
 
     /// Sends a batch by one call. The kernel segments it.
     fn send_segmented(&self, to: Option<SocketAddr>, packets: &[u8], segment: u16) -> Result<(), Errno> {
-        /// The layout of `CMSG_SPACE(2)`: the data follow the header, whose length is a multiple of its alignment.
-        #[repr(C)]
-        struct Control {
-            header: libc::cmsghdr,
-            segment: u16,
-        }
+        let mut controls = Controls::default();
+        controls.add_segment(segment);
+        self.send_message(to, packets, &controls)
+    }
+
+    fn send_message(&self, to: Option<SocketAddr>, bytes: &[u8], controls: &Controls) -> Result<(), Errno> {
         let to = to.map(|to| SocketAddrAny::from(self.reachable(to)));
-        let mut part = libc::iovec { iov_base: packets.as_ptr().cast_mut().cast(), iov_len: packets.len() };
-        // SAFETY: zero is a valid value of every part of these two structures of the C library.
-        let (mut control, mut message): (Control, libc::msghdr) = unsafe { core::mem::zeroed() };
-        control.header.cmsg_level = libc::SOL_UDP;
-        control.header.cmsg_type = UDP_SEGMENT;
-        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
-        control.segment = segment;
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: zero is a valid value of every part of this structure of the C library.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
-        message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = size_of::<Control>() as _;
+        let controls = controls.bytes();
+        message.msg_control = controls.as_ptr().cast_mut().cast();
+        message.msg_controllen = controls.len() as _;
         if let Some(to) = &to {
             message.msg_name = to.as_ptr().cast_mut().cast();
             message.msg_namelen = to.addr_len();
         }
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the address, the control message and the part all live until the call returns, and their lengths are
+        // SAFETY: the address, the control messages and the part all live until the call returns, and their lengths are
         // those of these values. The kernel only reads what they lead to.
         let sent = unsafe { libc::sendmsg(self.file.as_raw_fd(), &raw const message, flags) };
         if sent < 0 { Err(option::last_error()) } else { Ok(()) }
     }
 
-    /// Receives the next packet, or several coalesced ones ([`Self::enable_gro`]). `None`: none has arrived.
+    /// Receives into `buffer`, with control messages, and with the sender if there is a place for it. Returns the full length.
+    fn receive_message(
+        &self,
+        buffer: &mut [u8],
+        controls: &mut ControlBuffer,
+        from: Option<&mut libc::sockaddr_in6>,
+    ) -> Result<usize, Errno> {
+        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: zero is a valid value of every part of this structure of the C library.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        let room = controls.room();
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(room) as _;
+        if let Some(from) = from {
+            message.msg_name = (&raw mut *from).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        }
+        // TRUNC: the kernel returns the full length.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: the kernel writes at most the given lengths into the buffer, the control buffer and the address, which are
+        // borrowed mutably until the call returns, and for which any bytes are valid.
+        let received = unsafe { libc::recvmsg(self.file.as_raw_fd(), &raw mut message, flags) };
+        let length = usize::try_from(received).map_err(|_| option::last_error())?;
+        controls.set_length(message.msg_controllen as usize);
+        Ok(length)
+    }
+
+    /// Receives the next packet. `None`: none has arrived.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -357,7 +440,35 @@ impl UdpSocket {
         found(received.map(|(_, length)| (length, ())), room).map(|found| found.map(|(length, ())| length))
     }
 
-    /// The same, with the address of the sender.
+    /// Receives the next packet, or several that the kernel has coalesced ([`Self::enable_gro`]). `None`: none has arrived.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_joined(&self, buffer: &mut [u8]) -> Result<Option<Datagrams>, ReceiveError> {
+        let room = buffer.len();
+        let mut controls = ControlBuffer::default();
+        let received = rustix::io::retry_on_intr(|| self.receive_message(&mut *buffer, &mut controls, None));
+        let found = found(received.map(|length| (length, ())), room)?;
+        Ok(found.map(|(bytes, ())| Datagrams { bytes, bytes_each: controls.segment().unwrap_or(bytes) }))
+    }
+
+    /// Receives the next packet, with its addresses. `None`: none has arrived.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_arrival(&self, buffer: &mut [u8]) -> Result<Option<Arrival>, ReceiveError> {
+        let room = buffer.len();
+        let mut controls = ControlBuffer::default();
+        // SAFETY: zero is a valid value of this structure of the C library.
+        let mut name: libc::sockaddr_in6 = unsafe { core::mem::zeroed() };
+        let received =
+            rustix::io::retry_on_intr(|| self.receive_message(&mut *buffer, &mut controls, Some(&mut name)));
+        let received = received.and_then(|length| Ok((length, control::address(&name)?)));
+        let found = found(received, room)?;
+        Ok(found.map(|(bytes, from)| Arrival { bytes, from: canonical(from), local: controls.local() }))
+    }
+
+    /// The next packet, with the address of the sender.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -449,6 +560,10 @@ fn canonical(address: SocketAddr) -> SocketAddr {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
         IpAddr::V6(_) => address,
     }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// The result of a receive into a buffer of `room` bytes.
@@ -604,7 +719,56 @@ mod tests {
             let [a, b] = pair(ip);
             assert!(b.enable_gro());
             assert_eq!(a.send_batch(None, &batch, 1200), Ok(batch.len()));
-            assert_eq!(eventually(|| b.receive(&mut vec![0; RECEIVE_BYTES])), Ok(batch.len()));
+            let joined = Datagrams { bytes: batch.len(), bytes_each: 1200 };
+            assert_eq!(eventually(|| b.receive_joined(&mut vec![0; RECEIVE_BYTES])), Ok(joined));
+            a.send(None, &[1; 100]).expect("sent");
+            let single = Datagrams { bytes: 100, bytes_each: 100 };
+            assert_eq!(eventually(|| b.receive_joined(&mut vec![0; RECEIVE_BYTES])), Ok(single));
+        }
+    }
+
+    #[test]
+    fn a_packet_is_answered_from_the_address_to_which_it_was_sent() {
+        let second = IpAddr::from([127, 0, 0, 2]);
+        for service in [UdpSocket::bind_everywhere(0), UdpSocket::bind(([0, 0, 0, 0], 0).into())] {
+            let service = service.expect("bound");
+            service.report_local_addresses().expect("the kernel reports them");
+            let port = service.local_address().expect("its address").port();
+            for ip in [LOOPBACKS[0], second, LOOPBACKS[1]] {
+                let Ok(client) = UdpSocket::bind(SocketAddr::new(
+                    if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+                    0,
+                )) else {
+                    continue;
+                };
+                if ip.is_ipv6() && !service.is_v6 {
+                    continue;
+                }
+                let target = SocketAddr::new(ip, port);
+                client.send(Some(target), b"?").expect("sent");
+                let arrival = eventually(|| service.receive_arrival(&mut [0; 8])).expect("it came");
+                assert_eq!((arrival.bytes, arrival.local), (1, Some(ip)));
+                service.send_from(arrival.local, arrival.from, b"!!").expect("sent");
+                assert_eq!(eventually(|| client.receive_from(&mut [0; 8])), Ok((2, target)));
+                // Segmentation and a source address go together.
+                let mut controls = Controls::default();
+                controls.add_segment(100);
+                controls.add_source(ip, service.is_v6);
+                service.send_message(Some(arrival.from), &[0; 250], &controls).expect("sent");
+                for bytes in [100, 100, 50] {
+                    assert_eq!(eventually(|| client.receive_from(&mut [0; 200])), Ok((bytes, target)));
+                }
+                // A socket for this client alone has the address as well.
+                let own = service.connected_to(arrival.from, arrival.local).expect("connected");
+                client.send(Some(target), b"???").expect("sent");
+                assert_eq!(eventually(|| own.receive(&mut [0; 8])), Ok(3));
+            }
+            // An address that this machine does not have.
+            let client = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
+            let to = client.local_address().expect("its address");
+            service.send_from(Some([192, 0, 2, 1].into()), to, b"!").expect("sent from another one");
+            let from = SocketAddr::new(LOOPBACKS[0], port);
+            assert_eq!(eventually(|| client.receive_from(&mut [0; 8])), Ok((1, from)));
         }
     }
 
@@ -702,7 +866,8 @@ mod tests {
             let common = UdpSocket::bind_everywhere(0).expect("bound");
             let port = common.local_address().expect("its address").port();
             let [peer, other] = [(); 2].map(|()| UdpSocket::bind(SocketAddr::new(ip, 0)).expect("bound"));
-            let own = common.connected_to(peer.local_address().expect("its address")).expect("connected");
+            let own =
+                common.connected_to(peer.local_address().expect("its address"), None).expect("connected");
             assert_eq!(own.local_address().expect("its address").port(), port);
             for sender in [&peer, &other] {
                 sender.send(Some(SocketAddr::new(ip, port)), b"!").expect("sent");
@@ -740,7 +905,7 @@ mod tests {
         let (common, peer) = (here.run(bind).expect("inside"), there.run(bind).expect("inside"));
         let port = |socket: &UdpSocket| socket.local_address().expect("its address").port();
         let address = SocketAddr::from(([10, 79, 0, 2], port(&peer)));
-        let connect = move || (common.connected_to(address), common);
+        let connect = move || (common.connected_to(address, None), common);
         let (own, common) = here.run(connect).expect("inside");
         let own = own.expect("connected");
         let copy = own.as_fd().try_clone_to_owned().expect("a copy, as a forked child has it");

@@ -72,6 +72,8 @@ pub enum Bug {
     CandidateDisplaced,
     /// A channel moves to wherever its first packet comes from.
     AddressUnproved,
+    /// A hello that is repeated from another address gets the same answer there, and the channel goes there.
+    AnswerShared,
     /// A region that may only be read can be written.
     RightIgnored,
     /// Every piece of a put is written to its beginning.
@@ -133,7 +135,7 @@ pub const BUGS: [Bug; 20] = [
 ];
 
 /// Every fault of the channels between nodes.
-pub const CHANNEL_BUGS: [Bug; 14] = [
+pub const CHANNEL_BUGS: [Bug; 15] = [
     Bug::HelloPromoted,
     Bug::OldHelloTaken,
     Bug::OwnChannelGoes,
@@ -148,6 +150,7 @@ pub const CHANNEL_BUGS: [Bug; 14] = [
     Bug::LoadIgnored,
     Bug::CandidateDisplaced,
     Bug::AddressUnproved,
+    Bug::AnswerShared,
 ];
 
 /// Every fault of the transfers over a connection. `bywire` has them.

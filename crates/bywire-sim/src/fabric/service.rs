@@ -191,7 +191,9 @@ impl Service {
                 Err(error) => return Err(format!("a message of a service was refused: {error}")),
             }
         }
-        self.channels.transmit(now_ns, &mut |bytes| random.fill(bytes), &mut effects.packets);
+        let mut packets = Vec::new();
+        self.channels.transmit(now_ns, &mut |bytes| random.fill(bytes), &mut packets);
+        effects.packets.extend(packets.into_iter().map(|(path, bytes)| (path.peer, bytes)));
         Ok(())
     }
 
@@ -224,7 +226,7 @@ impl Service {
         let mut packets = Vec::new();
         self.channels.close(now_ns);
         self.channels.transmit(now_ns, &mut |bytes| random.fill(bytes), &mut packets);
-        packets
+        packets.into_iter().map(|(path, bytes)| (path.peer, bytes)).collect()
     }
 
     /// When there is something to do.

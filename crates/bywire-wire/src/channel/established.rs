@@ -1,7 +1,5 @@
 //! One channel: a connection, and the node at its other end.
 
-use std::net::SocketAddr;
-
 use crate::batch::Batch;
 use crate::connection::{Connection, Receipt};
 use crate::keys::{Security, Side};
@@ -9,6 +7,7 @@ use crate::size::BASE_BYTES;
 
 use super::limits::KEEP_ALIVE_NS;
 use super::out::Out;
+use super::path::Path;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
 
@@ -19,7 +18,7 @@ pub struct Channel {
     pub stream: Stream,
     pub session: SessionId,
     pub number: u32,
-    pub address: SocketAddr,
+    pub path: Path,
     pub side: Side,
     pub security: Security,
     pub began_ns: u64,
@@ -64,7 +63,7 @@ impl Channel {
     pub fn flush(&mut self, now_ns: u64, out: &mut Out) -> u64 {
         let mut batch = Batch::new(16 * usize::from(BASE_BYTES), 16);
         self.connection.transmit(now_ns, &mut batch);
-        batch.packets().for_each(|packet| out.push(self.address, packet.to_vec()));
+        batch.packets().for_each(|packet| out.push(self.path, packet.to_vec()));
         batch.count() as u64
     }
 }

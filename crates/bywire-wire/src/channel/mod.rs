@@ -23,6 +23,7 @@ mod guests;
 mod incarnations;
 mod limits;
 mod out;
+mod path;
 mod peer;
 #[doc(hidden)]
 pub mod session;
@@ -43,6 +44,7 @@ pub use crate::random::Random;
 use guests::Guests;
 pub use guests::{GUEST_NS, INVITATIONS_MAX};
 pub use limits::*;
+pub use path::Path;
 use peer::Peer;
 pub use session::SendError;
 pub use shared::Options;
@@ -242,8 +244,8 @@ impl Channels {
         due_ns.into_iter().chain(self.shared.closing_timeout_ns()).chain(self.guests.next_ns()).min()
     }
 
-    /// Adds the packets that have to leave by now.
-    pub fn transmit(&mut self, now_ns: u64, random: Random, out: &mut Vec<(SocketAddr, Vec<u8>)>) {
+    /// Adds the packets that have to leave by now, each with its way.
+    pub fn transmit(&mut self, now_ns: u64, random: Random, out: &mut Vec<(Path, Vec<u8>)>) {
         self.guests.due(now_ns).iter().for_each(|guest| self.remove(now_ns, guest));
         let mut due = Vec::new();
         while let Some(next) = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
@@ -260,8 +262,9 @@ impl Channels {
         self.shared.out.move_to(out);
     }
 
-    /// Processes a datagram, or several that the kernel has joined. They are decrypted in place.
-    pub fn receive(&mut self, now_ns: u64, random: Random, from: SocketAddr, datagram: &mut [u8]) {
+    /// Processes a datagram. Its packets are decrypted in place.
+    pub fn receive(&mut self, now_ns: u64, random: Random, from: impl Into<Path>, datagram: &mut [u8]) {
+        let from = from.into();
         let mut taken = 0;
         let length = datagram.len();
         for (header, packet) in packet::split(datagram) {
@@ -276,18 +279,11 @@ impl Channels {
         self.strangers.unrecognized += u64::from(taken != length);
     }
 
-    fn receive_hello(
-        &mut self,
-        now_ns: u64,
-        random: Random,
-        from: SocketAddr,
-        header: &Header,
-        packet: &[u8],
-    ) {
+    fn receive_hello(&mut self, now_ns: u64, random: Random, from: Path, header: &Header, packet: &[u8]) {
         if !handshake::is_hello_for(&self.mac_key, header, packet) {
             self.strangers.without_key += 1;
             if packet.len() == handshake::HELLO_BYTES {
-                self.strangers.last_without_key = Some(from);
+                self.strangers.last_without_key = Some(from.peer);
             }
             return;
         }
@@ -315,7 +311,7 @@ impl Channels {
         let is_heard = self.guests.invitation(&initiator).is_none_or(|own| invitation == Some(own));
         let Some(peer) = self.peers.get(&initiator).filter(|_| is_heard) else {
             self.strangers.unknown_keys += 1;
-            self.strangers.last_unknown = Some((initiator, from));
+            self.strangers.last_unknown = Some((initiator, from.peer));
             return;
         };
         let has_to_prove = !is_proved && peer.has_to_prove_address(&hello.payload);
@@ -350,18 +346,18 @@ impl Channels {
         &mut self,
         now_ns: u64,
         random: Random,
-        from: SocketAddr,
+        from: Path,
         header: &Header,
         hello: &[u8],
     ) -> bool {
         self.cookies.rotate(now_ns, random);
-        let source = self.cookies.taken(from).find(|cookie| handshake::has_cookie(hello, cookie));
+        let source = self.cookies.taken(from.peer).find(|cookie| handshake::has_cookie(hello, cookie));
         if let Some([source, ..]) = source {
             let is_admitted = self.load.admit_source(now_ns, source);
             self.strangers.dropped += u64::from(!is_admitted);
             return is_admitted;
         }
-        if let Some(cookie) = self.cookies.current(from) {
+        if let Some(cookie) = self.cookies.current(from.peer) {
             let giver = self.shared.identity.key.public();
             let mac1 = handshake::mac1_of(hello);
             self.shared
@@ -402,7 +398,7 @@ impl Channels {
         }
     }
 
-    fn receive_data(&mut self, now_ns: u64, from: SocketAddr, header: &Header, packet: &mut [u8]) {
+    fn receive_data(&mut self, now_ns: u64, from: Path, header: &Header, packet: &mut [u8]) {
         if let Some((channel, _)) = self.shared.closing.get_mut(&header.connection) {
             channel.connection.receive(now_ns, packet);
             return;

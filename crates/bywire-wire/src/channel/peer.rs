@@ -20,6 +20,7 @@ use super::echo::{self, Echo};
 use super::established::Channel;
 use super::incarnations::Incarnations;
 use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
+use super::path::Path;
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
@@ -33,8 +34,10 @@ const CANDIDATES_MAX: usize = 8;
 const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
 /// How long an answered hello waits for the first packet.
 const CANDIDATE_NS: u64 = 10_000_000_000;
-/// How many times a repeated hello is answered.
+/// How many times a hello that is repeated from one address is answered.
 const ANSWERS_MAX: u32 = 8;
+/// The addresses from which one hello is answered.
+const ADDRESSES_MAX: usize = 4;
 /// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
 
@@ -48,7 +51,9 @@ const REASON_IDLE: u8 = 2;
 /// The code of a close because the other service broke a rule of messages.
 const REASON_BROKEN: u8 = 3;
 
-/// A hello that was answered. The channel is made once a packet opens under its keys.
+/// A hello from one address, which was answered. The channel is made once a packet opens under its keys. Each address from which
+/// a hello comes gets an answer of its own, with other keys. So the first packet proves that its sender receives what is sent to
+/// the address of this channel, and before that nothing but the answer goes there.
 #[derive(Debug)]
 struct Candidate {
     channel: Channel,
@@ -56,8 +61,6 @@ struct Candidate {
     hello: u64,
     answer: Vec<u8>,
     answers: u32,
-    /// Where the answer was sent. Only a receiver of packets to these addresses can have the keys of the first packet.
-    answered: Vec<SocketAddr>,
 }
 
 /// A hello that waits for its answer.
@@ -65,7 +68,7 @@ struct Candidate {
 struct Attempt {
     hello: SentHello,
     number: u32,
-    address: SocketAddr,
+    path: Path,
 }
 
 /// The repetition of hellos until one is answered.
@@ -81,7 +84,7 @@ struct Retries {
 struct HandshakeResult {
     side: Side,
     number: u32,
-    address: SocketAddr,
+    path: Path,
     secret: Secret,
     /// The greeting of the other end.
     peer: Greeting,
@@ -207,17 +210,24 @@ impl Peer {
     pub fn has_to_prove_address(&self, payload: &HandshakePayload) -> bool {
         let HandshakePayload::Greeting(greeting) = payload else { return false };
         let incarnation = Incarnation { boot_id: greeting.boot_id, number: greeting.incarnation };
-        let mut known = self
-            .incarnations
-            .present()
-            .into_iter()
-            .chain(self.candidates.iter().map(|candidate| candidate.channel.session.incarnation));
-        self.candidates.len() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
+        let mut known =
+            self.incarnations.present().into_iter().chain(self.candidates.iter().map(Candidate::incarnation));
+        self.incarnations_answered() >= CANDIDATES_MAX && known.all(|known| known != incarnation)
+    }
+
+    /// The number of incarnations whose hellos were answered.
+    fn incarnations_answered(&self) -> usize {
+        let is_first = |at: &usize| {
+            let (before, [candidate, ..]) = self.candidates.split_at(*at) else { return false };
+            before.iter().all(|other| other.incarnation() != candidate.incarnation())
+        };
+        (0..self.candidates.len()).filter(is_first).count()
     }
 
     pub fn status(&self) -> Status {
         let channel = self.current.as_ref().map(|channel| ChannelStatus {
-            address: channel.address,
+            address: channel.path.peer,
+            local: channel.path.local,
             boot_id: channel.session.incarnation.boot_id,
             incarnation: channel.session.incarnation.number,
             security: channel.security,
@@ -264,13 +274,9 @@ impl Peer {
     }
 
     fn expire_candidates(&mut self, now_ns: u64, shared: &mut Shared) {
-        self.candidates.retain(|candidate| {
-            let is_kept = now_ns < candidate.channel.began_ns.saturating_add(CANDIDATE_NS)
-                || planted::is(Bug::CandidateForever);
-            if !is_kept {
-                shared.numbers.remove(&candidate.channel.number);
-            }
-            is_kept
+        drop_candidates(&mut self.candidates, shared, |candidate| {
+            now_ns >= candidate.channel.began_ns.saturating_add(CANDIDATE_NS)
+                && !planted::is(Bug::CandidateForever)
         });
     }
 
@@ -319,15 +325,15 @@ impl Peer {
         self.retries = Some(retries);
     }
 
-    /// Sends a hello to the next address: first that of the last channel, then the known ones.
+    /// Sends a hello to the next address: first on the way of the last channel, then to the known ones.
     fn send_hello(&mut self, now_ns: u64, turn: u32, random: Random, shared: &mut Shared) {
-        let present = self.current.as_ref().map(|channel| channel.address);
-        let others = self.addresses.iter().copied().filter(|address| Some(*address) != present);
-        let addresses: Vec<_> = present.into_iter().chain(others).collect();
-        if addresses.is_empty() {
+        let present = self.current.as_ref().map(|channel| channel.path);
+        let others = self.addresses.iter().copied().map(Path::from).filter(|path| Some(*path) != present);
+        let paths: Vec<_> = present.into_iter().chain(others).collect();
+        if paths.is_empty() {
             return;
         }
-        let address = addresses[turn as usize % addresses.len()];
+        let path = paths[turn as usize % paths.len()];
         let number = shared.draw_number(random, self.node);
         let greeting = self.greeting(number, shared);
         let cookie = self.cookie.filter(|(_, at_ns)| now_ns.saturating_sub(*at_ns) < COOKIE_LIFE_NS);
@@ -341,10 +347,10 @@ impl Peer {
             shared.hellos,
             &greeting,
         );
-        self.attempt = Some(Attempt { hello, number, address });
+        self.attempt = Some(Attempt { hello, number, path });
         self.hello_at_ns = Some(now_ns);
         self.counts.hellos_sent += 1;
-        shared.out.push(address, packet);
+        shared.out.push(path, packet);
     }
 
     fn greeting(&self, connection: u32, shared: &Shared) -> Greeting {
@@ -358,7 +364,7 @@ impl Peer {
     }
 
     fn channel(&self, now_ns: u64, result: HandshakeResult, shared: &Shared) -> Channel {
-        let HandshakeResult { side, number, address, secret, peer } = result;
+        let HandshakeResult { side, number, path, secret, peer } = result;
         let has_aes = peer.has_aes && shared.options.has_aes;
         let security = if has_aes { Security::Aes256Gcm } else { Security::ChaCha20Poly1305 };
         let connection = Connection::new(connection::Options {
@@ -377,7 +383,7 @@ impl Peer {
             stream: Stream::default(),
             session: SessionId { own: self.session_number, peer: peer.session, incarnation },
             number,
-            address,
+            path,
             side,
             security,
             began_ns: now_ns,
@@ -390,7 +396,7 @@ impl Peer {
         &mut self,
         now_ns: u64,
         random: Random,
-        from: SocketAddr,
+        from: Path,
         header: &Header,
         hello: ReadHello,
         shared: &mut Shared,
@@ -408,7 +414,7 @@ impl Peer {
             }
         };
         let incarnation = Incarnation { boot_id: peer.boot_id, number: peer.incarnation };
-        self.incarnations.note_hello(now_ns, from, incarnation, header.number);
+        self.incarnations.note_hello(now_ns, from.peer, incarnation, header.number);
         if !self.is_fresh(from, incarnation, header.number, shared) {
             self.counts.hellos_replayed += 1;
             return;
@@ -419,58 +425,65 @@ impl Peer {
             shared.numbers.remove(&number);
             return;
         };
-        let result = HandshakeResult { side: Side::Responder, number, address: from, secret, peer };
+        let result = HandshakeResult { side: Side::Responder, number, path: from, secret, peer };
         let channel = self.channel(now_ns, result, shared);
-        self.make_place(now_ns, incarnation, shared);
+        self.make_place(now_ns, incarnation, header.number, shared);
         shared.out.push(from, answer.clone());
         self.counts.answers_sent += 1;
         if planted::is(Bug::HelloPromoted) {
             return self.promote(channel, Some(header.number), shared);
         }
-        let (hello, answered) = (header.number, vec![from]);
-        self.candidates.push(Candidate { channel, hello, answer, answers: 1, answered });
+        self.candidates.push(Candidate { channel, hello: header.number, answer, answers: 1 });
     }
 
-    /// Is a hello newer than all earlier ones of its incarnation? A repeated one gets the same answer again.
-    fn is_fresh(
-        &mut self,
-        from: SocketAddr,
-        incarnation: Incarnation,
-        number: u64,
-        shared: &mut Shared,
-    ) -> bool {
+    /// Does a hello get an answer of its own? Not if it is older than another one of its incarnation. One that is repeated from
+    /// the same address gets the same answer again.
+    fn is_fresh(&mut self, from: Path, incarnation: Incarnation, number: u64, shared: &mut Shared) -> bool {
         if planted::is(Bug::OldHelloTaken) {
             return true;
         }
         if self.incarnations.is_old(incarnation, number) || self.incarnations.is_retired(incarnation) {
             return false;
         }
-        let mut candidates = self.candidates.iter_mut();
-        let same = candidates.find(|candidate| candidate.channel.session.incarnation == incarnation);
-        let Some(same) = same.filter(|candidate| number <= candidate.hello) else { return true };
-        if number == same.hello && same.answers < ANSWERS_MAX {
-            same.answers += 1;
-            if !same.answered.contains(&from) {
-                same.answered.push(from);
+        let mut addresses = 0;
+        for same in self.candidates.iter_mut().filter(|candidate| candidate.incarnation() == incarnation) {
+            if number < same.hello {
+                return false;
             }
-            shared.out.push(from, same.answer.clone());
+            if number > same.hello {
+                continue;
+            }
+            addresses += 1;
+            if planted::is(Bug::AnswerShared) {
+                same.channel.path = from;
+            }
+            if same.channel.path.peer == from.peer {
+                if same.answers < ANSWERS_MAX {
+                    same.answers += 1;
+                    shared.out.push(from, same.answer.clone());
+                }
+                return false;
+            }
         }
-        false
+        addresses < ADDRESSES_MAX
     }
 
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
     /// of the present one is dropped, if it has had its time.
-    fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, shared: &mut Shared) {
-        let present = self.incarnations.present();
-        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
-        let mut victim = self.candidates.iter().position(|candidate| of(candidate) == incarnation);
-        if victim.is_none() && self.candidates.len() >= CANDIDATES_MAX {
-            victim = self.candidates.iter().position(|candidate| {
-                let age_ns = now_ns.saturating_sub(candidate.channel.began_ns);
-                let had_its_time = age_ns >= CANDIDATE_KEPT_NS || planted::is(Bug::CandidateDisplaced);
-                Some(of(candidate)) != present && had_its_time
-            });
+    fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, number: u64, shared: &mut Shared) {
+        let is_older = |candidate: &Candidate| candidate.hello < number;
+        let of = |candidate: &Candidate| candidate.incarnation() == incarnation;
+        let is_known = self.candidates.iter().any(of);
+        drop_candidates(&mut self.candidates, shared, |candidate| of(candidate) && is_older(candidate));
+        if is_known || self.incarnations_answered() < CANDIDATES_MAX {
+            return;
         }
+        let present = self.incarnations.present();
+        let victim = self.candidates.iter().position(|candidate| {
+            let age_ns = now_ns.saturating_sub(candidate.channel.began_ns);
+            let had_its_time = age_ns >= CANDIDATE_KEPT_NS || planted::is(Bug::CandidateDisplaced);
+            Some(candidate.incarnation()) != present && had_its_time
+        });
         if let Some(victim) = victim {
             shared.numbers.remove(&self.candidates.remove(victim).channel.number);
         }
@@ -483,17 +496,17 @@ impl Peer {
             return;
         };
         self.counts.answers_received += 1;
-        let (number, address) = (attempt.number, attempt.address);
+        let (number, path) = (attempt.number, attempt.path);
         match answered.payload {
             HandshakePayload::Greeting(peer) => {
                 // The channel keeps the number.
                 self.attempt = None;
                 let (side, secret) = (Side::Initiator, answered.secret);
-                let result = HandshakeResult { side, number, address, secret, peer };
+                let result = HandshakeResult { side, number, path, secret, peer };
                 let mut channel = self.channel(now_ns, result, shared);
                 // Its first packet asks for an answer.
                 channel.asked_ns = Some(now_ns);
-                self.incarnations.note_answer(now_ns, address, channel.session.incarnation);
+                self.incarnations.note_answer(now_ns, path.peer, channel.session.incarnation);
                 self.promote(channel, None, shared);
             }
             HandshakePayload::OtherVersion => self.give_versions_up(now_ns, shared),
@@ -525,7 +538,7 @@ impl Peer {
     pub fn receive_data(
         &mut self,
         now_ns: u64,
-        from: SocketAddr,
+        from: Path,
         number: u32,
         packet: &mut [u8],
         shared: &mut Shared,
@@ -542,13 +555,14 @@ impl Peer {
         if !self.candidates[at].channel.receive(now_ns, packet, &mut self.counts) {
             return;
         }
-        let address = self.candidates[at].proved_address(from, &self.addresses);
         let Candidate { mut channel, hello, .. } = self.candidates.remove(at);
         if self.own_channel_stays(now_ns, &channel, shared) {
             shared.numbers.remove(&channel.number);
             return;
         }
-        channel.address = address;
+        if planted::is(Bug::AddressUnproved) {
+            channel.path = from;
+        }
         channel.began_ns = now_ns;
         self.promote(channel, Some(hello), shared);
     }
@@ -574,13 +588,13 @@ impl Peer {
         if let Some(old) = &old {
             shared.numbers.remove(&old.number);
         }
-        let (node, address) = (self.node, channel.address);
-        self.know(channel.session.incarnation, hello, address, shared);
+        let (node, path) = (self.node, channel.path);
+        self.know(channel.session.incarnation, hello, path.peer, shared);
         let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
         if !is_same {
             self.begin_session(&channel, shared);
-        } else if old.is_some_and(|old| old.address != address) {
-            shared.events.push_back(Event::Moved { node, address });
+        } else if old.is_some_and(|old| old.path != path) {
+            shared.events.push_back(Event::Moved { node, address: path.peer });
         }
         let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
         if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {
@@ -598,7 +612,7 @@ impl Peer {
             let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
             shared.events.push_back(Event::Down { node: self.node, reason });
         }
-        let (node, address) = (self.node, channel.address);
+        let (node, address) = (self.node, channel.path.peer);
         shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
     }
 
@@ -610,19 +624,14 @@ impl Peer {
         address: SocketAddr,
         shared: &mut Shared,
     ) {
-        let of = |candidate: &Candidate| candidate.channel.session.incarnation;
-        let same = self.candidates.iter().filter(|candidate| of(candidate) == incarnation);
+        let same = self.candidates.iter().filter(|candidate| candidate.incarnation() == incarnation);
         let newest = same.map(|candidate| candidate.hello).chain(hello).max().unwrap_or_default();
         self.incarnations.know(incarnation, hello, newest, address);
         let incarnations = &self.incarnations;
-        self.candidates.retain(|candidate| {
-            let of = of(candidate);
+        drop_candidates(&mut self.candidates, shared, |candidate| {
+            let of = candidate.incarnation();
             // The other node may have begun its channel at the same time as this node began its own.
-            let is_kept = (of != incarnation || hello.is_none()) && !incarnations.is_retired(of);
-            if !is_kept {
-                shared.numbers.remove(&candidate.channel.number);
-            }
-            is_kept
+            (of == incarnation && hello.is_some()) || incarnations.is_retired(of)
         });
     }
 
@@ -726,17 +735,23 @@ impl Peer {
 }
 
 impl Candidate {
-    /// The address of the node, whose first packet has come from `from`. An observer can resend that packet from anywhere, but
-    /// the packet proves that an answer has arrived. So the result is an address to which an answer was sent, preferably one
-    /// in the table, because hellos can be replayed as well.
-    fn proved_address(&self, from: SocketAddr, table: &[SocketAddr]) -> SocketAddr {
-        if planted::is(Bug::AddressUnproved) {
-            return from;
-        }
-        let known = self.answered.iter().find(|address| table.contains(address));
-        let direct = self.answered.iter().find(|address| **address == from);
-        *known.or(direct).unwrap_or(&self.channel.address)
+    fn incarnation(&self) -> Incarnation {
+        self.channel.session.incarnation
     }
+}
+
+fn drop_candidates(
+    candidates: &mut Vec<Candidate>,
+    shared: &mut Shared,
+    is_dropped: impl Fn(&Candidate) -> bool,
+) {
+    candidates.retain(|candidate| {
+        let is_dropped = is_dropped(candidate);
+        if is_dropped {
+            shared.numbers.remove(&candidate.channel.number);
+        }
+        !is_dropped
+    });
 }
 
 impl Retries {

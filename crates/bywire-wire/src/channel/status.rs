@@ -1,6 +1,6 @@
 //! What channels report to the service: events, and the state that `bywire status` shows.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::handshake::PublicKey;
 use crate::keys::Security;
@@ -19,7 +19,7 @@ pub enum Event {
         /// The address of its service.
         address: SocketAddr,
     },
-    /// A node that is up has a new address.
+    /// A node that is up has a new address, or sends to another one of this node.
     Moved {
         /// The node.
         node: PublicKey,
@@ -110,6 +110,8 @@ pub struct CopiedKey {
 pub struct ChannelStatus {
     /// The address of the other service.
     pub address: SocketAddr,
+    /// This node's address to which the other service sends, if it is known.
+    pub local: Option<IpAddr>,
     /// Differs between starts of its machine.
     pub boot_id: [u8; 16],
     /// Differs between starts of its service.

@@ -29,6 +29,9 @@ fn test_of(bug: Bug) -> fn() {
             replays::replays_of_services_that_were_never_heard_displace_no_answered_hello
         }
         Bug::AddressUnproved => replays::a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel,
+        Bug::AnswerShared => {
+            replays::a_member_that_forges_an_address_is_sent_no_more_there_than_has_come_from_there
+        }
         other => panic!("{other:?} is no fault of channels"),
     }
 }

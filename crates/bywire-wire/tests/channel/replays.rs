@@ -123,3 +123,52 @@ pub fn a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel() {
         simulation.await_that("it has come", 10 * MS, |simulation| simulation.messages(0, 1).len() == 1);
     }
 }
+
+/// A member sends its hello from its own address and, with a forged source, from `victim`. It gets the answer that goes to its own
+/// address, and sends all its packets from both. Returns where the channel is, and the bytes from and to the victim.
+fn forge(simulation: &mut Simulation, victim: SocketAddr, is_victim_first: bool) -> (SocketAddr, [usize; 2]) {
+    let began = simulation.recorded.len();
+    let (mut forged, mut given) = (0, began);
+    simulation.cut = vec![(address_of(0), address_of(1))];
+    simulation.connect(0, 1);
+    for round in 0..200 {
+        let new: Vec<_> = simulation.recorded[given..].to_vec();
+        given = simulation.recorded.len();
+        for packet in new.into_iter().filter(|packet| packet.from == address_of(0)) {
+            let sources = [victim, address_of(0)];
+            let is_hello = is(&packet.bytes, PacketKind::Hello);
+            let sources = if is_victim_first { sources } else { [sources[1], sources[0]] };
+            for from in sources.into_iter().filter(|from| is_hello || *from == victim) {
+                forged += if from == victim { packet.bytes.len() } else { 0 };
+                simulation.give(1, from, &packet.bytes);
+            }
+        }
+        simulation.run(MS);
+        if simulation.is_up(1, 0) && round % 10 == 0 {
+            // What the service has to say is long.
+            let node = simulation.key(0);
+            let _ = simulation.nodes[1].channels.send(simulation.now_ns, &node, &[7; 4000]);
+            simulation.collect(1);
+        }
+    }
+    let sent = simulation.recorded[began..].iter().filter(|packet| packet.to == victim);
+    let status = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known");
+    let address = status.channel.expect("it is up").address;
+    (address, [forged, sent.map(|packet| packet.bytes.len()).sum()])
+}
+
+#[test]
+pub fn a_member_that_forges_an_address_is_sent_no_more_there_than_has_come_from_there() {
+    for (is_victim_first, is_in_table) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut simulation = Simulation::new(2, 43);
+        let victim = stranger(9);
+        let table = if is_in_table { vec![victim] } else { Vec::new() };
+        let (now_ns, member) = (simulation.now_ns, simulation.key(0));
+        simulation.nodes[1].channels.add(now_ns, member, table);
+        let (address, [forged, sent]) = forge(&mut simulation, victim, is_victim_first);
+        assert_eq!(address, address_of(0), "the victim has received nothing of the member");
+        assert!(sent <= forged && sent <= 2 * 1200, "{forged} bytes became {sent} there");
+        let arrived = simulation.messages(0, 1).len();
+        assert!(arrived >= 15, "the member itself is served: {arrived}");
+    }
+}

@@ -193,8 +193,8 @@ impl Simulation {
         channels.transmit(self.now_ns, &mut |random| numbers.fill(random), &mut out);
         events.extend(std::iter::from_fn(|| channels.next_event(self.now_ns)));
         let from = *address;
-        for (to, bytes) in out {
-            self.send_packet(Packet { from, to, bytes });
+        for (path, bytes) in out {
+            self.send_packet(Packet { from, to: path.peer, bytes });
         }
     }
 

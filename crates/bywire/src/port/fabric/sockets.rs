@@ -93,7 +93,7 @@ impl Sockets {
         if self.connected.len() == CONNECTED_MAX || self.has_connected(index) {
             return None;
         }
-        let socket = self.common.connected_to(to).ok()?;
+        let socket = self.common.connected_to(to, None).ok()?;
         prepare(&socket);
         self.connected.push(Connected { index, to, socket });
         self.earlier = EARLIER_MAX;
