@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering;
 use bywire_ring::stream::Route;
 
 use crate::connection::owed;
-use crate::connection::ring::WRITABLE_BYTES;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::memory::arena::SharedSocket;
 use crate::os::{errno, kernel, own_call};
@@ -66,7 +65,7 @@ impl Connection {
     #[cold]
     fn check_stall_since(&self, since_ns: u64) -> Option<u64> {
         let is_full = STREAM.route(&self.own) == Ok(Route::Ring)
-            && STREAM.room_hint(&self.own, &self.remote).is_ok_and(|room| room < WRITABLE_BYTES);
+            && self.room_hint().is_ok_and(|room| room < self.window() / 3);
         let limit_ns = if is_full { self.user_timeout_ns() } else { None };
         let Some(limit_ns) = limit_ns.map(|limit| limit / PART) else {
             self.shared.stalled_ns.store(0, Ordering::Relaxed);
