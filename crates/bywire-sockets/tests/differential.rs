@@ -196,7 +196,8 @@ impl Driver {
                 830..870 => self.duplicate(end),
                 870..900 => self.fork(end),
                 900..930 => self.look(end),
-                930..945 => self.pass(end),
+                930..941 => self.pass(end),
+                941..945 => self.count_left(end),
                 945..965 => self.shut(end),
                 _ => self.close(end),
             }
@@ -513,6 +514,20 @@ impl Driver {
     fn pass(&mut self, end: usize) {
         let status = test_service::pass(self.ends[end]);
         self.say(&format!("pass {end}"), status);
+    }
+
+    /// Asks the kernel to report how many bytes are left behind a message. It must have all of them.
+    fn count_left(&mut self, end: usize) {
+        if self.is_closed[1 - end] || self.is_shut[1 - end] {
+            return;
+        }
+        test_service::report_left(self.ends[end]);
+        self.is_in_ring = [false; 2];
+        self.settle(1 - end);
+        let length = self.draw.below(3000) + 1;
+        let (received, left) = test_service::receive_and_left(self.ends[end], length as usize);
+        self.under_way[1 - end] -= received.max(0) as u64;
+        self.say(&format!("count left {end} {length} -> {left:?}"), received);
     }
 
     fn shut(&mut self, end: usize) {

@@ -490,6 +490,37 @@ pub fn receive(fd: RawFd, length: usize, kind: u64) -> (i64, Vec<u8>) {
     (received as i64, bytes)
 }
 
+/// `TCP_INQ` of linux/tcp.h, also the type of its control message.
+const TCP_INQ: i32 = 36;
+
+/// Asks for the number of bytes that are left behind each message.
+pub fn report_left(fd: RawFd) {
+    let one = 1i32;
+    // SAFETY: one int.
+    let status = unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_TCP, TCP_INQ, (&raw const one).cast(), size_of_val(&one) as u32)
+    };
+    assert_eq!(status, 0);
+}
+
+/// Receives a message, and the number of bytes that are left behind it, if it comes with the message.
+pub fn receive_and_left(fd: RawFd, length: usize) -> (i64, Option<i32>) {
+    let mut bytes = vec![0u8; length];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
+    let mut control = [0u64; 8];
+    // SAFETY: buffers and structures that live until the call is over, and control data as the kernel has written it.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        let received = libc::recvmsg(fd, &raw mut message, 0);
+        let header =
+            if received < 0 { std::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(&raw const message) };
+        let is_left = !header.is_null() && (*header).cmsg_type == TCP_INQ;
+        (received as i64, is_left.then(|| libc::CMSG_DATA(header).cast::<i32>().read_unaligned()))
+    }
+}
+
 pub fn poll(fd: RawFd, events: i16) -> (i64, i16) {
     let mut file = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one live entry.
