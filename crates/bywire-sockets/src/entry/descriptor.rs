@@ -14,7 +14,7 @@ use crate::epoll::control;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
-use crate::process::lifecycle;
+use crate::process::{lifecycle, sandbox};
 
 take_over! {
     /// Closes.
@@ -31,6 +31,9 @@ take_over! {
 
     /// Closes a range of descriptors.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+            sandbox::before_unshare();
+        }
         // SAFETY: the program's own arguments, as they came.
         lifecycle::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
     }

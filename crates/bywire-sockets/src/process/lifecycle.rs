@@ -15,7 +15,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, real, thread};
 use crate::pairing::offer;
-use crate::process::{closing, exec, fork, sandbox};
+use crate::process::{closing, exec, fork};
 use crate::wakeup::doorbell;
 
 /// A new socket. TCP sockets are tracked from here on.
@@ -135,9 +135,6 @@ pub fn after_close(leaving: Option<Leaving>) {
 
 /// `close_range`: the library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) -> i32) -> i32 {
-    if flags & libc::CLOSE_RANGE_UNSHARE as i32 != 0 {
-        sandbox::before_unshare();
-    }
     if flags & libc::CLOSE_RANGE_CLOEXEC as i32 != 0 || first > last {
         return real(first, last);
     }
