@@ -146,9 +146,26 @@ struct Driver {
 /// Both kinds of socket buffer this much.
 const UNDER_WAY_MAX: u64 = 60_000;
 
+/// A quarter of the seeds set `SO_SNDBUF`, `SO_RCVBUF`, or both, to values that leave room for [`UNDER_WAY_MAX`].
+fn bound_buffers(seed: u64, fd: RawFd) {
+    let chosen =
+        [[0, 1 << 16], [1 << 16, 0], [1 << 16, 1 << 16], [1 << 18, 1 << 16]][(seed / 4 % 4) as usize];
+    let set = |name: i32, value: i32| {
+        // SAFETY: a live int.
+        let status = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), 4) };
+        assert_eq!(status, 0, "{}", errno());
+    };
+    for (name, value) in [libc::SO_SNDBUF, libc::SO_RCVBUF].into_iter().zip(chosen) {
+        if seed % 4 == 3 && value > 0 {
+            set(name, value);
+        }
+    }
+}
+
 impl Driver {
     fn new(seed: u64) -> Self {
         let (client, server) = test_service::pair();
+        [client, server].into_iter().for_each(|fd| bound_buffers(seed, fd));
         let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..8).for_each(|_| assert!(draw.below(2) < 2));
         let mut driver = Self {

@@ -104,6 +104,13 @@ static void say_hello(int channel) {
     answer(channel, hello);
 }
 
+/* Bounds of what a connection buffers; 0: none. Those of a listener are its connections'. */
+static void bound_buffers(int fd, const struct request *order) {
+    int sends = (int)order->size, receives = (int)order->position;
+    if (sends != 0) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sends, sizeof sends);
+    if (receives != 0) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receives, sizeof receives);
+}
+
 static long at_loopback(const struct request *order, struct reply *reply) {
     int one = 1, fd = -1;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -111,12 +118,14 @@ static long at_loopback(const struct request *order, struct reply *reply) {
     switch (order->operation) {
     case LISTEN:
         fd = socket(AF_INET, SOCK_STREAM, 0);
+        bound_buffers(fd, order);
         if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 4) != 0) return -1;
         getsockname(fd, (struct sockaddr *)&address, &length);
         reply->more = ntohs(address.sin_port);
         return fd;
     case CONNECT:
         fd = socket(AF_INET, SOCK_STREAM, 0);
+        bound_buffers(fd, order);
         address.sin_port = htons((uint16_t)order->to);
         if (connect(fd, (struct sockaddr *)&address, length) != 0) return -1;
         break;

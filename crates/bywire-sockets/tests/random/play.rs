@@ -11,6 +11,9 @@ use crate::random::step::{Draw, Kind, Step};
 
 /// Both kinds of socket buffer this much.
 const UNDER_WAY_MAX: u64 = 60_000;
+/// `SO_SNDBUF` and `SO_RCVBUF` of both ends of a connection, 0: not set. They leave room for [`UNDER_WAY_MAX`].
+const BUFFERS: [[u64; 2]; 8] =
+    [[0; 2], [0; 2], [0; 2], [0; 2], [0, 1 << 16], [1 << 16, 0], [1 << 16, 1 << 16], [1 << 18, 1 << 17]];
 /// A short message is one piece for TCP and for a ring: a sleeping receiver gets all of it.
 const PIECE_BYTES: u64 = 1000;
 /// A run that is later than the other one by this time hangs.
@@ -78,7 +81,9 @@ impl<'a> Play<'a> {
         }
         for _ in 0..2 + draw.below(2) {
             let sides = draw.of(&[[0, 1], [1, 0], [0, 1], [0, 0]]);
-            self.connect(sides)?;
+            // By a copy, so that the scripts of known seeds stay what they are.
+            let buffers = BUFFERS[draw.clone().below(BUFFERS.len() as u64) as usize];
+            self.connect(sides, buffers)?;
             let connection = self.model.connections.len() - 1;
             if draw.below(5) > 0 {
                 self.warm(connection)?;
@@ -103,10 +108,11 @@ impl<'a> Play<'a> {
         Ok(replies)
     }
 
-    fn connect(&mut self, sides: [usize; 2]) -> Checked<()> {
-        let listener = self.must(sides[1], Order::new(Operation::Listen, -1))?;
+    fn connect(&mut self, sides: [usize; 2], [size, position]: [u64; 2]) -> Checked<()> {
+        let bounded = |operation| Order { size, position, ..Order::new(operation, -1) };
+        let listener = self.must(sides[1], bounded(Operation::Listen))?;
         for (run, programs) in self.programs.iter().enumerate() {
-            let order = Order { to: listener[run].more as i32, ..Order::new(Operation::Connect, -1) };
+            let order = Order { to: listener[run].more as i32, ..bounded(Operation::Connect) };
             programs.tell(sides[0], order);
         }
         let mut fds = [0; 2];

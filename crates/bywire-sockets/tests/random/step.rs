@@ -128,6 +128,7 @@ impl fmt::Display for Step {
 }
 
 /// Random numbers from a seed.
+#[derive(Clone)]
 pub struct Draw(u64);
 
 impl Draw {
