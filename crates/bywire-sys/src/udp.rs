@@ -354,12 +354,33 @@ impl UdpSocket {
                 Ok(()) => return Ok(packets.len()),
                 // The device does not compute checksums, so it cannot segment.
                 Err(Errno::IO) => self.is_gso.set(false),
-                // Up to Linux 6.14 a batch with a packet that is longer than the MTU is reported as invalid. Every other
-                // invalid argument was refused above.
-                Err(Errno::INVAL) => return Err(SendError::TooLong),
+                Err(Errno::INVAL) => return self.send_refused(to, packets, packet_bytes),
                 Err(error) => return Err(SendError::of(error)),
             }
         }
+        self.send_each(to, packets, packet_bytes)
+    }
+
+    /// Sends a batch whose segmentation the kernel has called invalid. Up to Linux 6.14 it does so if a packet is longer than the MTU,
+    /// and then the first packet alone does not leave either. Some kernels and devices cannot segment what they can send.
+    fn send_refused(
+        &self,
+        to: Option<SocketAddr>,
+        packets: &[u8],
+        packet_bytes: usize,
+    ) -> Result<usize, SendError> {
+        let sent = self.send_each(to, packets, packet_bytes)?;
+        self.is_gso.set(false);
+        Ok(sent)
+    }
+
+    /// Sends each packet of a batch by a call of its own.
+    fn send_each(
+        &self,
+        to: Option<SocketAddr>,
+        packets: &[u8],
+        packet_bytes: usize,
+    ) -> Result<usize, SendError> {
         let mut sent = 0;
         for packet in packets.chunks(packet_bytes) {
             match self.send(to, packet) {
@@ -633,6 +654,7 @@ impl From<UdpSocket> for OwnedFd {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -710,6 +732,46 @@ mod tests {
             }
             assert_eq!(a.uses_gso(), gso, "loopback segments");
         }
+    }
+
+    #[test]
+    fn a_batch_that_the_kernel_refuses_to_segment_arrives_packet_by_packet() {
+        // Of asm-generic/socket.h and include/uapi/linux/udp.h. Without checksums the kernel calls a segmented send invalid.
+        const SO_NO_CHECK: i32 = 11;
+        const UDP_NO_CHECK6_TX: i32 = 101;
+        const UDP_NO_CHECK6_RX: i32 = 102;
+        let mut buffer = [0; 2000];
+        for ip in LOOPBACKS {
+            let [a, b] = pair(ip);
+            option::set(&a.file, libc::SOL_SOCKET, SO_NO_CHECK, 1).expect("set");
+            if ip.is_ipv6() {
+                option::set(&a.file, libc::SOL_UDP, UDP_NO_CHECK6_TX, 1).expect("set");
+                option::set(&b.file, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1).expect("set");
+            }
+            for _ in 0..2 {
+                assert_eq!(a.send_batch(None, &[7; 3500], 1000), Ok(3500));
+                for expected in [1000, 1000, 1000, 500] {
+                    assert_eq!(eventually(|| b.receive(&mut buffer)), Ok(expected));
+                }
+                assert!(!a.uses_gso(), "it is not tried again");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_of_packets_longer_than_the_mtu_is_too_long_and_segmentation_goes_on() {
+        let Ok(namespace) = crate::namespace::Namespace::fresh() else {
+            return println!("not run: no network namespace can be made here: run as root");
+        };
+        let check = || {
+            let done = Command::new("ip").args(["link", "set", "lo", "up", "mtu", "1500"]).status();
+            assert!(done.expect("`ip` runs").success());
+            let [a, b] = pair(LOOPBACKS[0]);
+            assert_eq!(a.send_batch(None, &[7; 6000], 2000), Err(SendError::TooLong));
+            assert_eq!(a.send_batch(None, &[7; 2000], 1000), Ok(2000));
+            assert!(a.uses_gso() && eventually(|| b.receive(&mut [0; 2000])) == Ok(1000));
+        };
+        namespace.run(check).expect("it is a namespace");
     }
 
     #[test]
