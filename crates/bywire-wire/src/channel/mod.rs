@@ -10,8 +10,9 @@
 //! - If both nodes begin at once, the channel begun by the node with the greater key remains.
 //! - A silent channel is made anew, from the node's present address. Messages that the peer has not received leave
 //!   again in the new channel. So messages arrive once and in order until one of the two services gives up the other.
-//! - The work that a stranger can cause is bounded: one hash for each packet without this node's public key, and 500
-//!   handshakes a second in all with it. No state is kept for strangers.
+//! - The work that strangers can cause is bounded: one hash for each packet without this node's public key, and 500
+//!   handshakes a second in all with it. No state is kept for strangers. Nodes whose address is known have as many for
+//!   themselves.
 //! - A node that is not in the table gets a channel only if its hello names an invitation. It is a guest until the owner
 //!   adds it.
 //!
@@ -21,6 +22,7 @@ pub mod echo;
 mod established;
 mod guests;
 mod incarnations;
+mod known_addresses;
 mod limits;
 mod out;
 mod path;
@@ -43,6 +45,7 @@ use crate::random::draw;
 pub use crate::random::Random;
 use guests::Guests;
 pub use guests::{GUEST_NS, INVITATIONS_MAX};
+use known_addresses::KnownAddresses;
 pub use limits::*;
 pub use path::Path;
 use peer::Peer;
@@ -69,6 +72,7 @@ pub struct Channels {
     /// Nodes whose messages wait until events are taken.
     stalled: BTreeSet<PublicKey>,
     guests: Guests,
+    known_addresses: KnownAddresses,
     load: Load,
     cookies: Cookies,
     strangers: Strangers,
@@ -84,6 +88,7 @@ impl Channels {
             due: BTreeSet::new(),
             stalled: BTreeSet::new(),
             guests: Guests::default(),
+            known_addresses: KnownAddresses::default(),
             load: Load::default(),
             cookies: Cookies::default(),
             strangers: Strangers::default(),
@@ -99,6 +104,8 @@ impl Channels {
         let shared = &mut self.shared;
         self.guests.end(&node);
         let peer = self.peers.entry(node).or_insert_with(|| Peer::new(node, shared.next_session()));
+        self.known_addresses.add(&addresses);
+        self.known_addresses.remove(peer.addresses());
         peer.set_addresses(now_ns, addresses);
         self.settle(node);
         true
@@ -112,6 +119,8 @@ impl Channels {
         }
         self.stalled.remove(node);
         self.guests.end(node);
+        self.known_addresses.remove(peer.addresses());
+        self.known_addresses.remove(peer.noted_address.as_slice());
         peer.close(now_ns, DownReason::Removed, &mut self.shared);
     }
 
@@ -341,7 +350,7 @@ impl Channels {
     }
 
     /// Has the sender of a hello proved its address, and may the work of its handshake be done now? If it has not, it gets a
-    /// cookie.
+    /// cookie, within limits.
     fn admit_proved(
         &mut self,
         now_ns: u64,
@@ -351,13 +360,21 @@ impl Channels {
         hello: &[u8],
     ) -> bool {
         self.cookies.rotate(now_ns, random);
-        let source = self.cookies.taken(from.peer).find(|cookie| handshake::has_cookie(hello, cookie));
-        if let Some([source, ..]) = source {
-            let is_admitted = self.load.admit_source(now_ns, source);
+        if self.cookies.taken(from.peer).any(|cookie| handshake::has_cookie(hello, &cookie)) {
+            let is_admitted = match self.known_addresses.handshakes(&from.peer) {
+                Some(of_address) => self.load.admit_node(now_ns, of_address),
+                None => {
+                    let hashes = self.cookies.hashes(from.peer.ip());
+                    hashes.is_some_and(|hashes| self.load.admit_source(now_ns, &hashes))
+                }
+            };
             self.strangers.dropped += u64::from(!is_admitted);
             return is_admitted;
         }
-        if let Some(cookie) = self.cookies.current(from.peer) {
+        let is_node = self.known_addresses.contains(&from.peer);
+        if self.load.may_send_cookie(now_ns, is_node)
+            && let Some(cookie) = self.cookies.current(from.peer)
+        {
             let giver = self.shared.identity.key.public();
             let mac1 = handshake::mac1_of(hello);
             self.shared
@@ -380,7 +397,7 @@ impl Channels {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.awaits(header.connection)) else {
             return;
         };
-        if !self.load.admit(now_ns) {
+        if !self.load.admit_answer(now_ns) {
             self.strangers.dropped += 1;
             return;
         }
@@ -432,6 +449,11 @@ impl Channels {
     fn schedule(&mut self, node: PublicKey, done_ns: Option<u64>) {
         const PAUSE_NS: u64 = 100_000;
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        // The address of a channel was proved, and stays known when the channel ends.
+        if let Some(address) = peer.address().filter(|address| peer.noted_address != Some(*address)) {
+            self.known_addresses.add(&[address]);
+            self.known_addresses.remove(peer.noted_address.replace(address).as_slice());
+        }
         let at_ns = peer.next_timeout_ns().map(|at_ns| match done_ns {
             Some(done_ns) if at_ns <= done_ns => done_ns.saturating_add(PAUSE_NS),
             _ => at_ns,

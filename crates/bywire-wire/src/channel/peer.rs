@@ -116,6 +116,8 @@ pub(super) struct Peer {
     counts_before: NodeCounts,
     /// When the owner calls again.
     pub scheduled_ns: Option<u64>,
+    /// The address of its last channel that the owner has noted.
+    pub noted_address: Option<SocketAddr>,
 }
 
 impl Peer {
@@ -139,7 +141,18 @@ impl Peer {
             counts: NodeCounts::default(),
             counts_before: NodeCounts::default(),
             scheduled_ns: None,
+            noted_address: None,
         }
+    }
+
+    /// Its addresses in the table.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The address of its channel.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.current.as_ref().map(|channel| channel.path.peer)
     }
 
     pub fn set_addresses(&mut self, now_ns: u64, addresses: Vec<SocketAddr>) {

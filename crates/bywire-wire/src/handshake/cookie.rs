@@ -6,6 +6,7 @@ use crate::packet::{HEADER_BYTES, Header, PacketKind};
 use crate::planted::{self, Bug};
 use crate::random::{Random, draw};
 
+use super::load::{self, SourceHashes};
 use super::macs::{self, KEY_BYTES, MAC_BYTES, MacKey};
 
 /// How long cookies are made with one secret. They are valid until the secret after the next begins.
@@ -40,6 +41,13 @@ impl Cookies {
         self.current.as_ref().map(|(key, _)| key.mac(&address_bytes(address)))
     }
 
+    /// Hashes of the networks of an address. `None`: [`Self::rotate`] was never called.
+    pub fn hashes(&self, ip: IpAddr) -> Option<SourceHashes> {
+        // An address has another length, so no hash is a cookie.
+        let (key, _) = self.current.as_ref()?;
+        Some(load::networks(ip).map(|network| key.mac(&[&b"network "[..], &network].concat())))
+    }
+
     /// The valid cookies of an address.
     pub fn taken(&self, address: SocketAddr) -> impl Iterator<Item = [u8; MAC_BYTES]> {
         let keys = self.current.iter().map(|(key, _)| key).chain(&self.previous);
@@ -47,20 +55,20 @@ impl Cookies {
     }
 }
 
-/// The part of an address that a cookie proves: an IPv4 address, or the first 64 bits of an IPv6 address, because the owner of
-/// one address of such a network has all of them. The port is not part of it, because an owner has all ports. An IPv4-mapped
+/// The address that a cookie proves, with its port: other programs may have other ports of the same address. An IPv4-mapped
 /// address counts as IPv4.
-fn address_bytes(address: SocketAddr) -> [u8; 8] {
+fn address_bytes(address: SocketAddr) -> [u8; 18] {
+    let mut bytes = [0; 18];
     if planted::is(Bug::CookieForAll) {
-        return [0; 8];
+        return bytes;
     }
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
-    let [front, back] = [0, 8].map(|at| *ip.octets()[at..].first_chunk().expect("an address has 16 bytes"));
-    // The front of a mapped address is zero, which begins no address that is routed.
-    if front == [0; 8] { back } else { front }
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+    bytes
 }
 
 /// The packet with a cookie for the sender of a hello with this number and `mac1`.

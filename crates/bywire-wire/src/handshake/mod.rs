@@ -215,6 +215,14 @@ pub(crate) fn has_cookie(hello: &[u8], cookie: &[u8; MAC_BYTES]) -> bool {
     MacKey::of_cookie(cookie).is_mac(&hello[..HELLO_MAC2], &hello[HELLO_MAC2..])
 }
 
+/// For tests: the hello with the cookie of a packet that answers it. `None`: it is no answer of `responder` to this hello.
+#[doc(hidden)]
+pub fn with_cookie(responder: &PublicKey, hello: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
+    let cookie = cookie::read(&responder.0, &mac1_of(hello), packet)?;
+    let front = &hello[..HELLO_MAC2];
+    Some([front, &MacKey::of_cookie(&cookie).mac(front)].concat())
+}
+
 /// Opens a well-formed hello. `None`: its sender does not have the key that it claims.
 pub(crate) fn read_hello(identity: &Identity, ephemeral: [u8; KEY_BYTES], hello: &[u8]) -> Option<ReadHello> {
     let (header, message) = hello.get(..HELLO_MAC1)?.split_at_checked(HEADER_BYTES)?;

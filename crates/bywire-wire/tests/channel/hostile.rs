@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use aws_lc_rs::hmac;
 use bywire_wire::channel::{NodeCounts, Strangers};
-use bywire_wire::handshake::{HELLO_BYTES, PrivateKey, PublicKey};
+use bywire_wire::handshake::{HELLO_BYTES, PrivateKey, PublicKey, with_cookie};
 
 use crate::simulation::{MS, Numbers, Packet, SECOND, Simulation, address_of, identity_of, key_of};
 
@@ -323,13 +323,19 @@ fn flood(
 ) {
     let receiver = simulation.key(1);
     for hello in 0..hellos {
-        let mut bytes = vec![0; HELLO_BYTES];
-        numbers.fill(&mut bytes);
-        bytes[..4].copy_from_slice(&[HELLO, 0, (HELLO_BYTES % 256) as u8, (HELLO_BYTES / 256) as u8]);
-        make_mac1(receiver, &mut bytes);
+        let bytes = unreadable(receiver, numbers);
         simulation.give(1, from(hello), &bytes);
         simulation.now_ns += pause_ns;
     }
+}
+
+/// A hello that cannot be opened.
+fn unreadable(receiver: PublicKey, numbers: &mut Numbers) -> Vec<u8> {
+    let mut bytes = vec![0; HELLO_BYTES];
+    numbers.fill(&mut bytes);
+    bytes[..4].copy_from_slice(&[HELLO, 0, (HELLO_BYTES % 256) as u8, (HELLO_BYTES / 256) as u8]);
+    make_mac1(receiver, &mut bytes);
+    bytes
 }
 
 fn anybody(hello: u64) -> SocketAddr {
@@ -392,6 +398,64 @@ pub fn during_a_flood_a_node_connects_with_a_cookie_bound_to_its_address() {
     let before = asked(&simulation);
     simulation.give(1, address_of(0), &hello.bytes);
     assert_eq!(asked(&simulation), (before.0 + 1, before.1));
+}
+
+/// Hellos of so many strangers with a cookie each, from addresses of their own.
+fn proved(simulation: &mut Simulation, numbers: &mut Numbers, count: u64) -> Vec<(SocketAddr, Vec<u8>)> {
+    let receiver = simulation.key(1);
+    let hello = unreadable(receiver, numbers);
+    let mut proved = Vec::new();
+    for source in (0..count).map(anybody) {
+        for _ in 0..100 {
+            let sent = simulation.recorded.len();
+            simulation.give(1, source, &hello);
+            simulation.now_ns += 60_000;
+            // Without load there is none.
+            let cookie = simulation.recorded[sent..].iter().find(|packet| packet.bytes[0] == COOKIE);
+            if let Some(cookie) = cookie {
+                proved.push((source, with_cookie(&receiver, &hello, &cookie.bytes).expect("it is genuine")));
+                break;
+            }
+        }
+    }
+    proved
+}
+
+#[test]
+pub fn strangers_with_many_proved_addresses_keep_no_node_out() {
+    const RATE: u64 = 12_000;
+    for is_asked in [false, true] {
+        let mut simulation = Simulation::new(2, 35);
+        let mut numbers = Numbers(5);
+        flood(&mut simulation, &mut numbers, 200, 0, anybody);
+        let hellos = proved(&mut simulation, &mut numbers, 3000);
+        assert_eq!(hellos.len(), 3000);
+        let mut hellos = hellos.iter().cycle();
+        let mut second = |simulation: &mut Simulation, is_over: &dyn Fn(&Simulation) -> bool| {
+            let until_ns = simulation.now_ns + SECOND;
+            while simulation.now_ns < until_ns && !is_over(simulation) {
+                for (from, hello) in hellos.by_ref().take((RATE / 1000) as usize) {
+                    simulation.give(1, *from, hello);
+                }
+                simulation.run(MS);
+            }
+        };
+        second(&mut simulation, &|_| false);
+        let before = strangers(&simulation, 1).unreadable;
+        second(&mut simulation, &|_| false);
+        let worked_on = strangers(&simulation, 1).unreadable - before;
+        assert!((100..=600).contains(&worked_on), "strangers with a cookie are worked on: {worked_on}");
+        let (from, to) = if is_asked { (0, 1) } else { (1, 0) };
+        simulation.connect(from, to);
+        let began_ns = simulation.now_ns;
+        let is_up = |simulation: &Simulation| simulation.is_up(0, 1) && simulation.is_up(1, 0);
+        for _ in 0..4 {
+            second(&mut simulation, &is_up);
+        }
+        assert!(is_up(&simulation), "no channel within 4 s");
+        let took_ms = (simulation.now_ns - began_ns) / MS;
+        println!("up after {took_ms} ms at {RATE} handshakes a second, of which {worked_on} were worked on");
+    }
 }
 
 #[test]
