@@ -92,7 +92,8 @@ impl Connection {
     }
 
     /// Before the last holder closes the connection: no byte that it has sent is lost. A reset discards what the kernel
-    /// has not sent yet. So the bytes in the ring stay there then, and the peer reads them before it sees the reset.
+    /// has not sent yet. So bytes in the ring that the kernel would not send at once stay there then, and the peer reads
+    /// them before it sees the reset.
     fn end_sending(&self, is_last: bool) {
         if !self.ends_by_reset() {
             return self.end_before_the_kernels(is_last);
@@ -100,6 +101,10 @@ impl Connection {
         // The kernel may hold back bytes from before the ring, or from behind it: the peer's answers in the ring
         // acknowledge none of them.
         kernel::push(self.fd);
+        let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
+        if kernel::sends_at_once(self.fd, unread) {
+            return self.end_before_the_kernels(is_last);
+        }
         self.with_sending(|| {
             if self.is_in_ring() {
                 STREAM.back(&self.own, STREAM.tail(&self.own));

@@ -44,11 +44,15 @@ pub fn length_bytes(fd: i32) -> Option<u64> {
 }
 
 /// Offsets in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
+const SEGMENT_BYTES: usize = 16;
+const UNACKNOWLEDGED: usize = 24;
+const CONGESTION_WINDOW: usize = 80;
 const RECEIVED: usize = 128;
 const NOT_SENT: usize = 144;
 const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
+const WINDOW: usize = 228;
 
 const TCP_CLOSE: u8 = 7;
 /// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. A
@@ -261,6 +265,24 @@ pub fn push(fd: i32) {
     if before == Some(0) {
         set_number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0);
     }
+}
+
+/// Whether the kernel sends this many bytes as soon as it is given them: the other end's window has room for all of
+/// them, and so has the congestion window.
+pub fn sends_at_once(fd: i32, bytes: usize) -> bool {
+    let mut information = [0u8; 256];
+    let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
+    let Some(queued) = queued_to_send(fd).filter(|_| length.is_some_and(|length| length >= WINDOW + 4))
+    else {
+        return false;
+    };
+    let word = |at: usize| {
+        let bytes = information.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u32::from_ne_bytes) as usize
+    };
+    // What is held back may be part of a segment, and so may be what follows.
+    let segments = (word(NOT_SENT) + bytes).div_ceil(word(SEGMENT_BYTES).max(1)) + 1;
+    queued as usize + bytes <= word(WINDOW) && word(UNACKNOWLEDGED) + segments <= word(CONGESTION_WINDOW)
 }
 
 /// Sets a socket option that is an int, if the kernel allows it.
