@@ -2,6 +2,7 @@
 #![no_main]
 
 use bywire_eth::checksum::{complete, verify};
+use bywire_eth::claims::{CLAIMS_MAX, Claims};
 use bywire_eth::frame::{HEADER_BYTES_MAX, Layout};
 use bywire_eth::offload::{Descriptor, VnetHeader, derive, describe};
 use bywire_eth::segment::{Cutter, Segmenter};
@@ -16,7 +17,19 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((header, frame)) = rest.split_first_chunk() else { return };
     receive(*descriptor, frame);
     send(VnetHeader::from_bytes(*header), frame);
+    claim(frame);
 });
+
+/// A tag that Linux strips hides nothing.
+fn claim(frame: &[u8]) {
+    let claims = Claims::of(frame).map(|claims| claims.ips().to_vec());
+    assert!(claims.as_ref().map_or(0, Vec::len) <= CLAIMS_MAX);
+    let Some((addresses, rest)) = frame.split_at_checked(12) else { return };
+    let tagged = [addresses, &[0x81, 0, 0, 0], rest].concat();
+    if let Ok(tagged) = Claims::of(&tagged) {
+        assert_eq!(claims.as_deref(), Ok(tagged.ips()));
+    }
+}
 
 fn receive(descriptor: [u8; 8], frame: &[u8]) {
     let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];

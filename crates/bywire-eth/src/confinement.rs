@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bywire_sys::Errno;
+use bywire_sys::{Errno, process};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -58,9 +58,9 @@ pub enum ConfinementError {
 /// # Errors
 /// [`ConfinementError`]. The process must not continue after an error.
 pub fn confine(directory: &Path, reach: Reach) -> Result<Option<String>, ConfinementError> {
-    bywire_sys::process::make_root(directory).map_err(ConfinementError::Root)?;
+    process::make_root(directory).map_err(ConfinementError::Root)?;
     let directory = Path::new(ROOT);
-    bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
+    process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
     // No thread can be started from here on. Only processes of the same user reach the directory of ports.
     bywire_sys::deferred::forgo();
@@ -81,9 +81,24 @@ fn give_up_files(directory: &Path) -> Result<Option<String>, ConfinementError> {
         RulesetStatus::FullyEnforced => None,
         RulesetStatus::PartiallyEnforced => Some("this kernel's Landlock enforces a part only".to_owned()),
         RulesetStatus::NotEnforced => {
-            Some("this kernel has no Landlock: files are guarded by their modes only".to_owned())
+            let refused = process::landlock_version().err().unwrap_or(Errno::NOSYS);
+            let reason = unenforced_because(refused, process::has_call_filter());
+            Some(format!("{reason}: files are guarded by their modes only"))
         }
     })
+}
+
+/// Why there is no Landlock, if the question for its version is answered with this error.
+fn unenforced_because(error: Errno, is_filtered: bool) -> String {
+    match error {
+        Errno::OPNOTSUPP => "Landlock is not turned on in this kernel".to_owned(),
+        // Filters answer so too.
+        Errno::NOSYS if is_filtered => {
+            "this kernel has no Landlock, or a filter of system calls, as of a container, hides it".to_owned()
+        }
+        Errno::NOSYS => "this kernel has no Landlock".to_owned(),
+        error => format!("a filter of system calls, as of a container, refuses Landlock ({error})"),
+    }
 }
 
 fn give_up_calls(reach: Reach) -> Result<(), ConfinementError> {
@@ -234,3 +249,37 @@ const UDP_CALLS: [i64; 5] = [
 const OLDER_CALLS: [i64; 4] = [libc::SYS_access, libc::SYS_open, libc::SYS_poll, libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_CALLS: [i64; 0] = [];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reason for which files stay within reach of a thread whose filter answers a question for Landlock so.
+    fn reason_under_a_filter(error: i32) -> String {
+        let directory = tempfile::tempdir().expect("a directory");
+        let restricted = move || {
+            let rules = BTreeMap::from([(libc::SYS_landlock_create_ruleset, Vec::new())]);
+            let architecture = TargetArch::try_from(std::env::consts::ARCH).expect("it is known");
+            let refuse = SeccompAction::Errno(error as u32);
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture);
+            let program: seccompiler::BpfProgram = filter.expect("a filter").try_into().expect("a program");
+            seccompiler::apply_filter(&program).expect("this thread may restrict itself");
+            give_up_files(directory.path()).expect("it goes on without").expect("nothing is enforced")
+        };
+        std::thread::spawn(restricted).join().expect("it ends")
+    }
+
+    #[test]
+    fn a_filter_that_refuses_landlock_is_told_from_a_kernel_without_it() {
+        let refused = reason_under_a_filter(libc::EPERM);
+        assert!(
+            refused.starts_with("a filter of system calls, as of a container, refuses Landlock"),
+            "{refused}"
+        );
+        let hidden = reason_under_a_filter(libc::ENOSYS);
+        assert!(hidden.starts_with("this kernel has no Landlock, or a filter of system calls"), "{hidden}");
+        let off = reason_under_a_filter(libc::EOPNOTSUPP);
+        assert!(off.starts_with("Landlock is not turned on in this kernel: files"), "{off}");
+        assert_eq!(unenforced_because(Errno::NOSYS, false), "this kernel has no Landlock");
+    }
+}

@@ -31,11 +31,13 @@ pub enum Cause {
     TargetRefused,
     /// The frame, its header or its descriptor is invalid.
     Illegal,
+    /// The frame is another machine's, and could hide the IP addresses that it claims.
+    Unparsable,
 }
 
 impl Cause {
     /// Every cause with the name under which it is reported.
-    pub const ALL: [(Cause, &'static str); 11] = [
+    pub const ALL: [(Cause, &'static str); 12] = [
         (Cause::Short, "short"),
         (Cause::Long, "long"),
         (Cause::ForeignSource, "foreign_source"),
@@ -47,6 +49,7 @@ impl Cause {
         (Cause::TargetDown, "target_down"),
         (Cause::TargetRefused, "target_refused"),
         (Cause::Illegal, "illegal"),
+        (Cause::Unparsable, "unparsable"),
     ];
 }
 

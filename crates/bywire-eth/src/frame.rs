@@ -1,7 +1,5 @@
 //! Locates the headers of a frame. A header that is not understood is `Other`, and the frame travels unchanged.
 
-use std::net::IpAddr;
-
 use crate::rejection::BadFrame;
 
 /// The length of an Ethernet header: target, source, type.
@@ -21,7 +19,6 @@ const VLAN_TAGS_MAX: usize = 2;
 const EXTENSIONS_MAX: usize = 8;
 
 const TYPE_IPV4: u16 = 0x0800;
-const TYPE_ARP: u16 = 0x0806;
 const TYPE_IPV6: u16 = 0x86DD;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88A8;
@@ -187,24 +184,6 @@ impl Layout {
         self.transport_offset = offset;
         self.payload_offset = offset + header_bytes;
         Some(())
-    }
-}
-
-/// The IP address that a frame states as its source: of IPv4, IPv6 and ARP, behind at most two VLAN tags.
-pub fn source_ip(frame: &[u8]) -> Option<IpAddr> {
-    let mut offset = ETHERNET_HEADER_BYTES;
-    let mut kind = word(frame, 12)?;
-    for _ in 0..VLAN_TAGS_MAX {
-        if kind == TYPE_VLAN || kind == TYPE_SERVICE_VLAN {
-            (kind, offset) = (word(frame, offset + 2)?, offset + 4);
-        }
-    }
-    let packet = frame.get(offset..)?;
-    match kind {
-        TYPE_IPV4 => packet.get(12..)?.first_chunk::<4>().copied().map(IpAddr::from),
-        TYPE_IPV6 => packet.get(8..)?.first_chunk::<16>().copied().map(IpAddr::from),
-        TYPE_ARP => packet.get(14..)?.first_chunk::<4>().copied().map(IpAddr::from),
-        _ => None,
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`segment`] | superframes cut into segments, or into smaller superframes |
 //! | [`coalesce`] | consecutive frames of a flow merged into superframes |
 //! | [`address`] | hardware addresses, and the address that follows from a node's name |
+//! | [`claims`] | the IP addresses that a frame claims for its sender |
 //! | [`rejection`] | the causes for which a frame is refused, for counters |
 //!
 //! These modules do no I/O, read no clock, and allocate nothing for a frame. No input makes them panic. The other
@@ -51,6 +52,7 @@ mod backlog;
 pub mod capture;
 pub mod carrier;
 pub mod checksum;
+pub mod claims;
 pub mod coalesce;
 pub mod confinement;
 pub mod control;

@@ -211,9 +211,10 @@ fn traffic_lines(of: &Value) -> Vec<String> {
     let directions = ["sent", "received"].into_iter();
     let line = |name: &str| {
         let direction = &of[name];
-        let (frames, superframes, bytes) =
-            (&direction["frames"], &direction["superframes"], &direction["bytes"]);
-        format!("    {name:<9} {frames} frames, {superframes} of them superframes, {bytes} bytes")
+        let (frames, bytes) = (&direction["frames"], &direction["bytes"]);
+        let superframes = direction["superframes"].as_u64().filter(|count| *count > 0);
+        let superframes = superframes.map(|count| format!(", {count} of them superframes"));
+        format!("    {name:<9} {frames} frames{}, {bytes} bytes", superframes.unwrap_or_default())
     };
     directions.map(line).collect()
 }
@@ -274,6 +275,18 @@ mod tests {
             [far, PeerReport::default()].map(|report| table(&json!({ "peers": [peer(&report)] })));
         assert!(far.contains("    packets   460 sent by 10 calls, 1 lost\n"), "{far}");
         assert!(!near.contains("packets"), "{near}");
+    }
+
+    #[test]
+    fn superframes_are_named_where_there_are_any() {
+        let sent = |superframes| Traffic { frames: 7, superframes, bytes: 700 };
+        let lines = |superframes| table(&json!({ "peers": [{ "sent": traffic(sent(superframes)) }] }));
+        assert!(lines(0).contains("    sent      7 frames, 700 bytes\n"), "{}", lines(0));
+        assert!(
+            lines(2).contains("    sent      7 frames, 2 of them superframes, 700 bytes\n"),
+            "{}",
+            lines(2)
+        );
     }
 
     #[test]

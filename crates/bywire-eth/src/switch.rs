@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::address::MacAddress;
+use crate::claims::Claims;
 use crate::drops::Cause;
-use crate::frame::source_ip;
 
 /// The number of a port of the switch: its place in the table. Interfaces of this process have even numbers, each twice
 /// its [`InterfaceId`](crate::order::InterfaceId). Ports to the fabric have odd numbers, one for each peer process.
@@ -67,7 +67,8 @@ pub struct Switch {
     ports: Vec<Option<SwitchPort>>,
     /// Addresses with a known owner: those of interfaces here, and those that peers have announced.
     owners: HashMap<MacAddress, SwitchPortId>,
-    /// IP addresses that interfaces here and peers have announced. Only frames of other machines are checked against them.
+    /// IP addresses that interfaces here and peers have announced. Only frames of other machines are checked against them: see
+    /// [`Claims`].
     ips: HashMap<IpAddr, SwitchPortId>,
     learned: HashMap<MacAddress, Learned>,
     sweep_again_ms: u64,
@@ -186,7 +187,7 @@ impl Switch {
         self.learned.retain(|_, learned| learned.port != id);
     }
 
-    /// Decides about a frame from port `from`, by its first bytes, at `now_ms` of any steady clock.
+    /// Decides about a whole frame from port `from`, at `now_ms` of any steady clock.
     pub fn judge(&mut self, from: SwitchPortId, frame: &[u8], now_ms: u64) -> Verdict {
         let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame))
         else {
@@ -230,8 +231,8 @@ impl Switch {
     fn object(&mut self, from: SwitchPortId, source: MacAddress, frame: &[u8], now_ms: u64) -> Option<Cause> {
         let Some(Some(port)) = self.ports.get(from) else { return Some(Cause::ForeignSource) };
         let is_node = matches!(port.attachment, Attachment::Node { .. });
-        if is_node && self.has_foreign_ip(from, frame) {
-            return Some(Cause::ForeignSource);
+        if is_node && let Some(cause) = self.object_to_claims(from, frame) {
+            return Some(cause);
         }
         if self.owners.get(&source) == Some(&from) {
             return None;
@@ -249,10 +250,11 @@ impl Switch {
         None
     }
 
-    /// Does a frame state an IP address that another port has announced?
-    fn has_foreign_ip(&self, from: SwitchPortId, frame: &[u8]) -> bool {
-        let owner = source_ip(frame).and_then(|ip| self.ips.get(&ip));
-        owner.is_some_and(|owner| *owner != from)
+    /// The reason to drop a frame because of the IP addresses that it claims, if there is one.
+    fn object_to_claims(&self, from: SwitchPortId, frame: &[u8]) -> Option<Cause> {
+        let Ok(claims) = Claims::of(frame) else { return Some(Cause::Unparsable) };
+        let is_foreign = |ip| self.ips.get(ip).is_some_and(|owner| *owner != from);
+        claims.ips().iter().any(is_foreign).then_some(Cause::ForeignSource)
     }
 
     fn learn(&mut self, port: SwitchPortId, mac: MacAddress, now_ms: u64) {
@@ -340,7 +342,7 @@ mod tests {
     }
 
     fn frame(target: MacAddress, source: MacAddress) -> Vec<u8> {
-        [&target.0[..], &source.0[..], &[8, 0]].concat()
+        [&target.0[..], &source.0[..], &[0x88, 0xB5]].concat()
     }
 
     /// Lanes 0 and 1 are interfaces. SwitchPort 2 belongs to a bridge. Lanes 3 and 4 lead to the fabric. Address 13 is
@@ -494,6 +496,14 @@ mod tests {
             assert_eq!(verdict(5, 15, 99), Verdict::To(0), "nobody's");
             assert_eq!([verdict(5, 15, 1), verdict(7, 17, 15), verdict(7, 17, 17)], [foreign; 3]);
             assert_eq!(verdict(3, 13, 15), Verdict::To(0), "of this machine");
+            let tags = [0x81, 0, 0, 0].repeat(5);
+            let mut tagged = packet(mac(17), kind, 15);
+            drop(tagged.splice(12..12, tags));
+            assert_eq!(switch.judge(7, &tagged, 0), foreign);
+            for (port, last, expected) in [(7, 17, Verdict::Drop(Cause::Unparsable)), (3, 13, Verdict::To(0))]
+            {
+                assert_eq!(switch.judge(port, &packet(mac(last), kind, 15)[..20], 0), expected);
+            }
         }
         switch.remove(5);
         assert!(switch.announce_ip(7, ip(15)));
@@ -541,7 +551,7 @@ mod tests {
         for ip in ["::", "::1", "fe80::11", "ff02::1"] {
             let ip: Ipv6Addr = ip.parse().expect(ip);
             assert!(switch.announce_ip(5, ip.into()), "{ip} is no conflict");
-            let packet = [&[0x60, 0, 0, 0, 0, 0, 58, 255][..], &ip.octets(), &[255; 16]].concat();
+            let packet = [&[0x60, 0, 0, 0, 0, 0, 17, 255][..], &ip.octets(), &[255; 16]].concat();
             let asked = [&mac(0).0[..], &mac(17).0, &[0x86, 0xDD], &packet].concat();
             assert_eq!(switch.judge(7, &asked, 0), Verdict::To(0), "{ip}");
         }

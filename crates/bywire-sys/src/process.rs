@@ -67,6 +67,28 @@ pub fn make_root(directory: &std::path::Path) -> Result<(), Errno> {
     rustix::process::chdir("/")
 }
 
+/// Asks the kernel for the version of its Landlock.
+///
+/// # Errors
+/// [`Errno::NOSYS`] if it has none, [`Errno::OPNOTSUPP`] if it is not turned on, and what a filter of system calls answers instead
+/// of the kernel.
+pub fn landlock_version() -> Result<i64, Errno> {
+    /// `LANDLOCK_CREATE_RULESET_VERSION` of include/uapi/linux/landlock.h.
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes no attributes, and only returns a number.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, core::ptr::null::<u8>(), 0_usize, VERSION)
+    };
+    if version < 0 { Err(crate::option::last_error()) } else { Ok(version) }
+}
+
+/// Returns whether a filter decides about the system calls of this thread, as in most containers.
+pub fn has_call_filter() -> bool {
+    use rustix::thread::SecureComputingMode;
+    // A filter may refuse the question as well.
+    rustix::thread::secure_computing_mode().map_or(true, |mode| mode != SecureComputingMode::Disabled)
+}
+
 /// Gives up every capability of this thread for good: none is left, and no program that it executes can gain one.
 ///
 /// # Errors
