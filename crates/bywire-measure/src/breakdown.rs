@@ -312,7 +312,7 @@ impl Breakdown {
 
 const CALLS: &str = "system_calls_per_message_sent";
 
-const LINE_HOW: &str = "`memory cacheline` beside each pair: no message is quicker from core to core";
+const LINE_HOW: &str = "memory cacheline beside each pair: no message is quicker from core to core";
 
 const REST_HOW: &str = "what the last variant still takes, without its calls and its line";
 

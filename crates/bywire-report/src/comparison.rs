@@ -194,11 +194,23 @@ impl<'a> Comparison<'a> {
 
     /// The best usable way at the question's length.
     pub fn best(&self) -> Option<&Row<'a>> {
-        let usable = |row: &&Row| !matches!(row.usual.times, Times::Disturbed | Times::OtherLength);
+        self.best_of(|row| !matches!(row.usual.times, Times::Disturbed | Times::OtherLength))
+    }
+
+    /// The best disturbed way at the question's length, if its figure is better than that of the best usable one.
+    pub fn best_disturbed(&self) -> Option<&Row<'a>> {
+        let usable = self.best()?.usual.cell.value;
+        let is_asked = |row: &Row| row.usual.cell.size_bytes.map(rounded) == self.size_bytes;
+        let best = self.best_of(|row| row.usual.times == Times::Disturbed && is_asked(row))?;
+        self.question.beats(best.usual.cell.value, usable).then_some(best)
+    }
+
+    fn best_of(&self, is_such: impl Fn(&Row) -> bool) -> Option<&Row<'a>> {
         let better = |one: &'_ Row<'a>, other: &'_ Row<'a>| {
             self.question.beats(other.usual.cell.value, one.usual.cell.value)
         };
-        self.rows.iter().filter(usable).reduce(|one, other| if better(one, other) { other } else { one })
+        let such = self.rows.iter().filter(|row| is_such(row));
+        such.reduce(|one, other| if better(one, other) { other } else { one })
     }
 
     /// The CPU of both ends and of the carrying processes for one unit of work.
@@ -373,7 +385,7 @@ pub fn called<'a>(way: &Way<'a>) -> &'a str {
         "eth" if link == Some("veth") => "the kernel's veth",
         "msg" if link == Some("udp") => "Bywire messages between machines",
         "msg" => "Bywire messages",
-        "sock" => "sockets under `bywire run`",
+        "sock" => "sockets under bywire run",
         "eth" if link == Some("udp") => "Ethernet between machines",
         "eth" => "Ethernet in user space",
         "unix" => "Unix sockets",

@@ -68,12 +68,16 @@ impl Verdict {
 struct Words {
     /// What the best way has.
     best: &'static str,
+    /// The same, if a disturbed way has a better figure.
+    best_undisturbed: &'static str,
     /// The verb between the rival and its figure.
     verb: &'static str,
 }
 
-const LATENCY: Words = Words { best: "Lowest latency", verb: "takes" };
-const RATE: Words = Words { best: "Highest rate", verb: "carries" };
+const LATENCY: Words =
+    Words { best: "Lowest latency", best_undisturbed: "Lowest undisturbed latency", verb: "takes" };
+const RATE: Words =
+    Words { best: "Highest rate", best_undisturbed: "Highest undisturbed rate", verb: "carries" };
 
 /// The sentence for one question: its best way and the rival, at a length at which both were measured.
 fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
@@ -99,7 +103,13 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
         _ => String::new(),
     };
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
-    Some(format!("{} for {size}: {} with {}{margin}.", words.best, value(best), called(best.usual.way)))
+    // The pictures show it.
+    let disturbed = comparison.best_disturbed();
+    let title = disturbed.map_or(words.best, |_| words.best_undisturbed);
+    let disturbed = disturbed.map_or_else(String::new, |row| {
+        format!(" A disturbed measurement of {} gave {}.", called(row.usual.way), value(row))
+    });
+    Some(format!("{title} for {size}: {} with {}{margin}.{disturbed}", value(best), called(best.usual.way)))
 }
 
 /// The same comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.

@@ -13,6 +13,7 @@ use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_results::csv;
 use bywire_results::moment::{MachineSpeed, Moment};
+use bywire_results::quantity;
 use bywire_results::store::{self, Store, StoreError};
 use generated::{cell, cells_at, generated_session};
 use sha2::{Digest, Sha256};
@@ -703,6 +704,18 @@ fn historic_figures_are_shown_beside_measured_ones() {
 }
 
 #[test]
+fn names_of_commands_stand_in_no_backticks_that_a_page_would_show() {
+    let mut session = generated_session();
+    session.cells.extend(cells_at(("sock", "link", None, 50.0, 0.0), 8));
+    let page = without_scripts(&report::render(&session));
+    assert!(page.contains("with sockets under bywire run"), "no verdict about them");
+    for shown in [page, report::picture(&session), report::markdown(&session)] {
+        let line = shown.lines().find(|line| line.contains('`'));
+        assert_eq!(line, None);
+    }
+}
+
+#[test]
 fn an_empty_session_makes_a_page() {
     let session = Session { cells: Vec::new(), absent: Vec::new(), ..generated_session() };
     assert!(report::render(&session).contains("Nothing was measured"));
@@ -762,6 +775,19 @@ fn disturbed_cells_are_grey_and_not_compared() {
     disturbed(&mut session, |cell| cell.level == "tcp" && is_short(cell));
     let text = report::summary_text(&session);
     assert!(row(&text, "Half-RTT", "msg · shm", "sleeping").contains("rival disturbed"), "{text}");
+    // The charts show the disturbed figure, so the verdict says that its own is not the lowest of all.
+    let verdict = |session: &Session| {
+        let text = report::summary_text(session);
+        text.lines().find(|line| line.contains("latency for 8 bytes")).expect("a verdict").to_owned()
+    };
+    assert!(verdict(&session).starts_with("Lowest latency for 8 bytes: "), "{}", verdict(&session));
+    let own = session.cells.iter().filter(|cell| cell.level == "msg" && is_short(cell));
+    let own = own.map(|cell| cell.value).fold(f64::MAX, f64::min);
+    disturbed(&mut session, |cell| cell.level == "msg" && is_short(cell));
+    let told = verdict(&session);
+    assert!(told.starts_with("Lowest undisturbed latency for 8 bytes: "), "{told}");
+    let left_out = format!(" A disturbed measurement of Bywire messages gave {}.", quantity::duration(own));
+    assert!(told.ends_with(&left_out), "{told}");
     // With two of five pairs disturbed, the median is a quiet pair.
     let mut session = generated_session();
     for block in session.cells.iter_mut().flat_map(|cell| &mut cell.blocks) {
