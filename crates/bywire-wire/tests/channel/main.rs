@@ -8,5 +8,6 @@ mod hostile;
 mod making;
 #[cfg(planted)]
 mod planted;
+mod renewal;
 mod replays;
 mod simulation;
