@@ -72,6 +72,12 @@ pub enum Bug {
     CandidateDisplaced,
     /// A channel moves to wherever its first packet comes from.
     AddressUnproved,
+    /// A channel keeps its first keys.
+    KeysForever,
+    /// The keys before a renewal stay valid.
+    OldKeysKept,
+    /// A renewal looks for the node at its other addresses.
+    RenewalMoves,
     /// A hello that is repeated from another address gets the same answer there, and the channel goes there.
     AnswerShared,
     /// A region that may only be read can be written.
@@ -135,7 +141,7 @@ pub const BUGS: [Bug; 20] = [
 ];
 
 /// Every fault of the channels between nodes.
-pub const CHANNEL_BUGS: [Bug; 15] = [
+pub const CHANNEL_BUGS: [Bug; 18] = [
     Bug::HelloPromoted,
     Bug::OldHelloTaken,
     Bug::OwnChannelGoes,
@@ -151,6 +157,9 @@ pub const CHANNEL_BUGS: [Bug; 15] = [
     Bug::CandidateDisplaced,
     Bug::AddressUnproved,
     Bug::AnswerShared,
+    Bug::KeysForever,
+    Bug::OldKeysKept,
+    Bug::RenewalMoves,
 ];
 
 /// Every fault of the transfers over a connection. `bywire` has them.

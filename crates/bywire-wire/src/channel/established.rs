@@ -5,7 +5,7 @@ use crate::connection::{Connection, Receipt};
 use crate::keys::{Security, Side};
 use crate::size::BASE_BYTES;
 
-use super::limits::KEEP_ALIVE_NS;
+use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS};
 use super::out::Out;
 use super::path::Path;
 use super::session::{SessionId, Stream};
@@ -35,6 +35,18 @@ impl Channel {
             Side::Initiator => KEEP_ALIVE_NS,
             Side::Responder => KEEP_ALIVE_NS + KEEP_ALIVE_NS / 8,
         }
+    }
+
+    /// When the channel gets new keys. `None`: it is not in use.
+    pub fn renew_ns(&self, is_wanted: bool) -> Option<u64> {
+        let later_ns = match self.side {
+            Side::Initiator => 0,
+            Side::Responder => RENEW_LATER_NS,
+        };
+        let at_ns = self.began_ns.saturating_add(RENEW_NS + later_ns);
+        // The other end may need it, and asks for signs of life then.
+        let is_used = is_wanted || self.heard_ns.saturating_add(2 * KEEP_ALIVE_NS) >= at_ns;
+        is_used.then_some(at_ns)
     }
 
     /// Processes a packet. `true`: it is the peer's.

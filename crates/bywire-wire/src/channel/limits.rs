@@ -12,6 +12,14 @@ pub const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 pub const SILENT_NS: u64 = 1_000_000_000;
 /// A channel on which an answer has been missing for this long is given up.
 pub const UNREACHABLE_NS: u64 = 30_000_000_000;
+/// A channel in use whose keys are this old gets new ones by a handshake.
+pub const RENEW_NS: u64 = 120_000_000_000;
+/// The end that has answered the last handshake waits for so much longer, so that the two do not begin at once.
+pub const RENEW_LATER_NS: u64 = 15_000_000_000;
+/// A channel whose keys could not be renewed ends when they are this old.
+pub const KEYS_NS_MAX: u64 = 300_000_000_000;
+/// For so long after a renewal packets are accepted that were sent with the keys before.
+pub const KEYS_OVERLAP_NS: u64 = 2_000_000_000;
 /// A wanted node without a channel for this long is reported as unreachable.
 pub const CONNECT_NS: u64 = 5_000_000_000;
 /// A channel that neither end needs is closed after this silence.

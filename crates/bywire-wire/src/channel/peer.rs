@@ -19,7 +19,9 @@ use crate::size::BASE_BYTES;
 use super::echo::{self, Echo};
 use super::established::Channel;
 use super::incarnations::Incarnations;
-use super::limits::{CONNECT_NS, IDLE_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS};
+use super::limits::{
+    CONNECT_NS, IDLE_NS, KEYS_NS_MAX, KEYS_OVERLAP_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS,
+};
 use super::path::Path;
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
@@ -78,6 +80,16 @@ struct Retries {
     tries: u32,
     next_ns: u64,
     is_reported: bool,
+    /// The channel is in use, and gets new keys: hellos go to its address only.
+    is_renewal: bool,
+}
+
+/// A channel whose keys were renewed.
+#[derive(Debug)]
+struct Previous {
+    channel: Channel,
+    /// Its packets are accepted until then. None leaves in it.
+    until_ns: u64,
 }
 
 /// The outcome of a handshake.
@@ -107,6 +119,7 @@ pub(super) struct Peer {
     cookie: Option<([u8; MAC_BYTES], u64)>,
     candidates: Vec<Candidate>,
     current: Option<Channel>,
+    previous: Option<Previous>,
     session: Option<Session>,
     /// This service's number for the present session, or the next one.
     session_number: u32,
@@ -135,6 +148,7 @@ impl Peer {
             cookie: None,
             candidates: Vec::new(),
             current: None,
+            previous: None,
             session: None,
             session_number,
             incarnations: Incarnations::default(),
@@ -169,7 +183,7 @@ impl Peer {
         if self.current.is_none() && !was_wanted {
             (self.since_ns, self.counts_before) = (Some(now_ns), self.counts);
         }
-        if self.current.is_none() || self.retries.is_some() {
+        if self.current.is_none() || self.is_trying_elsewhere() {
             // At once, but not for every request of a program.
             let soonest_ns = self.hello_at_ns.map_or(0, |at_ns| at_ns.saturating_add(RETRY_NS));
             self.retries = Some(Retries::new(now_ns.max(soonest_ns)));
@@ -254,6 +268,11 @@ impl Peer {
         Status { is_wanted, since_ns, channel, copied_key, counts, counts_before }
     }
 
+    /// Is another channel needed than the present one?
+    fn is_trying_elsewhere(&self) -> bool {
+        self.retries.is_some_and(|retries| !retries.is_renewal)
+    }
+
     /// Does a hello with this number wait for its answer?
     pub fn awaits(&self, number: u32) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.number == number)
@@ -264,21 +283,28 @@ impl Peer {
         let candidates_ns =
             self.candidates.iter().map(|candidate| candidate.channel.began_ns.saturating_add(CANDIDATE_NS));
         let channel_ns = self.current.as_ref().and_then(|channel| self.channel_timeout_ns(channel));
-        candidates_ns.chain(retry_ns).chain(channel_ns).min()
+        let previous_ns = self.previous.as_ref().map(|previous| previous.until_ns);
+        candidates_ns.chain(retry_ns).chain(channel_ns).chain(previous_ns).min()
     }
 
     fn channel_timeout_ns(&self, channel: &Channel) -> Option<u64> {
         let question_ns = match channel.asked_ns {
-            Some(asked_ns) if self.retries.is_none() => asked_ns.saturating_add(SILENT_NS),
+            Some(asked_ns) if !self.is_trying_elsewhere() => asked_ns.saturating_add(SILENT_NS),
             Some(asked_ns) => asked_ns.saturating_add(UNREACHABLE_NS),
             None if self.is_wanted => channel.heard_ns.saturating_add(channel.keep_alive_ns()),
             None => channel.heard_ns.saturating_add(IDLE_NS),
         };
-        Some(question_ns.min(channel.connection.next_timeout_ns().unwrap_or(u64::MAX)))
+        let renew_ns = channel.renew_ns(self.is_wanted).filter(|_| self.retries.is_none());
+        let end_ns = channel.began_ns.saturating_add(KEYS_NS_MAX);
+        let others = [Some(question_ns), Some(end_ns), renew_ns, channel.connection.next_timeout_ns()];
+        others.into_iter().flatten().min()
     }
 
     pub fn transmit(&mut self, now_ns: u64, random: Random, shared: &mut Shared) {
         self.expire_candidates(now_ns, shared);
+        if self.previous.as_ref().is_some_and(|previous| now_ns >= previous.until_ns) {
+            self.forget_previous(shared);
+        }
         self.look_after_channel(now_ns, shared);
         self.look_after_attempt(now_ns, random, shared);
         if let Some(channel) = &mut self.current {
@@ -293,15 +319,31 @@ impl Peer {
         });
     }
 
+    fn forget_previous(&mut self, shared: &mut Shared) {
+        if let Some(Previous { channel, .. }) = self.previous.take() {
+            shared.numbers.remove(&channel.number);
+        }
+    }
+
     fn look_after_channel(&mut self, now_ns: u64, shared: &mut Shared) {
+        let is_elsewhere = self.is_trying_elsewhere();
         let Some(channel) = &mut self.current else { return };
+        if now_ns >= channel.began_ns.saturating_add(KEYS_NS_MAX) {
+            return self.down(now_ns, DownReason::Unreachable, shared);
+        }
+        let is_old = channel.renew_ns(self.is_wanted).is_some_and(|at_ns| now_ns >= at_ns);
+        if is_old && self.retries.is_none() && !planted::is(Bug::KeysForever) {
+            self.retries = Some(Retries { is_renewal: true, ..Retries::new(now_ns) });
+        }
         let heard_ago_ns = now_ns.saturating_sub(channel.heard_ns);
         match channel.asked_ns.map(|asked_ns| now_ns.saturating_sub(asked_ns)) {
             Some(missing_ns) if missing_ns >= UNREACHABLE_NS => {
                 self.down(now_ns, DownReason::Unreachable, shared);
             }
             Some(missing_ns) if missing_ns >= SILENT_NS => {
-                self.retries.get_or_insert(Retries::new(now_ns));
+                if !is_elsewhere {
+                    self.retries = Some(Retries::new(now_ns));
+                }
             }
             None if self.is_wanted && heard_ago_ns >= channel.keep_alive_ns() => {
                 channel.connection.ping();
@@ -333,7 +375,10 @@ impl Peer {
             let report_ns = retries.since_ns.saturating_add(CONNECT_NS);
             retries.next_ns = retries.next_ns.min(report_ns.max(now_ns + 1));
         }
-        self.send_hello(now_ns, retries.tries, random, shared);
+        // Its address was proved, so new keys need no other one.
+        let is_here = retries.is_renewal && !planted::is(Bug::RenewalMoves);
+        let turn = if is_here { 0 } else { retries.tries + u32::from(retries.is_renewal) };
+        self.send_hello(now_ns, turn, random, shared);
         retries.tries = retries.tries.saturating_add(1);
         self.retries = Some(retries);
     }
@@ -559,8 +604,14 @@ impl Peer {
         if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
             if channel.receive(now_ns, packet, &mut self.counts) {
                 // It is not silent, so no other channel is needed.
-                self.stop_trying(shared);
+                if self.is_trying_elsewhere() {
+                    self.stop_trying(shared);
+                }
             }
+            return;
+        }
+        if let Some(previous) = self.previous.as_mut().filter(|previous| previous.channel.number == number) {
+            previous.channel.receive(now_ns, packet, &mut self.counts);
             return;
         }
         let mut candidates = self.candidates.iter_mut();
@@ -597,17 +648,26 @@ impl Peer {
         // Messages that arrived whole in the old channel come first.
         self.drain(usize::MAX, shared);
         self.stop_trying(shared);
+        self.forget_previous(shared);
         let old = self.current.take();
         if let Some(old) = &old {
             shared.numbers.remove(&old.number);
         }
-        let (node, path) = (self.node, channel.path);
+        let old_path = old.as_ref().map(|old| old.path);
+        let (node, path, began_ns) = (self.node, channel.path, channel.began_ns);
         self.know(channel.session.incarnation, hello, path.peer, shared);
         let is_same = self.session.as_ref().is_some_and(|session| session.id == channel.session);
         if !is_same {
             self.begin_session(&channel, shared);
-        } else if old.is_some_and(|old| old.path != path) {
+        } else if old_path.is_some_and(|old| old != path) {
             shared.events.push_back(Event::Moved { node, address: path.peer });
+        }
+        if let Some(channel) = old.filter(|_| is_same) {
+            // Packets under way are not lost.
+            shared.numbers.insert(channel.number, node);
+            let overlap_ns = if planted::is(Bug::OldKeysKept) { KEYS_NS_MAX } else { KEYS_OVERLAP_NS };
+            let until_ns = began_ns.saturating_add(overlap_ns);
+            self.previous = Some(Previous { channel, until_ns });
         }
         let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
         if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {
@@ -653,17 +713,20 @@ impl Peer {
         let (Some(session), Some(channel)) = (&mut self.session, &mut self.current) else { return false };
         let Channel { connection, stream, .. } = channel;
         session.collect(stream, connection);
-        while let Some(datagram) = connection.pop_datagram() {
-            match echo::read(datagram.bytes) {
-                // A reply without room is lost, as it could be on the network.
-                Some(Echo::Request(reply)) => {
-                    let _ = connection.send_datagram(Lane::Low, &reply);
-                }
-                Some(Echo::Reply(number)) if shared.events.len() < events_max => {
-                    shared.events.push_back(Event::Echo { node: self.node, number });
-                }
-                _ => {}
+        let previous = self.previous.as_mut().map(|previous| &mut previous.channel);
+        if let Some(Channel { connection: old, stream: old_stream, .. }) = previous {
+            // What has not been acknowledged comes again in the present channel, so nothing is lost here.
+            while shared.events.len() < events_max
+                && let Ok(Some(bytes)) = session.receive(old_stream, old)
+            {
+                shared.events.push_back(Event::Message { node: self.node, bytes });
             }
+            while let Some(datagram) = old.pop_datagram() {
+                take_echo(self.node, datagram.bytes, connection, events_max, shared);
+            }
+        }
+        while let Some(datagram) = connection.pop_datagram() {
+            take_echo(self.node, datagram.bytes, connection, events_max, shared);
         }
         let before = shared.events.len();
         loop {
@@ -717,6 +780,7 @@ impl Peer {
     /// Forgets all channels and the messages under way in them.
     fn down(&mut self, now_ns: u64, reason: DownReason, shared: &mut Shared) {
         self.drain(usize::MAX, shared);
+        self.forget_previous(shared);
         self.stop_trying(shared);
         for candidate in self.candidates.drain(..) {
             shared.numbers.remove(&candidate.channel.number);
@@ -753,6 +817,26 @@ impl Candidate {
     }
 }
 
+/// Answers an echo request, or reports a reply.
+fn take_echo(
+    node: PublicKey,
+    bytes: Vec<u8>,
+    connection: &mut Connection<Vec<u8>>,
+    events_max: usize,
+    shared: &mut Shared,
+) {
+    match echo::read(bytes) {
+        // A reply without room is lost, as it could be on the network.
+        Some(Echo::Request(reply)) => {
+            let _ = connection.send_datagram(Lane::Low, &reply);
+        }
+        Some(Echo::Reply(number)) if shared.events.len() < events_max => {
+            shared.events.push_back(Event::Echo { node, number });
+        }
+        _ => {}
+    }
+}
+
 fn drop_candidates(
     candidates: &mut Vec<Candidate>,
     shared: &mut Shared,
@@ -769,6 +853,6 @@ fn drop_candidates(
 
 impl Retries {
     fn new(from_ns: u64) -> Self {
-        Self { since_ns: from_ns, tries: 0, next_ns: from_ns, is_reported: false }
+        Self { since_ns: from_ns, tries: 0, next_ns: from_ns, is_reported: false, is_renewal: false }
     }
 }

@@ -164,7 +164,7 @@ mod tests {
         let [all, _] = admitted(&[IpAddr::from([198, 51, 100, 1])], 1000);
         assert!((195..=206).contains(&all), "20 in a second: {all}");
         // As many addresses as there are in a /64, a /56 and a /48 are one, two and four sources.
-        for (networks, limit) in [((0..1), 20), ((0..256), 40), ((0..65_536), 80)] {
+        for (networks, limit) in [(0..1, 20), (0..256, 40), (0..65_536, 80)] {
             let addresses: Vec<_> = networks.map(|network| v6(0x2001_0db8_0001_0000 | network)).collect();
             let [all, _] = admitted(&addresses, 1000);
             assert!(all <= 11 * limit, "{limit} in a second: {all}");

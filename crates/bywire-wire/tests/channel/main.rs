@@ -8,5 +8,6 @@ mod hostile;
 mod making;
 #[cfg(debug_assertions)]
 mod planted;
+mod renewal;
 mod replays;
 mod simulation;

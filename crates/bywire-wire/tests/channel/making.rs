@@ -92,7 +92,8 @@ pub fn a_needed_channel_is_kept_alive_and_an_unneeded_one_ends() {
     simulation.run(600 * SECOND);
     assert!(simulation.is_up(0, 1) && simulation.is_up(1, 0));
     let packets = simulation.recorded.len() - before;
-    assert!((2 * 100..=2 * 125).contains(&packets), "a question and an answer each 5 s: {packets}");
+    // Beside them the keys are renewed every two minutes.
+    assert!((2 * 100..=2 * 125 + 5 * 10).contains(&packets), "a question and an answer each 5 s: {packets}");
     let other = simulation.key(1);
     simulation.nodes[0].channels.release(&other);
     simulation.run(59 * SECOND);
@@ -125,7 +126,7 @@ fn a_channel_that_both_ends_need_is_kept_alive_by_one_of_them() {
     simulation.run(600 * SECOND);
     let packets = simulation.recorded.len() - before;
     // Some packets are sent again, because the delay varies.
-    assert!((2 * 100..=3 * 100).contains(&packets), "a question and an answer each 5 s: {packets}");
+    assert!((2 * 100..=3 * 100 + 5 * 32).contains(&packets), "a question and an answer each 5 s: {packets}");
 }
 
 #[test]

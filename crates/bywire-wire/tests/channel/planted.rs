@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 
 use bywire_wire::planted::{Bug, CHANNEL_BUGS, plant};
 
-use crate::{hostile, making, replays};
+use crate::{hostile, making, renewal, replays};
 
 fn test_of(bug: Bug) -> fn() {
     match bug {
@@ -29,6 +29,9 @@ fn test_of(bug: Bug) -> fn() {
             replays::replays_of_services_that_were_never_heard_displace_no_answered_hello
         }
         Bug::AddressUnproved => replays::a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel,
+        Bug::KeysForever => renewal::a_channel_in_use_gets_new_keys_every_two_minutes_and_loses_nothing,
+        Bug::OldKeysKept => renewal::keys_from_before_a_renewal_are_good_for_a_moment_only,
+        Bug::RenewalMoves => renewal::a_channel_whose_keys_cannot_be_renewed_goes_on_for_five_minutes,
         Bug::AnswerShared => {
             replays::a_member_that_forges_an_address_is_sent_no_more_there_than_has_come_from_there
         }

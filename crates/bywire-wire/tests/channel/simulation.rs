@@ -69,6 +69,8 @@ pub struct Simulation {
     pub cut: Vec<(SocketAddr, SocketAddr)>,
     /// Handshakes pass all the same.
     pub is_cut_for_data_only: bool,
+    /// No handshake passes.
+    pub are_handshakes_cut: bool,
     flying: BTreeMap<(u64, u64), Packet>,
     serial: u64,
 }
@@ -98,6 +100,7 @@ impl Simulation {
             numbers: Numbers(seed),
             cut: Vec::new(),
             is_cut_for_data_only: false,
+            are_handshakes_cut: false,
             flying: BTreeMap::new(),
             serial: 0,
         };
@@ -205,7 +208,8 @@ impl Simulation {
         for _ in 0..copies {
             let is_cut = self.cut.contains(&(packet.from, packet.to))
                 && (packet.bytes[0] == PacketKind::Data as u8 || !self.is_cut_for_data_only);
-            if is_cut || self.numbers.below(100) < lost {
+            let is_handshake = packet.bytes[0] != PacketKind::Data as u8;
+            if is_cut || (is_handshake && self.are_handshakes_cut) || self.numbers.below(100) < lost {
                 continue;
             }
             let at_ns = self.now_ns + delay_ns.0 + self.numbers.below(delay_ns.1 - delay_ns.0);
