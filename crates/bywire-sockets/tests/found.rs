@@ -956,7 +956,14 @@ fn raised_while(wait: impl Fn(RawFd) -> i64 + Send + 'static) -> i64 {
 /// Sleeping calls: `sendto`, `poll`, `epoll_wait`, `ppoll`, `futex_waitv`, `epoll_pwait`, `epoll_pwait2`.
 const WAITS: [&str; 7] = ["44 ", "7 ", "232 ", "271 ", "449 ", "281 ", "441 "];
 
+/// A program that stands still ends.
+fn end_in_time() {
+    // SAFETY: no pointers.
+    unsafe { libc::alarm(test_service::TIMEOUT.as_secs() as u32) };
+}
+
 fn raised(text: &mut String) {
+    end_in_time();
     tell(text, "send", raised_while(|fd| test_service::send(fd, &[1; 1000], 0)));
     tell(text, "poll", raised_while(|fd| i64::from(is_writable_at_last(fd))));
     for events in [libc::EPOLLOUT, libc::EPOLLOUT | libc::EPOLLET] {
@@ -978,6 +985,7 @@ fn a_raised_buffer_wakes_those_who_wait_for_room() {
 const LONG: usize = 300_000;
 
 fn sent_by_small_buffers(text: &mut String) {
+    end_in_time();
     for (index, buffers) in [(1, 1), (4096, 1), (1, 16_384), (30_000, 5000)].into_iter().enumerate() {
         let (sender, receiver) = self::buffers(buffers.0, 0, buffers.1).pair(index % 2 == 0);
         for fd in [sender, receiver] {
