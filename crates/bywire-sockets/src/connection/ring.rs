@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering;
 
 use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{HEADER_BYTES, RING_BYTES};
+use bywire_ring::stream::{FIRST_BYTES, HEADER_BYTES, RING_BYTES};
 
+use crate::connection::idle_memory;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
@@ -13,8 +14,6 @@ use crate::os::{errno, kernel, tsc};
 pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
 /// Memory is allocated for the ring in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
-/// Bytes of the ring in the same page as the header.
-const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
 /// How far the sender goes without reading the peer's position.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -71,6 +70,9 @@ impl Connection {
             };
         if done {
             self.shared.backed.store(until as u32, Ordering::Relaxed);
+            if until > FIRST_BYTES {
+                idle_memory::grown();
+            }
         }
         done
     }

@@ -6,3 +6,4 @@ pub mod free_list;
 pub mod holders;
 pub mod lock;
 pub mod robust;
+pub mod segment;
