@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use bywire_ring::stream::SEGMENT_BYTES;
+use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::tcp::{self, Identity};
@@ -19,8 +19,8 @@ pub enum CheckedPacket {
     Offer {
         /// The token that the program gave it.
         token: u64,
-        /// Sealed memory. `None` if no descriptors came.
-        segment: Option<OwnedFd>,
+        /// The memory files of the segment: one, or its head and its rest. None if no descriptors came.
+        segment: Vec<OwnedFd>,
         /// The kernel's account of the connection. Its descriptor is closed by now.
         identity: Result<Identity, Errno>,
     },
@@ -50,14 +50,21 @@ impl CheckedPacket {
                 pair.map(Self::Hello)
             }
             (Kind::Offer, []) => {
-                Some(Self::Offer { token: packet.token, segment: None, identity: Err(Errno::BADF) })
+                Some(Self::Offer { token: packet.token, segment: Vec::new(), identity: Err(Errno::BADF) })
             }
-            (Kind::Offer, [connection, segment]) => {
-                memory::check(segment, SEGMENT_BYTES).ok()?;
+            (Kind::Offer, [connection, segment @ ..]) => {
+                match segment {
+                    [whole] => memory::check(whole, SEGMENT_BYTES).ok()?,
+                    [head, rest] => {
+                        memory::check(head, HEAD_BYTES).ok()?;
+                        memory::check_emptiable(rest, REST_BYTES).ok()?;
+                    }
+                    _ => return None,
+                }
                 let identity = tcp::identify(connection);
-                Some(Self::Offer { token: packet.token, segment: files.pop(), identity })
+                Some(Self::Offer { token: packet.token, segment: files.split_off(1), identity })
             }
-            (Kind::Hello | Kind::Offer, _) => None,
+            (Kind::Hello, _) => None,
             (_, []) => Some(Self::Other(packet)),
             _ => None,
         }

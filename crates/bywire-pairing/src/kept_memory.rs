@@ -24,8 +24,8 @@ pub struct KeptMemory {
     releases: Option<Releases>,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// The connection of each segment, by the number of the segment's watch.
-    segments: HashMap<i32, u64>,
+    /// The connection of each memory file, by the number of the file's watch.
+    files: HashMap<i32, u64>,
     /// The connection of each end, until one of its ends is over.
     ends: HashMap<Name, u64>,
     users: HashMap<[u32; 2], Count>,
@@ -36,7 +36,7 @@ struct Connection {
     users: [u32; 2],
     ends: [Name; 2],
     is_over: bool,
-    segments: usize,
+    files: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,22 +57,27 @@ impl KeptMemory {
     ///
     /// # Errors
     /// The error of the kernel if it cannot watch the memory. Then the connection must not begin.
-    pub fn begin(&mut self, users: [u32; 2], ends: [Name; 2], segments: [impl AsFd; 2]) -> Result<(), Errno> {
+    pub fn begin(
+        &mut self,
+        users: [u32; 2],
+        ends: [Name; 2],
+        files: impl IntoIterator<Item: AsFd>,
+    ) -> Result<(), Errno> {
         let releases = match self.releases.take() {
             Some(releases) => releases,
             None => Releases::new()?,
         };
         let releases = self.releases.insert(releases);
         let id = self.next;
-        let numbers = [releases.watch(&segments[0])?, releases.watch(&segments[1])?];
+        let numbers = files.into_iter().map(|file| releases.watch(&file)).collect::<Result<Vec<_>, _>>()?;
         self.next += 1;
         let users = sorted(users);
-        let mut connection = Connection { users, ends, is_over: false, segments: 0 };
+        let mut connection = Connection { users, ends, is_over: false, files: 0 };
         for number in numbers {
             // Memory that is watched already counts for the connection that came first.
-            if let std::collections::hash_map::Entry::Vacant(place) = self.segments.entry(number) {
+            if let std::collections::hash_map::Entry::Vacant(place) = self.files.entry(number) {
                 place.insert(id);
-                connection.segments += 1;
+                connection.files += 1;
             }
         }
         self.connections.insert(id, connection);
@@ -95,7 +100,7 @@ impl KeptMemory {
         for end in connection.ends {
             self.ends.remove(&end);
         }
-        let (users, is_kept) = (connection.users, connection.segments > 0);
+        let (users, is_kept) = (connection.users, connection.files > 0);
         self.count(users, |count| {
             count.live = count.live.saturating_sub(1);
             count.kept += usize::from(is_kept);
@@ -113,10 +118,10 @@ impl KeptMemory {
     }
 
     fn release(&mut self, number: i32) {
-        let Some(id) = self.segments.remove(&number) else { return };
+        let Some(id) = self.files.remove(&number) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.segments = connection.segments.saturating_sub(1);
-        if connection.segments == 0 && connection.is_over {
+        connection.files = connection.files.saturating_sub(1);
+        if connection.files == 0 && connection.is_over {
             let users = connection.users;
             self.connections.remove(&id);
             self.count(users, |count| count.kept = count.kept.saturating_sub(1));
@@ -151,7 +156,7 @@ mod tests {
     }
 
     fn counts_nothing(kept_memory: &KeptMemory) -> bool {
-        kept_memory.users.is_empty() && kept_memory.connections.is_empty() && kept_memory.segments.is_empty()
+        kept_memory.users.is_empty() && kept_memory.connections.is_empty() && kept_memory.files.is_empty()
     }
 
     #[test]
@@ -231,7 +236,7 @@ mod tests {
         }
         (0..events).for_each(|number| kept_memory.end((3, number)));
         assert!(kept_memory.may_begin(others), "what went untold has gone");
-        assert_eq!(kept_memory.segments.len(), 2 * KEPT_MAX);
+        assert_eq!(kept_memory.files.len(), 2 * KEPT_MAX);
         // The second call looks again.
         assert!(!kept_memory.may_begin(USERS) && !kept_memory.may_begin(USERS), "what is there is there");
         drop(kept);

@@ -5,7 +5,7 @@ pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0005;
+pub const VERSION: u64 = 0x6277_7000_0000_0006;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -54,11 +54,13 @@ kinds! {
     Ask = 2,
     /// An offer may follow now: `token` as in the question.
     Go = 3,
-    /// An offer that `token` names, with the descriptors of the connection and of the program's segment.
+    /// An offer that `token` names, with the descriptors of the connection and of the program's segment. The segment is
+    /// two memory files: its head, and the rest, which its maker can empty again. A program that cannot make the
+    /// second one offers a single file of the whole length.
     Offer = 4,
     /// The answer to an offer: `code` is a [`Verdict`], `number` the peer. If paired, it brings the peer's segment,
     /// doorbell and page. With a peer of another user, the brought doorbell is one of [`Kind::Doorbell`], and `first`
-    /// names the one that this peer rings here; else `first` is 0.
+    /// names the one that this peer rings here; else `first` is 0. The rest of the segment comes last, if there is one.
     Answer = 5,
     /// The offer or its connection is over: `first` bytes were sent and `second` received in memory.
     End = 6,

@@ -256,12 +256,14 @@ impl Registry {
         &mut self,
         tag: u64,
         token: u64,
-        segment: Option<OwnedFd>,
+        segment: Vec<OwnedFd>,
         identity: &Result<Identity, Errno>,
         space: Space,
     ) -> bool {
         // The descriptors may have been lost on the way.
-        let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
+        if segment.is_empty() {
+            return self.verdict(tag, token, Verdict::Full);
+        }
         let verdict = match identity {
             Ok(identity) if identity.is_bound_to_device => Verdict::Device,
             Ok(identity) if identity.is_established => {
@@ -269,21 +271,28 @@ impl Registry {
             }
             _ => Verdict::Refused,
         };
-        self.left.push(segment.into());
+        self.left.extend(segment.into_iter().map(Held::from));
         self.verdict(tag, token, verdict)
     }
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
-    fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd, space: Space) -> bool {
+    fn offer(
+        &mut self,
+        tag: u64,
+        token: u64,
+        identity: &Identity,
+        segment: Vec<OwnedFd>,
+        space: Space,
+    ) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else {
-            self.left.push(segment.into());
+            self.left.extend(segment.into_iter().map(Held::from));
             return false;
         };
         // The program has not executed another one after all.
         program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.doorbell.is_none() || program.offers.contains_key(&token) {
-            self.left.push(segment.into());
+            self.left.extend(segment.into_iter().map(Held::from));
             return false;
         }
         let end = End { space, local: identity.local, remote: identity.remote };
@@ -292,9 +301,9 @@ impl Registry {
         // would wait for each other's ends forever.
         let may_wait =
             place.is_some() || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
-        let segment = Held::new(segment, place);
+        let segment: Vec<_> = segment.into_iter().map(|file| Held::new(file, place.clone())).collect();
         if !may_wait || !self.users.may_offer(user, offers_count) {
-            self.left.push(segment);
+            self.left.extend(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
         // Both programs need room for the answer. A program that does not read is told nothing more, so that the
@@ -302,27 +311,27 @@ impl Registry {
         let others = self.waiting.mate(&end);
         let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
         if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
-            self.left.push(segment);
+            self.left.extend(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
         let (namespace, cookie) = (identity.namespace, identity.cookie);
         let offer = Offer { program: tag, user, token, namespace, cookie, segment };
         match self.waiting.offer(end, offer) {
             Match::Refused(verdict, offer) => {
-                self.left.push(offer.segment);
+                self.left.extend(offer.segment);
                 self.verdict(tag, token, verdict)
             }
             Match::Paired { ours, theirs } => {
                 self.users.waits_no_more(theirs.user);
                 let is_told = self.pair(&ours, &theirs);
-                self.left.extend([ours.segment, theirs.segment]);
+                self.left.extend(ours.segment.into_iter().chain(theirs.segment));
                 is_told
             }
             Match::Waits(stale) => {
                 if let Some(stale) = stale {
                     self.users.waits_no_more(stale.user);
                     self.forget(stale.program, stale.token);
-                    self.left.push(stale.segment);
+                    self.left.extend(stale.segment);
                 }
                 self.wait(tag, token, end)
             }
@@ -332,7 +341,7 @@ impl Registry {
                 if !self.verdict(theirs.program, theirs.token, Verdict::Again) {
                     self.sever(theirs.program);
                 }
-                self.left.push(theirs.segment);
+                self.left.extend(theirs.segment);
                 self.wait(tag, token, end)
             }
         }
@@ -404,7 +413,8 @@ impl Registry {
             self.release_doorbell(ours.program, theirs.user);
             return false;
         }
-        let has_begun = self.kept_memory.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok();
+        let files = ours.segment.iter().chain(&theirs.segment);
+        let has_begun = self.kept_memory.begin(users, ends, files).is_ok();
         if !has_begun {
             self.release_doorbell(ours.program, theirs.user);
             self.release_doorbell(theirs.program, ours.user);
@@ -432,7 +442,9 @@ impl Registry {
             first,
             ..Packet::new(Kind::Answer, ours.token)
         };
-        let descriptors = [theirs.segment.as_fd(), doorbell, page.as_fd()];
+        let Some((first, rest)) = theirs.segment.split_first() else { return false };
+        let mut descriptors = vec![first.as_fd(), doorbell, page.as_fd()];
+        descriptors.extend(rest.iter().map(AsFd::as_fd));
         program.socket.send(&answer.encode(), &descriptors).is_ok()
     }
 
@@ -476,7 +488,7 @@ impl Registry {
             Some(OfferState::Waiting(end)) => {
                 if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
                     self.users.waits_no_more(offer.user);
-                    self.left.push(offer.segment);
+                    self.left.extend(offer.segment);
                 }
             }
             Some(OfferState::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
@@ -508,7 +520,7 @@ impl Registry {
                 OfferState::Waiting(end) => {
                     if let Some(offer) = self.waiting.take_back(end, tag, *token) {
                         self.users.waits_no_more(program.user);
-                        self.left.push(offer.segment);
+                        self.left.extend(offer.segment);
                     }
                 }
                 OfferState::Paired { other_user } => {

@@ -38,7 +38,7 @@ pub struct Limit {
 pub struct Limits {
     /// Programs at once.
     pub programs: Limit,
-    /// Offers that wait. Each holds a descriptor.
+    /// Offers that wait. Each holds up to two descriptors.
     pub waiting: Limit,
     /// Doorbells between users, by the user whose programs hear them.
     pub doorbells: Limit,
@@ -69,7 +69,7 @@ impl Limits {
         let of_each = |most: usize| if is_large { most } else { 1 };
         Self {
             programs: limit(20_000, 24, of_each(4)),
-            waiting: limit(100_000, 8, of_each(16)),
+            waiting: limit(100_000, 16, of_each(16)),
             doorbells: limit(1 << 15, 16, 1),
             threads: limit(4096, 64, 0),
             offers_of_program: 1 << 16,
@@ -396,10 +396,10 @@ mod tests {
             let limits = Limits::new(Scope::Machine, descriptors as u64);
             let users = limits.threads.others.common;
             let all = |limit: Limit| limit.others.common + users * limit.others.own + limit.root + limit.own;
-            // For a program a socket, a doorbell and a page; for an offer or a doorbell between users one; for a
-            // thread two.
+            // For a program a socket, a doorbell and a page; for an offer two; for a doorbell between users one; for
+            // a thread two.
             let alive = 3 * all(limits.programs)
-                + all(limits.waiting)
+                + 2 * all(limits.waiting)
                 + all(limits.doorbells)
                 + 2 * all(limits.threads);
             // Twice the places of `bywire-sys` for descriptors and for sockets that wait to be closed.

@@ -32,8 +32,8 @@ pub struct Offer {
     pub namespace: u64,
     /// The kernel's number of the socket, which is never reused.
     pub cookie: u64,
-    /// The program's memory.
-    pub segment: Held,
+    /// The memory files of the program's segment.
+    pub segment: Vec<Held>,
 }
 
 /// The outcome of an offer.
@@ -156,7 +156,7 @@ mod tests {
 
     fn offer(user: u32, namespace: u64, cookie: u64) -> Offer {
         let (_, segment) = Mapping::create("bywire-test", 4096).expect("memory");
-        Offer { program: cookie, user, token: cookie, namespace, cookie, segment: segment.into() }
+        Offer { program: cookie, user, token: cookie, namespace, cookie, segment: vec![segment.into()] }
     }
 
     fn ends() -> [End; 2] {

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::status;
+use bywire_ring::stream::REST_BYTES;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Eventfd;
 use rustix::event::epoll;
-use rustix::fs::inotify;
+use rustix::fs::{SealFlags, inotify};
 use rustix::process::Uid;
 
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
@@ -168,6 +169,32 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
         [doorbell, doorbell],
     ];
     let offers = [[client, unsealed.as_fd()], [client, page], [client, doorbell]];
+    let rest = ProtocolClient::emptiable(REST_BYTES, 0o444);
+    let (long, writable) =
+        (ProtocolClient::emptiable(2 * REST_BYTES, 0o444), ProtocolClient::emptiable(REST_BYTES, 0o644));
+    let unsealed_rest = tempfile::tempfile().expect("a file");
+    unsealed_rest.set_len(REST_BYTES as u64).expect("its length");
+    // Opened for writing, by whoever has it.
+    let open =
+        rustix::fs::memfd_create("bywire-test", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memory");
+    rustix::fs::ftruncate(&open, REST_BYTES as u64).expect("its length");
+    rustix::fs::fcntl_add_seals(&open, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .expect("sealed");
+    rustix::fs::fchmod(&open, rustix::fs::Mode::from_raw_mode(0o444)).expect("its mode");
+    let sealed = ProtocolClient::memory(REST_BYTES);
+    let rest = rest.as_fd();
+    let in_two = [
+        [client, segment, rest],
+        [client, page, long.as_fd()],
+        [client, page, writable.as_fd()],
+        [client, page, unsealed_rest.as_fd()],
+        [client, page, open.as_fd()],
+        [client, page, sealed.as_fd()],
+        [client, page, page],
+        [client, rest, rest],
+        [client, unsealed.as_fd(), rest],
+        [client, rest, page],
+    ];
     let is_dismissed = |fixture: &Fixture, kind: Kind, brought: &[BorrowedFd<'_>]| {
         let program = match kind {
             Kind::Hello => fixture.hostile(),
@@ -182,6 +209,10 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
     for (place, brought) in offers.iter().enumerate() {
         assert!(is_dismissed(&fixture, Kind::Offer, brought), "offer {place}");
     }
+    for (place, brought) in in_two.iter().enumerate() {
+        assert!(is_dismissed(&fixture, Kind::Offer, brought), "offer in two {place}");
+    }
+    assert!(is_dismissed(&fixture, Kind::Offer, &[client, page, rest, rest]), "a third part");
     assert!(is_dismissed(&fixture, Kind::Hello, &[doorbell]), "one alone");
     assert!(is_dismissed(&fixture, Kind::Offer, &[client]), "one alone");
     assert!(is_dismissed(&fixture, Kind::Ask, &[client]), "one too many");

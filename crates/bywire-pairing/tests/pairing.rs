@@ -11,6 +11,7 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
+use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
 use protocol_client::{ProtocolClient, TIMEOUT, machine_service};
 
 /// The status of the service, asked again if it does not answer in time.
@@ -47,6 +48,39 @@ fn two_ends_of_one_connection_are_paired_and_both_are_told() {
     assert_eq!(first.verdict(1), Verdict::Paired);
     let found = asked(&path);
     assert_eq!((found.processes, found.carried, found.waiting), (2, 1, 0));
+}
+
+#[test]
+fn each_end_gets_the_files_of_the_other_ends_segment() {
+    let (_directory, path) = service();
+    let (client, server) = connection();
+    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    first.offer_in_two(1, client.as_fd());
+    assert_eq!(first.verdict(1), Verdict::Waiting);
+    // This one has no `/proc`.
+    second.offer(2, server.as_fd());
+    let lengths = |files: Vec<std::os::fd::OwnedFd>| {
+        let length = |file: &std::os::fd::OwnedFd| rustix::fs::fstat(file).expect("a file").st_size as usize;
+        files.iter().map(length).collect::<Vec<_>>()
+    };
+    let found = lengths(second.answer(2).1);
+    assert_eq!((found.len(), found[0], found[3]), (4, HEAD_BYTES, REST_BYTES));
+    let found = lengths(first.answer(1).1);
+    assert_eq!((found.len(), found[0]), (3, SEGMENT_BYTES));
+}
+
+/// A service passes on what an older program offers to nobody, and an older service takes nothing of a newer program.
+#[test]
+fn another_version_is_hung_up_on() {
+    let (_directory, path) = service();
+    for version in [VERSION - 1, VERSION + 1] {
+        let program = ProtocolClient::silent(&path);
+        let doorbell = bywire_sys::wake::Eventfd::new().expect("a doorbell");
+        let page = ProtocolClient::memory(4096);
+        let hello = Packet { first: version, ..Packet::new(Kind::Hello, 0) };
+        program.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
+        assert!(program.hear().is_none(), "{version:x}");
+    }
 }
 
 #[test]

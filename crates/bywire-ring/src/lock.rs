@@ -46,6 +46,13 @@ pub fn take<W: Word>(word: &W, me: u32, system: &impl Sleeping<W>) {
     }
 }
 
+/// Takes the lock if nobody holds it. Returns whether it was taken.
+#[inline]
+pub fn take_if_free<W: Word>(word: &W, me: u32) -> bool {
+    // Acquire: pairs with the release swap in `give`, as in `take`.
+    word.compare_exchange(0, me, Ordering::Acquire).is_ok()
+}
+
 /// Releases the lock.
 #[inline]
 pub fn give<W: Word>(word: &W, system: &impl Sleeping<W>) {

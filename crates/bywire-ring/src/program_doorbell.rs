@@ -66,6 +66,12 @@ pub fn take<S: Segment>(page: &S) {
     page.fence();
 }
 
+/// The number of announced sleepers.
+pub fn sleepers<S: Segment>(page: &S) -> u64 {
+    // Relaxed: a hint.
+    page.load(WORD_OFFSET, Ordering::Relaxed) % CHANGE
+}
+
 /// After a publication and a fence: does the doorbell have to be rung? `rung` is the value for which it was rung last.
 /// Returns the new value, which the caller keeps once it has rung.
 #[inline]

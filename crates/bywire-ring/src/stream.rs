@@ -24,6 +24,14 @@ pub const RING_BYTES: usize = 4 << 20;
 /// A whole segment, in whole pages.
 pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(4096);
 
+/// The first part of a segment, in a memory file of its own, which is sealed against every writer but its maker: the
+/// header and the first bytes of the ring.
+pub const HEAD_BYTES: usize = 4096;
+/// Bytes of the ring in the head.
+pub const FIRST_BYTES: usize = HEAD_BYTES - HEADER_BYTES;
+/// The rest of a segment, in a memory file that its maker can empty again. No word of the header lies in it.
+pub const REST_BYTES: usize = SEGMENT_BYTES - HEAD_BYTES;
+
 const MAGIC_OFFSET: usize = 0;
 // Sleepers that wake each other write and read only this line, so one line crosses between the cores.
 const TAIL: usize = 64;

@@ -1,4 +1,4 @@
-//! Ten thousand carried connections to one server.
+//! Ten thousand carried connections to one server, and the memory of many that are idle.
 
 mod test_service;
 
@@ -32,8 +32,8 @@ fn ten_thousand_connections_are_carried_into_one_server() {
         return;
     }
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit of the kernel's");
-    if maps.trim().parse::<usize>().expect("a number") < 3 * CONNECTIONS {
-        println!("not run: vm.max_map_count is {}, and {} are needed", maps.trim(), 3 * CONNECTIONS);
+    if maps.trim().parse::<usize>().expect("a number") < 5 * CONNECTIONS {
+        println!("not run: vm.max_map_count is {}, and {} are needed", maps.trim(), 5 * CONNECTIONS);
         return;
     }
     let pairing = TestService::new();
@@ -161,4 +161,134 @@ fn call() {
         println!("\ndone");
         std::io::stdout().flush().expect("said");
     }
+}
+
+const BURSTS: &str = "the_memory_of_bursts_goes_back_once_they_are_read";
+const POOLED: usize = 100;
+const BURST_BYTES: usize = 3 << 20;
+/// Memory that idle connections may have, for each hundred of them.
+const IDLE_AFTER_BURSTS_KIB: usize = 1024;
+/// When that memory is back at the latest.
+const BACK: Duration = Duration::from_secs(2);
+
+#[test]
+fn the_memory_of_bursts_goes_back_once_they_are_read() {
+    if !test_service::is_driver(BURSTS) {
+        return;
+    }
+    let before_kib = shared_memory_kib();
+    let left_kib = || shared_memory_kib().saturating_sub(before_kib);
+    let pairs: Vec<_> = (0..POOLED).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let is_back = || {
+        let kib = left_kib();
+        assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
+    };
+    // Whatever this process waits for.
+    let set = test_service::epoll();
+    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    test_service::control(set, libc::EPOLL_CTL_ADD, pairs[0].1, libc::EPOLLIN as u32);
+    let waits: [&dyn Fn(); 3] = [
+        &|| assert!(!test_service::poll_for(pairs[0].1, BACK.as_millis() as i32)),
+        &|| assert!(!test_service::poll_for(end.as_raw_fd(), BACK.as_millis() as i32)),
+        &|| {
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: room for one event.
+            assert_eq!(unsafe { libc::epoll_wait(set, &raw mut event, 1, BACK.as_millis() as i32) }, 0);
+        },
+    ];
+    for (round, wait) in waits.into_iter().enumerate() {
+        pairs.iter().enumerate().for_each(|(index, ends)| burst(*ends, (index + round) as u8));
+        assert!(left_kib() > POOLED * BURST_BYTES >> 10, "bursts are in memory");
+        let began = Instant::now();
+        wait();
+        println!("{} KiB after {:?}", left_kib(), began.elapsed());
+        is_back();
+    }
+    // From here on this thread sleeps as long as the program wants.
+    let sleeps = sleeps_of_this_thread();
+    waits[0]();
+    assert!(sleeps_of_this_thread() - sleeps <= 2, "it is woken for nothing");
+    // The thread that sends may wait elsewhere, where this library sees nothing.
+    let sleeper = std::thread::spawn(move || wait_once(set));
+    std::thread::sleep(Duration::from_millis(200));
+    pairs.iter().skip(1).for_each(|ends| burst(*ends, 7));
+    std::thread::sleep(BACK);
+    is_back();
+    burst(pairs[0], 8);
+    assert!(sleeper.join().expect("it is woken"), "by bytes alone");
+    // What is not read stays.
+    assert_eq!(test_service::send(pairs[0].0, pattern(9), 0), BURST_BYTES as i64);
+    waits[1]();
+    receive_burst(pairs[0].1, 9);
+    // A child has the same ring.
+    let child = test_service::child(|| {
+        burst(pairs[1], 10);
+        i32::from(test_service::poll_for(pairs[1].1, BACK.as_millis() as i32))
+    });
+    assert_eq!(test_service::end_of(child), 0);
+    waits[1]();
+    is_back();
+    burst(pairs[1], 11);
+    // Bytes that go to the kernel from a ring whose memory was taken back.
+    let sent = test_service::kernel_given(pairs[2].0);
+    assert_eq!(test_service::send(pairs[2].0, b"from the ring", 0), 13);
+    assert_eq!(test_service::kernel_given(pairs[2].0), sent);
+    assert_eq!(test_service::pass(pairs[2].1), 1);
+    test_service::settle(pairs[2].1, 13);
+    assert_eq!(test_service::receive(pairs[2].1, 64, 0), (13, b"from the ring".to_vec()));
+    assert_eq!(test_service::kernel_given(pairs[2].0), sent + 13);
+    burst(pairs[2], 13);
+}
+
+/// Waits for bytes in a set. Returns whether some came.
+fn wait_once(set: RawFd) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    unsafe { libc::epoll_wait(set, &raw mut event, 1, -1) == 1 }
+}
+
+/// The bytes of a burst.
+fn pattern(seed: u8) -> &'static [u8] {
+    static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    let byte = |at: usize| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3];
+    let bytes = BYTES.get_or_init(|| (0..BURST_BYTES + 256).map(byte).collect());
+    &bytes[usize::from(seed)..][..BURST_BYTES]
+}
+
+/// Sends a burst to the other end of its pair, which receives it.
+fn burst((client, server): (RawFd, RawFd), seed: u8) {
+    let (bytes, mut sent, mut received) = (pattern(seed), 0, Vec::new());
+    let started = Instant::now();
+    while received.len() < bytes.len() {
+        // A connection that is back in the kernel has less room.
+        sent += test_service::send(client, &bytes[sent..], 0).max(0) as usize;
+        received.extend(test_service::receive(server, BURST_BYTES, 0).1);
+        assert!(started.elapsed() < TIMEOUT, "{} of {} bytes", received.len(), bytes.len());
+    }
+    assert!(received == bytes, "other bytes arrive");
+}
+
+fn receive_burst(server: RawFd, seed: u8) {
+    let (bytes, mut received) = (pattern(seed), Vec::new());
+    while received.len() < bytes.len() {
+        let (count, some) = test_service::receive(server, bytes.len() - received.len(), 0);
+        assert!(count > 0, "{}", test_service::errno());
+        received.extend(some);
+    }
+    assert!(received == bytes, "other bytes arrive");
+}
+
+/// Memory that this process shares, each page counted once.
+fn shared_memory_kib() -> usize {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("an account of the memory");
+    let line = rollup.lines().find(|line| line.starts_with("Pss_Shmem:")).expect("a size");
+    line.split_whitespace().nth(1).and_then(|size| size.parse().ok()).expect("a number")
+}
+
+/// How often this thread has gone to sleep.
+fn sleeps_of_this_thread() -> u64 {
+    let status = fs::read_to_string("/proc/thread-self/status").expect("a thread");
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:")).expect("a count");
+    line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).expect("a number")
 }

@@ -190,8 +190,8 @@ fn write_to_what_is_given() {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let client = client();
     let descriptors = paired(&client, &mut peer);
-    // The segment and the page belong to the server. The doorbell between them is a timer.
-    for memory in [&descriptors[0], &descriptors[2]] {
+    // The segment's two files and the page belong to the server. The doorbell between them is a timer.
+    for memory in [&descriptors[0], &descriptors[2], &descriptors[3]] {
         let fd = memory.as_raw_fd();
         // SAFETY: plain calls on a descriptor of this test; the kernel chooses the address of a mapping.
         unsafe {
@@ -208,6 +208,7 @@ fn write_to_what_is_given() {
                 -1
             );
             assert_eq!(libc::madvise(mapped, 4096, libc::MADV_REMOVE), -1);
+            assert_eq!(libc::fchmod(fd, 0o666), -1, "nor may it be opened for writing");
         }
         // A reopened file is a new open file, and is sealed too.
         if let Ok(mut anew) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {

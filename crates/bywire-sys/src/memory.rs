@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -18,8 +18,16 @@ use crate::limits;
 const READER_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
+/// Seals of memory that its maker may empty again: fixed size.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
 /// The largest piece that the kernel may allocate at once for a memory file.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// `TMPFS_MAGIC` of linux/magic.h, for memory files of ordinary pages.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+/// The bits of a file's mode that let anybody open it for writing.
+const ANYBODY_WRITES: u32 = 0o222;
 
 /// Shared memory in this process's address space, unmapped on drop and absent from forked children.
 #[derive(Debug)]
@@ -45,6 +53,8 @@ pub enum OfferError {
     Unsealed,
     /// It is smaller or larger than the peer announced.
     WrongSize,
+    /// Other processes than its maker may write it.
+    Writable,
     /// Parts of it have no memory behind them.
     Holes,
     /// The system refused.
@@ -63,9 +73,29 @@ impl From<Errno> for OfferError {
 /// # Errors
 /// [`OfferError`].
 pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
+    check_sealed(file, READER_SEALS, length_bytes)
+}
+
+/// The same for memory that its maker may empty again. It is sealed against shrinking and growing only, so the
+/// descriptor itself must be one for reading, and the file must be one that nobody may open for writing.
+///
+/// # Errors
+/// [`OfferError`].
+pub fn check_emptiable(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
+    check_sealed(file, SIZE_SEALS, length_bytes)?;
+    // A file of huge pages may have none left for a reader.
+    if rustix::fs::fstatfs(file)?.f_type != TMPFS {
+        return Err(OfferError::Unsealed);
+    }
+    let access = rustix::fs::fcntl_getfl(file)?.intersection(OFlags::RWMODE);
+    let mode = rustix::fs::fstat(file)?.st_mode;
+    if access == OFlags::RDONLY && mode & ANYBODY_WRITES == 0 { Ok(()) } else { Err(OfferError::Writable) }
+}
+
+fn check_sealed(file: &impl AsFd, required: SealFlags, length_bytes: usize) -> Result<(), OfferError> {
     // A descriptor without seals (a plain file, a socket) answers EINVAL.
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| OfferError::Unsealed)?;
-    if !seals.contains(READER_SEALS) {
+    if !seals.contains(required) {
         return Err(OfferError::Unsealed);
     }
     let found = rustix::fs::fstat(file)?;

@@ -338,8 +338,7 @@ impl Socket {
         if is_over && !is_whole {
             return Err(Errno::DQUOT);
         }
-        // Because of alignment the buffer has room for one more. If a packet was cut with fewer descriptors than fit,
-        // the table was full.
+        // If a packet was cut with fewer descriptors than fit, the table was full.
         let is_surplus =
             descriptors.len() > DESCRIPTORS_MAX || !is_whole && descriptors.len() == DESCRIPTORS_MAX;
         if message.flags.contains(ReturnFlags::TRUNC) || is_surplus {

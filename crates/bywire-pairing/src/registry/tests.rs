@@ -37,7 +37,7 @@ fn no_file_of_a_program_is_closed_under_the_lock() {
     assert!(!again_readers.iter().any(is_closed), "what is refused");
     let identity = Err(Errno::BADF);
     let (segment, segment_readers) = pair();
-    let [segment, other] = segment.map(Some);
+    let [segment, other] = segment.map(|file| vec![file]);
     assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment, identity }, SPACE));
     assert!(registry.answer(TAG, CheckedPacket::Offer { token: 1, segment: other, identity }, SPACE));
     assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
@@ -96,7 +96,7 @@ fn a_slow_namespace_lookup_delays_no_other_user() {
         Identity { namespace: 7, cookie: 1, local, remote, is_established: true, is_bound_to_device: false };
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
-            hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: None, identity: Ok(identity) })
+            hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: Vec::new(), identity: Ok(identity) })
         });
         // The thread waits in the open by now.
         std::thread::sleep(Duration::from_millis(100));
@@ -146,7 +146,7 @@ fn an_end_is_paired_with_a_waiting_one_even_if_the_table_is_full() {
         let ([segment, _], _) = pair();
         registry.answer(
             TAG,
-            CheckedPacket::Offer { token, segment: Some(segment), identity: Ok(identity) },
+            CheckedPacket::Offer { token, segment: vec![segment], identity: Ok(identity) },
             SPACE,
         )
     };

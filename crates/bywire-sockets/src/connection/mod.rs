@@ -5,6 +5,7 @@ pub mod dissolving;
 pub mod ending;
 pub mod fallback;
 pub mod guard;
+pub mod idle_memory;
 pub mod interruption;
 pub mod log;
 pub mod notification;

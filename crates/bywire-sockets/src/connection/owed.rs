@@ -9,6 +9,7 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
 use bywire_ring::stream::{ASKS_BACK, News, Route};
 
+use crate::connection::idle_memory;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
 use crate::os::{errno, kernel, own_call, real};
@@ -23,11 +24,12 @@ pub const LOOK_NS: u64 = 10_000_000;
 /// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
 
-/// Pays what this process owes, on all connections. Returns how long a wait for something else may last at most, given
-/// its limit.
+/// Pays what this process owes, on all connections, and takes the memory of idle ones back. Returns how long a wait for
+/// something else may last at most, given its limit.
 #[inline(always)]
 pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
-    if may_owe() { pay_all(left_ns) } else { left_ns }
+    let left_ns = if may_owe() { pay_all(left_ns) } else { left_ns };
+    idle_memory::take_back_before_wait(left_ns)
 }
 
 /// Does what the other ends of connections ask of this process. One of them may be what a thread waits for.

@@ -3,16 +3,15 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{HEADER_BYTES, RING_BYTES};
+use bywire_ring::stream::{FIRST_BYTES, HEADER_BYTES, RING_BYTES};
 use bywire_ring::{bounds, distance};
 
+use crate::connection::idle_memory;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
 /// Memory is allocated for the ring in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
-/// Bytes of the ring in the same page as the header.
-const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
 /// How far the sender goes without reading the peer's position, if its program does not want it earlier.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -84,6 +83,9 @@ impl Connection {
             };
         if done {
             self.shared.backed.store(until as u32, Ordering::Relaxed);
+            if until > FIRST_BYTES {
+                idle_memory::grown();
+            }
         }
         done
     }

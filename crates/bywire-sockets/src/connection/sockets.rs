@@ -344,6 +344,21 @@ pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
     });
 }
 
+/// Visits each socket that this process holds, once for a look of this number. However many descriptors a socket has,
+/// this takes no longer than the table is. Where several threads look at the same time, a socket may be visited again.
+pub fn each_held_in(look: u32, mut visit: impl FnMut(&Socket)) {
+    let Some(own) = arena::private() else { return };
+    descriptors::each(|fd, kind| {
+        let DescriptorKind::Socket(index) = kind else { return };
+        let Some(local) = own.sockets.get(index as usize) else { return };
+        if local.looked.swap(look, Ordering::Relaxed) != look
+            && let Some(socket) = by_index(fd, index)
+        {
+            visit(&socket);
+        }
+    });
+}
+
 /// Counts a call that is about to enter the kernel with this socket, until dropped.
 pub struct KernelCall {
     _noted: Noted,

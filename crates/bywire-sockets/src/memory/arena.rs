@@ -186,6 +186,13 @@ pub struct SharedSocket {
     pub receiving: Lock<{ rank::RECEIVING }>,
     /// Bytes of the own ring that were given to the kernel, or are owed to it.
     pub returned: AtomicU64,
+    /// The own ring's tail when it was last found changed, and the time of that; see
+    /// [`crate::connection::idle_memory`].
+    pub idle_tail: AtomicU64,
+    /// See `idle_tail`.
+    pub idle_since_ns: AtomicU64,
+    /// The memory behind the own ring cannot be taken back.
+    pub keeps_memory: AtomicU8,
 }
 
 impl SharedSocket {
@@ -207,6 +214,7 @@ impl SharedSocket {
             &self.has_user_timeout,
             &self.shuts,
             &self.paying,
+            &self.keeps_memory,
         ]
         .into_iter()
         .chain(&self.has_timeout)
@@ -235,6 +243,8 @@ impl SharedSocket {
         self.seen_head.store(0, Ordering::Relaxed);
         self.returned.store(0, Ordering::Relaxed);
         self.stalled_ns.store(0, Ordering::Relaxed);
+        self.idle_tail.store(0, Ordering::Relaxed);
+        self.idle_since_ns.store(0, Ordering::Relaxed);
         self.asked_ns.store(0, Ordering::Relaxed);
         self.looked_ns.store(0, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
@@ -370,6 +380,8 @@ pub struct LocalSocket {
     pub offered: AtomicU32,
     /// The last fork for which the record's count of holders was increased.
     pub forked: AtomicU32,
+    /// The look at all sockets that has come by last; see [`crate::connection::sockets::each_held_in`].
+    pub looked: AtomicU32,
 }
 
 /// A program at the other end of connections.

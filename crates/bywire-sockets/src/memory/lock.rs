@@ -73,7 +73,22 @@ impl<const RANK: u8> Lock<RANK> {
         Held { lock: self, blocked: None }
     }
 
-    /// The same for longer work. Signals are blocked, so none interrupts a call of the kernel.
+    /// Takes the lock if nobody holds it, and waits for nobody. The caller holds no lock.
+    pub fn hold_if_free(&self) -> Option<Held<'_, RANK>> {
+        let blocked = signal_deferral::is_bypassed().then(block_signals);
+        if blocked.is_none() {
+            signal_deferral::hold_off();
+        }
+        if rule::take_if_free(&self.word, thread::number()) {
+            #[cfg(debug_assertions)]
+            order::begin(RANK);
+            return Some(Held { lock: self, blocked });
+        }
+        admit(blocked.as_ref());
+        None
+    }
+
+    /// The same as [`Self::hold`] for longer work. Signals are blocked, so none interrupts a call of the kernel.
     pub fn hold_undisturbed(&self) -> Held<'_, RANK> {
         let blocked = Some(block_signals());
         self.take();
@@ -169,13 +184,18 @@ impl rule::Sleeping<AtomicU32> for Kernel {
 impl<const RANK: u8> Drop for Held<'_, RANK> {
     fn drop(&mut self) {
         self.lock.give();
-        match &self.blocked {
-            None => signal_deferral::admit(),
-            // SAFETY: the mask that `block_signals` returned.
-            Some(mask) => unsafe {
-                libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
-            },
-        }
+        admit(self.blocked.as_ref());
+    }
+}
+
+/// Lets handlers run again. `blocked` is the signal mask before, if signals were blocked instead.
+fn admit(blocked: Option<&libc::sigset_t>) {
+    match blocked {
+        None => signal_deferral::admit(),
+        // SAFETY: the mask that `block_signals` returned.
+        Some(mask) => unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
+        },
     }
 }
 

@@ -6,4 +6,5 @@ pub mod free_list;
 pub mod holders;
 pub mod lock;
 pub mod robust;
+pub mod segment;
 pub mod vforked;

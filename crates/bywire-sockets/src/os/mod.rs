@@ -11,6 +11,7 @@ pub mod pid;
 pub mod real;
 pub mod sanitizer;
 pub mod signal_deferral;
+pub mod small_file;
 pub mod thread;
 pub mod tsc;
 pub mod user_access;

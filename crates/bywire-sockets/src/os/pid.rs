@@ -1,11 +1,11 @@
 //! The numbers of processes and threads, and whether they are alive.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::os::{own_call, real};
+use crate::os::{own_call, small_file};
 
 /// The number by which the family knows this process; 0: there is none.
 static NUMBER: AtomicU32 = AtomicU32::new(ELSEWHERE);
@@ -138,33 +138,9 @@ const THREADS: usize = 17;
 
 /// Passes the rest of `/proc/PID/stat`, from the state on, to `visit`.
 fn with_state<T>(number: u32, visit: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    let mut path = [0u8; 32];
     let digits = decimal(number);
-    let parts: [&[u8]; 3] = [b"/proc/", &digits.0[digits.1..], b"/stat\0"];
-    let mut at = 0;
-    for part in parts {
-        let target = path.get_mut(at..at + part.len())?;
-        target.copy_from_slice(part);
-        at += part.len();
-    }
     let mut text = [0u8; 512];
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    // SAFETY: a terminated path, and a buffer of the length given.
-    let length = unsafe {
-        let fd = libc::syscall(
-            libc::SYS_openat,
-            libc::AT_FDCWD,
-            path.as_ptr().cast::<c_char>(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-        ) as i32;
-        if fd < 0 {
-            return None;
-        }
-        let length = real::read(fd, text.as_mut_ptr().cast(), text.len());
-        real::close(fd);
-        length
-    };
-    let text = text.get(..length.max(0) as usize).unwrap_or(&[]);
+    let text = small_file::read(&[b"/proc/", &digits.0[digits.1..], b"/stat"], &mut text)?;
     let end = text.iter().rposition(|byte| *byte == b')')?;
     text.get(end + 2..).map(visit)
 }

@@ -15,6 +15,7 @@ use crate::connection::{options, policy};
 use crate::epoll::control;
 use crate::memory::arena::{self, stage};
 use crate::memory::lock::{Lock, rank};
+use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, kernel, own_call, pid, real};
 use crate::wakeup::doorbell;
@@ -144,7 +145,7 @@ fn offer(socket: &Socket) {
     if !may_offer() {
         return;
     }
-    let Some((file, address)) = doorbell::sealed(SEGMENT_BYTES) else {
+    let Some((files, address)) = segment::make() else {
         return socket.stay(Reason::Memory);
     };
     // SAFETY: mapped with this length above.
@@ -162,13 +163,17 @@ fn offer(socket: &Socket) {
         shared.generation.fetch_add(1, Ordering::Relaxed);
     }
     shared.backed.store(0, Ordering::Relaxed);
+    shared.keeps_memory.store(0, Ordering::Relaxed);
     shared.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
     // Release: pairs with the acquire loads of the stage. What is offered is mapped before.
     shared.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
-    let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
-    // SAFETY: this process owns it.
-    unsafe { real::close(file) };
+    let packet = Packet::new(Kind::Offer, token);
+    let said = match files.rest {
+        -1 => say(&packet, &[socket.fd, files.head]),
+        rest => say(&packet, &[socket.fd, files.head, rest]),
+    };
+    drop(files);
     if said {
         OFFERED.store(token, Ordering::Relaxed);
         listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
@@ -309,7 +314,7 @@ fn disconnect() {
     }
 }
 
-const DESCRIPTORS_MAX: usize = 3;
+const DESCRIPTORS_MAX: usize = 4;
 const CONTROL_BYTES: usize = 64;
 
 #[repr(C, align(8))]
@@ -325,7 +330,7 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_BYTES]);
     // SAFETY: zeros are a valid message. All its parts live until the call is over, and the control buffer has more
-    // room than three descriptors need.
+    // room than these descriptors need.
     let sent = unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = &raw mut part;
@@ -438,7 +443,7 @@ fn close(fd: i32) {
 
 /// Handles the answer to an offer.
 fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
-    let [segment, doorbell, page] = descriptors;
+    let [head, doorbell, page, rest] = descriptors;
     let socket = sockets::by_index(-1, packet.token as u32);
     let socket = socket.filter(|socket| {
         token(socket) == packet.token
@@ -456,14 +461,13 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         Some(Verdict::Paired) => {
             let is_other_user = packet.first != 0;
             if is_other_user && !doorbell::has_timer(packet.first) {
-                [segment, doorbell, page].iter().for_each(|fd| close(*fd));
+                descriptors.iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::OtherUser);
                 // Release: pairs with the acquire loads of the stage. The answer was handled before.
                 socket.shared.stage.store(stage::PLAIN, Ordering::Release);
                 return;
             }
-            let remote = doorbell::accept(segment, SEGMENT_BYTES);
-            close(segment);
+            let remote = segment::accept(&Files { head, rest });
             let peer = doorbell::add_peer(packet.number, is_other_user, doorbell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length above.

@@ -23,7 +23,7 @@ use crate::memory::arena::{self, EpollSet, PEERS, Peer};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Reaper};
-use crate::memory::vforked;
+use crate::memory::{segment, vforked};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{own_call, pid, real, signal_deferral};
 
@@ -99,7 +99,7 @@ pub fn own() -> Option<(i32, i32)> {
     INODE.store(inode, Ordering::Relaxed);
     DEVICE.store(device, Ordering::Relaxed);
     let doorbell = hide_high(doorbell);
-    let (file, address) = sealed(PAGE_BYTES)?;
+    let (file, address) = segment::sealed(PAGE_BYTES)?;
     let file = hide_high(file);
     // Release: pairs with the acquire load in `page`. The page is mapped before.
     PAGE.store(address, Ordering::Release);
@@ -134,57 +134,6 @@ pub fn hide_high(fd: i32) -> i32 {
     unsafe { real::close(fd) };
     descriptors::hide(moved);
     moved
-}
-
-/// Memory that only this process can write, and the descriptor that is passed to readers.
-pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
-    const SEALS: i32 =
-        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-    if !crate::os::kernel::may_file_have(length_bytes as u64) {
-        return None;
-    }
-    // SAFETY: a valid name; every result is checked; the mapping is new.
-    unsafe {
-        let file = libc::memfd_create(
-            c"bywire-sockets".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
-        );
-        if file < 0 {
-            return None;
-        }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        if libc::ftruncate(file, length_bytes as i64) == 0 {
-            let address = libc::mmap(ptr::null_mut(), length_bytes, protection, libc::MAP_SHARED, file, 0);
-            if address != libc::MAP_FAILED {
-                if libc::fcntl(file, libc::F_ADD_SEALS, SEALS) == 0 {
-                    return Some((file, address.cast()));
-                }
-                libc::munmap(address, length_bytes);
-            }
-        }
-        real::close(file);
-        None
-    }
-}
-
-/// Maps the memory that a peer has sealed, after checking its seals and its size.
-pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
-    const SEALS: i32 =
-        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-    let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: valid for writes, and zeros are a value; the mapping is new.
-    unsafe {
-        let seals = libc::fcntl(file, libc::F_GET_SEALS);
-        if seals < 0
-            || seals & SEALS != SEALS
-            || libc::fstat(file, found.as_mut_ptr()) != 0
-            || found.assume_init().st_size != length_bytes as i64
-        {
-            return ptr::null_mut();
-        }
-        let address = libc::mmap(ptr::null_mut(), length_bytes, libc::PROT_READ, libc::MAP_SHARED, file, 0);
-        if address == libc::MAP_FAILED { ptr::null_mut() } else { address.cast() }
-    }
 }
 
 /// This family's page, if it has one.
@@ -335,6 +284,11 @@ pub fn ring(index: u32) {
         set_timer(doorbell, 1);
     }
     peer.rung.store(rung, Ordering::Relaxed);
+}
+
+/// Whether somebody sleeps by this family's doorbell, and no more threads than this.
+pub fn has_few_sleepers(most: u64) -> bool {
+    page().is_some_and(|page| (1..=most).contains(&rule::sleepers(&page)))
 }
 
 /// Wakes every sleeper of this family, for sets that others watch.
@@ -708,7 +662,7 @@ pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> O
     };
     let is_sound =
         if is_other_user { is_timer(doorbell) } else { is_doorbell(doorbell) && is_eventfd(doorbell) };
-    let address = if is_sound { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
+    let address = if is_sound { segment::accept_sealed(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(doorbell, page);
         return None;

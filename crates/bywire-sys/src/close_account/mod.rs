@@ -25,7 +25,7 @@ pub(crate) use backlog::{Backlog, is_alone, places};
 pub use held::{Held, Ticket};
 
 /// The most descriptors in one packet.
-pub const DESCRIPTORS_MAX: usize = 3;
+pub const DESCRIPTORS_MAX: usize = 4;
 /// The threads do nothing but close.
 const STACK_BYTES: usize = 64 << 10;
 

@@ -1,0 +1,34 @@
+//! Small files of the kernel, read without allocation.
+
+use core::ffi::CStr;
+
+use crate::os::real;
+
+/// The longest path, with its terminator.
+const PATH_BYTES: usize = 512;
+
+/// Opens the file whose path is these parts in a row.
+pub fn open(parts: &[&[u8]], flags: i32) -> Option<i32> {
+    let mut path = [0u8; PATH_BYTES];
+    let mut at = 0;
+    for part in parts {
+        path.get_mut(at..at + part.len())?.copy_from_slice(part);
+        at += part.len();
+    }
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    // SAFETY: a terminated path. The call is made by number, as it is not the program's.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) as i32 };
+    (fd >= 0).then_some(fd)
+}
+
+/// The beginning of that file, as much as there is room for.
+pub fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
+    let fd = open(parts, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    // SAFETY: a buffer of the length given, and a descriptor of this function.
+    let length = unsafe {
+        let length = real::read(fd, text.as_mut_ptr().cast(), text.len());
+        real::close(fd);
+        length
+    };
+    text.get(..length.max(0) as usize)
+}
