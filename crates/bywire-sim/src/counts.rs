@@ -82,7 +82,7 @@ impl Counts {
 }
 
 /// The transitions of one connection, by name.
-fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 24] {
+fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 25] {
     // They are named one by one, so that a new count does not compile without a line here.
     let connection::Counts {
         sent,
@@ -97,6 +97,7 @@ fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 24] {
         persistent,
         size_found,
         size_probes_lost,
+        early_lost,
         black_holes,
         key_updates,
         peer_key_updates,
@@ -123,6 +124,7 @@ fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 24] {
         ("connection: persistent losses", persistent),
         ("connection: longer packets", size_found),
         ("connection: length probes lost", size_probes_lost),
+        ("connection: lost before the peer was heard", early_lost),
         ("connection: black holes", black_holes),
         ("connection: key updates", key_updates),
         ("connection: key updates of the peer", peer_key_updates),

@@ -341,6 +341,7 @@ fn lost_opening_packets_are_not_a_sign_of_congestion() {
     assert!(ends[0].is_drained() && unheard >= 4);
     let counts = *ends[0].counts();
     assert!(counts.lost >= 2 && counts.persistent == 0, "{counts:?}");
+    assert_eq!(counts.lost_on_the_way(), 0, "nobody was there: {counts:?}");
     assert!(ends[0].flight().1 >= window, "{} after {window}", ends[0].flight().1);
 }
 
@@ -357,6 +358,32 @@ fn unacknowledged_bytes_are_resent_once_the_peer_is_heard() {
     assert!(ends[0].is_drained() && now_ns < 20 * MS, "{now_ns}");
 }
 
+/// Passes packets for a while over a path that drops those of more than 1300 bytes.
+fn exchange_short(ends: &mut [Connection<Vec<u8>>; 2], now_ns: &mut u64) {
+    for _ in 0..200 {
+        for from in [0, 1] {
+            for mut packet in packets(&mut ends[from], *now_ns) {
+                if packet.len() <= 1300 {
+                    ends[1 - from].receive(*now_ns, &mut packet);
+                }
+            }
+        }
+        let next_ns = ends.iter().filter_map(Connection::next_timeout_ns).min();
+        *now_ns = next_ns.unwrap_or(0).max(*now_ns + 20_000);
+    }
+}
+
+#[test]
+fn lost_probes_of_a_length_do_not_count_as_lost_on_the_way() {
+    let mut ends = pair();
+    let mut now_ns = 0;
+    ends[0].send(Lane::High, vec![1; 4000]).expect("room");
+    exchange_short(&mut ends, &mut now_ns);
+    let counts = *ends[0].counts();
+    assert!(ends[0].is_drained() && counts.size_probes_lost > 0, "{counts:?}");
+    assert_eq!(counts.lost_on_the_way(), 0, "{counts:?}");
+}
+
 #[test]
 fn a_smaller_path_mtu_is_detected_by_the_first_answered_short_probe() {
     let mut ends = pair();
@@ -365,17 +392,7 @@ fn a_smaller_path_mtu_is_detected_by_the_first_answered_short_probe() {
     assert_eq!(ends[0].packet_bytes(), 1452);
     let before = *ends[0].counts();
     ends[0].send(Lane::High, vec![1; 4000]).expect("room");
-    for _ in 0..200 {
-        for from in [0, 1] {
-            for mut packet in packets(&mut ends[from], now_ns) {
-                if packet.len() <= 1300 {
-                    ends[1 - from].receive(now_ns, &mut packet);
-                }
-            }
-        }
-        let next_ns = ends.iter().filter_map(Connection::next_timeout_ns).min();
-        now_ns = next_ns.unwrap_or(0).max(now_ns + 20_000);
-    }
+    exchange_short(&mut ends, &mut now_ns);
     let counts = *ends[0].counts();
     assert!(ends[0].is_drained() && counts.black_holes == 1, "{counts:?}");
     // Two probes are sent, of which the second one is short. The next packet is lost once, while long packets are tried again.

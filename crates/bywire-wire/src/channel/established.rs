@@ -65,10 +65,10 @@ impl Channel {
         true
     }
 
-    /// The packets that have left, and how many were lost. Probes of a packet size are meant to be lost.
+    /// The packets that have left, and how many were lost on the way.
     pub fn sent_and_lost(&self) -> [u64; 2] {
         let counts = self.connection.counts();
-        [counts.sent, counts.lost.saturating_sub(counts.size_probes_lost)]
+        [counts.sent, counts.lost_on_the_way()]
     }
 
     /// Hands out the packets that have to leave, and returns their number.

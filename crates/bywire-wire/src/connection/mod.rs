@@ -136,6 +136,8 @@ pub struct Counts {
     pub size_found: u64,
     /// Lost probes of a packet size.
     pub size_probes_lost: u64,
+    /// Other lost packets that left before the peer was heard: it may have had no socket yet.
+    pub early_lost: u64,
     /// Returns to short packets, because long ones vanished.
     pub black_holes: u64,
     /// Key changes of this end.
@@ -164,6 +166,13 @@ pub struct Counts {
     pub acks_asking: u64,
     /// Repetitions of a close.
     pub close_repeats: u64,
+}
+
+impl Counts {
+    /// Packets that the network lost, as far as this end knows. Probes of a packet size are meant to be lost.
+    pub fn lost_on_the_way(&self) -> u64 {
+        self.lost.saturating_sub(self.size_probes_lost + self.early_lost)
+    }
 }
 
 /// Bytes of a lane in a packet.

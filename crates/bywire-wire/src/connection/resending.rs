@@ -84,6 +84,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 // Packets from before say nothing about the path, because the peer may have had no socket yet.
                 newest_ns = newest_ns.max(Some(sent.at_ns));
                 longest = sent.bytes.max(longest);
+            } else {
+                self.counts.early_lost += 1;
             }
         }
         let Some(newest_ns) = newest_ns else { return };

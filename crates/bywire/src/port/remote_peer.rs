@@ -69,7 +69,7 @@ pub struct PacketCounts {
     pub sent: u64,
     /// Calls of the kernel that sent them. Packets that leave one by one cost several times as much as those of a batch.
     pub calls: u64,
-    /// Packets that were lost, or came so late that they counted as lost.
+    /// Packets that were lost, or came so late that they counted as lost. Probes of a packet size do not count.
     pub lost: u64,
 }
 
@@ -172,7 +172,7 @@ impl RemotePeer {
     /// What was sent to it.
     pub fn packet_counts(&self) -> PacketCounts {
         let counts = self.wire.counts();
-        PacketCounts { sent: counts.sent, calls: self.calls, lost: counts.lost }
+        PacketCounts { sent: counts.sent, calls: self.calls, lost: counts.lost_on_the_way() }
     }
 
     /// Has it a connected socket?
