@@ -5,7 +5,8 @@ mod segment;
 mod test_network;
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{Ipv6Addr, TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
@@ -290,6 +291,114 @@ fn a_member_that_forges_addresses_or_sends_garbage_is_dropped_and_counted() {
     });
     let (near, far) = connected(a, b, address(2, 7000));
     exchange(&near, &far, 1 << 20);
+}
+
+/// The hardware address that a machine's kernel sends packets for an address to.
+fn link_address_of(machine: &Machine, ip: &str) -> Option<String> {
+    let run = || Command::new("ip").args(["neigh", "show", ip, "dev", "by0"]).output().expect("`ip` runs");
+    let shown = String::from_utf8(machine.namespace.run(run).expect("inside").stdout).expect("text");
+    let mut words = shown.split_whitespace().skip_while(|word| *word != "lladdr");
+    words.nth(1).map(str::to_owned)
+}
+
+/// A message of neighbour discovery to fd77::1 in an IPv6 packet, with its type, behind these extension headers, the first of which
+/// has this number.
+fn neighbour_message(source: [u8; 16], message: &[u8], extensions: &[u8], first: u8) -> Vec<u8> {
+    let target = "fd77::1".parse::<Ipv6Addr>().expect("an address").octets();
+    let mut message = message.to_vec();
+    let length = (message.len() as u32).to_be_bytes();
+    let summed = [&source[..], &target, &length, &[0, 0, 0, 58], &message].concat();
+    let words = summed.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    message[2..4].copy_from_slice(&(!(sum + (sum >> 16)) as u16).to_be_bytes());
+    let bytes = (extensions.len() + message.len()) as u16;
+    let header = [&[0x86, 0xDD, 0x60, 0, 0, 0][..], &bytes.to_be_bytes(), &[first, 255]].concat();
+    [&header, &source[..], &target, extensions, &message].concat()
+}
+
+#[test]
+fn no_member_changes_what_another_machine_knows_of_its_neighbours() {
+    let Some((network, mut ups)) = segment(3, true, &[]) else { return };
+    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    for machine in [a, b] {
+        let own = format!("[fd77::{}]:0", if machine.name == "a" { 1 } else { 2 });
+        let is_settled = || UdpSocket::bind(&own).is_ok();
+        machine.namespace.run(|| eventually("the address", is_settled)).expect("inside");
+    }
+    for (ip, to) in [("10.77.0.2", address(2, 7000)), ("fd77::2", "[fd77::2]:7001".parse().expect("one"))] {
+        let (near, far) = connected(a, b, to);
+        exchange(&near, &far, 1000);
+        assert!(link_address_of(a, ip).is_some(), "{ip}");
+    }
+    let known = || ["10.77.0.2", "fd77::2"].map(|ip| link_address_of(a, ip));
+    let before = known();
+    // The kernel takes no other address in the first second.
+    std::thread::sleep(Duration::from_millis(1100));
+    drop(ups.pop());
+    eventually("it has ended", || peer_of(a, "c").is_none());
+    let mut member = Member::join(c, "a");
+    let own = MacAddress::of_place("default", "c", 0);
+    member.introduce("c", &[own]);
+    eventually("it is known", || {
+        member.serve();
+        peer_of(a, "c").is_some_and(|peer| peer["interfaces_count"] == 1)
+    });
+    let mac_a: MacAddress = {
+        let shown = status(a);
+        shown["interfaces"][0]["mac"].as_str().expect("text").parse().expect("an address")
+    };
+    let arp = |operation: u8, sender: [u8; 4]| {
+        let start = [8, 6, 0, 1, 8, 0, 6, 4, 0, operation];
+        [&start[..], &own.0, &sender, &mac_a.0, &[10, 77, 0, if sender[0] == 0 { 2 } else { 1 }]].concat()
+    };
+    let [b_v6, c_v6] = ["fd77::2", "fd77::3"].map(|ip| ip.parse::<Ipv6Addr>().expect("one").octets());
+    let message = |kind: u8, flags: u8, target: [u8; 16]| {
+        let option = [if kind == 135 { 1 } else { 2 }, 1];
+        [&[kind, 0, 0, 0, flags, 0, 0, 0][..], &target, &option, &own.0].concat()
+    };
+    let advertisement = message(136, 0x60, b_v6);
+    let a_v6 = "fd77::1".parse::<Ipv6Addr>().expect("one").octets();
+    let forged = [
+        arp(2, [10, 77, 0, 2]),
+        arp(1, [10, 77, 0, 2]),
+        arp(1, [0; 4]),
+        neighbour_message(c_v6, &advertisement, &[], 58),
+        neighbour_message(c_v6, &advertisement, &[58, 0, 1, 4, 0, 0, 0, 0], 60),
+        neighbour_message(b_v6, &message(135, 0, a_v6), &[], 58),
+    ];
+    let mut sent = 0;
+    for tags in [0, 1, 3, 8] {
+        for packet in &forged {
+            let tags = [0x81, 0, 0, 0].repeat(tags);
+            member.send(&[&[0; 8][..], &mac_a.0, &own.0, &tags, packet].concat());
+            sent += 1;
+        }
+    }
+    eventually("forged frames are counted", || {
+        member.serve();
+        drops(a, "c", "foreign_source") == sent
+    });
+    let many = [0x81, 0, 0, 0].repeat(9);
+    let fragment = [58, 0, 0, 1, 0, 0, 0, 1];
+    let in_fragments = neighbour_message(c_v6, &advertisement, &fragment, 44);
+    for packet in [[&many[..], &forged[0]].concat(), in_fragments] {
+        member.send(&[&[0; 8][..], &mac_a.0, &own.0, &packet].concat());
+    }
+    eventually("what could hide a claim is counted", || {
+        member.serve();
+        drops(a, "c", "unparsable") == 2
+    });
+    assert_eq!(known(), before);
+    // Its own address may be told.
+    let honest = neighbour_message(c_v6, &message(135, 0, a_v6), &[], 58);
+    for packet in [&arp(1, [10, 77, 0, 3]), &honest] {
+        member.send(&[&[0; 8][..], &mac_a.0, &own.0, packet].concat());
+    }
+    eventually("honest questions are answered", || {
+        member.serve();
+        ["10.77.0.3", "fd77::3"].iter().all(|ip| link_address_of(a, ip) == Some(own.to_string()))
+    });
 }
 
 #[test]

@@ -9,8 +9,8 @@ use bywire_wire::service_message::ServiceMessage;
 
 use crate::broker::FabricFile;
 use crate::fabric::{self, Fabric, FabricError, ServiceAddress};
-use crate::link;
 use crate::lookup::{Answer, Question};
+use crate::{file, link};
 
 use super::unwritten::Unwritten;
 use super::{Service, own};
@@ -68,6 +68,48 @@ impl Service<'_> {
             if nodes.len() == 1 { "node" } else { "nodes" }
         ));
         before
+    }
+
+    /// Writes the file in force if that is due.
+    pub(super) fn write_file(&mut self, now_ns: u64) {
+        let Some(unwritten) = self.unwritten.as_mut().filter(|unwritten| unwritten.next_ns() <= now_ns)
+        else {
+            return;
+        };
+        let path = self.configuration.join(fabric::FILE_NAME);
+        let serial = self.fabric.serial;
+        if unwritten.reason().is_some() {
+            // The user may have written a newer one meanwhile, which a reload will use.
+            let found = fabric::read_text(&path).ok();
+            let found = found.and_then(|text| Fabric::of(&path, &text, &self.key.public()).ok());
+            if found.is_some_and(|found| found.serial >= serial) {
+                self.unwritten = None;
+                return;
+            }
+        }
+        match file::replace(&path, &unwritten.text) {
+            Ok(()) => {
+                if unwritten.reason().is_some() {
+                    (self.say)(&format!("fabric.toml is written, with serial {serial}"));
+                }
+                self.unwritten = None;
+            }
+            Err(error) => {
+                if unwritten.fail(now_ns, error.to_string()) {
+                    (self.say)(&format!(
+                        "serial {serial} is in force, and fabric.toml on the disk is older: {error}: correct that; it is tried again"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Tries to write the file in force, and logs the outcome.
+    pub(super) fn write_file_at_once(&mut self, now_ns: u64) {
+        if let Some(unwritten) = &mut self.unwritten {
+            *unwritten = Unwritten::new(now_ns, std::mem::take(&mut unwritten.text));
+            self.write_file(now_ns);
+        }
     }
 
     fn reject(&mut self, error: &FabricError) {

@@ -1,11 +1,6 @@
 //! A fabric file of the keeper that is in force and not written yet. A disk that is full or cannot be written holds up no change; it is
 //! tried again until it takes the file.
 
-use crate::fabric::{self, Fabric};
-use crate::file;
-
-use super::Service;
-
 /// The first pause between two attempts, and the longest one.
 const PAUSE_NS: u64 = 1_000_000_000;
 const PAUSE_NS_MAX: u64 = 30_000_000_000;
@@ -13,7 +8,8 @@ const PAUSE_NS_MAX: u64 = 30_000_000_000;
 /// The file.
 #[derive(Debug)]
 pub(super) struct Unwritten {
-    text: String,
+    /// Its text.
+    pub text: String,
     next_ns: u64,
     pause_ns: u64,
     /// Why the last attempt failed.
@@ -37,56 +33,12 @@ impl Unwritten {
     }
 
     /// An attempt has failed. Returns whether the reason is a new one.
-    fn fail(&mut self, now_ns: u64, reason: String) -> bool {
+    pub(super) fn fail(&mut self, now_ns: u64, reason: String) -> bool {
         self.next_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns = PAUSE_NS_MAX.min(2 * self.pause_ns);
-        self.reason.as_ref() != Some(&reason) && {
-            self.reason = Some(reason);
-            true
-        }
-    }
-}
-
-impl Service<'_> {
-    /// Writes the file in force if that is due.
-    pub(super) fn write_file(&mut self, now_ns: u64) {
-        let Some(unwritten) = self.unwritten.as_mut().filter(|unwritten| unwritten.next_ns <= now_ns) else {
-            return;
-        };
-        let path = self.configuration.join(fabric::FILE_NAME);
-        let serial = self.fabric.serial;
-        if unwritten.reason.is_some() {
-            // The user may have written a newer one meanwhile, which a reload will use.
-            let found = fabric::read_text(&path).ok();
-            let found = found.and_then(|text| Fabric::of(&path, &text, &self.key.public()).ok());
-            if found.is_some_and(|found| found.serial >= serial) {
-                self.unwritten = None;
-                return;
-            }
-        }
-        match file::replace(&path, &unwritten.text) {
-            Ok(()) => {
-                if unwritten.reason.is_some() {
-                    (self.say)(&format!("fabric.toml is written, with serial {serial}"));
-                }
-                self.unwritten = None;
-            }
-            Err(error) => {
-                if unwritten.fail(now_ns, error.to_string()) {
-                    (self.say)(&format!(
-                        "serial {serial} is in force, and fabric.toml on the disk is older: {error}: correct that; it is tried again"
-                    ));
-                }
-            }
-        }
-    }
-
-    /// Tries to write the file in force, and logs the outcome.
-    pub(super) fn write_file_at_once(&mut self, now_ns: u64) {
-        if let Some(unwritten) = &mut self.unwritten {
-            *unwritten = Unwritten::new(now_ns, std::mem::take(&mut unwritten.text));
-            self.write_file(now_ns);
-        }
+        let is_new = self.reason.as_ref() != Some(&reason);
+        self.reason = Some(reason);
+        is_new
     }
 }
 
