@@ -1,4 +1,4 @@
-//! Packets: one datagram each on the network, or several of them joined by the kernel's receive offload.
+//! Packets: one datagram each on the network, or several of them joined by the kernel's receive offload (GRO).
 
 /// Bytes before the frames.
 pub const HEADER_BYTES: usize = 16;
@@ -77,8 +77,13 @@ impl Header {
     }
 }
 
-/// The packets of a buffer, in which the kernel may have joined several datagrams, each with its header. They end at
-/// the first bytes that are not a packet.
+/// The packets of a buffer in which the kernel has joined datagrams of `datagram_bytes` each; the last one may be shorter.
+/// Anyone can forge the source address of a datagram, so each is looked at by itself: a forged one takes no other with it.
+pub fn split_joined(buffer: &mut [u8], datagram_bytes: usize) -> impl Iterator<Item = (Header, &mut [u8])> {
+    buffer.chunks_mut(datagram_bytes.max(1)).flat_map(split)
+}
+
+/// The packets of one datagram, each with its header. They end at the first bytes that are not a packet.
 pub fn split(buffer: &mut [u8]) -> impl Iterator<Item = (Header, &mut [u8])> {
     let mut rest = buffer;
     std::iter::from_fn(move || {

@@ -159,6 +159,32 @@ proptest! {
     }
 
     #[test]
+    fn a_datagram_that_is_no_packet_takes_none_of_those_joined_with_it(
+        length in HEADER_BYTES..300, are_forged in vec(any::<bool>(), 0..20), last in 0..HEADER_BYTES,
+    ) {
+        let mut buffer = Vec::new();
+        for (number, is_forged) in (0..).zip(&are_forged) {
+            let header = Header {
+                kind: PacketKind::Data,
+                key_phase: false,
+                length: if *is_forged { length as u16 + 1 } else { length as u16 },
+                connection: 7,
+                number,
+            };
+            let end = buffer.len() + length;
+            buffer.extend(header.to_bytes());
+            buffer.resize(end, 1);
+        }
+        // The last one may be shorter.
+        buffer.resize(buffer.len() + last, 1);
+        let found: Vec<_> =
+            packet::split_joined(&mut buffer, length).map(|(header, _)| header.number).collect();
+        let sent: Vec<_> = (0..).zip(&are_forged).filter(|(_, is_forged)| !**is_forged).collect();
+        prop_assert_eq!(found, sent.into_iter().map(|(number, _)| number).collect::<Vec<u64>>());
+        prop_assert_eq!(packet::split_joined(&mut [], 0).count(), 0);
+    }
+
+    #[test]
     fn frames_are_read_as_they_were_written(frames_written in vec(written(), 0..20), room in 0..2000usize) {
         let mut bytes = vec![9; 3];
         let mut payload = Payload::new(&mut bytes, room);

@@ -1,6 +1,6 @@
 //! Packets of all connections.
 
-use bywire_sys::udp::ReceiveError;
+use bywire_sys::udp::{Datagrams, ReceiveError};
 use bywire_wire::connection::Receipt;
 use bywire_wire::packet;
 
@@ -39,10 +39,11 @@ impl Fabric {
         self.numbers.is_empty()
     }
 
-    /// Processes the next datagram of the socket. Returns when it was read, or `None` if there was none.
+    /// Processes the next datagrams of the socket. Returns when they were read, or `None` if there was none.
     pub fn receive(&mut self, slots: &mut Slots, resources: &mut Resources) -> Option<u64> {
-        let length = match self.sockets.receive(self.numbers.len(), &mut self.buffer) {
-            Ok(Some(length)) => length,
+        let Datagrams { bytes, bytes_each } = match self.sockets.receive(self.numbers.len(), &mut self.buffer)
+        {
+            Ok(Some(datagrams)) => datagrams,
             Ok(None) | Err(ReceiveError::System(_)) => return None,
             // Errors that the network reports may be forged, and a datagram that is too long is not a valid packet.
             Err(ReceiveError::Reported(_) | ReceiveError::Truncated { .. }) => return Some(now_ns()),
@@ -50,7 +51,7 @@ impl Fabric {
         let now_ns = now_ns();
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut before = None;
-        for (header, packet) in packet::split(&mut buffer[..length]) {
+        for (header, packet) in packet::split_joined(&mut buffer[..bytes], bytes_each) {
             // Joined packets come from one socket, mostly for one connection.
             let index = match self.last_from {
                 Some((number, index)) if number == header.connection => index,

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use bywire_sys::Errno;
-use bywire_sys::udp::{ReceiveError, SendError, UdpSocket};
+use bywire_sys::udp::{Datagrams, ReceiveError, SendError, UdpSocket};
 use bywire_wire::batch::Batch;
 
 use super::runs::Runs;
@@ -147,12 +147,12 @@ impl Sockets {
     /// others may not be.
     ///
     /// # Errors
-    /// Those of [`UdpSocket::receive`].
+    /// Those of [`UdpSocket::receive_joined`].
     #[inline]
-    pub fn receive(&mut self, peers: usize, buffer: &mut [u8]) -> Result<Option<usize>, ReceiveError> {
+    pub fn receive(&mut self, peers: usize, buffer: &mut [u8]) -> Result<Option<Datagrams>, ReceiveError> {
         while self.earlier > 0 {
             self.earlier -= 1;
-            match self.common.receive(buffer) {
+            match self.common.receive_joined(buffer) {
                 Ok(None) => self.earlier = 0,
                 received => return received,
             }
@@ -160,7 +160,7 @@ impl Sockets {
         loop {
             let is_sweep = self.sweep > 0;
             let place = self.next_place(peers);
-            let received = self.at(place).receive(buffer);
+            let received = self.at(place).receive_joined(buffer);
             if !matches!(received, Ok(None)) {
                 self.last = place;
                 if self.has_others(peers) {
@@ -250,6 +250,8 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
+    const ONE_BYTE: Datagrams = Datagrams { bytes: 1, bytes_each: 1 };
+
     fn address(socket: &UdpSocket) -> SocketAddr {
         ([127, 0, 0, 1], socket.local_address().expect("bound").port()).into()
     }
@@ -259,8 +261,8 @@ mod tests {
         let (mut all, started) = (Vec::new(), Instant::now());
         while all.len() < count && started.elapsed() < Duration::from_secs(5) {
             let mut buffer = vec![0; 1 << 16];
-            if let Ok(Some(length)) = sockets.receive(3, &mut buffer) {
-                buffer.truncate(length);
+            if let Ok(Some(datagrams)) = sockets.receive(3, &mut buffer) {
+                buffer.truncate(datagrams.bytes);
                 all.push(buffer);
             }
         }
@@ -296,7 +298,7 @@ mod tests {
         for peer in peers.iter().cycle().take(100) {
             peer.send(Some(to), b"!").expect("sent");
             sockets.look_everywhere();
-            assert_eq!(sockets.receive(8, &mut [0; 8]), Ok(Some(1)));
+            assert_eq!(sockets.receive(8, &mut [0; 8]), Ok(Some(ONE_BYTE)));
         }
         assert!(sockets.connect(CONNECTED_MAX as u32, to).is_none(), "there are enough");
     }
@@ -331,7 +333,7 @@ mod tests {
         let mut buffer = [0; 8];
         let found = (0..4 * EARLIER_MAX).any(|_| {
             stranger.send(Some(to), b"stranger").expect("sent");
-            sockets.receive(1, &mut buffer) == Ok(Some(1))
+            sockets.receive(1, &mut buffer) == Ok(Some(ONE_BYTE))
         });
         assert!(found, "its packet is still in its socket");
     }
