@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bywire_sys::clock;
 
+/// The processor's cycle counter, for the order of events. All cores count alike where Linux keeps time by it.
+pub use bywire_sys::clock::cycles as moment;
 /// The processor's cycle counter, for timing a load between two readings.
 pub use bywire_sys::clock::cycles_between_loads as cycles;
 

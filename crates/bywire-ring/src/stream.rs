@@ -40,6 +40,8 @@ const ASLEEP: usize = 80;
 const EVENT: usize = 88;
 /// In the line of [`TAIL`], which a reader that returns room reads anyway.
 const RELIEF: usize = 96;
+/// In the line of [`TAIL`], which a publication writes anyway: see [`Stream::mark`].
+const MARKS: [usize; MARKS_COUNT] = [104, 112, 120];
 const ROUTE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
@@ -47,12 +49,37 @@ const HEAD: usize = 192;
 const TAKING: usize = 200;
 /// In the line of [`HEAD`], which a writer that looks for room reads anyway.
 const ALLOWANCE: usize = 208;
+/// In the line of [`HEAD`], which a thread that returns room has written just before.
+const RELIEVED: usize = 216;
 const READERS: usize = 256;
 const FLAGS: usize = 320;
+/// In the line of [`FLAGS`], which a writer reads anyway.
+const ORDERED: usize = 328;
+
+/// The number of publications of which the times are kept.
+pub const MARKS_COUNT: usize = 3;
 
 /// Every word of a header that the two ends use, for models.
-pub const WORDS: [usize; 13] =
-    [MAGIC_OFFSET, TAIL, SHIFT, ROUTE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS, RELIEF, ALLOWANCE];
+pub const WORDS: [usize; 18] = [
+    MAGIC_OFFSET,
+    TAIL,
+    SHIFT,
+    ROUTE,
+    CUT,
+    HEAD,
+    TAKING,
+    READERS,
+    ASLEEP,
+    EVENT,
+    FLAGS,
+    RELIEF,
+    ALLOWANCE,
+    MARKS[0],
+    MARKS[1],
+    MARKS[2],
+    RELIEVED,
+    ORDERED,
+];
 
 /// Version of this layout, in the first word.
 const MAGIC: u64 = 0x4279_7769_7265_0004;
@@ -388,6 +415,24 @@ impl Stream {
         own.store(TAIL, tail.wrapping_add(length as u64), Ordering::Release);
     }
 
+    /// Returns whether this reader orders its connections by the times of publications.
+    #[inline(always)]
+    pub fn is_ordered<S: Segment>(&self, remote: &S) -> bool {
+        // Relaxed: a publication without a time is ordered by what the reader knows itself.
+        remote.load(ORDERED, Ordering::Relaxed) != 0
+    }
+
+    /// Keeps `now` as the time of the publication that follows, or of the end of the stream. The writer does not know
+    /// which publications its reader has noticed. So it keeps the times of the last ones, the latest first.
+    pub fn mark<S: Segment>(&self, own: &S, now: u64) {
+        // Relaxed, all of them: ordered by the publication. A reader that finds two publications at once may take the
+        // time of one for that of the other, and nothing but an order of events depends on it.
+        for (to, from) in [(2, 1), (1, 0)] {
+            own.store(MARKS[to], own.load(MARKS[from], Ordering::Relaxed), Ordering::Relaxed);
+        }
+        own.store(MARKS[0], now, Ordering::Relaxed);
+    }
+
     /// The places of `length` published bytes of our own ring, from `position` on: offsets in the segment, and
     /// lengths.
     pub fn places<S: Segment>(&self, own: &S, position: u64, length: usize) -> [(usize, usize); 2] {
@@ -579,6 +624,37 @@ impl Stream {
         // A wrong value of the writer's delays its own sleepers only.
         let half = remote.load(RELIEF, Ordering::Relaxed);
         unread <= half && unread.wrapping_add(taken as u64) > half
+    }
+
+    /// Asks the writer to [`Self::mark`] its publications.
+    pub fn want_order<S: Segment>(&self, own: &S) {
+        // Relaxed: see `is_ordered`.
+        own.store(ORDERED, 1, Ordering::Relaxed);
+    }
+
+    /// The times of the writer's last publications, the latest first, by its own words, which may be anything; 0: none.
+    pub fn marks<S: Segment>(&self, remote: &S) -> [u64; MARKS_COUNT] {
+        // Relaxed: see `mark`.
+        MARKS.map(|offset| remote.load(offset, Ordering::Relaxed))
+    }
+
+    /// The first of [`Self::marks`], alone.
+    #[inline(always)]
+    pub fn last_mark<S: Segment>(&self, remote: &S) -> u64 {
+        // Relaxed: see `mark`.
+        remote.load(MARKS[0], Ordering::Relaxed)
+    }
+
+    /// After [`Self::is_relieved`]: keeps `now` as the time at which room was returned.
+    pub fn relieve<S: Segment>(&self, own: &S, now: u64) {
+        // Relaxed: only an order of events depends on it.
+        own.store(RELIEVED, now, Ordering::Relaxed);
+    }
+
+    /// When the reader last returned room to a writer that may wait for it, by the reader's own word.
+    pub fn relieved<S: Segment>(&self, remote: &S) -> u64 {
+        // Relaxed: see `relieve`.
+        remote.load(RELIEVED, Ordering::Relaxed)
     }
 
     /// Publishes how many bytes this end allows to be unread; 0: no bound of its program's. Threads that wait for room

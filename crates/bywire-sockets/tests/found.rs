@@ -463,6 +463,146 @@ fn told(set: RawFd, timeout_ms: i32) -> i64 {
     if found == 1 { event.u64 as i64 } else { -1 }
 }
 
+/// The events that a set has at once, at most `room` of them, by the data of their registrations.
+fn reported(text: &mut String, what: &str, set: RawFd, room: usize) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+    // SAFETY: room for so many.
+    let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), room as i32, 0) };
+    let order: Vec<u64> = events.iter().take(found.max(0) as usize).map(|event| event.u64).collect();
+    writeln!(text, "{what} = {order:?}").expect("a string");
+}
+
+/// Carried connections, and a set that holds their servers with these events, registered in order.
+fn ordered(events: i32) -> (Vec<(RawFd, RawFd)>, RawFd) {
+    let (pairs, set): (Vec<_>, _) = ((0..6).map(|_| pair()).collect(), test_service::epoll());
+    for (data, (_, server)) in (0..).zip(&pairs) {
+        assert_eq!(register(set, libc::EPOLL_CTL_ADD, *server, events, data), 0);
+    }
+    (pairs, set)
+}
+
+fn send_to(pairs: &[(RawFd, RawFd)], order: &[usize]) {
+    for at in order {
+        assert_eq!(test_service::send(pairs[*at].0, b"words", 0), 5);
+    }
+}
+
+fn read_from(pairs: &[(RawFd, RawFd)], order: &[usize]) {
+    for at in order {
+        assert_eq!(test_service::receive(pairs[*at].1, 5, 0).0, 5);
+    }
+}
+
+fn level_triggered_order(text: &mut String) {
+    let (pairs, set) = ordered(libc::EPOLLIN);
+    send_to(&pairs, &[0, 1, 2, 3, 4, 5]);
+    reported(text, "as registered", set, 16);
+    read_from(&pairs, &[0, 1, 2, 3, 4, 5]);
+    reported(text, "nothing", set, 16);
+    send_to(&pairs, &[3, 1, 5, 0, 2, 4]);
+    reported(text, "as they came", set, 16);
+    reported(text, "again", set, 16);
+    for _ in 0..8 {
+        reported(text, "in turn", set, 1);
+    }
+    reported(text, "some", set, 4);
+    reported(text, "the rest first", set, 4);
+    read_from(&pairs, &[3, 1, 5, 0, 2, 4]);
+    send_to(&pairs, &[0, 5]);
+    reported(text, "reported before, and never found empty", set, 16);
+    read_from(&pairs, &[5]);
+    reported(text, "the other one", set, 16);
+    send_to(&pairs, &[2, 5]);
+    reported(text, "behind it", set, 16);
+    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[2].1, libc::EPOLLIN | libc::EPOLLRDHUP, 2));
+    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, libc::EPOLLIN | libc::EPOLLOUT, 0));
+    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[3].1, libc::EPOLLIN | libc::EPOLLOUT, 3));
+    send_to(&pairs, &[1]);
+    reported(text, "after changes", set, 16);
+    tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[5].1, 0, 0));
+    send_to(&pairs, &[4]);
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[5].1, libc::EPOLLIN, 5));
+    reported(text, "added with bytes", set, 16);
+}
+
+fn edge_triggered_order(text: &mut String) {
+    let (pairs, set) = ordered(libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET);
+    reported(text, "nothing", set, 16);
+    send_to(&pairs, &[2, 0, 4, 2]);
+    reported(text, "as they came", set, 16);
+    reported(text, "nothing", set, 16);
+    send_to(&pairs, &[4, 5, 2, 0, 1]);
+    reported(text, "more, nothing read", set, 2);
+    reported(text, "the rest", set, 16);
+    read_from(&pairs, &[4, 5, 2, 0, 1]);
+    send_to(&pairs, &[5, 3]);
+    // SAFETY: no pointers.
+    unsafe { libc::shutdown(pairs[4].0, libc::SHUT_WR) };
+    send_to(&pairs, &[1]);
+    test_service::close(pairs[0].0);
+    send_to(&pairs, &[2]);
+    reported(text, "bytes and ends", set, 16);
+}
+
+fn one_shot_order(text: &mut String) {
+    let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+    let (pairs, set) = ordered(once);
+    send_to(&pairs, &[4, 2, 0, 1]);
+    reported(text, "as they came", set, 16);
+    reported(text, "spent", set, 16);
+    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[1].1, once, 1));
+    send_to(&pairs, &[3]);
+    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[4].1, once, 4));
+    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 0));
+    reported(text, "as they were armed", set, 16);
+}
+
+fn order_of_room(text: &mut String) {
+    let (pairs, set) = ordered(libc::EPOLLIN);
+    for at in [1, 4, 2] {
+        fill(pairs[at].1);
+        tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[at].1, libc::EPOLLOUT, at as u64));
+    }
+    reported(text, "no room", set, 16);
+    for at in [4, 1, 2] {
+        empty(pairs[at].0);
+    }
+    test_service::eventually("room", || {
+        let has_room = |at: &usize| test_service::poll(pairs[*at].1, libc::POLLOUT).0 == 1;
+        [4, 1, 2].iter().all(has_room).then_some(())
+    });
+    reported(text, "room", set, 16);
+}
+
+/// Takes all that comes to an end, until nothing has come for a while.
+fn empty(fd: RawFd) {
+    let mut bytes = vec![0u8; 64 << 10];
+    while test_service::poll_for(fd, 50) {
+        // SAFETY: room for so many bytes.
+        unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+    }
+}
+
+#[test]
+fn level_triggered_events_have_the_order_of_the_kernels() {
+    same("level_triggered_events_have_the_order_of_the_kernels", level_triggered_order);
+}
+
+#[test]
+fn edge_triggered_events_have_the_order_of_the_kernels() {
+    same("edge_triggered_events_have_the_order_of_the_kernels", edge_triggered_order);
+}
+
+#[test]
+fn one_shot_events_have_the_order_of_the_kernels() {
+    same("one_shot_events_have_the_order_of_the_kernels", one_shot_order);
+}
+
+#[test]
+fn events_of_room_have_the_order_of_the_kernels() {
+    same("events_of_room_have_the_order_of_the_kernels", order_of_room);
+}
+
 fn register(set: RawFd, operation: i32, fd: RawFd, events: i32, data: u64) -> i64 {
     let mut event = libc::epoll_event { events: events as u32, u64: data };
     // SAFETY: a live event.

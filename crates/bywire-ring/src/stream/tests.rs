@@ -232,3 +232,20 @@ fn writers_with_a_bound_are_told_of_room_when_half_of_it_is_free() {
     assert!(take(1));
     assert!(!take(4));
 }
+
+#[test]
+fn a_reader_that_asks_for_it_knows_when_the_last_publications_were_made() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    assert!(!SMALL.is_ordered(&reader));
+    SMALL.want_order(&reader);
+    assert!(SMALL.is_ordered(&reader) && !SMALL.is_ordered(&writer));
+    let expected = [[7, 0, 0], [9, 7, 0], [12, 9, 7], [13, 12, 9]];
+    for (now, expected) in [7, 9, 12, 13].into_iter().zip(expected) {
+        SMALL.mark(&writer, now);
+        assert_eq!(send(&writer, &reader, b"x"), 1);
+        assert_eq!(SMALL.marks(&writer), expected);
+        assert_eq!(SMALL.last_mark(&writer), now);
+    }
+    assert_eq!(receive(&reader, &writer, 8), b"xxxx");
+}

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
+use bywire_ring::distance;
 use bywire_ring::stream::{ASKS_BACK, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
@@ -22,6 +23,14 @@ impl Connection {
         }
     }
 
+    /// Raises flags that tell the peer of an end, with its time.
+    pub fn raise_end(&self, flags: u64) {
+        if STREAM.is_ordered(&self.remote) {
+            STREAM.mark(&self.own, distance::moment());
+        }
+        STREAM.raise(&self.own, flags);
+    }
+
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
     pub fn prepare_end(&self) {
         if self.is_dissolved() {
@@ -39,7 +48,7 @@ impl Connection {
                 }
             });
         }
-        STREAM.raise(&self.own, LEAVING);
+        self.raise_end(LEAVING);
     }
 
     /// This process stops holding the connection while others are counted as holders. If one of them still has it, the

@@ -14,7 +14,7 @@ use crate::connection::readiness::{IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
-use crate::epoll::{nested, sets};
+use crate::epoll::{nested, order, sets};
 use crate::memory::arena::{EpollItem, EpollSet};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -123,7 +123,8 @@ impl OpenSet {
         }
         // The kernel decides whether the operation is possible at all, with the events that it will watch.
         let wanted = { event.events };
-        let asked = asked(&ready(&connection, wanted), wanted);
+        let found = ready(&connection, wanted);
+        let asked = asked(&found, wanted);
         let (at, item) = match (known, operation) {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
             (None, libc::EPOLL_CTL_ADD) => {
@@ -159,6 +160,9 @@ impl OpenSet {
             self.link(&connection, at, item);
         }
         item.asked.store(asked, Ordering::Relaxed);
+        if !order::keeps_place(item, found.bits, wanted) {
+            order::begin(item, &connection);
+        }
         arm(item, &event, 1);
         self.list(&connection, at, item);
         // A thread that sleeps in this set has not looked at the rings for this registration.
@@ -248,6 +252,8 @@ impl OpenSet {
         item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
         item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
+        order::begin(item, connection);
+        STREAM.want_order(&connection.own);
         list::put(&self.set.carried, at, &item.next_of_set);
         doorbell::announce_sleepers(self.set);
     }

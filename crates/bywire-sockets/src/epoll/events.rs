@@ -44,7 +44,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Whether anything has happened since the last report that the kernel would report again.
-    fn is_news(&self, item: &EpollItem) -> bool {
+    pub fn is_news(&self, item: &EpollItem) -> bool {
         // The kernel, too, reports all requested events when bytes arrive for a registration that waits for them, and
         // when something ends for every registration.
         let is_more = has_more(item, self.wanted, self.tail);
@@ -85,9 +85,8 @@ impl Snapshot {
         self.heard & self.bits & !stale != 0
     }
 
-    /// The same, once: what is seen now is not new the next time.
-    pub fn take_news(&self, item: &EpollItem) -> bool {
-        let is_news = self.is_news(item);
+    /// What is seen now is not new the next time.
+    pub fn take_news(&self, item: &EpollItem) {
         // A registration that begins while there is too little room waits for room, as in the kernel, although no send
         // has found too little since.
         if item.fresh.swap(0, Ordering::Relaxed) != 0 && self.bits & OUT == 0 {
@@ -98,7 +97,6 @@ impl Snapshot {
         if self.bits & OUT != 0 {
             item.seen_full.store(self.full, Ordering::Relaxed);
         }
-        is_news
     }
 }
 

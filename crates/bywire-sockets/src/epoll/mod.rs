@@ -4,6 +4,7 @@ pub mod control;
 pub mod events;
 pub mod handover;
 pub mod nested;
+pub mod order;
 pub mod registrations;
 pub mod sets;
 pub mod sleepers;

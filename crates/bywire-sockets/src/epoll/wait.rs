@@ -4,14 +4,15 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use bywire_ring::list;
+use bywire_ring::{distance, list};
 use libc::epoll_event;
 
 use crate::connection::owed;
-use crate::connection::readiness::{ALWAYS, OUT};
+use crate::connection::readiness::{ALWAYS, OUT, Ready};
 use crate::connection::sockets::STREAM;
 use crate::epoll::control::ask_again;
 use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, ready};
+use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
 use crate::epoll::{nested, sets};
@@ -23,9 +24,6 @@ use crate::wakeup::spin;
 
 /// While rings always have something to report, the kernel is asked at every look of this many.
 const KERNEL_EVERY: u32 = 8;
-
-/// Carried connections that are reported at once. They are collected on the stack, which may be small.
-const REPORTED_MAX: usize = 64;
 
 /// A set as one wait sees it.
 struct View {
@@ -202,7 +200,11 @@ impl View {
                         event.u64 = item.data.load(Ordering::Relaxed);
                     }
                     Some(item) => {
-                        item.heard.fetch_or(event.events, Ordering::Relaxed);
+                        if item.heard.fetch_or(event.events, Ordering::Relaxed) == 0
+                            && let Some(connection) = registrations::connection(item)
+                        {
+                            order::note_kernels(item, &connection);
+                        }
                         continue;
                     }
                     // The event belongs to a registration that was replaced or removed since.
@@ -250,36 +252,64 @@ impl View {
         found as i32
     }
 
-    /// Collects what is to be reported, as far as there is room. Returns the number.
+    /// Collects what is to be reported, in the order in which it became ready, as far as there is room. Returns the
+    /// number.
     fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
         let _held = self.set.lock.hold();
         // A thread that has closed the set meanwhile may have made another one in its record.
         if descriptors::set_named(self.name).is_none() {
             return 0;
         }
+        let mut first = First::new(events.len());
         // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
-        let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
+        let (mut at, mut last) = (self.set.carried.load(Ordering::Acquire), 0);
         for looked_at in 0..ITEMS {
             self.looked_at.set(looked_at);
             let Some(item) = item(at) else { break };
-            if found >= events.len() {
+            if first.is_enough() {
                 self.is_left.set(self.is_left.get() || self.has_others() && is_any_ready(at));
                 self.rotate(at, last);
                 break;
             }
-            if let Some(event) = self.event_of(at, item) {
-                if let Some(place) = events.get_mut(found) {
-                    place.write(event);
-                }
-                found += 1;
-                // A level-triggered event stays until somebody has read the bytes.
-                if item.events.load(Ordering::Relaxed) & (EDGE | ONCE) == 0 {
-                    self.is_left.set(true);
-                }
+            if let Some(due) = self.due(at, item) {
+                first.put(due);
             }
             (last, at) = (at, list::step(&item.next_of_set));
         }
+        if first.leaves_any() {
+            self.is_left.set(true);
+        }
+        let now = if first.is_empty() { 0 } else { distance::moment() };
+        let mut found = 0;
+        for ((due, place), now) in first.in_order().iter().zip(events).zip(now..) {
+            if let Some(event) = self.report(due, now) {
+                place.write(event);
+                found += 1;
+            }
+        }
         found
+    }
+
+    /// The event of a registration that is ready, which counts as reported from here on.
+    fn report(&self, due: &Due, now: u64) -> Option<epoll_event> {
+        let item = item(due.at)?;
+        let wanted = item.events.load(Ordering::Relaxed);
+        item.heard.store(0, Ordering::Relaxed);
+        if wanted & EDGE != 0 {
+            due.snapshot(wanted).take_news(item);
+        }
+        if wanted & ONCE != 0 {
+            item.spent.store(1, Ordering::Relaxed);
+            if let Some(connection) = registrations::connection(item) {
+                ask_again(self.set_fd, &connection, due.at, item, &Ready::default());
+            }
+        }
+        // A level-triggered event stays until somebody has read the bytes.
+        if wanted & (EDGE | ONCE) == 0 {
+            self.is_left.set(true);
+        }
+        order::report(item, wanted, due.mark, now);
+        Some(epoll_event { events: due.bits, u64: item.data.load(Ordering::Relaxed) })
     }
 
     /// Moves the registrations that were not examined to the front, so that a few busy ones do not starve them.
@@ -300,20 +330,23 @@ impl View {
         }
     }
 
-    fn event_of(&self, at: u32, item: &EpollItem) -> Option<epoll_event> {
+    /// What is to be reported for a registration, if anything.
+    fn due(&self, at: u32, item: &EpollItem) -> Option<Due> {
         let connection = registrations::connection(item)?;
-        let is_unheard = item.heard.load(Ordering::Relaxed) == 0;
-        if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
+        let heard = item.heard.load(Ordering::Relaxed);
+        if heard == 0 && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
+            order::pass(item, &connection);
             return None;
         }
-        let heard = if is_unheard { 0 } else { item.heard.swap(0, Ordering::Relaxed) };
         if heard != 0 {
             connection.heard(heard as i16);
         }
         if item.spent.load(Ordering::Relaxed) != 0 {
+            item.heard.store(0, Ordering::Relaxed);
             return None;
         }
         let wanted = item.events.load(Ordering::Relaxed);
+        let mark = STREAM.last_mark(&connection.remote);
         let tail = STREAM.tail(&connection.remote);
         let full = connection.shared.full.load(Ordering::Relaxed);
         let mut found = ready(&connection, wanted);
@@ -332,24 +365,22 @@ impl View {
             found = ready(&connection, wanted);
             bits |= (found.bits | u32::from(told as u16)) & (wanted | ALWAYS);
         }
-        let ended = found.ended;
-        let is_due = match wanted & EDGE {
-            0 => bits != 0,
-            _ => Snapshot { wanted, bits, heard, tail, full, ended }.take_news(item),
-        };
-        if !is_due {
-            // Most connections of a large set are idle most of the time. One that waits for room is not.
-            let is_settled = wanted & OUT == 0
-                && bits == 0
-                && connection.is_at_rest()
-                && item.asked.load(Ordering::Relaxed) == asked(&found, wanted);
-            item.settled.store(is_settled.into(), Ordering::Relaxed);
-            return None;
+        let snapshot = Snapshot { wanted, bits, heard, tail, full, ended: found.ended };
+        if bits != 0 && (wanted & EDGE == 0 || snapshot.is_news(item)) {
+            let place = order::place(item, &connection, &snapshot);
+            return Some(Due { at, bits, place, tail, mark, full, ended: found.ended });
         }
-        if wanted & ONCE != 0 {
-            item.spent.store(1, Ordering::Relaxed);
-            ask_again(self.set_fd, &connection, at, item, &found);
+        item.heard.store(0, Ordering::Relaxed);
+        if wanted & EDGE != 0 {
+            snapshot.take_news(item);
         }
-        Some(epoll_event { events: bits, u64: item.data.load(Ordering::Relaxed) })
+        order::pass(item, &connection);
+        // Most connections of a large set are idle most of the time. One that waits for room is not.
+        let is_settled = wanted & OUT == 0
+            && bits == 0
+            && connection.is_at_rest()
+            && item.asked.load(Ordering::Relaxed) == asked(&found, wanted);
+        item.settled.store(is_settled.into(), Ordering::Relaxed);
+        None
     }
 }

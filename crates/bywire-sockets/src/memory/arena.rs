@@ -330,6 +330,12 @@ pub struct EpollItem {
     pub seen_full: AtomicU32,
     /// The peer's tail as reported.
     pub seen_tail: AtomicU64,
+    /// Its place among the registrations that are ready, if nothing newer has a time; see [`crate::epoll::order`].
+    pub place: AtomicU64,
+    /// The peer's last mark when nothing was ready, or when something was reported.
+    pub seen_mark: AtomicU64,
+    /// It was reported level-triggered, and no look has found it without events since.
+    pub queued: AtomicU8,
     /// The socket's next registration.
     pub next_of_socket: AtomicU32,
     /// The next carried registration of the set.

@@ -251,7 +251,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         // An end that still receives has half a connection. Its death must be a reset, because nothing else would tell
         // its peer, which goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
-            STREAM.raise(&connection.own, HALF);
+            connection.raise_end(HALF);
             // What the peer asked to have back comes through the kernel, which then answers for it.
             if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
                 connection.guard();
@@ -261,7 +261,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     // Bytes that arrive from now on are answered by a reset, as a closed end answers them.
     let ended = connection.shared.ended.load(Ordering::Relaxed);
     if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over {
-        STREAM.raise(&connection.own, LEAVING);
+        connection.raise_end(LEAVING);
     }
     let status = match ends_sending && is_shut_when_paid(&connection) {
         // SAFETY: no pointers.

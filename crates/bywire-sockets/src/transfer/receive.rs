@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{HALF, News, Route, Sleep};
 
@@ -435,6 +436,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             drop(held);
             if is_taken && STREAM.is_relieved(&connection.own, &connection.remote, length) {
+                STREAM.relieve(&connection.own, distance::moment());
                 connection.tell(News::Room);
             }
             Ok(Step::Received(length).or_end(parts.total()))

@@ -446,6 +446,9 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
         return Step::Sent(0);
     }
     connection.guard();
+    if STREAM.is_ordered(&connection.remote) {
+        STREAM.mark(&connection.own, distance::moment());
+    }
     let mut at = 0;
     while at < length {
         let piece = (length - at).min(PIECE_BYTES);
