@@ -86,7 +86,7 @@ pub fn landlock_version() -> Result<i64, Errno> {
 pub fn has_call_filter() -> bool {
     use rustix::thread::SecureComputingMode;
     // A filter may refuse the question as well.
-    rustix::thread::secure_computing_mode().map_or(true, |mode| mode != SecureComputingMode::Disabled)
+    rustix::thread::secure_computing_mode() != Ok(SecureComputingMode::Disabled)
 }
 
 /// Gives up every capability of this thread for good: none is left, and no program that it executes can gain one.
