@@ -3,7 +3,7 @@
 mod test_service;
 
 use std::fmt::Write as _;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, RawFd};
 use std::ptr;
 
@@ -601,6 +601,50 @@ fn one_shot_events_have_the_order_of_the_kernels() {
 #[test]
 fn events_of_room_have_the_order_of_the_kernels() {
     same("events_of_room_have_the_order_of_the_kernels", order_of_room);
+}
+
+fn polled_sets(text: &mut String) {
+    for edge in [0, libc::EPOLLET] {
+        let ((client, server), set) = (pair(), test_service::epoll());
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | edge, 1));
+        tell(text, "nothing", test_service::poll_for(set, SILENCE_MS).into());
+        for _ in 0..2 {
+            tell(text, "send", test_service::send(client, b"words", 0));
+            tell(text, "poll", test_service::poll_for(set, 0).into());
+            tell(text, "receive", test_service::receive(server, 5, 0).0);
+            tell(text, "poll after it", test_service::poll(set, libc::POLLIN).0);
+            tell(text, "select after it", test_service::select(set).0);
+            tell(text, "nothing comes", test_service::poll_for(set, SILENCE_MS).into());
+        }
+        // The kernel's own event is not taken for a ring.
+        let (pipe, end) = std::io::pipe().expect("a pipe");
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pipe.as_raw_fd(), libc::EPOLLIN | edge, 2));
+        (&end).write_all(b"x").expect("a pipe");
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "receive", test_service::receive(server, 5, 0).0);
+        tell(text, "the pipe's", test_service::poll_for(set, 0).into());
+        tell(text, "and still", test_service::poll_for(set, 0).into());
+        tell(text, "it is told", told(set, 0));
+        drop(pipe);
+        // Threads that sleep are woken, one in `poll` and one in the set.
+        let sleeper = std::thread::spawn(move || test_service::poll_for(set, 20_000));
+        test_service::eventually("it sleeps", || is_any_in("self", &["7 ", "271 "]).then_some(()));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "polled", sleeper.join().expect("it polls").into());
+        tell(text, "receive", test_service::receive(server, 5, 0).0);
+        tell(text, "nothing", test_service::poll_for(set, 0).into());
+        let sleeper = std::thread::spawn(move || told(set, 20_000));
+        test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "woken", sleeper.join().expect("it waits"));
+        tell(text, "receive", test_service::receive(server, 5, 0).0);
+        tell(text, "nothing", test_service::poll_for(set, 0).into());
+    }
+}
+
+#[test]
+fn a_polled_set_is_not_ready_for_bytes_that_were_read() {
+    same("a_polled_set_is_not_ready_for_bytes_that_were_read", polled_sets);
 }
 
 fn register(set: RawFd, operation: i32, fd: RawFd, events: i32, data: u64) -> i64 {

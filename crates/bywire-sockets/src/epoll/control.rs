@@ -272,6 +272,17 @@ impl OpenSet {
     }
 }
 
+/// Before a thread that is counted as a sleeper sleeps in a set: adds the doorbell if a thread that polls the set has
+/// removed it. Returns whether it is there.
+pub fn restore_doorbell(set_fd: i32, name: u32, set: &'static EpollSet) -> bool {
+    // Relaxed: a removal before this thread's look, under the set's lock, is seen. After it, the sleeper's count is.
+    if set.has_doorbell.load(Ordering::Relaxed) != 0 || set.carried.load(Ordering::Relaxed) == 0 {
+        return true;
+    }
+    let _held = set.lock.hold();
+    errno::keep(|| OpenSet::of(set_fd, name, set).add_doorbell())
+}
+
 /// Before a socket is carried: every set that holds it hears the doorbell, and the kernel watches fewer events.
 pub fn make_ready(socket: &Socket) -> bool {
     let is_simple = of_socket(socket).all(|(_, item)| {
@@ -315,6 +326,8 @@ pub fn convert(connection: &Connection) {
         let Some((_, set)) = descriptors::set(set_fd) else { continue };
         let _held = set.lock.hold();
         let place = OpenSet::of(set_fd, name, set);
+        // A thread that polls the set may have removed it since `make_ready`.
+        place.add_doorbell();
         place.list(connection, at, item);
         ask_now(set_fd, connection, at, item);
     }

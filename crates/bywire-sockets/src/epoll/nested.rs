@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use crate::epoll::events;
 use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors;
-use crate::os::errno;
+use crate::os::{errno, kernel};
 use crate::wakeup::doorbell;
 
 /// In [`EpollSet::outer`]: the set is within more than one set.
@@ -29,8 +29,10 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
     let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
-        if status != 0 {
-            found.nested.store(was_nested, Ordering::Relaxed);
+        match status {
+            // The set around it is not known: only a ring reaches threads that sleep there.
+            0 => found.outer.store(SEVERAL, Ordering::Relaxed),
+            _ => found.nested.store(was_nested, Ordering::Relaxed),
         }
         return status;
     };
@@ -118,6 +120,25 @@ pub fn ring_for_inner(name: u32, set: &EpollSet) {
 /// Notes that somebody has taken a ring out of this set: the next one is for whatever the set has then.
 pub fn taken(set: &EpollSet) {
     set.rung_for.store(0, Ordering::Relaxed);
+}
+
+/// Returns whether the kernel has something for the set of `fd` apart from a ring that is over. A ring stays in a set
+/// until somebody waits for that set. A thread that only polls it removes the doorbell, and the next thread that sleeps
+/// in the set adds it again.
+pub fn has_more_than_rings(fd: i32) -> bool {
+    let Some((name, set)) = descriptors::set(fd) else { return true };
+    let _held = set.lock.hold();
+    // A sleeper takes the ring itself. It is counted before it looks under this lock, and only then does it see to the
+    // doorbell. Sets around this one, and other processes, need the doorbell here.
+    let is_needed = set.sleepers.load(Ordering::Relaxed) != 0
+        || set.outer.load(Ordering::Relaxed) != 0
+        || set.processes.load(Ordering::Relaxed) != 1
+        || descriptors::set_named(name).is_none();
+    if is_needed || set.has_doorbell.swap(0, Ordering::Relaxed) == 0 {
+        return true;
+    }
+    errno::keep(|| doorbell::remove_from(fd));
+    kernel::ready(fd, libc::POLLIN) & libc::POLLIN != 0
 }
 
 /// Whether a set that is watched itself has something for its watcher.

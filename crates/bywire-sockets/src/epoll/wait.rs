@@ -10,7 +10,7 @@ use libc::epoll_event;
 use crate::connection::owed;
 use crate::connection::readiness::{ALWAYS, OUT, Ready};
 use crate::connection::sockets::STREAM;
-use crate::epoll::control::ask_again;
+use crate::epoll::control::{ask_again, restore_doorbell};
 use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, ready};
 use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
@@ -131,8 +131,9 @@ impl Wait<'_> {
             drop(sleeping);
             return Some(view.without_kernel(found));
         }
-        // Without a page nobody would ring, so sleeps are short.
-        let left_ns = match sleeping.is_announced() {
+        // Without a page or a doorbell nobody would wake it, so sleeps are short.
+        let is_wakeable = sleeping.is_announced() && restore_doorbell(view.set_fd, view.name, view.set);
+        let left_ns = match is_wakeable {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };

@@ -269,7 +269,7 @@ fn count_of_ready(files: &[pollfd]) -> i32 {
 fn merge(file: &pollfd, place: &pollfd) -> i16 {
     let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
     let Some(Ok(connection)) = sockets::socket(file.fd).map(Socket::carried) else {
-        return place.revents;
+        return place.revents & !stale(file, place);
     };
     if place.revents != 0 {
         connection.heard(place.revents);
@@ -283,6 +283,14 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
         bits |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
     }
     bits & (file.events | always)
+}
+
+/// The bits that the kernel has reported of a set for nothing but a ring that is over.
+fn stale(file: &pollfd, place: &pollfd) -> i16 {
+    let is_in_doubt = place.revents & libc::POLLIN != 0
+        && file.revents & libc::POLLIN == 0
+        && matches!(descriptors::kind(file.fd), DescriptorKind::EpollSet(_));
+    if is_in_doubt && !nested::has_more_than_rings(file.fd) { libc::POLLIN | libc::POLLRDNORM } else { 0 }
 }
 
 /// The timeout in nanoseconds; `None` if there is none.
