@@ -237,6 +237,7 @@ fn receive_carried(
             }),
         };
         fruitless += 1;
+        offer::note_memory();
         if let Some(result) = after_sleep(connection, woken, done) {
             return result;
         }
