@@ -55,7 +55,7 @@ pub fn object(asked: &Result<Status>) -> serde_json::Value {
     serde_json::json!({
         "service": service, "processes": status.processes, "carried": status.carried,
         "carried_ever": status.carried_ever, "waiting": status.waiting, "bytes": status.bytes, "cut": status.cut,
-        "unused": status.unused, "not_carried": reasons,
+        "unused": status.unused, "memory": status.memory, "not_carried": reasons,
     })
 }
 
@@ -86,6 +86,11 @@ pub fn text(status: &Status) -> String {
     let cut = status.cut;
     text += &format!("{} {} cut by a kill: {} saw a reset\n", ends(cut), was(cut), peers(cut));
     text += &format!("{} {} for the other one\n", ends(status.waiting), is(status.waiting));
+    text += &format!(
+        "{} of memory {} behind the connections that are carried now\n",
+        count::of(status.memory, "byte", "bytes"),
+        if status.memory == 1 { "is" } else { "are" }
+    );
     for (reason, count) in &status.not_carried {
         text += &format!("{count} not carried: {}\n", reason.text());
     }
@@ -106,6 +111,7 @@ mod tests {
             bytes: 1,
             cut: 1,
             unused: 1,
+            memory: 1,
             ..Status::default()
         };
         assert_eq!(
@@ -114,7 +120,8 @@ mod tests {
              1 byte was sent in memory over connections that have ended\n\
              1 end was paired, and over before a byte went through memory\n\
              1 end was cut by a kill: its peer saw a reset\n\
-             1 end waits for the other one\n"
+             1 end waits for the other one\n\
+             1 byte of memory is behind the connections that are carried now\n"
         );
         let none = text(&Status::default());
         assert!(none.starts_with("0 programs, 0 connections carried now"), "{none}");

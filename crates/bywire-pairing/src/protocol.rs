@@ -83,6 +83,8 @@ kinds! {
     /// The program has closed the doorbell `token`. The service keeps its own copy until then, so no user can delay
     /// the program's close.
     Withdrawn = 14,
+    /// The rings of the program have `first` bytes of memory.
+    Memory = 15,
 }
 
 /// The outcome of an offer.
@@ -106,6 +108,8 @@ pub enum Verdict {
     Again = 6,
     /// Never: the other end belongs to another user, and the two programs have no doorbell.
     OtherUser = 7,
+    /// Never: the rings of this user's programs have as much memory as they may.
+    Memory = 8,
 }
 
 impl Verdict {
@@ -113,7 +117,7 @@ impl Verdict {
     pub fn of(number: u8) -> Option<Self> {
         let first = [Self::Waiting, Self::Paired, Self::Refused, Self::Device];
         let rest = [Self::Namespace, Self::Full, Self::Again, Self::OtherUser];
-        first.into_iter().chain(rest).find(|verdict| *verdict as u8 == number)
+        first.into_iter().chain(rest).chain([Self::Memory]).find(|verdict| *verdict as u8 == number)
     }
 }
 
@@ -173,6 +177,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[15; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[16; PACKET_BYTES]), None);
     }
 }

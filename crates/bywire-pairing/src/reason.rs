@@ -38,7 +38,7 @@ reasons! {
     Device = "bound to an interface",
     Namespace = "the same addresses were offered from another network namespace",
     Service = "the pairing service did not answer",
-    Memory = "no memory or no descriptors",
+    Memory = "no memory or no descriptors, or the rings have all the memory that they may",
     Refused = "the kernel's own account of it did not fit",
     IoUring = "the program uses io_uring",
     Passed = "its descriptor went to another program",

@@ -71,6 +71,8 @@ struct Program {
     other_user_doorbells: OtherUserDoorbells,
     /// Its offers that it has not ended.
     offers: HashMap<u64, OfferState>,
+    /// Bytes of memory that its rings have, as it says.
+    ring_bytes: u64,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
     /// these ends have moved bytes.
     leaving: Option<[u64; 2]>,
@@ -187,6 +189,7 @@ impl Registry {
             place,
             other_user_doorbells: OtherUserDoorbells::of(user),
             offers: HashMap::new(),
+            ring_bytes: 0,
             leaving: None,
         };
         self.programs.insert(tag, program);
@@ -234,6 +237,15 @@ impl Registry {
                 }
                 true
             }
+            Kind::Memory => {
+                // No program has more than there is, whatever it says.
+                let bytes = packet.first.min(limits::memory_bytes());
+                if let Some(program) = self.programs.get_mut(&tag) {
+                    let before = std::mem::replace(&mut program.ring_bytes, bytes);
+                    self.users.has_rings(user, before, bytes);
+                }
+                true
+            }
             Kind::Status => {
                 let status = self.users.status(user);
                 status.packets().all(|packet| self.tell(tag, packet, &[]))
@@ -266,6 +278,7 @@ impl Registry {
         }
         let verdict = match identity {
             Ok(identity) if identity.is_bound_to_device => Verdict::Device,
+            Ok(identity) if identity.is_established && !self.may_have_rings(tag) => Verdict::Memory,
             Ok(identity) if identity.is_established => {
                 return self.offer(tag, token, identity, segment, space);
             }
@@ -273,6 +286,10 @@ impl Registry {
         };
         self.left.extend(segment.into_iter().map(Held::from));
         self.verdict(tag, token, verdict)
+    }
+
+    fn may_have_rings(&self, tag: u64) -> bool {
+        self.programs.get(&tag).is_none_or(|program| self.users.may_have_rings(program.user))
     }
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
@@ -539,6 +556,7 @@ impl Registry {
             }
             None => self.users.cut(program.user, carried),
         }
+        self.users.has_rings(program.user, program.ring_bytes, 0);
         if program.doorbell.is_some() {
             self.users.parted(program.user);
         }

@@ -17,6 +17,7 @@ pub(crate) const WAITING: u8 = 131;
 pub(crate) const BYTES: u8 = 132;
 pub(crate) const CUT: u8 = 133;
 pub(crate) const UNUSED: u8 = 134;
+pub(crate) const MEMORY: u8 = 135;
 
 /// How long [`ask`] waits for the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,6 +39,8 @@ pub struct Status {
     pub cut: u64,
     /// Ends of [`Self::carried_ever`] that were over before they sent or received a byte in memory.
     pub unused: u64,
+    /// Bytes of memory that the rings of carried connections have now, as far as programs have told.
+    pub memory: u64,
     /// Connections that were not carried, by [`Reason`].
     pub not_carried: Vec<(Reason, u64)>,
 }
@@ -101,6 +104,7 @@ impl std::ops::Add for Status {
             waiting: self.waiting + other.waiting,
             bytes: self.bytes.saturating_add(other.bytes),
             cut: self.cut + other.cut,
+            memory: self.memory.saturating_add(other.memory),
             unused: self.unused.saturating_add(other.unused),
             not_carried: self.not_carried,
         }
@@ -117,6 +121,7 @@ impl Status {
             BYTES => self.bytes = value,
             CUT => self.cut = value,
             UNUSED => self.unused = value,
+            MEMORY => self.memory = value,
             _ => self.not_carried.extend(Reason::of(code).map(|reason| (reason, value))),
         }
     }
@@ -131,6 +136,7 @@ impl Status {
             count(BYTES, self.bytes),
             count(CUT, self.cut),
             count(UNUSED, self.unused),
+            count(MEMORY, self.memory),
         ];
         let reasons = self.not_carried.iter().map(move |(reason, value)| count(*reason as u8, *value));
         own.into_iter().chain(reasons).chain([Packet::new(Kind::Done, 0)])

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bywire_sys::limits;
 use bywire_sys::share::{Places, Shares};
 
 use crate::reason::Reason;
@@ -48,6 +49,8 @@ pub struct Limits {
     pub offers_of_program: usize,
     /// Offers of one user, paired or not. Each takes about a hundred bytes.
     pub offers_of_user: usize,
+    /// Bytes of memory of one user's rings, from which on no connection gets more of them.
+    pub ring_bytes_of_user: u64,
 }
 
 impl Limits {
@@ -74,6 +77,7 @@ impl Limits {
             threads: limit(4096, 64, 0),
             offers_of_program: 1 << 16,
             offers_of_user: 1 << 20,
+            ring_bytes_of_user: (limits::memory_bytes() / 4).max(64 << 20),
         }
     }
 }
@@ -178,6 +182,8 @@ struct User {
     ends: [u64; 2],
     waiting: usize,
     offers: usize,
+    /// Bytes of memory of the programs' rings.
+    ring_bytes: u64,
     counts: Status,
 }
 
@@ -278,6 +284,18 @@ impl Users {
         self.change(user, |known| known.counts.cut = known.counts.cut.saturating_add(ends));
     }
 
+    /// The rings of a program had `before` bytes of memory, and have `now`.
+    pub fn has_rings(&mut self, user: u32, before: u64, now: u64) {
+        self.change(user, |known| {
+            known.ring_bytes = known.ring_bytes.saturating_sub(before).saturating_add(now);
+        });
+    }
+
+    /// May the rings of this user get more memory, by one more connection?
+    pub fn may_have_rings(&self, user: u32) -> bool {
+        self.known.get(&user).is_none_or(|known| known.ring_bytes < self.limits.ring_bytes_of_user)
+    }
+
     /// Adds ends that were over before a byte went through memory.
     pub fn unused(&mut self, user: u32, ends: u64) {
         self.change(user, |known| known.counts.unused = known.counts.unused.saturating_add(ends));
@@ -308,6 +326,7 @@ impl Users {
             processes: found.processes,
             carried: found.ends[0] / 2 + found.ends[1] / ends_between_users,
             waiting: found.waiting as u64,
+            memory: found.ring_bytes,
             ..found.counts.clone()
         })
     }
@@ -416,6 +435,20 @@ mod tests {
         assert!(!shared.may_offer(ONE, 0) && shared.may_offer(OTHER, 0));
         shared.dismiss(ONE, 1 << 20);
         assert!(shared.may_offer(ONE, 0));
+    }
+
+    #[test]
+    fn a_user_with_full_rings_keeps_nobody_else_from_having_some() {
+        let mut shared = users(Scope::Machine);
+        assert!(shared.admit(ONE).is_some() && shared.admit(OTHER).is_some());
+        let most = shared.limits.ring_bytes_of_user;
+        shared.has_rings(ONE, 0, most - 1);
+        assert!(shared.may_have_rings(ONE));
+        shared.has_rings(ONE, 0, 1);
+        assert!(!shared.may_have_rings(ONE) && shared.may_have_rings(OTHER));
+        assert_eq!([ONE, OTHER, 0].map(|user| shared.status(user).memory), [most, 0, most]);
+        shared.has_rings(ONE, most, 0);
+        assert!(shared.may_have_rings(ONE));
     }
 
     #[test]

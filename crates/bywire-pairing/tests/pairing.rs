@@ -84,6 +84,28 @@ fn another_version_is_hung_up_on() {
 }
 
 #[test]
+fn a_user_whose_rings_are_full_gets_no_more_of_them() {
+    let (_directory, path) = service();
+    let (client, server) = connection();
+    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    first.say(&Packet { first: u64::MAX, ..Packet::new(Kind::Memory, 0) });
+    first.offer(1, client.as_fd());
+    assert_eq!(first.verdict(1), Verdict::Memory);
+    second.offer(2, server.as_fd());
+    assert_eq!(second.verdict(2), Verdict::Memory, "another program of the same user");
+    assert!(asked(&path).memory > 0);
+    first.say(&Packet { first: 0, ..Packet::new(Kind::Memory, 0) });
+    first.offer(3, client.as_fd());
+    assert_eq!(first.verdict(3), Verdict::Waiting);
+    second.say(&Packet { first: u64::MAX, ..Packet::new(Kind::Memory, 0) });
+    drop(second);
+    let end = Instant::now() + TIMEOUT;
+    while asked(&path).memory != 0 {
+        assert!(Instant::now() < end, "it has gone");
+    }
+}
+
+#[test]
 fn only_established_connections_are_accepted() {
     let (_directory, path) = service();
     let program = ProtocolClient::new(&path);

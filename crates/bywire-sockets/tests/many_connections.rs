@@ -184,68 +184,164 @@ fn the_memory_of_bursts_goes_back_once_they_are_read() {
         let kib = left_kib();
         assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
     };
-    // Whatever this process waits for.
-    let set = test_service::epoll();
-    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    test_service::control(set, libc::EPOLL_CTL_ADD, pairs[0].1, libc::EPOLLIN as u32);
-    let waits: [&dyn Fn(); 3] = [
-        &|| assert!(!test_service::poll_for(pairs[0].1, BACK.as_millis() as i32)),
-        &|| assert!(!test_service::poll_for(end.as_raw_fd(), BACK.as_millis() as i32)),
-        &|| {
-            let mut event = libc::epoll_event { events: 0, u64: 0 };
-            // SAFETY: room for one event.
-            assert_eq!(unsafe { libc::epoll_wait(set, &raw mut event, 1, BACK.as_millis() as i32) }, 0);
-        },
-    ];
-    for (round, wait) in waits.into_iter().enumerate() {
-        pairs.iter().enumerate().for_each(|(index, ends)| burst(*ends, (index + round) as u8));
-        assert!(left_kib() > POOLED * BURST_BYTES >> 10, "bursts are in memory");
-        let began = Instant::now();
-        wait();
-        println!("{} KiB after {:?}", left_kib(), began.elapsed());
-        is_back();
-    }
+    pairs.iter().zip(0..).for_each(|(ends, seed)| burst(*ends, seed));
+    assert!(left_kib() > POOLED * BURST_BYTES >> 10, "bursts are in memory");
+    let wait = || assert!(!test_service::poll_for(pairs[0].1, BACK.as_millis() as i32));
+    wait();
+    is_back();
     // From here on this thread sleeps as long as the program wants.
     let sleeps = sleeps_of_this_thread();
-    waits[0]();
+    wait();
     assert!(sleeps_of_this_thread() - sleeps <= 2, "it is woken for nothing");
-    // The thread that sends may wait elsewhere, where this library sees nothing.
-    let sleeper = std::thread::spawn(move || wait_once(set));
+    // Bytes that go to the kernel from a ring whose memory was taken back.
+    let (client, server) = pairs[2];
+    let sent = test_service::kernel_given(client);
+    assert_eq!(test_service::send(client, b"from the ring", 0), 13);
+    assert_eq!(test_service::kernel_given(client), sent);
+    assert_eq!(test_service::pass(server), 1);
+    test_service::settle(server, 13);
+    assert_eq!(test_service::receive(server, 64, 0), (13, b"from the ring".to_vec()));
+    assert_eq!(test_service::kernel_given(client), sent + 13);
+    burst((client, server), 13);
+}
+
+const WAITS: &str = "memory_goes_back_whatever_the_process_waits_for";
+
+#[test]
+fn memory_goes_back_whatever_the_process_waits_for() {
+    if !test_service::is_driver(WAITS) {
+        return;
+    }
+    let pairs: Vec<_> = (0..3).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let before_kib = shared_memory_kib();
+    let is_back = || {
+        let kib = shared_memory_kib().saturating_sub(before_kib);
+        assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
+    };
+    let back_ms = BACK.as_millis() as i32;
+    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let wait_elsewhere = || assert!(!test_service::poll_for(end.as_raw_fd(), back_ms));
+    pairs.iter().for_each(|ends| burst(*ends, 1));
+    wait_elsewhere();
+    is_back();
+    let set = test_service::epoll();
+    test_service::control(set, libc::EPOLL_CTL_ADD, pairs[0].1, libc::EPOLLIN as u32);
+    pairs.iter().for_each(|ends| burst(*ends, 2));
+    assert!(!wait_in(set, back_ms));
+    is_back();
+    // The thread that sends may wait where this library sees nothing.
+    let sleeper = std::thread::spawn(move || wait_in(set, -1));
     std::thread::sleep(Duration::from_millis(200));
-    pairs.iter().skip(1).for_each(|ends| burst(*ends, 7));
+    pairs.iter().skip(1).for_each(|ends| burst(*ends, 3));
     std::thread::sleep(BACK);
     is_back();
-    burst(pairs[0], 8);
+    assert_eq!(test_service::send(pairs[0].0, b"!", 0), 1);
     assert!(sleeper.join().expect("it is woken"), "by bytes alone");
+    assert_eq!(test_service::receive(pairs[0].1, 1, 0), (1, b"!".to_vec()));
     // What is not read stays.
-    assert_eq!(test_service::send(pairs[0].0, pattern(9), 0), BURST_BYTES as i64);
-    waits[1]();
-    receive_burst(pairs[0].1, 9);
-    // A child has the same ring.
+    assert_eq!(test_service::send(pairs[0].0, pattern(5), 0), BURST_BYTES as i64);
+    wait_elsewhere();
+    receive_burst(pairs[0].1, 5);
+    // A child has the same rings.
     let child = test_service::child(|| {
-        burst(pairs[1], 10);
-        i32::from(test_service::poll_for(pairs[1].1, BACK.as_millis() as i32))
+        burst(pairs[1], 6);
+        i32::from(test_service::poll_for(pairs[1].1, back_ms))
     });
     assert_eq!(test_service::end_of(child), 0);
-    waits[1]();
+    wait_elsewhere();
     is_back();
-    burst(pairs[1], 11);
-    // Bytes that go to the kernel from a ring whose memory was taken back.
-    let sent = test_service::kernel_given(pairs[2].0);
-    assert_eq!(test_service::send(pairs[2].0, b"from the ring", 0), 13);
-    assert_eq!(test_service::kernel_given(pairs[2].0), sent);
-    assert_eq!(test_service::pass(pairs[2].1), 1);
-    test_service::settle(pairs[2].1, 13);
-    assert_eq!(test_service::receive(pairs[2].1, 64, 0), (13, b"from the ring".to_vec()));
-    assert_eq!(test_service::kernel_given(pairs[2].0), sent + 13);
-    burst(pairs[2], 13);
+    burst(pairs[1], 7);
 }
 
 /// Waits for bytes in a set. Returns whether some came.
-fn wait_once(set: RawFd) -> bool {
+fn wait_in(set: RawFd, timeout_ms: i32) -> bool {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
-    unsafe { libc::epoll_wait(set, &raw mut event, 1, -1) == 1 }
+    unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) == 1 }
+}
+
+const BOUNDED: &str = "bursts_that_nobody_reads_end_no_control_group";
+/// The memory of the control group. Rings may have an eighth of it.
+const GROUP_BYTES: u64 = 256 << 20;
+
+#[test]
+fn bursts_that_nobody_reads_end_no_control_group() {
+    if test_service::role().is_some() {
+        return burst_in_group();
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let Some(group) = Group::new() else {
+        println!("not run: no control group with a limit of memory can be made here");
+        return;
+    };
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", BOUNDED, "--nocapture", "--test-threads=1"]);
+    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", &group.0);
+    let mut driver = test_service::Running::start(command.stdin(Stdio::piped()));
+    assert_eq!(driver.hear(), "full");
+    let told = test_service::eventually("the service is told", || {
+        Some(pairing.status().memory).filter(|bytes| *bytes > 0)
+    });
+    assert!(told <= GROUP_BYTES / 8, "{told} bytes in rings");
+    driver.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    assert!(driver.end().success(), "it was killed, or read other bytes");
+    let status = pairing.status();
+    // The others went on through the kernel.
+    assert!((GROUP_BYTES / 16..=GROUP_BYTES / 8).contains(&status.bytes), "{status:?}");
+    assert_eq!((status.carried_ever, status.memory), (POOLED as u64, 0), "{status:?}");
+}
+
+/// Sends on all connections before anything is received.
+fn burst_in_group() {
+    let group = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_GROUP"));
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("joined");
+    let pairs: Vec<_> = (0..POOLED).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let sent: Vec<_> = pairs.iter().map(|(client, _)| test_service::send(*client, pattern(0), 0)).collect();
+    // The service is told in a wait.
+    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    assert!(!test_service::poll_for(end.as_raw_fd(), 1));
+    test_service::say("full");
+    assert_eq!(std::io::stdin().read(&mut [0]).expect("told"), 1);
+    for ((client, server), sent) in pairs.into_iter().zip(sent) {
+        let mut received = Vec::new();
+        while received.len() < sent.max(0) as usize {
+            assert!(test_service::poll_for(server, 20_000), "{} of {sent} bytes", received.len());
+            received.extend(test_service::receive(server, BURST_BYTES, 0).1);
+        }
+        assert!(sent > 0 && received == pattern(0)[..received.len()], "other bytes arrive");
+        [client, server].into_iter().for_each(test_service::close);
+    }
+}
+
+/// A control group with a limit of memory, removed when it is dropped.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let limits = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+        limits.iter().find_map(|(folder, limit)| {
+            let group = Self(format!("{folder}/bywire-test-{}", std::process::id()).into());
+            fs::create_dir(&group.0).ok()?;
+            // A file of the kernel's, which is there already.
+            let mut limit = fs::OpenOptions::new().write(true).open(group.0.join(limit)).ok()?;
+            limit.write_all(GROUP_BYTES.to_string().as_bytes()).ok().map(|()| group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its last process has ended, and is counted for a moment.
+        let _removed = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            fs::remove_dir(&self.0).is_ok()
+        });
+    }
 }
 
 /// The bytes of a burst.

@@ -1,6 +1,7 @@
-//! Limits of open descriptors and of file lengths.
+//! Limits of open descriptors, of file lengths and of memory.
 
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -29,6 +30,15 @@ pub fn descriptor_limit() -> u64 {
 /// long.
 pub fn may_file_have(length_bytes: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_none_or(|current| current >= length_bytes)
+}
+
+/// The memory of this machine.
+pub fn memory_bytes() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let found = rustix::system::sysinfo();
+        (found.totalram as u64).saturating_mul(found.mem_unit.into())
+    })
 }
 
 /// A descriptor to close when no other descriptors are left.

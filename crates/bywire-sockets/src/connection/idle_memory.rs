@@ -4,6 +4,9 @@
 //! back once the other end has read it all and nothing was sent for a moment. That happens before a wait of the
 //! program, and a wait ends early for it, so that a process sleeps with that memory only for a short time. Once
 //! nothing is left to take back, waits are as long as the program wants.
+//!
+//! The rings of a process have a bound together. A ring that may not grow ends, and its connection goes on in the
+//! kernel.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +15,7 @@ use bywire_ring::stream::{FIRST_BYTES, Route};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::segment;
-use crate::os::{errno, kernel, own_call, signal_deferral};
+use crate::os::{available_memory, errno, kernel, own_call, signal_deferral};
 use crate::wakeup::doorbell;
 
 /// A connection on which nothing was sent for this time is idle.
@@ -23,6 +26,14 @@ const UNREAD_NS: u64 = 64_000_000_000;
 const BYTES_AT_ONCE: usize = 16 << 20;
 /// The time until the rest is taken back.
 const REST_NS: u64 = 2_000_000;
+/// The rings of a process may have this part of the memory that there is for it,
+const SHARE: u64 = 8;
+/// and this much in any case.
+const BYTES_MIN: u64 = 16 << 20;
+/// The bound where nothing is known.
+const BYTES_UNKNOWN: u64 = 64 << 20;
+/// At the bound, the memory is counted anew after this time: connections have ended since.
+const COUNT_NS: u64 = 20_000_000;
 /// With more sleepers than this, none is woken to take memory back.
 const SLEEPERS_MAX: u64 = 8;
 
@@ -34,6 +45,49 @@ static DUE_NS: AtomicU64 = AtomicU64::new(0);
 static UNREAD_PAUSE_NS: AtomicU64 = AtomicU64::new(IDLE_NS);
 /// Numbers the looks at all rings.
 static LOOKS: AtomicU32 = AtomicU32::new(1);
+/// The bytes behind the rings of this process. Those of connections that have ended since the last count are included.
+static HELD_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The bound of these; 0: not known yet.
+static BYTES_MAX: AtomicU64 = AtomicU64::new(0);
+/// The time of the last count that the bound was the reason for.
+static COUNTED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Finds out how much memory the rings may have, once for each program.
+pub fn set_bound() {
+    if BYTES_MAX.load(Ordering::Relaxed) == 0 {
+        let bound = available_memory::bytes().map_or(BYTES_UNKNOWN, |bytes| (bytes / SHARE).max(BYTES_MIN));
+        BYTES_MAX.store(bound, Ordering::Relaxed);
+    }
+}
+
+/// Counts memory that a ring is about to get. Returns whether it may.
+pub fn may_grow(bytes: usize) -> bool {
+    // Relaxed, all: the counts are kept about right, and nothing else depends on them.
+    let (bytes, most) = (bytes as u64, BYTES_MAX.load(Ordering::Relaxed));
+    if HELD_BYTES.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= most {
+        return true;
+    }
+    let now = kernel::now_ns();
+    if now.saturating_sub(COUNTED_NS.swap(now, Ordering::Relaxed)) >= COUNT_NS {
+        let mut held = 0;
+        let look = LOOKS.fetch_add(1, Ordering::Relaxed);
+        sockets::each_held_in(look, |socket| held += grown_bytes(socket));
+        HELD_BYTES.store(held.saturating_add(bytes), Ordering::Relaxed);
+        if held.saturating_add(bytes) <= most {
+            return true;
+        }
+    }
+    let less = |held: u64| Some(held.saturating_sub(bytes));
+    let _ = HELD_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    false
+}
+
+/// The bytes behind the rings of this process, by the last look at all of them and what has grown since.
+#[inline(always)]
+pub fn held_bytes() -> u64 {
+    HELD_BYTES.load(Ordering::Relaxed)
+}
+
 /// The memory behind a ring that could go back.
 fn grown_bytes(socket: &Socket) -> u64 {
     let backed = socket.shared.backed.load(Ordering::Relaxed);
@@ -101,7 +155,7 @@ enum Found {
 fn look_at_all(now_ns: u64) -> Option<u64> {
     let _own = own_call::begin()?;
     let look = owing::begin_look(&GROWN);
-    let (mut taken_bytes, mut is_in_use, mut is_unread) = (0, false, false);
+    let (mut held_bytes, mut taken_bytes, mut is_in_use, mut is_unread) = (0, 0, false, false);
     sockets::each_held_in(LOOKS.fetch_add(1, Ordering::Relaxed), |socket| {
         if grown_bytes(socket) == 0 {
             return;
@@ -116,7 +170,9 @@ fn look_at_all(now_ns: u64) -> Option<u64> {
                 Found::Unread => is_unread = true,
             }
         }
+        held_bytes += grown_bytes(socket);
     });
+    HELD_BYTES.store(held_bytes, Ordering::Relaxed);
     if taken_bytes >= BYTES_AT_ONCE {
         Some(REST_NS)
     } else if is_in_use {

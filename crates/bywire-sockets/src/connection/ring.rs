@@ -74,6 +74,9 @@ impl Connection {
             let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
             (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
         };
+        if backed < until && !idle_memory::may_grow(until - backed) {
+            return false;
+        }
         // SAFETY: whole pages of the mapped segment, as the header and the backed bytes end at a page boundary.
         let done = backed == until
             || unsafe {

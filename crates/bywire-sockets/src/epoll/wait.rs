@@ -7,7 +7,6 @@ use core::sync::atomic::Ordering;
 use bywire_ring::{distance, list};
 use libc::epoll_event;
 
-use crate::connection::owed;
 use crate::connection::readiness::{ALWAYS, OUT, Ready};
 use crate::connection::sockets::STREAM;
 use crate::epoll::control::{ask_again, restore_doorbell};
@@ -19,6 +18,7 @@ use crate::epoll::{nested, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
+use crate::pairing::offer;
 use crate::wakeup::doorbell::{self, DOORBELL_DATA};
 use crate::wakeup::spin;
 
@@ -93,7 +93,7 @@ impl Wait<'_> {
         let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
             return self.turn_of_carried(view, left_ns);
         };
-        let heard = (self.real)(self.events, self.count, owed::pay_before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, offer::before_wait(left_ns));
         errno::keep(|| drop(unannounced));
         self.result(view, heard)
     }
@@ -137,7 +137,7 @@ impl Wait<'_> {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };
-        let heard = (self.real)(self.events, self.count, owed::pay_before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, offer::before_wait(left_ns));
         errno::keep(|| drop(sleeping));
         self.result(view, heard)
     }

@@ -11,13 +11,13 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
 use crate::connection::sockets::{self, STREAM, Socket};
-use crate::connection::{options, policy};
+use crate::connection::{idle_memory, options, owed, policy};
 use crate::epoll::control;
 use crate::memory::arena::{self, stage};
 use crate::memory::lock::{Lock, rank};
 use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
-use crate::os::{errno, kernel, own_call, pid, real};
+use crate::os::{errno, kernel, own_call, pid, real, signal_deferral};
 use crate::wakeup::doorbell;
 
 /// A service that does not answer is not asked again for this time.
@@ -145,6 +145,7 @@ fn offer(socket: &Socket) {
     if !may_offer() {
         return;
     }
+    idle_memory::set_bound();
     let Some((files, address)) = segment::make() else {
         return socket.stay(Reason::Memory);
     };
@@ -305,7 +306,7 @@ fn address() -> (libc::sockaddr_un, libc::socklen_t) {
 }
 
 fn disconnect() {
-    for pending in [&ASKED, &OFFERED, &LEAVE_NS] {
+    for pending in [&ASKED, &OFFERED, &LEAVE_NS, &NOTED_BYTES] {
         pending.store(0, Ordering::Relaxed);
     }
     let service = SERVICE.swap(-1, Ordering::Relaxed);
@@ -502,6 +503,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         Some(Verdict::OtherUser) => Reason::OtherUser,
         Some(Verdict::Device) => Reason::Device,
         Some(Verdict::Namespace) => Reason::Namespace,
+        Some(Verdict::Memory) => Reason::Memory,
         _ => Reason::Refused,
     };
     socket.stay(reason);
@@ -604,6 +606,54 @@ pub fn tally() -> [u64; 2] {
         });
     }
     [bytes, used]
+}
+
+/// The memory of this program's rings that the service knows of.
+static NOTED_BYTES: AtomicU64 = AtomicU64::new(0);
+/// A difference that the service is not told of, unless there is none any more.
+const NOTED_STEP_BYTES: u64 = 1 << 20;
+/// The time when it was told last, and how long it is told nothing then, unless there is no such memory any more.
+static NOTED_NS: AtomicU64 = AtomicU64::new(0);
+const NOTED_PAUSE_NS: u64 = 500_000_000;
+
+/// Does what is due before a wait of the program: pays what is owed, takes memory back, and tells the service of it.
+/// Returns how long the wait may last at most, given its limit.
+#[inline(always)]
+pub fn before_wait(left_ns: Option<u64>) -> Option<u64> {
+    let left_ns = owed::pay_before_wait(left_ns);
+    note_memory();
+    left_ns
+}
+
+/// Tells the service how much memory the rings of this program have.
+#[inline(always)]
+pub fn note_memory() {
+    let (bytes, noted) = (idle_memory::held_bytes(), NOTED_BYTES.load(Ordering::Relaxed));
+    if bytes != noted {
+        note_bytes(bytes, noted);
+    }
+}
+
+#[inline(never)]
+fn note_bytes(bytes: u64, noted: u64) {
+    let is_news = noted.abs_diff(bytes) >= NOTED_STEP_BYTES || bytes == 0;
+    if !is_news || signal_deferral::is_holding() {
+        return;
+    }
+    quietly(|| {
+        // Not too often; and another thread may be waiting for an answer. The next wait tells it.
+        let (now, last) = (kernel::now_ns(), NOTED_NS.load(Ordering::Relaxed));
+        if bytes > 0 && now.saturating_sub(last) < NOTED_PAUSE_NS {
+            return;
+        }
+        let Some(_held) = TALKING.hold_if_free() else { return };
+        NOTED_NS.store(now, Ordering::Relaxed);
+        if SERVICE.load(Ordering::Relaxed) >= 0
+            && say(&Packet { first: bytes, ..Packet::new(Kind::Memory, 0) }, &[])
+        {
+            NOTED_BYTES.store(bytes, Ordering::Relaxed);
+        }
+    });
 }
 
 /// Tells the service of connections that were not carried.

@@ -258,6 +258,7 @@ fn receive_carried(
             }),
         };
         fruitless += 1;
+        offer::note_memory();
         if let Some(result) = after_sleep(connection, woken, done + seen) {
             return result;
         }
