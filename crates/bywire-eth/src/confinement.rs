@@ -244,9 +244,20 @@ const UDP_CALLS: [i64; 5] = [
     libc::SYS_setsockopt,
 ];
 
-/// Older forms of some of these calls, which only older architectures have.
+/// Older forms of some of these calls, which only older architectures have. The C library still makes them there.
 #[cfg(target_arch = "x86_64")]
-const OLDER_CALLS: [i64; 4] = [libc::SYS_access, libc::SYS_open, libc::SYS_poll, libc::SYS_epoll_wait];
+const OLDER_CALLS: [i64; 10] = [
+    libc::SYS_access,
+    libc::SYS_chmod,
+    libc::SYS_epoll_wait,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_open,
+    libc::SYS_poll,
+    libc::SYS_rename,
+    libc::SYS_stat,
+    libc::SYS_unlink,
+];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_CALLS: [i64; 0] = [];
 

@@ -88,7 +88,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<
 /// # Errors
 /// The error of the kernel.
 pub fn poll(file: impl AsFd, events: PollFlags, timeout: Duration) -> Result<(), Errno> {
-    let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
+    let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits(), revents: 0 };
     // SAFETY: the pointer is to one live entry.
     count(unsafe { libc::poll(&raw mut entry, 1, milliseconds(timeout)) } as isize).map(drop)
 }
