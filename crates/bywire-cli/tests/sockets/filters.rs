@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::geteuid;
 
@@ -39,7 +38,7 @@ pub struct Group(PathBuf);
 
 impl Group {
     /// `None`, with a message: systemd can have none here.
-    pub fn new() -> Option<Self> {
+    pub fn new(fabric: &Fabric) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").expect("a list");
         let place = mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
@@ -49,9 +48,9 @@ impl Group {
         if place.is_none() {
             println!("not run: systemd needs cgroup2, which is not mounted here");
         }
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Some(Self(Path::new(&place?).join(format!("bywire-test-{}-{number}", std::process::id()))))
+        // The name of the directory, too, is no other test's.
+        let name = fabric.directory.path().file_name()?.to_string_lossy().into_owned();
+        Some(Self(Path::new(&place?).join(format!("bywire-test{name}"))))
     }
 
     /// Its directory, which is made by whoever enters it.
@@ -81,7 +80,7 @@ fn boot(fabric: &Fabric, units: &[(&str, String)]) -> Option<String> {
         println!("not run: systemd is not installed, or its namespaces need root");
         return None;
     };
-    let group = Group::new()?;
+    let group = Group::new(fabric)?;
     let place = fabric.place("units");
     fs::create_dir_all(&place).expect("a directory");
     for (name, text) in units {

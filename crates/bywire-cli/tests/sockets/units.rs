@@ -63,7 +63,7 @@ fn the_recipes_for_systemd_make_the_services_of_debian_carried() {
     if !probe.is_ok_and(|status| status.success()) {
         return println!("not run: the recipes for systemd: this kernel allows no namespaces of all kinds");
     }
-    let Some(group) = Group::new() else { return };
+    let Some(group) = Group::new(&fabric) else { return };
     let enter = "mkdir \"$GROUP\"; echo $$ >\"$GROUP/cgroup.procs\"; exec \"$@\"";
     let words =
         [&["sh", "-ec", enter, "sh", "unshare"], &spaces[..], &["sh", &place("boot"), &shared, &root]];
