@@ -46,6 +46,7 @@ reasons! {
     Sandbox = "a filter of system calls was installed, and everything is TCP from then on (once for each program)",
     Go = "a program in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
     Loaded = "a library was loaded into a namespace of its own, and everything is TCP from then on (once for each program)",
+    Inline = "the program calls the kernel by itself for some of its calls, and all of its connections are TCP (once for each program)",
 }
 
 impl Reason {
