@@ -64,6 +64,8 @@ struct Ended<'a> {
     received_bytes: u64,
     sent_in_memory_bytes: u64,
     received_in_memory_bytes: u64,
+    /// The path of the object that is the cause, in a line about a whole program.
+    object: Option<&'a str>,
 }
 
 impl Account {
@@ -214,7 +216,8 @@ fn tell(text: &str) -> String {
         let _ = writeln!(told, "bywire: and {} more", ended.len() - TOLD_MAX);
     }
     for program in programs.iter().take(TOLD_MAX) {
-        let _ = writeln!(told, "bywire: process {}: {}", program.process, reason(program.fate));
+        let object = program.object.map(|path| format!(": {path}")).unwrap_or_default();
+        let _ = writeln!(told, "bywire: process {}: {}{object}", program.process, reason(program.fate));
     }
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     stayed.iter().for_each(|ended| *reasons.entry(reason(ended.fate)).or_default() += 1);
@@ -226,7 +229,7 @@ fn tell(text: &str) -> String {
 
 impl<'a> Ended<'a> {
     fn read(line: &'a str) -> Option<Self> {
-        let mut words = line.split(' ');
+        let mut words = line.splitn(9, ' ');
         let (process, fate) = (words.next()?, words.next()?);
         let ends = [words.next()?, words.next()?];
         let mut bytes = || words.next()?.parse().ok();
@@ -238,6 +241,7 @@ impl<'a> Ended<'a> {
             received_bytes: bytes()?,
             sent_in_memory_bytes: bytes()?,
             received_in_memory_bytes: bytes()?,
+            object: words.next(),
         })
     }
 
@@ -316,13 +320,17 @@ mod tests {
 
     #[test]
     fn lines_about_a_whole_program_are_reported_once_and_not_counted_as_connections() {
-        let told = tell("7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n");
+        let told = tell(
+            "7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n9 Inline - - 0 0 0 0 /opt/a b/c\n",
+        );
         assert!(
             told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n")
         );
         assert!(told.contains("bywire: process 7: a filter of system calls was installed"), "{told}");
         assert!(told.contains("bywire: process 8: a program in Go calls the kernel by itself"), "{told}");
-        assert_eq!(told.lines().count(), 4);
+        assert!(told.contains("bywire: process 9: the program calls the kernel by itself"), "{told}");
+        assert!(told.contains("(once for each program): /opt/a b/c\n"), "{told}");
+        assert_eq!(told.lines().count(), 5);
     }
 
     #[test]

@@ -48,6 +48,7 @@ reasons! {
     Loaded = "a library was loaded into a namespace of its own, and everything is TCP from then on (once for each program)",
     Reconnected = "it was connected before, or listens",
     Unshared = "a thread has a table of descriptors of its own, and everything is TCP from then on (once for each program)",
+    Inline = "the program calls the kernel by itself for some of its calls, and all of its connections are TCP (once for each program)",
 }
 
 impl Reason {

@@ -39,6 +39,24 @@ struct calls {
     int (*close)(int);
 };
 
+#ifdef INLINE
+/* A call by the program's own instruction, with a constant number, as rustix makes it. */
+__attribute__((used)) static ssize_t send_inline(int fd, const void *bytes, size_t length, int flags) {
+    register long r10 __asm__("r10") = flags;
+    register long r8 __asm__("r8") = 0;
+    register long r9 __asm__("r9") = 0;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_sendto), "D"(fd), "S"(bytes), "d"(length), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#define SEND send_inline
+#else
+#define SEND send
+#endif
+
 #ifdef PLUGIN
 /* A library that keeps the addresses of functions, and calls others. */
 extern ssize_t __send(int, const void *, size_t, int), __read(int, void *, size_t);
@@ -68,7 +86,7 @@ static int close_here(int fd) {
 }
 
 const struct calls plugin_calls[] = {
-    {send, recv, write, read, poll, close},
+    {SEND, recv, write, read, poll, close},
     {send_here, receive_here, write_here, read_here, poll_here, close_here},
     {__send, recv, write, __read, poll, close},
 };
@@ -414,14 +432,14 @@ static void meet(const struct calls *calls) {
 /* A library that finds the C library's functions before any others, or has a C library of its own. */
 static void plug_in(const char *how, const char *path) {
     int mode = (strcmp(how, "lazy") == 0 ? RTLD_LAZY : RTLD_NOW) | RTLD_DEEPBIND;
-    int is_apart = strcmp(how, "apart") == 0;
+    int is_apart = strcmp(how, "apart") == 0, is_tcp = is_apart || strcmp(how, "inline") == 0;
     carry();
     void *library = is_apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, mode);
     need(library != NULL, dlerror());
     const struct calls *calls = dlsym(library, "plugin_calls");
     for (int way = 0; way < 3; way++) {
         meet(&calls[way]);
-        if (is_apart) {
+        if (is_tcp) {
             connect_ends();
         } else {
             carry();
@@ -461,6 +479,11 @@ int main(int count, char **words) {
         plug_in(words[2], words[3]);
     } else if (strcmp(name, "symbols") == 0 && count > 2) {
         look_up(words[2]);
+    } else if (strcmp(name, "carry") == 0) {
+        carry();
+    } else if (strcmp(name, "talk") == 0) {
+        connect_ends();
+        talk(100);
     } else if (strcmp(name, "cancel") == 0) {
         cancel();
     } else if (strcmp(name, "vforks") == 0) {

@@ -84,6 +84,34 @@ fn a_library_in_a_namespace_of_its_own_makes_its_program_tcp() {
 }
 
 #[test]
+fn a_library_with_inline_system_calls_makes_its_program_tcp() {
+    for is_named in [false, true] {
+        if let Some(status) = plugged("inline", &["-DINLINE"], is_named) {
+            assert_eq!(status.carried_ever, 1, "{is_named}: {status:?}");
+            assert!(status.not_carried.contains(&(Reason::Inline, 1)), "{is_named}: {status:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_with_inline_system_calls_is_tcp_from_its_start() {
+    let pairing = TestService::new();
+    for (options, way, carried) in [(&["-pthread"][..], "carry", 1), (&["-pthread", "-DINLINE"], "talk", 0)] {
+        let Some(program) = pairing.compiled("lives.c", "lives", options) else { return };
+        let before = pairing.status().carried_ever;
+        let log = pairing.path("log");
+        let mut command = pairing.command(&program, Some(8));
+        assert!(Running::start(command.arg(way).env("BYWIRE_LOG", &log)).end().success(), "{options:?}");
+        let status = pairing.status();
+        assert_eq!(status.carried_ever - before, carried, "{options:?}: {status:?}");
+        let told = std::fs::read_to_string(&log).expect("a log");
+        let named = format!(" Inline - - 0 0 0 0 {}\n", program.display());
+        assert_eq!(told.contains(&named), carried == 0, "{options:?}: {told}");
+    }
+    assert!(pairing.status().not_carried.contains(&(Reason::Inline, 1)), "{:?}", pairing.status());
+}
+
+#[test]
 fn functions_looked_up_by_the_c_librarys_handle_are_carried() {
     for how in ["handle", "versioned", "default"] {
         if let Some(status) = lives(&["symbols", how]) {

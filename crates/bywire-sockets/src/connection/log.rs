@@ -42,14 +42,16 @@ pub fn ending(socket: &Socket) {
     }
 }
 
-/// Writes a line about the whole program: `reason` holds for all its connections from here on.
-pub fn program(reason: Reason) {
+/// Writes a line about the whole program: `reason` holds for all its connections from here on. `object` is the
+/// path of the object that is the cause, or empty.
+pub fn program(reason: Reason, object: &str) {
     // Acquire: pairs with the release store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
         // SAFETY: no arguments.
         let pid = unsafe { libc::getpid() };
-        if writeln!(line, "{pid} {reason:?} - - 0 0 0 0").is_ok() {
+        let space = if object.is_empty() { "" } else { " " };
+        if writeln!(line, "{pid} {reason:?} - - 0 0 0 0{space}{object}").is_ok() {
             append(line.bytes.get(..line.length).unwrap_or(&[]));
         }
     }

@@ -6,6 +6,7 @@ pub mod errno;
 pub mod iovec;
 pub mod jumps;
 pub mod kernel;
+pub mod machine_code;
 pub mod objects;
 pub mod own_call;
 pub mod pid;

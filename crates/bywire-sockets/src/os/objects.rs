@@ -4,6 +4,7 @@
 //! The loader keeps an object loaded while it is visited. What its headers and tables say was good enough for the loader.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::hash::Hasher;
 use core::ops::{ControlFlow, Range};
 use core::sync::atomic::AtomicUsize;
 
@@ -38,6 +39,7 @@ struct Relocation {
 /// One loaded object.
 pub struct Object<'a> {
     base: usize,
+    path: &'a CStr,
     headers: &'a [libc::Elf64_Phdr],
     tables: Option<Tables>,
     /// The number of objects that were unloaded so far.
@@ -77,7 +79,7 @@ pub fn each(mut visit: impl FnMut(&Object<'_>) -> ControlFlow<()>) {
 }
 
 unsafe extern "C" fn pass_on(info: *mut libc::dl_phdr_info, _size: usize, visit: *mut c_void) -> c_int {
-    // SAFETY: the visitor of `each`, and the C library's own structure.
+    // SAFETY: the visitor of `each`, and the C library's own structure. The name is null or terminated.
     let (visit, object) = unsafe {
         let info = &*info;
         let headers = if info.dlpi_phdr.is_null() {
@@ -85,15 +87,44 @@ unsafe extern "C" fn pass_on(info: *mut libc::dl_phdr_info, _size: usize, visit:
         } else {
             core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into())
         };
+        let path = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
         let base = info.dlpi_addr as usize;
         let tables = Tables::of(base, headers);
-        let object = Object { base, headers, tables, unloaded: info.dlpi_subs };
+        let object = Object { base, path, headers, tables, unloaded: info.dlpi_subs };
         (&mut *visit.cast::<&mut dyn FnMut(&Object<'_>) -> ControlFlow<()>>(), object)
     };
     visit(&object).is_break().into()
 }
 
 impl Object<'_> {
+    /// The path of its file; the program's own is empty.
+    pub fn path(&self) -> &CStr {
+        self.path
+    }
+
+    /// Adds what distinguishes it from other objects.
+    pub fn identify(&self, hasher: &mut impl Hasher) {
+        hasher.write_usize(self.base);
+        hasher.write(self.path.to_bytes());
+        for header in self.headers {
+            hasher.write_u64(header.p_vaddr);
+            hasher.write_u64(header.p_filesz);
+        }
+    }
+
+    /// The parts of its memory that are code. Parts that cannot be read are left out.
+    pub fn code(&self) -> impl Iterator<Item = &[u8]> {
+        const READ_AND_EXECUTE: u32 = libc::PF_R | libc::PF_X;
+        let is_code = |header: &&libc::Elf64_Phdr| {
+            header.p_type == libc::PT_LOAD && header.p_flags & READ_AND_EXECUTE == READ_AND_EXECUTE
+        };
+        self.headers.iter().filter(is_code).map(|header| {
+            let start = self.base.wrapping_add(header.p_vaddr as usize) as *const u8;
+            // SAFETY: the loader has mapped the bytes of the file there, for as long as the object is loaded.
+            unsafe { core::slice::from_raw_parts(start, header.p_filesz as usize) }
+        })
+    }
+
     /// Returns whether an address lies in it.
     pub fn contains(&self, address: usize) -> bool {
         self.ranges(libc::PT_LOAD).any(|range| range.contains(&address))

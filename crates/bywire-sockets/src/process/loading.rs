@@ -18,7 +18,7 @@ use bywire_pairing::reason::Reason;
 use crate::os::objects::{self, Object, Slot, Tables};
 use crate::os::{errno, own_call, real};
 use crate::pairing::offer;
-use crate::process::sandbox;
+use crate::process::{inline, sandbox};
 
 /// The C library, and the libraries that were parts of it before version 2.34.
 const C_LIBRARY: [&CStr; 5] =
@@ -223,6 +223,7 @@ fn settle_pending() {
     {
         errno::keep(|| hook_from(first, known));
     }
+    errno::keep(inline::examine);
 }
 
 /// Puts the hooks into the objects from an index on.

@@ -5,6 +5,7 @@ pub mod exec;
 pub mod exit;
 pub mod fork;
 pub mod golang;
+pub mod inline;
 pub mod io_uring;
 pub mod lifecycle;
 pub mod loading;

@@ -84,6 +84,11 @@ pub fn before_child_in_memory() {
 
 /// Returns all connections to the kernel, reports what there is to report, and does nothing from here on.
 pub fn withdraw(reason: Reason) {
+    withdraw_because_of(reason, "");
+}
+
+/// The same, with the path of the object that is the cause.
+pub fn withdraw_because_of(reason: Reason, object: &str) {
     if own_call::are_over() {
         return;
     }
@@ -95,7 +100,7 @@ pub fn withdraw(reason: Reason) {
     lifecycle::notice_fork();
     jumps::forget();
     if offer::is_possible() {
-        leave(reason);
+        leave(reason, object);
     }
     signals::give_back();
     own_call::end();
@@ -109,7 +114,7 @@ pub fn withdraw(reason: Reason) {
     own_call::end_for_all();
 }
 
-fn leave(reason: Reason) {
+fn leave(reason: Reason, object: &str) {
     fallback::all_to_kernel(reason);
     // A connection that another thread was preparing is carried by now, or never will be.
     offer::settle();
@@ -127,7 +132,7 @@ fn leave(reason: Reason) {
             handover::silence(fd);
         }
     });
-    log::program(reason);
+    log::program(reason, object);
     outcome::report(offer::note);
     offer::note(reason, 1);
     offer::leave(tally);

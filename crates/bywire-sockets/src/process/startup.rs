@@ -9,7 +9,7 @@ use crate::connection::log;
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
 use crate::pairing::offer;
-use crate::process::{exit, fork, golang, io_uring, lifecycle, loading, sandbox};
+use crate::process::{exit, fork, golang, inline, io_uring, lifecycle, loading, sandbox};
 use crate::wakeup::spin;
 
 unsafe extern "C" {
@@ -76,5 +76,7 @@ pub fn begin() {
     pid::note();
     if golang::is_program() {
         sandbox::withdraw(Reason::Go);
+    } else {
+        inline::examine();
     }
 }
