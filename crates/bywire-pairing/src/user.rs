@@ -370,7 +370,7 @@ mod tests {
         let mut shared = users(Scope::Machine);
         assert_eq!([ONE, OTHER].map(|user| admit_all(&mut shared, user)), [11, 9]);
         let waiting = [ONE, OTHER].map(|user| wait_all(&mut shared, user));
-        assert_eq!(waiting, [33, 25]);
+        assert_eq!(waiting, [17, 13]);
         let mut own = users(Scope::User);
         assert_eq!(admit_all(&mut own, SERVICE), 42);
     }
@@ -387,7 +387,7 @@ mod tests {
         (100_000..104_096).for_each(|user| assert!(admit_all(&mut shared, user) >= 4));
         assert_eq!([0, SERVICE].map(|user| admit_all(&mut shared, user)), [5000; 2], "whoever else there is");
         let waiting = [ONE, OTHER, 1002, 1003].map(|user| wait_all(&mut shared, user));
-        assert!(waiting[0] > 16_000 && wait_all(&mut shared, 1004) > 3000, "{waiting:?}");
+        assert!(waiting[0] > 8000 && wait_all(&mut shared, 1004) > 1500, "{waiting:?}");
         (2000..2100).for_each(|user| assert!(wait_all(&mut shared, user) >= 16));
         let threads = (0..1 << 16).filter(|user| shared.threads.take(200_000 + user)).count();
         assert!(threads < 4096 && shared.threads.take(ONE) && shared.threads.take(SERVICE));

@@ -185,7 +185,7 @@ fn the_memory_of_bursts_goes_back_once_they_are_read() {
         assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
     };
     pairs.iter().zip(0..).for_each(|(ends, seed)| burst(*ends, seed));
-    assert!(left_kib() > POOLED * BURST_BYTES >> 10, "bursts are in memory");
+    assert!(left_kib() > (POOLED * BURST_BYTES) >> 10, "bursts are in memory");
     let wait = || assert!(!test_service::poll_for(pairs[0].1, BACK.as_millis() as i32));
     wait();
     is_back();
