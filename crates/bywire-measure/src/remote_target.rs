@@ -3,6 +3,8 @@
 //! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
 //! key if the server asks for one), then the job, then the target's reports. The measured messages have sockets of their own.
 
+mod strangers;
+
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -25,6 +27,7 @@ use crate::process::{Event, Setting, Worker, listen};
 use crate::scratch_directory::nonce;
 use crate::transport::tcp;
 use crate::workload::overhead::BURST_BYTES_MAX;
+use strangers::{Place, Strangers};
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;
@@ -56,9 +59,6 @@ const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
 
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
-
-/// The most connections in the handshake. It takes each at most [`HANDSHAKE_TIMEOUT`].
-const STRANGERS_MAX: usize = 64;
 
 /// The pause after a failed accept, so that a server without free descriptors does not loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -375,13 +375,14 @@ impl Drop for Permit {
 /// Serves targets on `listener` until the process ends. `log` gets one line for each client.
 pub fn serve(listener: &TcpListener, admission: Admission, log: fn(&str)) -> Result<()> {
     let admission = Arc::new(admission);
-    let (strangers, clients) = (Arc::default(), Arc::default());
+    let (strangers, clients) = (Arc::<Strangers>::default(), Arc::default());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let Some(stranger) = Permit::take(&strangers, STRANGERS_MAX) else { continue };
+        // A client that is gone already, or no descriptor is left.
+        let Ok(stranger) = strangers.admit(&stream) else { continue };
         let (admission, clients) = (Arc::clone(&admission), Arc::clone(&clients));
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
@@ -398,7 +399,7 @@ pub fn serve(listener: &TcpListener, admission: Admission, log: fn(&str)) -> Res
 fn serve_one(
     stream: TcpStream,
     admission: &Admission,
-    stranger: Permit,
+    stranger: Place,
     clients: &Arc<AtomicUsize>,
     log: impl Fn(&str),
 ) -> Result<()> {
@@ -555,7 +556,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, Admission::Key(b"the key".to_vec()), |_| {}));
         let strangers: Vec<_> =
-            (0..2 * CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
+            (0..200).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
         let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
         assert!(greet(b"another").is_err());
         // All places are taken by clients that know the key.

@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// The payload that every IPv6 path carries, used if the kernel does not know the route.
 const ROUTE_BYTES: u16 = 1232;
 
-/// What a node whose channel is up sends, apart from what strangers send: they fill another queue.
+/// What a node sends, apart from what strangers send: they fill another queue.
 struct OwnSocket {
     node: PublicKey,
     path: Path,
@@ -94,6 +94,7 @@ impl Link {
         self.channels.add(now_ns, node, addresses.clone());
         self.forget_unsent(&node);
         self.addresses.insert(node, addresses);
+        self.follow_table(node);
     }
 
     /// Removes a node that is no longer in the fabric.
@@ -102,6 +103,7 @@ impl Link {
         self.forget(node);
         self.forget_unsent(node);
         self.addresses.remove(node);
+        self.close_own_socket(node);
     }
 
     fn forget_unsent(&mut self, node: &PublicKey) {
@@ -210,6 +212,18 @@ impl Link {
         }
     }
 
+    /// Receives from a node without a channel by a socket for its first address, so that its handshakes do not wait among those of
+    /// strangers, nor find that these have taken all room.
+    fn follow_table(&mut self, node: PublicKey) {
+        if self.channels.status(&node).is_some_and(|status| status.channel.is_some()) {
+            return;
+        }
+        match self.addresses.get(&node).and_then(|addresses| addresses.first()) {
+            Some(address) => self.open_own_socket(node, *address),
+            None => self.close_own_socket(&node),
+        }
+    }
+
     /// Receives from a node by a socket of its own, as long as it sends from this address.
     fn open_own_socket(&mut self, node: PublicKey, address: SocketAddr) {
         let channel = self.channels.status(&node).and_then(|status| status.channel);
@@ -305,7 +319,7 @@ impl Link {
                 self.channels.forget_strangers_at(address.ip());
                 self.channels.set_route_bytes(&node, route_bytes(address));
             }
-            Event::Down { node, .. } => self.close_own_socket(&node),
+            Event::Down { node, .. } => self.follow_table(node),
             _ => {}
         }
         Some(event)

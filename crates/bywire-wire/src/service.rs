@@ -394,7 +394,7 @@ pub enum NotConnected {
     Refused(Refusal),
     /// The other service speaks another version.
     Version,
-    /// The port's user has reached the limit of connections, on this machine or the other.
+    /// The port's user has reached the limit of connections on this machine.
     NoResources,
 }
 

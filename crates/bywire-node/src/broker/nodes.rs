@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use bywire_sys::share::Shares;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{Security, Side};
-use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Terms};
+use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Refusal, Terms};
 use bywire_wire::service_message::{
     ConnectionName, EndName, Half, PortEnd, PortIdentity, SecretHalf, ServiceMessage, connection_secret,
 };
@@ -176,6 +176,11 @@ impl Broker {
                     && let Some(outgoing) = self.take_outgoing(request)
                 {
                     let request = outgoing.request;
+                    // The other machine has reached a limit, and not this one.
+                    let reason = match reason {
+                        NotConnected::NoResources => NotConnected::Refused(Refusal::NoResources),
+                        reason => reason,
+                    };
                     self.tell(outgoing.port, Notice::NotConnected { request, reason });
                 }
             }

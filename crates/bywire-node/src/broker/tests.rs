@@ -348,7 +348,9 @@ fn a_port_that_does_not_read_is_offered_nothing_more() {
     let offer = fixture.offer();
     fixture.brokers[B].turn_away(offer);
     fixture.settle();
-    let refused = (A, Notice::NotConnected { request: 1, reason: NotConnected::NoResources });
+    // The limit is one of the other machine.
+    let reason = NotConnected::Refused(Refusal::NoResources);
+    let refused = (A, Notice::NotConnected { request: 1, reason });
     assert_eq!(fixture.take(), [refused]);
     assert!(fixture.is_empty());
     // A request that is given up before its port has been told leaves nothing to tell.

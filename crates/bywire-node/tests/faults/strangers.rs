@@ -1,15 +1,21 @@
-//! A machine with the name and the address of another one, and with another key.
+//! A machine with the name and the address of another one, and with another key; and one with many addresses.
 
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use bywire::{Admit, ConnectError, Port, PortOptions};
 use bywire_node::key;
+use bywire_sys::process;
+use bywire_sys::udp::{Arrival, UdpSocket};
+use bywire_wire::channel::{Channels, Options};
+use bywire_wire::handshake::{self, Identity, PrivateKey, PublicKey};
 use bywire_wire::service::status::Entry;
 
 use crate::cable::Stream;
 use crate::ends::{open, options};
 use crate::stopped_services::{Acceptor, Connector, meanwhile};
-use crate::test_network::{Machine, TestNetwork, ip};
+use crate::test_network::{FakePort, Machine, TestNetwork, eventually, ip, kept};
 
 /// A port of that machine that admits everyone.
 fn open_decoy(machine: &Machine) -> Port {
@@ -98,4 +104,114 @@ fn a_machine_with_a_wrong_key_connects_to_no_node_and_disturbs_none() {
          {count} messages, each right; then {reason:?}"
     );
     expect_nobody(&mut decoy);
+}
+
+/// The addresses of a machine that floods a service with handshakes, and its packets in a second.
+const SOURCES: u32 = 3000;
+const HELLOS_RATE: u64 = 12_000;
+/// How soon a service that is restarted then has its channels.
+const UP_AGAIN: Duration = Duration::from_secs(4);
+
+fn source(number: u32) -> IpAddr {
+    let [.., high, low] = number.to_be_bytes();
+    [10, 79, high, low].into()
+}
+
+/// A hello of somebody who knows the key of a service, and whose own key the service does not know.
+fn hello_of_a_stranger(to: SocketAddr, key: PublicKey) -> Vec<u8> {
+    let mut random = |bytes: &mut [u8]| process::random(bytes).expect("random numbers");
+    let mut own = [0; 32];
+    random(&mut own);
+    let identity =
+        Identity { key: PrivateKey::new(own), shared_secret: None, boot_id: [7; 16], incarnation: 1 };
+    let mut channels = Channels::new(identity, Options { has_aes: true });
+    assert!(channels.add(0, key, vec![to]));
+    channels.connect(0, &key).expect("just added");
+    let mut out = Vec::new();
+    channels.transmit(0, &mut random, &mut out);
+    out.pop().expect("a hello").1
+}
+
+/// Sends hellos from all sources in turn, each with the cookie that the service has given for that address, until the sender of
+/// `kept` is dropped. Returns how many have left, and how many of them had a cookie.
+fn flood(from: &Machine, to: SocketAddr, key: PublicKey, kept: &mpsc::Receiver<()>) -> [u64; 2] {
+    let udp = from.namespace.run(|| UdpSocket::bind_everywhere(0)).expect("inside").expect("bound");
+    udp.report_local_addresses().expect("the kernel reports them");
+    udp.request_buffers(4 << 20).expect("set");
+    let hello = hello_of_a_stranger(to, key);
+    let mut hellos: Vec<Option<Vec<u8>>> = vec![None; SOURCES as usize];
+    let (mut counts, began) = ([0, 0], Instant::now());
+    let mut buffer = [0; 2048];
+    while kept.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+        while let Ok(Some(Arrival { bytes, local: Some(IpAddr::V4(local)), .. })) =
+            udp.receive_arrival(&mut buffer)
+        {
+            let [.., high, low] = local.octets();
+            let place = hellos.get_mut(usize::from(u16::from_be_bytes([high, low])));
+            if let (Some(place), Some(proved)) =
+                (place, handshake::with_cookie(&key, &hello, &buffer[..bytes]))
+            {
+                *place = Some(proved);
+            }
+        }
+        let due = (began.elapsed().as_secs_f64() * HELLOS_RATE as f64) as u64;
+        // Not more at once than the queue of the service takes.
+        for _ in counts[0]..due.min(counts[0] + 200) {
+            let number = counts[0] % u64::from(SOURCES);
+            let proved = &hellos[number as usize];
+            let packet = proved.as_ref().unwrap_or(&hello);
+            let _ = udp.send_from(Some(source(number as u32)), to, packet);
+            counts = [counts[0] + 1, counts[1] + u64::from(proved.is_some())];
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    println!("{:.0} handshakes a second were begun", counts[0] as f64 / began.elapsed().as_secs_f64());
+    counts
+}
+
+#[test]
+fn a_service_that_is_restarted_during_a_flood_of_handshakes_has_its_channels_soon() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    let mut fabric = network.fabric();
+    let _stranger = fabric.nodes.pop();
+    network.machines[..2].iter_mut().for_each(|machine| {
+        machine.write(&fabric);
+        machine.start();
+    });
+    let [here, there, stranger] = &mut network.machines[..] else { unreachable!() };
+    ip(&stranger.namespace, "route add local 10.79.0.0/20 dev lo");
+    ip(&here.namespace, &format!("route add 10.79.0.0/20 via {}", stranger.address.ip()));
+    let (mut asking, mut asked) = (FakePort::open(there, "asking"), FakePort::open(here, "asked"));
+    let [_, theirs] = asking.meet(1, "a", &mut asked, 11);
+    let (to, key) = (here.address, here.key);
+    let (keep, kept_up) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let stranger = &*stranger;
+        let flooding = scope.spawn(move || flood(stranger, to, key, &kept_up));
+        std::thread::sleep(Duration::from_millis(500));
+        // Only the other service needs the channel at first.
+        let mut took = Vec::new();
+        for is_needed_here in [false, true, false, true] {
+            here.stop();
+            // The sources get cookies of the next service.
+            here.start();
+            let began = Instant::now();
+            if is_needed_here {
+                asked.call_again(here, vec![kept(11, &theirs)]);
+            }
+            let is_up = |machine: &Machine, node: &str| machine.status_of(node).channel.is_some();
+            eventually("a channel during a flood", || is_up(here, "b") && is_up(there, "a"));
+            took.push(began.elapsed());
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let (handshakes, cookies) = (here.strangers("unknown_keys"), here.strangers("cookies_sent"));
+        drop(keep);
+        let [sent, proved] = flooding.join().expect("no panic");
+        println!(
+            "channels after {took:?}; {sent} handshakes from {SOURCES} addresses, {proved} of them with a cookie; the last \
+             service has worked on {handshakes} and sent {cookies} cookies"
+        );
+        assert!(handshakes > 100, "strangers with a cookie are worked on");
+        assert!(took.iter().all(|took| *took < UP_AGAIN), "{took:?}");
+    });
 }

@@ -1,6 +1,7 @@
 //! Unknown machines attack a service: with random packets, with replayed hellos, and with hellos that have a valid cookie.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -51,8 +52,7 @@ fn hellos(
 }
 
 /// Sends packets to a service, one batch after the other, until the sender of `kept` is dropped. Returns their number.
-fn flood(from: &Machine, to: SocketAddr, batches: &[Vec<u8>], kept: &mpsc::Receiver<()>) -> u64 {
-    let udp = bind(from);
+fn flood(udp: &UdpSocket, to: SocketAddr, batches: &[Vec<u8>], kept: &mpsc::Receiver<()>) -> u64 {
     let mut count = 0;
     for batch in batches.iter().cycle() {
         if kept.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
@@ -138,7 +138,10 @@ fn packets_of_unknown_machines_end_and_delay_nothing() {
             let begin = || {
                 let (keep, kept) = mpsc::channel();
                 let batches = &batches;
-                let flooding = scope.spawn(move || flood(stranger, here.address, batches, &kept));
+                // From the address and the port to which the cookies were given.
+                let copy = udp.as_fd().try_clone_to_owned().expect("a copy");
+                let udp = UdpSocket::from_descriptor(copy).expect("it is one");
+                let flooding = scope.spawn(move || flood(&udp, here.address, batches, &kept));
                 std::thread::sleep(ATTACK / 8);
                 (keep, flooding)
             };

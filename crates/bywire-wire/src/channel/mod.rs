@@ -76,6 +76,8 @@ pub struct Channels {
     load: Load,
     cookies: Cookies,
     strangers: Strangers,
+    /// The service ends, and makes no channel any more.
+    is_closed: bool,
 }
 
 impl Channels {
@@ -92,6 +94,7 @@ impl Channels {
             load: Load::default(),
             cookies: Cookies::default(),
             strangers: Strangers::default(),
+            is_closed: false,
         }
     }
 
@@ -208,6 +211,7 @@ impl Channels {
     /// Ends the service. Every node that is up is told with the next [`Self::transmit`], repeatedly until it answers,
     /// for a second at most. [`Self::next_timeout_ns`] is `None` when this is done.
     pub fn close(&mut self, now_ns: u64) {
+        self.is_closed = true;
         for peer in self.peers.values_mut() {
             peer.close(now_ns, DownReason::Closed, &mut self.shared);
         }
@@ -289,6 +293,10 @@ impl Channels {
     }
 
     fn receive_hello(&mut self, now_ns: u64, random: Random, from: Path, header: &Header, packet: &[u8]) {
+        if self.is_closed {
+            // The next service answers. A node with a channel to this one would miss its end.
+            return;
+        }
         if !handshake::is_hello_for(&self.mac_key, header, packet) {
             self.strangers.without_key += 1;
             if packet.len() == handshake::HELLO_BYTES {
@@ -406,10 +414,11 @@ impl Channels {
     }
 
     fn receive_cookie(&mut self, now_ns: u64, header: &Header, packet: &[u8]) {
-        let node = self.shared.numbers.get(&header.connection);
-        match node.and_then(|node| self.peers.get_mut(node)) {
-            Some(peer) if packet.len() == cookie::COOKIE_BYTES => {
+        let node = self.shared.numbers.get(&header.connection).copied();
+        match node.and_then(|node| Some((node, self.peers.get_mut(&node)?))) {
+            Some((node, peer)) if packet.len() == cookie::COOKIE_BYTES => {
                 peer.receive_cookie(now_ns, header.connection, packet);
+                self.settle(node);
             }
             _ => self.strangers.unrecognized += 1,
         }

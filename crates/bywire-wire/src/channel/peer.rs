@@ -590,6 +590,8 @@ impl Peer {
         if let Some(cookie) = cookie {
             self.counts.cookies_received += 1;
             self.cookie = Some((cookie, now_ns));
+            // The hello that bears it is the first one that can be answered.
+            self.hurry(now_ns);
         }
     }
 

@@ -20,8 +20,8 @@ const SOURCE_BURST: u64 = 5;
 /// The limits of cookies: 20,000 in a second.
 const COOKIE_INTERVAL_NS: u64 = 50_000;
 const COOKIE_BURST: u64 = 1000;
-/// The buckets of each level of sources. Each source has two of them, and uses the emptier one. So some sources that have filled
-/// theirs keep few others out.
+/// The buckets of each level of sources. Each source has two of them, of which the emptier one counts. So some sources that have
+/// filled theirs keep few others out.
 const BUCKETS: usize = 4096;
 
 /// A network whose addresses are counted together: somebody who has one of them may have all. A wider one has a larger limit.
@@ -88,22 +88,25 @@ impl Load {
             let factor = LEVELS[at].factor;
             (SOURCE_INTERVAL_NS / factor, SOURCE_BURST * factor)
         };
-        let places: [usize; LEVELS.len()] = std::array::from_fn(|at| {
+        let places: [[usize; 2]; LEVELS.len()] = std::array::from_fn(|at| {
             let [a, b, c, d, ..] = hashes[at];
-            let both = [[a, b], [c, d]].map(|hash| usize::from(u16::from_le_bytes(hash)) % BUCKETS);
-            let both = both.map(|place| at * BUCKETS + place);
-            let level = |place: usize| self.sources[place].level(now_ns, limits(at).0);
-            if level(both[1]) < level(both[0]) { both[1] } else { both[0] }
+            [[a, b], [c, d]].map(|hash| at * BUCKETS + usize::from(u16::from_le_bytes(hash)) % BUCKETS)
         });
-        let has_room = places.iter().enumerate().all(|(at, place)| {
-            let (interval_ns, burst) = limits(at);
-            self.sources[*place].level(now_ns, interval_ns) < burst
-        });
+        let levels: [[u64; 2]; LEVELS.len()] =
+            std::array::from_fn(|at| places[at].map(|place| self.sources[place].level(now_ns, limits(at).0)));
+        let least = levels.map(|[one, other]| one.min(other));
+        let has_room = least.iter().enumerate().all(|(at, level)| *level < limits(at).1);
         if !has_room || !self.admit(now_ns) {
             return false;
         }
-        for (at, place) in places.into_iter().enumerate() {
-            self.sources[place].add(now_ns, limits(at).0, 1);
+        for (at, [one, other]) in places.into_iter().enumerate() {
+            // The fuller one of two counts others that are not in the emptier one.
+            if levels[at][0] == least[at] {
+                self.sources[one].add(now_ns, limits(at).0, 1);
+            }
+            if levels[at][1] == least[at] && one != other {
+                self.sources[other].add(now_ns, limits(at).0, 1);
+            }
         }
         true
     }

@@ -353,6 +353,20 @@ pub fn a_removed_node_is_told_at_once_and_gets_no_further_answer() {
 }
 
 #[test]
+fn a_service_that_ends_makes_no_channel_any_more() {
+    let mut simulation = Simulation::pair(9);
+    simulation.connect(1, 0);
+    simulation.run(SECOND);
+    let now_ns = simulation.now_ns;
+    simulation.nodes[0].channels.close(now_ns);
+    simulation.collect(0);
+    // The other one has been told, and calls again.
+    simulation.run(3 * SECOND);
+    assert_eq!(simulation.downs(1), [DownReason::Closed]);
+    assert!(!simulation.is_up(1, 0) && simulation.ups(1) == 1);
+}
+
+#[test]
 pub fn a_lost_close_is_repeated() {
     let mut simulation = Simulation::pair(12);
     simulation.run(SECOND);

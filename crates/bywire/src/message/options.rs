@@ -65,7 +65,8 @@ pub struct PortOptions {
     pub receive_tokens: u32,
     /// Memory from which one peer may lend blocks to this port, in bytes. All peers of another user share this amount.
     pub borrow_bytes_max: u64,
-    /// The maximum number of connections.
+    /// The maximum number of connections. Peers of one other machine get at most three quarters of them, whatever users that
+    /// machine says they have, and at most 64 that have not sent anything yet.
     pub peers_max: u32,
     /// The maximum number of peers with a large window, a bulk area of 4 MiB for one peer. A peer gets one once the small
     /// bulk area is a bottleneck for what is sent to it, and keeps it while it is connected. 0: none. Each other user

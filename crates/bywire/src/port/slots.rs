@@ -11,7 +11,7 @@ use crate::message::address::Address;
 use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
-use crate::message::share::OtherUser;
+use crate::message::share::{OtherUser, PeersOfNode};
 use crate::message::transfers::{Step, Transfers};
 use crate::shm::connection as shm;
 
@@ -235,6 +235,24 @@ impl Slots {
             _ => None,
         });
         users.fold((0, 0), |(own, all), other| (own + usize::from(other == user), all + 1))
+    }
+
+    /// How many peers of this node there are.
+    pub fn count_of_node(&self, node: &str, user: Option<&OtherUser>) -> PeersOfNode {
+        let mut count = PeersOfNode::default();
+        for entry in &self.entries {
+            match &entry.state {
+                Slot::Wire(remote) if remote.identity.node == node => count.all += 1,
+                Slot::Leaving(leaving) if leaving.remote.identity.node == node => count.all += 1,
+                Slot::Calling(call) if call.address.node == node => {
+                    count.all += 1;
+                    count.silent += usize::from(!call.is_caller);
+                    count.silent_of_user += usize::from(!call.is_caller && call.other_user.as_ref() == user);
+                }
+                _ => {}
+            }
+        }
+        count
     }
 
     /// How many heaps all peers of another user share with us, and how many bytes.

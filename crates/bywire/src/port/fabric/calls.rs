@@ -352,6 +352,10 @@ impl Port {
             return Err(service::Refusal::NoResources);
         }
         let other_user = fabric.other_user(identity);
+        let of_node = self.slots.count_of_node(&identity.node, other_user.as_ref());
+        if !of_node.may_have_more(self.options.peers_max as usize) {
+            return Err(service::Refusal::TooManyPeers);
+        }
         let room = self.make_room_for(other_user.as_ref());
         room.map_err(|_| service::Refusal::TooManyPeers).map(|()| (address, other_user))
     }

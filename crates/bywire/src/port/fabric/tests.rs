@@ -7,13 +7,13 @@ use bywire_ring::geometry::{Geometry, LaneGeometry};
 use bywire_sys::socket::{Received, Socket};
 use bywire_wire::frame::Lane;
 use bywire_wire::record::Head;
-use bywire_wire::service::{End, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, from_bytes, to_bytes};
+use bywire_wire::service::{self, End, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, from_bytes, to_bytes};
 
-use super::fixture::{FakePeer, Fixture, TIMEOUT};
+use super::fixture::{FakePeer, Fixture, TIMEOUT, terms};
 use super::*;
 use crate::message::error::{ConnectError, DisconnectReason};
 use crate::message::event::Event;
-use crate::message::options::PortOptions;
+use crate::message::options::{Admit, PortOptions, Reach};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::region::Key;
 use crate::message::resources::EVENTS_MAX;
@@ -55,6 +55,44 @@ fn users_are_admitted_by_name_and_not_by_number() {
     assert!(!nameless.is_own_or_root("1000") && !nameless.is_in_group(&["100".to_owned()]));
     assert!(is_name("ann") && !is_name("1000"));
     assert!(!Names::default().is_own_or_root("ann") && Names::default().is_own_or_root("root"));
+}
+
+#[test]
+fn a_node_that_makes_users_up_leaves_places_to_others() {
+    const PLACES: u32 = 400;
+    let options = PortOptions { admit: Admit::Everyone, peers_max: PLACES, ..PortOptions::default() };
+    let mut fixture = Fixture::new(options.clone());
+    let node = register(&mut fixture);
+    fixture.port.options.reach = Reach::Fabric;
+    requests(&node);
+    let mut offers = 0;
+    // The answer to a request of a user of a node: whether it is accepted.
+    let mut ask = |fixture: &mut Fixture, from: &str, user: &str| {
+        offers += 1;
+        let mut terms = terms(([127, 0, 0, 1], 9).into(), offers, &options);
+        (terms.peer.node, terms.peer.user) = (from.to_owned(), user.to_owned());
+        let offer = Notice::Offer { offer: offers, peer: terms.peer, introduction: terms.introduction };
+        node.send(&to_bytes(&offer).expect("short"), &[]).expect("room");
+        fixture.port.hear_node();
+        match &requests(&node)[..] {
+            [Request::Accept { .. }] => true,
+            [Request::Decline { refusal: service::Refusal::TooManyPeers, .. }] => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Peers that never send.
+    let silent = (0..PLACES).filter(|user| ask(&mut fixture, "rogue", &format!("user{user}"))).count();
+    assert_eq!(silent, 64);
+    assert!(!ask(&mut fixture, "rogue", "root"));
+    assert!(ask(&mut fixture, "honest", "root"), "another node has places of its own");
+    // Peers that have sent something, under the name of a user who may have all.
+    for _ in 0..PLACES / 4 * 3 - 64 {
+        let peer = fixture.meet().peer;
+        fixture.remote(peer).identity.node = "rogue".to_owned();
+    }
+    assert!(!ask(&mut fixture, "rogue", "root"));
+    let others = (0..PLACES).filter(|user| ask(&mut fixture, &format!("node{}", user % 50), "root")).count();
+    assert_eq!(others, PLACES as usize / 4 - 1);
 }
 
 #[test]
