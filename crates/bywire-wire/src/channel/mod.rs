@@ -18,6 +18,7 @@
 //!
 //! [`Connection`]: crate::connection::Connection
 
+mod attempt;
 pub mod echo;
 mod established;
 mod guests;

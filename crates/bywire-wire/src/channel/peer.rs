@@ -16,6 +16,10 @@ use crate::planted::{self, Bug};
 use crate::random::{Random, draw};
 use crate::size::BASE_BYTES;
 
+use super::attempt::{
+    ADDRESSES_MAX, ANSWERS_MAX, Attempt, CANDIDATE_KEPT_NS, CANDIDATE_NS, CANDIDATES_MAX, Candidate, Retries,
+    TRIES_SLOW, drop_candidates,
+};
 use super::echo::{self, Echo};
 use super::established::Channel;
 use super::incarnations::Incarnations;
@@ -29,22 +33,8 @@ use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
 
 /// The most bytes of messages that wait in a channel.
 const WINDOW: u64 = 64 * 1024;
-/// The number of incarnations of a node whose hellos are answered at the same time. Only one can be the current one, so the
-/// others are replays. Beyond this number, a hello has to prove its address, and replaces an older one.
-const CANDIDATES_MAX: usize = 8;
-/// How long an answered hello keeps its place however many follow. [`crate::handshake::load`] bounds how many do.
-const CANDIDATE_KEPT_NS: u64 = 1_000_000_000;
-/// How long an answered hello waits for the first packet.
-const CANDIDATE_NS: u64 = 10_000_000_000;
-/// How many times a hello that is repeated from one address is answered.
-const ANSWERS_MAX: u32 = 8;
-/// The addresses from which one hello is answered.
-const ADDRESSES_MAX: usize = 4;
 /// The time within which a channel of this node and one of the other node count as begun at the same time.
 const SETTLE_NS: u64 = 5_000_000_000;
-
-/// The number of attempts after which the pause is the longest.
-const TRIES_SLOW: u32 = (RETRY_NS_MAX / RETRY_NS).ilog2();
 
 /// The code of a close because the service ends.
 const REASON_CLOSED: u8 = 1;
@@ -52,37 +42,6 @@ const REASON_CLOSED: u8 = 1;
 const REASON_IDLE: u8 = 2;
 /// The code of a close because the other service broke a rule of messages.
 const REASON_BROKEN: u8 = 3;
-
-/// A hello from one address, which was answered. The channel is made once a packet opens under its keys. Each address from which
-/// a hello comes gets an answer of its own, with other keys. So the first packet proves that its sender receives what is sent to
-/// the address of this channel, and before that nothing but the answer goes there.
-#[derive(Debug)]
-struct Candidate {
-    channel: Channel,
-    /// The hello's number among those of its incarnation.
-    hello: u64,
-    answer: Vec<u8>,
-    answers: u32,
-}
-
-/// A hello that waits for its answer.
-#[derive(Debug)]
-struct Attempt {
-    hello: SentHello,
-    number: u32,
-    path: Path,
-}
-
-/// The repetition of hellos until one is answered.
-#[derive(Clone, Copy, Debug)]
-struct Retries {
-    since_ns: u64,
-    tries: u32,
-    next_ns: u64,
-    is_reported: bool,
-    /// The channel is in use, and gets new keys: hellos go to its address only.
-    is_renewal: bool,
-}
 
 /// A channel whose keys were renewed.
 #[derive(Debug)]
@@ -813,12 +772,6 @@ impl Peer {
     }
 }
 
-impl Candidate {
-    fn incarnation(&self) -> Incarnation {
-        self.channel.session.incarnation
-    }
-}
-
 /// Answers an echo request, or reports a reply.
 fn take_echo(
     node: PublicKey,
@@ -836,25 +789,5 @@ fn take_echo(
             shared.events.push_back(Event::Echo { node, number });
         }
         _ => {}
-    }
-}
-
-fn drop_candidates(
-    candidates: &mut Vec<Candidate>,
-    shared: &mut Shared,
-    is_dropped: impl Fn(&Candidate) -> bool,
-) {
-    candidates.retain(|candidate| {
-        let is_dropped = is_dropped(candidate);
-        if is_dropped {
-            shared.numbers.remove(&candidate.channel.number);
-        }
-        !is_dropped
-    });
-}
-
-impl Retries {
-    fn new(from_ns: u64) -> Self {
-        Self { since_ns: from_ns, tries: 0, next_ns: from_ns, is_reported: false, is_renewal: false }
     }
 }
