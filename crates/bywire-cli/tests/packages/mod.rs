@@ -23,6 +23,16 @@ pub fn have(programs: &[(&str, &str)]) -> bool {
     })
 }
 
+/// Whether a file is installed or can be. Otherwise prints what is not run.
+pub fn have_file(path: &str, package: &str) -> bool {
+    let is_there = || std::path::Path::new(path).exists();
+    let found = is_there() || install(package) && is_there();
+    if !found {
+        println!("not run: {path} is not installed and cannot be here: apt-get install {package}");
+    }
+    found
+}
+
 /// What `./x test` has installed only for the tests, if it could.
 pub fn cached(path: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));

@@ -1,4 +1,5 @@
 """An echo server of a kind by its name, or clients that check every byte that comes back."""
+import ctypes
 import hashlib
 import os
 import socket
@@ -48,6 +49,31 @@ def echo(port, seed):
         assert peer.recv(1) == b"", "bytes after the end"
 
 
+def foreign(port, seed):
+    """Calls the C library's functions, which it looks up by the library's handle, in turns with the socket's own."""
+    library = ctypes.CDLL("libc.so.6", use_errno=True)
+    library.send.restype = library.recv.restype = ctypes.c_ssize_t
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        room = ctypes.create_string_buffer(4000)
+        for turn in range(400):
+            due = os.urandom(1 + turn * 7919 * seed % 4000)
+            if turn % 2:
+                peer.sendall(due)
+            else:
+                sent = library.send(peer.fileno(), due, ctypes.c_size_t(len(due)), 0)
+                assert sent == len(due), f"{sent} of {len(due)} bytes were sent"
+            got = bytearray()
+            while len(got) < len(due):
+                if turn % 3:
+                    part = peer.recv(4000)
+                else:
+                    received = library.recv(peer.fileno(), room, ctypes.c_size_t(4000), 0)
+                    part = room.raw[: max(received, 0)]
+                assert part, "an early end"
+                got += part
+            assert got == due, "other bytes came back"
+
+
 def lines(port, seed):
     with socket.create_connection(("127.0.0.1", port)) as peer, peer.makefile("rwb") as file:
         for turn in range(200):
@@ -75,4 +101,4 @@ def talk(port, work):
 if sys.argv[1] == "serve":
     serve(sys.argv[2], {"echo": Echo, "lines": Lines}[sys.argv[3]])
 else:
-    talk(int(sys.argv[2]), {"echo": echo, "lines": lines}[sys.argv[3]])
+    talk(int(sys.argv[2]), {"echo": echo, "lines": lines, "foreign": foreign}[sys.argv[3]])

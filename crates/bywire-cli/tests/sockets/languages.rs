@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::packages::{cached, have};
+use crate::packages::{cached, have, have_file};
 use crate::{Fabric, Running, eventually, groups, said, start};
 
 /// Starts a server that prints its port, with the library or without.
@@ -67,12 +67,52 @@ fn python_serves_in_threads_and_in_forked_children() {
         return;
     }
     let program = source("echo.py");
-    for (kind, work) in
-        [("ThreadingTCPServer", "echo"), ("ForkingTCPServer", "echo"), ("ThreadingTCPServer", "lines")]
-    {
+    for (kind, service, work) in [
+        ("ThreadingTCPServer", "echo", "echo"),
+        ("ForkingTCPServer", "echo", "echo"),
+        ("ThreadingTCPServer", "lines", "lines"),
+        ("ThreadingTCPServer", "echo", "foreign"),
+    ] {
         let client = |port: &str| ["python3", &program, "talk", port, work].map(str::to_owned).to_vec();
-        both_ends(&["python3", &program, "serve", kind, work], client, 4);
+        both_ends(&["python3", &program, "serve", kind, service], client, 4);
     }
+}
+
+/// A client of an echo server in Python. It finds functions of the C library past the program's own symbols.
+fn foreign_client(words: &[&str]) {
+    let program = source("echo.py");
+    let client = |port: &str| [words, &[port]].concat().into_iter().map(str::to_owned).collect();
+    both_ends(&["python3", &program, "serve", "ThreadingTCPServer", "echo"], client, 4);
+}
+
+#[test]
+fn luajit_calls_the_c_librarys_functions() {
+    if have(&[("python3", "python3"), ("luajit", "luajit")]) {
+        foreign_client(&["luajit", &source("echo.lua")]);
+    }
+}
+
+/// PHP loads its extensions with `RTLD_DEEPBIND`.
+#[test]
+fn php_reads_and_writes_by_streams_and_by_its_sockets_extension() {
+    if have(&[("python3", "python3"), ("php", "php-cli")]) {
+        foreign_client(&["php", &source("echo.php")]);
+    }
+}
+
+#[test]
+fn java_calls_the_c_librarys_functions_through_jna() {
+    const JNA: &str = "/usr/share/java/jna.jar";
+    let programs =
+        [("python3", "python3"), ("java", "default-jdk-headless"), ("javac", "default-jdk-headless")];
+    if !have(&programs) || !have_file(JNA, "libjna-java") {
+        return;
+    }
+    let classes = tempfile::tempdir().expect("a directory");
+    let place = classes.path().display().to_string();
+    said(Fabric::new().plain(&["javac", "-cp", JNA, "-d", &place, &source("ForeignEcho.java")]));
+    let path = format!("{place}:{JNA}");
+    foreign_client(&["java", "-XX:-UsePerfData", "-Xmx128m", "-cp", &path, "ForeignEcho"]);
 }
 
 #[test]
