@@ -149,15 +149,20 @@ impl Tables {
     /// The headers of a loaded object at its base.
     unsafe fn of(base: usize, headers: &[libc::Elf64_Phdr]) -> Option<Self> {
         let header = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let entries = (base + header.p_vaddr as usize) as *const DynamicEntry;
-        let count = header.p_memsz as usize / size_of::<DynamicEntry>();
-        // SAFETY: the caller's guarantee.
-        let entries = unsafe { core::slice::from_raw_parts(entries, count) };
+        // SAFETY: the caller's guarantee. The loader has read the same entries.
+        unsafe { Self::listed(base, (base + header.p_vaddr as usize) as *const DynamicEntry) }
+    }
+
+    /// # Safety
+    /// The dynamic entries of a loaded object at its base, which an entry with the tag 0 ends.
+    unsafe fn listed(base: usize, entries: *const DynamicEntry) -> Option<Self> {
         let mut tables = Self { base, ..Self::default() };
         // The loader adds the base to addresses in most objects, in place.
         let address =
             |value: u64| if (value as usize) < base { base + value as usize } else { value as usize };
-        for entry in entries.iter().take_while(|entry| entry.tag != 0) {
+        // SAFETY: the caller's guarantee.
+        let entry_at = |at| unsafe { &*entries.add(at) };
+        for entry in (0..).map(entry_at).take_while(|entry| entry.tag != 0) {
             match entry.tag {
                 DT_STRTAB => tables.strings = address(entry.value),
                 DT_SYMTAB => tables.symbols = address(entry.value),
@@ -276,18 +281,48 @@ impl Tables {
     }
 }
 
-/// The first definition of a symbol behind this library in the order of loading.
+/// The loader's list of objects, from link.h: the part that debuggers rely on.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    path: *const c_char,
+    dynamic: *const DynamicEntry,
+    next: *const Self,
+}
+
+#[repr(C)]
+struct LoaderState {
+    version: c_int,
+    objects: *const LinkMap,
+}
+
+unsafe extern "C" {
+    static _r_debug: LoaderState;
+    /// The dynamic entries of the object that this code is a part of.
+    static _DYNAMIC: DynamicEntry;
+}
+
+/// The first definition of a symbol behind this library in the order of loading. It is looked up when the program has
+/// one thread only.
+///
+/// It calls nothing: the runtime of ThreadSanitizer looks symbols up before its own `dl_iterate_phdr` works.
 pub fn next_definition(name: &CStr) -> Option<usize> {
-    let (mut is_behind, mut found) = (false, None);
-    each(|object| {
-        if is_behind {
-            found = object.tables().and_then(|tables| tables.definitions(name).next());
-        } else {
-            is_behind = is_this_library(object);
+    // SAFETY: the loader's own list, which no other thread changes now.
+    unsafe {
+        let mut is_behind = false;
+        let mut next = _r_debug.objects;
+        while let Some(object) = next.as_ref() {
+            if is_behind && !object.dynamic.is_null() {
+                let tables = Tables::listed(object.base, object.dynamic);
+                if let Some(found) = tables.and_then(|tables| tables.definitions(name).next()) {
+                    return Some(found);
+                }
+            }
+            is_behind |= core::ptr::eq(object.dynamic, &raw const _DYNAMIC);
+            next = object.next;
         }
-        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    found
+        None
+    }
 }
 
 /// Returns whether it is the object that this code is a part of.
