@@ -7,9 +7,7 @@ use crate::connection::{self, Connection, OWN_REASONS, State};
 use crate::frame::Lane;
 use crate::handshake::cookie::COOKIE_LIFE_NS;
 use crate::handshake::macs::{MAC_BYTES, MacKey};
-use crate::handshake::{
-    self, Greeting, HandshakePayload, KEY_BYTES, PublicKey, ReadHello, SentHello, cookie,
-};
+use crate::handshake::{self, Greeting, HandshakePayload, KEY_BYTES, PublicKey, ReadHello, cookie};
 use crate::keys::{Secret, Security, Side};
 use crate::packet::Header;
 use crate::planted::{self, Bug};
@@ -299,10 +297,8 @@ impl Peer {
             Some(missing_ns) if missing_ns >= UNREACHABLE_NS => {
                 self.down(now_ns, DownReason::Unreachable, shared);
             }
-            Some(missing_ns) if missing_ns >= SILENT_NS => {
-                if !is_elsewhere {
-                    self.retries = Some(Retries::new(now_ns));
-                }
+            Some(missing_ns) if missing_ns >= SILENT_NS && !is_elsewhere => {
+                self.retries = Some(Retries::new(now_ns));
             }
             None if self.is_wanted && heard_ago_ns >= channel.keep_alive_ns() => {
                 channel.connection.ping();
