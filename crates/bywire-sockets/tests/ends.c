@@ -1122,9 +1122,12 @@ static void answered(const char *how) {
         if (strcmp(how, "linger") == 0) {
             signal_by(start);
         }
-        /* The reset is there before the first byte of the answer is read. */
+        /* The reset is there before the first byte of the answer is read. For a moment the kernel shows its error alone. */
         file.events = 0;
-        need(poll(&file, 1, 20000) == 1 && file.revents == (POLLERR | POLLHUP), "a reset");
+        do {
+            need(poll(&file, 1, 20000) == 1, "a reset");
+        } while (file.revents == POLLERR);
+        need(file.revents == (POLLERR | POLLHUP), "a reset");
         ssize_t found;
         while ((found = read(fd, bytes, 64)) > 0) {
             total += found;
