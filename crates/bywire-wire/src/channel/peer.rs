@@ -484,7 +484,7 @@ impl Peer {
     /// A newer hello of an incarnation replaces an older one. With too many incarnations, the oldest hello that is not
     /// of the present one is dropped, if it has had its time.
     fn make_place(&mut self, now_ns: u64, incarnation: Incarnation, number: u64, shared: &mut Shared) {
-        let is_older = |candidate: &Candidate| candidate.hello < number;
+        let is_older = |candidate: &Candidate| candidate.hello < number || planted::is(Bug::OldHelloTaken);
         let of = |candidate: &Candidate| candidate.incarnation() == incarnation;
         let is_known = self.candidates.iter().any(of);
         drop_candidates(&mut self.candidates, shared, |candidate| of(candidate) && is_older(candidate));

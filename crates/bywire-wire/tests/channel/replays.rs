@@ -78,15 +78,17 @@ pub fn replays_of_services_that_were_never_heard_displace_no_answered_hello() {
     connect_beside(&mut simulation, &[repeated], SECOND);
     assert!(simulation.nodes[1].channels.strangers().cookies_sent > 0);
 
-    // The sender has proved its addresses, and replays as many hellos as each address may.
+    // The sender has proved its addresses, and replays as many hellos as each address may. No network
+    // of them is limited further.
     let mut simulation = Simulation::new(2, 41);
     let mut groups = vec![Vec::new(); 14];
+    let distant = |number: u8| SocketAddr::from(([number, 0, 2, 7], 999));
     for number in 1..=8 {
         let services = 1000 * u64::from(number);
         for (group, hello) in
-            groups.iter_mut().zip(seen(&mut simulation, services..services + 14, Some(stranger(number))))
+            groups.iter_mut().zip(seen(&mut simulation, services..services + 14, Some(distant(number))))
         {
-            group.push((stranger(number), hello));
+            group.push((distant(number), hello));
         }
     }
     let has_cookie = |(_, hello): &(SocketAddr, Vec<u8>)| hello[hello.len() - 16..] != [0; 16];
