@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// The payload that every IPv6 path carries, used if the kernel does not know the route.
 const ROUTE_BYTES: u16 = 1232;
 
-/// What a node sends, apart from what strangers send: they fill another queue.
+/// The socket for a node's packets. Those of strangers fill another queue.
 struct OwnSocket {
     node: PublicKey,
     path: Path,

@@ -174,7 +174,7 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
         (ProtocolClient::emptiable(2 * REST_BYTES, 0o444), ProtocolClient::emptiable(REST_BYTES, 0o644));
     let unsealed_rest = tempfile::tempfile().expect("a file");
     unsealed_rest.set_len(REST_BYTES as u64).expect("its length");
-    // Opened for writing, by whoever has it.
+    // Any holder opens it for writing.
     let open =
         rustix::fs::memfd_create("bywire-test", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memory");
     rustix::fs::ftruncate(&open, REST_BYTES as u64).expect("its length");

@@ -68,7 +68,7 @@ impl Verdict {
 struct Words {
     /// What the best way has.
     best: &'static str,
-    /// The same, if a disturbed way has a better figure.
+    /// That answer, if a disturbed way has a better figure.
     best_undisturbed: &'static str,
     /// The verb between the rival and its figure.
     verb: &'static str,

@@ -3,14 +3,14 @@
 //! The kernel counts what its buffers take up, not the bytes in them. The rules here give, within a factor of two, the
 //! bytes that it accepts on a connection of one machine whose reader takes none.
 
-/// What the kernel accepts for a sender that has set nothing.
+/// The kernel's room for a sender that has set nothing.
 const SENDS_BY_DEFAULT: u64 = 3 << 20;
-/// What it accepts for a receiver that has set nothing and takes nothing.
+/// Its room for a receiver that has set nothing and takes nothing.
 const RECEIVES_BY_DEFAULT: u64 = 128 << 10;
 /// The least that either end allows: half of the smallest buffers that the kernel makes.
 const BYTES_MIN: u64 = 2304;
 
-/// What a sender allows, by the `SO_SNDBUF` that its program has set, as the kernel reports it, and by
+/// A sender's room, by the `SO_SNDBUF` that its program has set, as the kernel reports it, and by
 /// `TCP_NOTSENT_LOWAT`; 0 for either: not set. The result is 0 if nothing bounds it.
 pub fn sends(buffer: u32, unsent_max: u32) -> u32 {
     let buffer = if buffer == 0 { SENDS_BY_DEFAULT } else { u64::from(buffer) / 4 * 3 };
@@ -42,7 +42,7 @@ mod tests {
 
     const RING: usize = 4 << 20;
 
-    /// What Linux 6.18 accepts by pieces of 64 KiB, for buffers that the programs have set: what the sender asks for,
+    /// The bytes that Linux 6.18 accepts by pieces of 64 KiB, for buffers that the programs have set: what the sender asks for,
     /// what the receiver asks for, and the bytes. The kernel doubles both values. 0: not set.
     const ACCEPTED: [(u32, u32, usize); 30] = [
         (0, 0, 4_227_072),

@@ -349,7 +349,7 @@ impl Stream {
         self.unread_by_peer(own, remote).map(|unread| window.saturating_sub(unread))
     }
 
-    /// What the reader allows to be unread, by its own word, which may be anything; 0: it has not said.
+    /// The reader's bound on unread bytes, by its own word, which may be anything; 0: it has set none.
     pub fn allowance<S: Segment>(&self, remote: &S) -> u64 {
         // Relaxed: a bound of its own. A reader that raises it wakes the writers that wait.
         remote.load(ALLOWANCE, Ordering::Relaxed)

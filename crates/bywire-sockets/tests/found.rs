@@ -466,7 +466,7 @@ fn told(set: RawFd, timeout_ms: i32) -> i64 {
 /// The events that a set has at once, at most `room` of them, by the data of their registrations.
 fn reported(text: &mut String, what: &str, set: RawFd, room: usize) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-    // SAFETY: room for so many.
+    // SAFETY: there is room for that many.
     let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), room as i32, 0) };
     let order: Vec<u64> = events.iter().take(found.max(0) as usize).map(|event| event.u64).collect();
     writeln!(text, "{what} = {order:?}").expect("a string");
@@ -963,7 +963,7 @@ fn a_process_receives_bytes_that_it_owes_itself() {
     same("a_process_receives_bytes_that_it_owes_itself", received_from_oneself);
 }
 
-/// What a program sets for the buffers of a connection. 0: nothing.
+/// A program's settings for the buffers of a connection. 0: none.
 #[derive(Clone, Copy)]
 struct Buffers {
     /// `SO_SNDBUF` of the sender.

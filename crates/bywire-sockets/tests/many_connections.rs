@@ -239,7 +239,7 @@ fn memory_goes_back_whatever_the_process_waits_for() {
     assert_eq!(test_service::send(pairs[0].0, b"!", 0), 1);
     assert!(sleeper.join().expect("it is woken"), "by bytes alone");
     assert_eq!(test_service::receive(pairs[0].1, 1, 0), (1, b"!".to_vec()));
-    // What is not read stays.
+    // Unread bytes stay.
     assert_eq!(test_service::send(pairs[0].0, pattern(5), 0), BURST_BYTES as i64);
     wait_elsewhere();
     receive_burst(pairs[0].1, 5);

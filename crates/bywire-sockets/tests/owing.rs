@@ -65,7 +65,7 @@ fn serve() {
     let mut flooded = Vec::new();
     loop {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: room for so many.
+        // SAFETY: there is room for that many.
         let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, -1) };
         for event in events.iter().take(count.max(0) as usize) {
             let fd = event.u64 as RawFd;

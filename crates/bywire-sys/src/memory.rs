@@ -76,7 +76,7 @@ pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
     check_sealed(file, READER_SEALS, length_bytes)
 }
 
-/// The same for memory that its maker may empty again. It is sealed against shrinking and growing only, so the
+/// Makes memory that its maker may empty again. It is sealed against shrinking and growing only, so the
 /// descriptor itself must be one for reading, and the file must be one that nobody may open for writing.
 ///
 /// # Errors

@@ -736,7 +736,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_the_kernel_refuses_to_segment_arrives_packet_by_packet() {
-        // Of asm-generic/socket.h and include/uapi/linux/udp.h. Without checksums the kernel calls a segmented send invalid.
+        // From asm-generic/socket.h and include/uapi/linux/udp.h. Without checksums the kernel calls a segmented send invalid.
         const SO_NO_CHECK: i32 = 11;
         const UDP_NO_CHECK6_TX: i32 = 101;
         const UDP_NO_CHECK6_RX: i32 = 102;

@@ -53,7 +53,7 @@ impl Group {
         Some(Self(Path::new(&place?).join(format!("bywire-test{name}"))))
     }
 
-    /// Its directory, which is made by whoever enters it.
+    /// Its directory. The process that enters it makes it.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -24,7 +24,7 @@ impl Service<'_> {
             Ok((Fabric::of(&path, &text, &self.key.public())?, text))
         };
         match read() {
-            // What is in force could not be written, and still is in force.
+            // A file that could not be written is in force all the same.
             Ok((fabric, _)) if self.unwritten.is_some() && fabric.serial < self.fabric.serial => {
                 self.write_file_at_once(now_ns);
             }

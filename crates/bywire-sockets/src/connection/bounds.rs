@@ -21,7 +21,7 @@ impl Connection {
         STREAM.allow(&self.own, found.receives.into());
     }
 
-    /// The same after the program has changed one. Threads of both ends that wait for room check it again.
+    /// Adopts them after the program has changed one. Threads of both ends that wait for room check it again.
     pub fn change_bounds(&self) {
         self.adopt_bounds();
         self.tell(News::Room);

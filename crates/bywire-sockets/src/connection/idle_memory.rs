@@ -138,12 +138,12 @@ fn take_back(left_ns: Option<u64>) -> Option<u64> {
     Some(left_ns.map_or(pause_ns, |left| left.min(pause_ns)))
 }
 
-/// What was found at a connection.
+/// The result of a look at a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// Nothing that could be taken back.
     Nothing,
-    /// So many bytes have been taken back.
+    /// The number of bytes that were taken back.
     TakenBack(usize),
     /// It is in use, or was until a moment ago.
     InUse,
@@ -229,7 +229,7 @@ impl Connection {
         let Ok(unread) = STREAM.unread_by_peer(&self.own, &self.remote) else { return false };
         match STREAM.route(&self.own) {
             Ok(Route::Ring) => unread == 0 && !self.owes(),
-            // What follows came, or comes, through the kernel.
+            // The rest came, or comes, through the kernel.
             Ok(Route::Back(until)) => {
                 STREAM.tail(&self.own).wrapping_sub(unread as u64) == until && !self.owes()
             }

@@ -207,7 +207,7 @@ impl Connection {
         self.reset();
     }
 
-    /// What is owed is lost.
+    /// Bytes that are owed are lost.
     pub fn owe_nothing(&self) {
         // Release: pairs with the load in `owes`, although nothing comes before it.
         self.shared.owed.store(0, Ordering::Release);

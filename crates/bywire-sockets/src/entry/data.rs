@@ -91,7 +91,7 @@ take_over! {
             return errno::fail(number) as c_int;
         }
         if !are_readable(messages, count.min(1) as usize) {
-            // The same holds for the first message.
+            // That holds for the first message, too.
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
@@ -435,7 +435,7 @@ fn send_messages(fd: c_int, messages: *mut mmsghdr, count: usize, flags: c_int) 
         }
         message.msg_len = sent as c_uint;
         done += 1;
-        // What was sent could be read.
+        // The bytes that were sent could be read.
         let wanted = Buffers::list(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen).total();
         if (sent as usize) < wanted {
             break;

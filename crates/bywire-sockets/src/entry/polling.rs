@@ -17,7 +17,7 @@ take_over! {
         poll_for(files, count, timeout_ms)
     }
 
-    /// The same, by another name of the C library's.
+    /// This call, by another name of the C library's.
     fn __poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         poll_for(files, count, timeout_ms)
     }
@@ -69,7 +69,7 @@ take_over! {
         }
     }
 
-    /// The same, by another name of the C library's.
+    /// This call, by another name of the C library's.
     fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         unsafe { select(count, read, write, except, timeout) }

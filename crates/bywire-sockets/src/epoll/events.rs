@@ -85,7 +85,7 @@ impl Snapshot {
         self.heard & self.bits & !stale != 0
     }
 
-    /// What is seen now is not new the next time.
+    /// Events that are seen now are not new the next time.
     pub fn take_news(&self, item: &EpollItem) {
         // A registration that begins while there is too little room waits for room, as in the kernel, although no send
         // has found too little since.

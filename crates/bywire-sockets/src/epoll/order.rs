@@ -82,7 +82,7 @@ pub const REPORTED_MAX: usize = 64;
 pub struct Due {
     /// Its index.
     pub at: u32,
-    /// What is reported.
+    /// The reported events.
     pub bits: u32,
     /// Its place in the order.
     pub place: u64,

@@ -331,7 +331,7 @@ impl View {
         }
     }
 
-    /// What is to be reported for a registration, if anything.
+    /// The events due for a registration, if any.
     fn due(&self, at: u32, item: &EpollItem) -> Option<Due> {
         let connection = registrations::connection(item)?;
         let heard = item.heard.load(Ordering::Relaxed);

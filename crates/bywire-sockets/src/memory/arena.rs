@@ -116,7 +116,7 @@ pub struct SharedSocket {
     pub generation: AtomicU32,
     /// Sends that found too little room, for edge-triggered events.
     pub full: AtomicU32,
-    /// What its program allows to be sent ahead, by `SO_SNDBUF` and `TCP_NOTSENT_LOWAT`; see
+    /// The bytes that its program allows to be sent ahead, by `SO_SNDBUF` and `TCP_NOTSENT_LOWAT`; see
     /// [`bywire_ring::bounds`]. 0: as much as the ring holds.
     pub sends_max: AtomicU32,
     /// Bytes that hooked calls gave to the kernel.

@@ -88,7 +88,7 @@ impl<const RANK: u8> Lock<RANK> {
         None
     }
 
-    /// The same as [`Self::hold`] for longer work. Signals are blocked, so none interrupts a call of the kernel.
+    /// Holds it as [`Self::hold`] does, for longer work. Signals are blocked, so none interrupts a call of the kernel.
     pub fn hold_undisturbed(&self) -> Held<'_, RANK> {
         let blocked = Some(block_signals());
         self.take();

@@ -14,7 +14,7 @@ use crate::os::{pid, signal_deferral};
 /// Threads that may wait for such a child at once. Further ones fork.
 const PLACES: usize = 16;
 
-/// What is noted of one child.
+/// The notes of one child.
 struct Place {
     is_taken: AtomicBool,
     /// A bit for each descriptor: the child has closed or replaced it. Null: not mapped yet.
@@ -49,7 +49,7 @@ thread_local! {
 
 /// Before this thread makes such a child. `false`: it must fork instead.
 pub fn begin() -> bool {
-    // The child is told from its parent by the number.
+    // The number distinguishes the child from its parent.
     if !pid::is_noted() || !pid::is_marked() || pid::may_be_childs() {
         return false;
     }
@@ -70,7 +70,7 @@ pub fn end() {
     place.clear();
 }
 
-/// The same as [`begin`] for a child without thread-local variables. What it changes is not noted.
+/// [`begin`] for a child without thread-local variables. Its changes are not noted.
 pub fn begin_bare() {
     BARE.fetch_add(1, Ordering::Relaxed);
     WAITING.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +142,7 @@ pub fn after_fork_in_child() {
     CHILDREN.iter().for_each(Place::clear);
 }
 
-/// What is noted of the child that this process is.
+/// The notes of the child that this process is.
 fn own() -> Option<&'static Place> {
     if BARE.load(Ordering::Relaxed) != 0 {
         return None;

@@ -2,7 +2,7 @@
 
 use crate::os::small_file;
 
-/// Where the limits of control groups are: by the beginning of a line of `/proc/self/cgroup`.
+/// The places of the limits of control groups, by the beginning of a line of `/proc/self/cgroup`.
 const GROUPS: [(&[u8], &[u8], &[u8]); 2] = [
     (b"0::", b"/sys/fs/cgroup", b"/memory.max"),
     (b":memory:", b"/sys/fs/cgroup/memory", b"/memory.limit_in_bytes"),

@@ -185,7 +185,7 @@ pub const BUFFERS_SET: i32 = 72;
 const SNDBUF_SET: i32 = 1;
 const RCVBUF_SET: i32 = 2;
 
-/// What a program has set for the buffers of a socket. 0: nothing.
+/// A program's settings for the buffers of a socket. 0: none.
 pub struct BufferBounds {
     /// `SO_SNDBUF`.
     pub sends: u32,
@@ -195,7 +195,7 @@ pub struct BufferBounds {
     pub unsent: u32,
 }
 
-/// What the program has set for the buffers of this socket. Linux before 5.14 does not tell who has set the first two.
+/// The program's settings for the buffers of this socket. Linux before 5.14 does not tell who has set the first two.
 pub fn buffer_bounds(fd: i32) -> BufferBounds {
     let found = |level: i32, name: i32| number(fd, level, name).unwrap_or(0) as u32;
     let set = found(libc::SOL_SOCKET, BUFFERS_SET) as i32;
@@ -245,7 +245,7 @@ fn without_overhead(bytes: usize) -> usize {
     bytes.saturating_sub(OVERHEAD_BYTES) / 9 * 8
 }
 
-/// What the kernel accounts at most for a piece in addition to an eighth of it.
+/// The most that the kernel accounts for a piece in addition to an eighth of it.
 const OVERHEAD_BYTES: usize = 4096;
 
 /// Raises the send buffer of a socket that is about to end by this many bytes, if this process may.
@@ -280,7 +280,7 @@ pub fn sends_at_once(fd: i32, bytes: usize) -> bool {
         let bytes = information.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
-    // What is held back may be part of a segment, and so may be what follows.
+    // Bytes that are held back may be part of a segment, and so may later ones.
     let segments = (word(NOT_SENT) + bytes).div_ceil(word(SEGMENT_BYTES).max(1)) + 1;
     queued as usize + bytes <= word(WINDOW) && word(UNACKNOWLEDGED) + segments <= word(CONGESTION_WINDOW)
 }

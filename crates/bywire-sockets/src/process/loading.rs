@@ -108,7 +108,7 @@ pub unsafe extern "C" fn versioned_symbol(
     found.map_or_else(|| Choice::continues_at(real::dlvsym_address()), Choice::answer)
 }
 
-/// What a lookup of a hooked name by a handle finds. `None`: the C library's own function decides.
+/// The result of a lookup of a hooked name by a handle. `None`: the C library's own function decides.
 unsafe fn answer(
     handle: *mut c_void,
     name: *const c_char,
@@ -127,7 +127,7 @@ unsafe fn answer(
     if known.is_hooked(name, found as usize) && !found.is_null() {
         return Some(hook as *mut c_void);
     }
-    // What the caller's own scope has is the C library's to find out.
+    // The C library finds out what the caller's own scope has.
     (handle != libc::RTLD_DEFAULT || found as usize == hook).then_some(found)
 }
 
@@ -172,14 +172,14 @@ pub unsafe extern "C" fn open_in_namespace(namespace: c_long, _file: *const c_ch
     Choice::continues_at(real::dlmopen_address())
 }
 
-/// What is loaded at some moment.
+/// The objects that are loaded at some moment.
 struct Loaded {
     count: usize,
     unloaded: usize,
 }
 
 impl Loaded {
-    /// What is loaded now. `None`: it does not matter, because the hooks come first for what is loaded in this mode.
+    /// The objects of now. `None`: they do not matter, because the hooks come first for what is loaded in this mode.
     fn before(mode: c_int) -> Option<Self> {
         if mode & libc::RTLD_DEEPBIND == 0 {
             return None;

@@ -87,7 +87,7 @@ pub fn withdraw(reason: Reason) {
     withdraw_because_of(reason, "");
 }
 
-/// The same, with the path of the object that is the cause.
+/// Withdraws, with the path of the object that is the cause.
 pub fn withdraw_because_of(reason: Reason, object: &str) {
     if own_call::are_over() {
         return;

@@ -672,7 +672,7 @@ impl Peer {
         session.collect(stream, connection);
         let previous = self.previous.as_mut().map(|previous| &mut previous.channel);
         if let Some(Channel { connection: old, stream: old_stream, .. }) = previous {
-            // What has not been acknowledged comes again in the present channel, so nothing is lost here.
+            // Messages that are not acknowledged come again in the present channel, so nothing is lost here.
             while shared.events.len() < events_max
                 && let Ok(Some(bytes)) = session.receive(old_stream, old)
             {

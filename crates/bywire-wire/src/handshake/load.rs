@@ -64,7 +64,7 @@ pub struct Load {
     strangers: Bucket,
     nodes: Bucket,
     answers: Bucket,
-    /// Of cookies to strangers and to nodes.
+    /// Cookies to strangers and to nodes.
     cookies: [Bucket; 2],
     /// One part for each level. They are made when a stranger has proved an address.
     sources: Vec<Bucket>,

@@ -147,7 +147,7 @@ fn forge(simulation: &mut Simulation, victim: SocketAddr, is_victim_first: bool)
         }
         simulation.run(MS);
         if simulation.is_up(1, 0) && round % 10 == 0 {
-            // What the service has to say is long.
+            // The service's text is long.
             let node = simulation.key(0);
             let _ = simulation.nodes[1].channels.send(simulation.now_ns, &node, &[7; 4000]);
             simulation.collect(1);
