@@ -190,7 +190,8 @@ impl Fixture {
                 }
                 // No file of the foe's: it is not the keeper.
                 Action::Adopt(text) => panic!("{text}"),
-                Action::Want(_) | Action::Release(_) => {}
+                // The report is for the operator alone.
+                Action::Want(_) | Action::Release(_) | Action::ReportAhead(..) => {}
             }
         }
     }
