@@ -3,12 +3,13 @@
 mod seed_range;
 
 use bywire_sim::rma::{Counts, run};
-use seed_range::{number, run_all};
+use bywire_testing::{number, repetitions};
+use seed_range::run_all;
 
 /// Random: from `BYWIRE_SEED` on, `BYWIRE_SEEDS` of them.
 #[test]
 fn every_seed_reads_and_writes_as_the_model_does() {
-    let (first, seeds) = (number("BYWIRE_SEED", 1), number("BYWIRE_SEEDS", 10_000));
+    let (first, seeds) = (number("BYWIRE_SEED", 1), repetitions("BYWIRE_SEEDS", 1_000, 10_000));
     let counts = run_all(first, seeds, run, Counts::merge);
     counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
     if seeds >= 1000 {

@@ -3,12 +3,13 @@
 mod seed_range;
 
 use bywire_sim::exchange::{Counts, run};
-use seed_range::{number, run_all};
+use bywire_testing::{number, repetitions};
+use seed_range::run_all;
 
 /// Random: from `BYWIRE_SEED` on, `BYWIRE_SEEDS` of them.
 #[test]
 fn every_seed_keeps_what_ports_promise() {
-    let (first, seeds) = (number("BYWIRE_SEED", 1), number("BYWIRE_SEEDS", 1500));
+    let (first, seeds) = (number("BYWIRE_SEED", 1), repetitions("BYWIRE_SEEDS", 300, 1_500));
     let counts = run_all(first, seeds, run, Counts::merge);
     counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
     if seeds >= 1000 {

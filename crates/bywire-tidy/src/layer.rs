@@ -16,8 +16,8 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];
 
-/// Tools of the tree. No crate depends on them. The simulator depends on what it simulates.
-const ASIDE: [&str; 2] = ["bywire-tidy", "bywire-sim"];
+/// Tools of the tree. Only tests depend on them. The simulator depends on what it simulates.
+const ASIDE: [&str; 3] = ["bywire-tidy", "bywire-sim", "bywire-testing"];
 
 /// One breach per dependency that does not point to a lower layer, and per crate without a layer.
 pub fn check(tree: &Tree) -> Vec<Breach> {

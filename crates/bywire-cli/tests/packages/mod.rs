@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+
+use bywire_testing::exclusive;
 
 /// Directories in which packages install programs.
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "usr/sbin"];
@@ -58,9 +59,6 @@ fn is_there(program: &str) -> bool {
     look.status().is_ok_and(|status| status.success())
 }
 
-/// Packages are installed one after the other: the package manager holds a lock.
-static INSTALLING: Mutex<()> = Mutex::new(());
-
 const APT: &str = "apt-get install -qq -y --no-install-recommends";
 
 fn install(package: &str) -> bool {
@@ -69,7 +67,8 @@ fn install(package: &str) -> bool {
 
 /// Runs a script as root. If it fails, updates the package lists and runs it again.
 fn apt(script: &str, arguments: &[&str]) -> bool {
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    // The package manager fails when another one runs.
+    let _one_at_a_time = exclusive("packages");
     let run = |script: &str| {
         let mut shell = Command::new("timeout");
         shell.args(["60", "sh", "-ec", script, "sh"]).args(arguments);

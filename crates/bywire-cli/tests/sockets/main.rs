@@ -157,12 +157,13 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), SlowServer).ser
 
 /// A port without a listener, outside the kernel's range for connecting sockets.
 fn port() -> u16 {
-    static NEXT: Mutex<u16> = Mutex::new(0);
-    let own = std::process::id() as u16 % 9000;
+    static NEXT: Mutex<u32> = Mutex::new(0);
+    // Tests run in processes of their own at the same time: each has a range of its own.
+    let own = std::process::id() * 16;
     let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         *next += 1;
-        let port = 21_000 + (own + *next) % 11_000;
+        let port = 21_000 + ((own + *next) % 11_000) as u16;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -3,11 +3,6 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-/// A number from the environment.
-pub fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
-}
-
 /// Runs `seeds` seeds from `first` on, and adds up their counts. The first failure is printed, and ends the test.
 pub fn run_all<Counts: Default + Send, Failure: Display>(
     first: u64,
